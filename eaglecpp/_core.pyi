@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: MIT
+"""The compiled extension. Nothing outside `eaglecpp.engine`, `eaglecpp.lowlevel` and `eaglecpp.log` imports it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def version_info() -> dict[str, str]:
+    """Versions seen at run time: `llama`, `ggml`, `ggml_commit`; and `built_for`, the llama-cpp-python version."""
+
+def system_info() -> dict[str, Any]:
+    """`devices`: list of {name, description, kind, memory_total, memory_free}; `amx`: {claimed, works}; `n_cores`."""
+
+def drain_log() -> list[tuple[int, str]]:
+    """Log lines of llama.cpp, ggml and ours since the last call, as (logging level, text)."""
+
+def key_names() -> list[str]:
+    """Every GGUF key and tensor name pattern the native reader knows (`{arch}` and `{i}` left in)."""
+
+class EngineOptions:
+    """Plain struct; every field has a default. Names as in `eaglecpp.options.ModelOptions` / `DraftOptions`."""
+
+    target_path: str
+    draft_path: str  # "" = no drafter
+    n_ctx: int  # 0 = min(n_ctx_train, 4096)
+    n_batch: int
+    n_ubatch: int
+    n_threads: int  # 0 = physical cores
+    n_threads_batch: int  # 0 = n_threads
+    n_gpu_layers: int  # -1 = all
+    main_gpu: int
+    flash_attn: str  # "auto" | "on" | "off"
+    type_k: str  # ggml type name, "f16"
+    type_v: str
+    use_mmap: bool
+    use_mlock: bool
+    offload_kqv: bool
+    rope_freq_base: float  # 0 = from the model
+    rope_freq_scale: float
+    taps: str  # "auto" | "layer_inp" | "cb_eval"
+    repack: str  # "auto" | "on" | "off": extra CPU buffer types (AMX, repacked weights)
+    n_sequences: int  # conversations that can be open at once
+    n_draft_max: int  # most draft nodes in one round, all strategies
+    n_leaves_max: int  # most tree leaves in one round and sequence
+    draft_device: str  # "auto" | "cpu" | a ggml device name
+    draft_type_kv: str  # "f16" | "f32"
+    lora: list[tuple[str, float]]
+
+    def __init__(self) -> None: ...
+
+class SamplingParams:
+    """Plain struct in llama.cpp's terms; defaults are llama.cpp's where it has one."""
+
+    seed: int
+    temperature: float  # <= 0: greedy
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int  # 0 = off
+    top_p: float  # 1 = off
+    min_p: float  # 0 = off
+    typical_p: float  # 1 = off
+    top_n_sigma: float  # < 0 = off
+    xtc_probability: float  # 0 = off
+    xtc_threshold: float
+    min_keep: int
+    repeat_last_n: int  # -1 = n_ctx
+    repeat_penalty: float  # 1 = off
+    frequency_penalty: float
+    presence_penalty: float
+    dry_multiplier: float  # 0 = off
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int  # -1 = n_ctx
+    dry_sequence_breakers: list[str]
+    mirostat: int  # 0 | 1 | 2
+    mirostat_tau: float
+    mirostat_eta: float
+    grammar: str  # GBNF, "" = none
+    grammar_root: str
+    logit_bias: list[tuple[int, float]]
+
+    def __init__(self) -> None: ...
+
+class Strategy:
+    """How to use the drafter: kind "off" | "chain" | "tree"."""
+
+    kind: str
+    k: int  # children per frontier node; 1 for a chain
+    depth: int  # draft levels
+    nodes: int  # draft nodes kept for verification
+
+    def __init__(self, kind: str = "off", k: int = 1, depth: int = 0, nodes: int = 0) -> None: ...
+
+class GenerateParams:
+    """One generation on one sequence."""
+
+    sampling: SamplingParams
+    strategy: Strategy
+    max_tokens: int  # < 0: until the context is full
+    n_probs: int  # 0 = no log-probabilities
+    ignore_eos: bool
+
+    def __init__(self) -> None: ...
+
+class TokenLogprobs:
+    logprob: float
+    top: list[tuple[int, float]]  # (token, logprob), best first, n_probs of them
+
+class StepResult:
+    """What one step of one sequence gave: a slice of the prefill (no tokens) or one round (1..depth+1 tokens)."""
+
+    sequence: int
+    phase: str  # "prefill" | "decode"
+    n_prompt_done: int
+    n_prompt: int
+    tokens: list[int]  # an end-of-generation token is included as the last one when finish == "stop"
+    accepted: list[bool]  # accepted[i]: tokens[i] was drafted
+    logprobs: list[TokenLogprobs]  # empty unless n_probs > 0
+    finish: str  # "" | "stop" | "length"
+
+class Engine:
+    """Owns target, drafter and sequences. One thread at a time: a concurrent call raises EngineBusyError."""
+
+    def __init__(self, options: EngineOptions) -> None: ...
+    @property
+    def n_ctx(self) -> int: ...
+    @property
+    def n_ctx_train(self) -> int: ...
+    @property
+    def n_vocab(self) -> int: ...
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_params(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def bos(self) -> int: ...  # -1 = none; so for eos, eot, nl
+    @property
+    def eos(self) -> int: ...
+    @property
+    def eot(self) -> int: ...
+    @property
+    def nl(self) -> int: ...
+    @property
+    def add_bos(self) -> bool: ...
+    @property
+    def supports_trees(self) -> bool: ...
+    def metadata(self) -> dict[str, str]: ...
+    def chat_template(self, name: str = "") -> str: ...  # "" when the file has none
+    def draft_info(self) -> dict[str, Any] | None: ...
+    def device_info(self) -> dict[str, Any]: ...  # {"target": [...], "draft": ..., "taps": ..., "repack": bool}
+    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
+    def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
+    def token_to_piece(self, token: int, special: bool) -> bytes: ...
+    def is_eog(self, token: int) -> bool: ...
+    def open_sequence(self) -> int: ...
+    def close_sequence(self, sequence: int) -> None: ...
+    def begin(self, sequence: int, prompt: Sequence[int], params: GenerateParams) -> int:
+        """Starts a generation; returns how many prompt tokens were reused. Ends a running one of this sequence."""
+
+    def step(self, sequences: Sequence[int]) -> list[StepResult]:
+        """One prefill slice or one round for each; GIL released."""
+
+    def end(self, sequence: int) -> None:
+        """Ends the running generation; what was committed stays for prefix reuse. Legal at any time between steps."""
+
+    def tokens(self, sequence: int) -> list[int]:
+        """Tokens committed in the sequence (prompt and generated)."""
+
+    def timings(self, sequence: int) -> dict[str, Any]:
+        """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
+        draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts), reused_n."""
+
+    def clear(self, sequence: int) -> None: ...
+    def close(self) -> None: ...
+
+class DraftFile:
+    """A drafter GGUF, read and validated without loading tensor data."""
+
+    def __init__(self, path: str) -> None: ...
+    @property
+    def info(self) -> dict[str, Any]: ...
+    @property
+    def tensors(self) -> list[dict[str, Any]]: ...  # name, type, shape (slowest axis first), n_bytes
+
+class Target:
+    """The target alone, for study, tests and training data: features and logits of token lists."""
+
+    def __init__(self, options: EngineOptions, layers: Sequence[int]) -> None: ...
+    @property
+    def n_embd(self) -> int: ...
+    @property
+    def n_layer(self) -> int: ...
+    @property
+    def n_vocab(self) -> int: ...
+    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
+    def forward(
+        self, tokens: Sequence[int], want_logits: bool = True
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Fresh context. Returns features f32 [n_layers, n_tokens, n_embd] and logits f32 [n_tokens, n_vocab]."""
+
+    def forward_tree(
+        self, prefix: Sequence[int], tokens: Sequence[int], parents: Sequence[int]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Verifies a tree (node 0 is the root, parents[0] = -1) after a prefix; features and logits of the nodes."""
+
+class Drafter:
+    """The drafter alone: teacher-forced forward on numpy arrays."""
+
+    def __init__(
+        self,
+        path: str,
+        options: EngineOptions | None = None,
+        embedding: NDArray[np.float32] | None = None,
+        head: NDArray[np.float32] | None = None,
+    ) -> None: ...
+    @property
+    def info(self) -> dict[str, Any]: ...
+    def reset(self) -> None: ...
+    def commit(
+        self, features: NDArray[np.float32], tokens: Sequence[int]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Appends rows with true features, f32 [n_aux, n_rows, n_embd_target]; row i embeds tokens[i].
+        Returns draft logits f32 [n_draft_vocab] and fed state f32 [n_embd] of the last row."""
+
+    def extend(
+        self, states: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int], depth: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Runs draft rows after the committed ones: states f32 [n_rows, n_embd]; parents index earlier draft rows of
+        this tree (-1 = the last committed row). Returns logits [n_rows, n_draft_vocab], states [n_rows, n_embd]."""
+
+    def truncate(self, n_rows: int) -> None: ...
+    def kv(self, layer: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """K and V of the committed rows, f32 [n_rows, n_kv_heads, head_dim]."""
+
+class DraftTree:
+    """Parallel arrays: token, parent, depth, logp (path). Node 0 is the root."""
+
+    def __init__(self, root: int) -> None: ...
+    def __len__(self) -> int: ...
+    def add(self, token: int, parent: int, logp: float) -> int: ...
+    def select(self, n_nodes: int) -> DraftTree:
+        """The best n_nodes draft nodes by path logp, ancestor-closed, breadth first (root not counted)."""
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def parents(self) -> list[int]: ...
+    @property
+    def depths(self) -> list[int]: ...
+    @property
+    def logps(self) -> list[float]: ...
+    def leaves(self) -> list[int]: ...
+    def path(self, node: int) -> list[int]: ...
+    def ancestor_mask(self) -> NDArray[np.bool_]: ...
+
+def match(tree: DraftTree, sampled: Sequence[int]) -> tuple[list[int], int]:
+    """Walks the tree with the target's choice at each node (`sampled[node]`): accepted nodes and the bonus token."""
