@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""EAGLE-3 / EAGLE 3.1 drafter in PyTorch: fusion, layers, head, own KV rows.
+
+Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft vocabulary and
+the state that is fed to the next step. Row p pairs the target's feature at p with the embedding of token p + 1 and
+sits at RoPE position p. Every row runs in full, committed or not. The small methods (`place`, `concat`, `fed`, ...)
+are the seams at which the negative controls of the parity tests put a known mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoint import Weights, load_config, load_weights
+from .layers import KV, AttentionShape, Rope, attention, linear, mlp, rms, sees
+
+__all__ = ["Drafter", "Switches"]
+
+
+@dataclass(frozen=True)
+class Switches:
+    """What changes the arithmetic besides the tensors."""
+
+    norm_before_residual: bool
+    norm_output: bool
+    window: int  # 0 = full attention
+
+    @staticmethod
+    def of(config: dict[str, Any]) -> Switches:
+        kinds = config.get("layer_types")
+        windowed = config.get("sliding_window") and (kinds is None or "sliding_attention" in kinds)
+        return Switches(
+            norm_before_residual=bool(config.get("norm_before_residual")),
+            norm_output=bool(config.get("norm_output")),
+            window=int(config["sliding_window"]) if windowed else 0,
+        )
+
+
+class Drafter:
+    """One drafter with its KV rows: first the committed ones, then the rows of the tree being drafted."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        weights: Weights,
+        embedding: torch.Tensor | None = None,
+        head: torch.Tensor | None = None,
+    ) -> None:
+        """`embedding` `[n_vocab, hidden]` and `head` are the target's, for a checkpoint that has none of its own."""
+        self.w = weights
+        self.embedding = weights["embed_tokens.weight"] if embedding is None else embedding
+        self.head = weights["lm_head.weight"] if head is None else head
+        self.shape = AttentionShape.of(config)
+        self.eps = self.shape.eps
+        self.rope = Rope(config, self.shape.head_dim)
+        self.switches = Switches.of(config)
+        self.n_layers = 1 + max(int(n.split(".")[1]) for n in weights if n.startswith("layers."))
+        self.n_fc_norms = sum(n.startswith("fc_norm.") for n in weights)
+        self.target_ids = self.vocabulary_map()
+        self.reset()
+
+    @classmethod
+    def load(
+        cls,
+        directory: Path,
+        embedding: torch.Tensor | None = None,
+        head: torch.Tensor | None = None,
+    ) -> Drafter:
+        """Reads a checkpoint directory. The embedding and head of the checkpoint win over the ones given."""
+        weights = load_weights(directory)
+        embedding = weights.get("embed_tokens.weight", embedding)
+        return cls(load_config(directory), weights, embedding, weights.get("lm_head.weight", head))
+
+    def vocabulary_map(self) -> torch.Tensor:
+        """Target id of each draft id, `[n_draft_vocab]`: `i + d2t[i]`, or the identity."""
+        ids = torch.arange(self.head.shape[0])
+        return ids + self.w["d2t"] if "d2t" in self.w else ids
+
+    def reset(self) -> None:
+        self.cache = [KV(self.shape) for _ in range(self.n_layers)]
+        self.n_committed = 0
+        self.positions = torch.zeros(0, dtype=torch.long)  # of all rows in the cache
+        self.ancestors = torch.zeros(0, 0, dtype=torch.bool)  # of the draft rows, each row its own ancestor
+
+    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+        """`[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`."""
+        x = torch.cat(list(features), dim=-1)
+        if "input_norm.weight" in self.w:
+            x = rms(x, self.w["input_norm.weight"], self.eps)
+        if self.n_fc_norms:
+            chunks = x.chunk(self.n_fc_norms, dim=-1)
+            x = torch.cat(
+                [rms(c, self.w[f"fc_norm.{i}.weight"], self.eps) for i, c in enumerate(chunks)], dim=-1
+            )
+        return linear(x, self.w, "fc")
+
+    def concat(self, embedded: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
+        return torch.cat([embedded, feature], dim=-1)
+
+    def place(self, depth: int) -> int:
+        """Position of a draft row: depth 1 is the row that embeds the first draft."""
+        return self.n_committed - 1 + depth
+
+    def fed(self, hidden: torch.Tensor, normed: torch.Tensor) -> torch.Tensor:
+        """The state handed to the next step."""
+        return normed if self.switches.norm_output else hidden
+
+    def token_ids(self, tokens: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(list(tokens))
+
+    def rows(
+        self, feature: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Runs rows through all layers; returns logits `[n_rows, n_draft_vocab]` and fed states."""
+        self.positions = torch.cat([self.positions, positions])
+        if self.switches.window:
+            visible = visible & (positions[:, None] - self.positions[None, :] < self.switches.window)
+        h = feature
+        for i in range(self.n_layers):
+            h = self.layer(i, h, tokens, positions, visible)
+        normed = rms(h, self.w["norm.weight"], self.eps)
+        return normed @ self.head.T, self.fed(h, normed)
+
+    def layer(
+        self,
+        i: int,
+        h: torch.Tensor,
+        tokens: Sequence[int],
+        positions: torch.Tensor,
+        visible: torch.Tensor,
+    ) -> torch.Tensor:
+        """Layer 0 sees `[embedding ; feature]`; the others are ordinary pre-norm decoder layers."""
+        name = f"layers.{i}"
+        if i == 0:
+            embedded = self.embedding[self.token_ids(tokens)]
+            normed = rms(h, self.w[f"{name}.hidden_norm.weight"], self.eps)
+            u = self.concat(rms(embedded, self.w[f"{name}.input_layernorm.weight"], self.eps), normed)
+            residual = normed if self.switches.norm_before_residual else h
+        else:
+            # vLLM and speculators call this norm input_layernorm, SGLang and ModelOpt hidden_norm
+            norm = self.w.get(f"{name}.input_layernorm.weight", self.w.get(f"{name}.hidden_norm.weight"))
+            assert norm is not None
+            u, residual = rms(h, norm, self.eps), h
+        h = residual + attention(
+            u, self.w, f"{name}.self_attn", self.shape, self.rope, positions, visible, self.cache[i]
+        )
+        return h + mlp(
+            rms(h, self.w[f"{name}.post_attention_layernorm.weight"], self.eps), self.w, f"{name}.mlp"
+        )
+
+    @torch.no_grad()
+    def commit(self, features: torch.Tensor, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Appends rows with true features `[n_aux, n_rows, target_hidden]`; row i embeds `tokens[i]`.
+
+        Drops the draft rows. Returns logits `[n_draft_vocab]` and fed state `[hidden]` of the last row.
+        """
+        self.truncate(self.n_committed)
+        positions = torch.arange(self.n_committed, self.n_committed + len(tokens))
+        visible = sees(len(tokens), self.n_committed)
+        logits, states = self.rows(self.fuse(features), tokens, positions, visible)
+        self.n_committed += len(tokens)
+        return logits[-1], states[-1]
+
+    @torch.no_grad()
+    def extend(
+        self, states: torch.Tensor, tokens: Sequence[int], parents: Sequence[int], depth: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draft rows at `depth` (1 = first level); `parents` index earlier draft rows, -1 = last committed row.
+
+        Takes `states` `[n_rows, hidden]`, returns logits `[n_rows, n_draft_vocab]` and states `[n_rows, hidden]`.
+        """
+        n_old, n_new = self.ancestors.shape[0], len(tokens)
+        grown = torch.zeros(n_old + n_new, n_old + n_new, dtype=torch.bool)
+        grown[:n_old, :n_old] = self.ancestors
+        for row, parent in enumerate(parents, start=n_old):
+            if parent >= 0:
+                grown[row] = grown[parent]
+            grown[row, row] = True
+        self.ancestors = grown
+        committed = torch.ones(n_new, self.n_committed, dtype=torch.bool)
+        positions = torch.full((n_new,), self.place(depth))
+        return self.rows(states, tokens, positions, torch.cat([committed, grown[n_old:]], dim=1))
+
+    def truncate(self, n_rows: int) -> None:
+        """Keeps `n_rows` committed rows and no draft rows."""
+        self.n_committed = min(n_rows, self.n_committed)
+        self.ancestors = torch.zeros(0, 0, dtype=torch.bool)
+        self.positions = self.positions[: self.n_committed]
+        for cache in self.cache:
+            cache.truncate(self.n_committed)
+
+    def kv(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`."""
+        return self.cache[layer].k[: self.n_committed], self.cache[layer].v[: self.n_committed]

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""The arithmetic that target and drafter share: RMSNorm, RoPE with its scalings, attention, SwiGLU.
+
+All in fp32. Rows are `[n_rows, width]`, heads `[n_rows, n_heads, head_dim]`. RoPE is the half-split (NeoX) layout of
+Hugging Face weights; the scalings follow `transformers/modeling_rope_utils.py` (linear, llama3, yarn).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .checkpoint import Weights
+
+__all__ = ["KV", "AttentionShape", "Rope", "attention", "linear", "mlp", "rms", "sees"]
+
+
+def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """`weight * x / sqrt(mean(x^2) + eps)` over the last axis."""
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
+
+
+def linear(x: torch.Tensor, weights: Weights, name: str) -> torch.Tensor:
+    """`x @ W.T`, plus the bias if the checkpoint has one."""
+    bias = weights.get(f"{name}.bias")
+    return torch.nn.functional.linear(x, weights[f"{name}.weight"], bias)
+
+
+def mlp(x: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
+    """SwiGLU."""
+    gate = torch.nn.functional.silu(linear(x, weights, f"{prefix}.gate_proj"))
+    return linear(gate * linear(x, weights, f"{prefix}.up_proj"), weights, f"{prefix}.down_proj")
+
+
+class Rope:
+    """Rotary embedding of a config: `rope_parameters` (transformers 5), else `rope_scaling` and `rope_theta`."""
+
+    def __init__(self, config: dict[str, Any], head_dim: int) -> None:
+        scaling: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        self.theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
+        self.head_dim = head_dim
+        self.magnitude = 1.0
+        self.inv_freq = self.theta ** -(torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+        kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        if kind == "linear":
+            self.inv_freq /= scaling["factor"]
+        elif kind == "llama3":
+            self._llama3(scaling)
+        elif kind == "yarn":
+            self._yarn(scaling, config)
+        elif kind != "default":
+            raise ValueError(f"rope type {kind!r}")
+
+    def _llama3(self, s: dict[str, Any]) -> None:
+        wavelength = 2 * math.pi / self.inv_freq
+        smooth = s["original_max_position_embeddings"] / wavelength - s["low_freq_factor"]
+        smooth = (smooth / (s["high_freq_factor"] - s["low_freq_factor"])).clamp(0, 1)
+        self.inv_freq = (1 - smooth) * self.inv_freq / s["factor"] + smooth * self.inv_freq
+
+    def _yarn(self, s: dict[str, Any], config: dict[str, Any]) -> None:
+        original = s.get("original_max_position_embeddings") or config["max_position_embeddings"]
+
+        def dimension(n_rotations: float) -> float:
+            ratio = original / (n_rotations * 2 * math.pi)
+            return self.head_dim * math.log(ratio) / (2 * math.log(self.theta))
+
+        low = max(math.floor(dimension(s.get("beta_fast") or 32)), 0)
+        high = min(math.ceil(dimension(s.get("beta_slow") or 1)), self.head_dim - 1)
+        ramp = (torch.arange(self.head_dim // 2, dtype=torch.float64) - low) / max(high - low, 0.001)
+        ramp = ramp.clamp(0, 1)
+        self.inv_freq = ramp * self.inv_freq / s["factor"] + (1 - ramp) * self.inv_freq
+        self.magnitude = s.get("attention_factor") or 0.1 * math.log(s["factor"]) + 1
+
+    def __call__(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Rotates heads `[n_rows, n_heads, head_dim]` at integer `positions` `[n_rows]`."""
+        angle = positions[:, None].double() * self.inv_freq
+        cos = (angle.cos() * self.magnitude).float()[:, None, :]
+        sin = (angle.sin() * self.magnitude).float()[:, None, :]
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Head counts of one model, read from a flattened config."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    eps: float
+
+    @staticmethod
+    def of(config: dict[str, Any]) -> AttentionShape:
+        n_heads = int(config["num_attention_heads"])
+        head_dim = int(config.get("head_dim") or config["hidden_size"] // n_heads)
+        n_kv_heads = int(config.get("num_key_value_heads") or n_heads)
+        return AttentionShape(n_heads, n_kv_heads, head_dim, float(config.get("rms_norm_eps") or 1e-6))
+
+
+class KV:
+    """K (after RoPE) and V of one layer, `[n_rows, n_kv_heads, head_dim]`, grown at the end."""
+
+    def __init__(self, shape: AttentionShape) -> None:
+        self.k = torch.zeros(0, shape.n_kv_heads, shape.head_dim)
+        self.v = torch.zeros(0, shape.n_kv_heads, shape.head_dim)
+
+    def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        self.k, self.v = torch.cat([self.k, k]), torch.cat([self.v, v])
+
+    def truncate(self, n_rows: int) -> None:
+        self.k, self.v = self.k[:n_rows], self.v[:n_rows]
+
+
+def sees(n_rows: int, n_past: int) -> torch.Tensor:
+    """Causal visibility `[n_rows, n_past + n_rows]` of new rows over past and new ones."""
+    return torch.ones(n_rows, n_past + n_rows, dtype=torch.bool).tril(diagonal=n_past)
+
+
+def attention(
+    u: torch.Tensor,
+    weights: Weights,
+    prefix: str,
+    shape: AttentionShape,
+    rope: Rope,
+    positions: torch.Tensor,
+    visible: torch.Tensor,
+    cache: KV,
+) -> torch.Tensor:
+    """Grouped-query attention of new rows `u` over `cache` and themselves; appends their K and V to `cache`.
+
+    `visible` is bool `[n_rows, n_past + n_rows]`. Returns the output projection, `[n_rows, hidden]`.
+    """
+    n_rows = u.shape[0]
+    q = linear(u, weights, f"{prefix}.q_proj").view(n_rows, shape.n_heads, shape.head_dim)
+    k = linear(u, weights, f"{prefix}.k_proj").view(n_rows, shape.n_kv_heads, shape.head_dim)
+    v = linear(u, weights, f"{prefix}.v_proj").view(n_rows, shape.n_kv_heads, shape.head_dim)
+    if f"{prefix}.q_norm.weight" in weights:
+        q = rms(q, weights[f"{prefix}.q_norm.weight"], shape.eps)
+        k = rms(k, weights[f"{prefix}.k_norm.weight"], shape.eps)
+    cache.append(rope(k, positions), v)
+    groups = shape.n_heads // shape.n_kv_heads
+    keys = cache.k.repeat_interleave(groups, dim=1)
+    values = cache.v.repeat_interleave(groups, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", rope(q, positions), keys) / math.sqrt(shape.head_dim)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+    return linear(out.reshape(n_rows, -1), weights, f"{prefix}.o_proj")

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""Llama-family target in PyTorch: features R_k and logits.
+
+Takes a Hugging Face directory of a `llama`, `qwen2` or `qwen3` model (biases and q/k norms by tensor presence).
+R_k is the residual stream that enters 0-based block k; R_n is the last block's output before the final norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from .checkpoint import load_config, load_weights
+from .layers import KV, AttentionShape, Rope, attention, mlp, rms, sees
+
+__all__ = ["Target"]
+
+
+class Target:
+    """One target with one sequence in its KV cache."""
+
+    def __init__(self, directory: Path, layers: Sequence[int]) -> None:
+        """`layers`: the ids k of the features R_k to return, in that order."""
+        config = load_config(directory)
+        self.w = load_weights(directory)
+        self.taps = list(layers)
+        self.shape = AttentionShape.of(config)
+        self.rope = Rope(config, self.shape.head_dim)
+        self.n_layers = int(config["num_hidden_layers"])
+        self.embedding = self.w["embed_tokens.weight"]
+        self.head = self.w.get("lm_head.weight", self.embedding)
+        self.reset()
+
+    def reset(self) -> None:
+        self.cache = [KV(self.shape) for _ in range(self.n_layers)]
+
+    @property
+    def n_tokens(self) -> int:
+        return self.cache[0].k.shape[0]
+
+    def truncate(self, n_tokens: int) -> None:
+        for cache in self.cache:
+            cache.truncate(n_tokens)
+
+    @torch.no_grad()
+    def forward(self, tokens: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Appends tokens; returns features `[n_taps, n_tokens, hidden]` and logits `[n_tokens, n_vocab]`."""
+        positions = torch.arange(self.n_tokens, self.n_tokens + len(tokens))
+        visible = sees(len(tokens), self.n_tokens)
+        h = self.embedding[torch.tensor(list(tokens))]
+        residual = []
+        for i, cache in enumerate(self.cache):
+            residual.append(h)
+            name, eps = f"layers.{i}", self.shape.eps
+            u = rms(h, self.w[f"{name}.input_layernorm.weight"], eps)
+            h = h + attention(
+                u, self.w, f"{name}.self_attn", self.shape, self.rope, positions, visible, cache
+            )
+            m = rms(h, self.w[f"{name}.post_attention_layernorm.weight"], eps)
+            h = h + mlp(m, self.w, f"{name}.mlp")
+        residual.append(h)
+        logits = rms(h, self.w["norm.weight"], self.shape.eps) @ self.head.T
+        return torch.stack([residual[k] for k in self.taps]), logits
