@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What tests share. Imported as `helpers.*`: pytest puts `tests/` on the path (`pythonpath` in pyproject.toml)."""
+"""What tests share. Imported as `helpers.*`: `pythonpath` in pyproject.toml puts `tests/` on the path."""

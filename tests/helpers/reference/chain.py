@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Greedy draft-verify with a chain, in PyTorch: the loop that the published acceptance figures come from.
 
-One round: draft K tokens from the last committed row, run the target over them, keep the leading run that equals the
-target's argmax plus one token of the target's own, recompute the drafter's rows with true features.
+One round: draft K tokens from the last committed row, run the target over them, keep the leading run that
+equals the target's argmax plus one token of the target's own, recompute the drafter's rows with true
+features.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Reads a Hugging Face checkpoint directory into fp32 tensors with canonical names.
 
-Takes a directory with `config.json` and `.safetensors` (sharded or not) or `.bin` weights; gives the flattened
-config and the tensors as `layers.{i}.*`, `fc.weight`, `norm.weight`, `lm_head.weight`, `embed_tokens.weight`, `d2t`.
-Deliberately separate from `eaglecpp.convert`, which it is used to check, and far less careful: no validation.
+Takes a directory with `config.json` and `.safetensors` (sharded or not) or `.bin` weights; gives the
+flattened config and the tensors as `layers.{i}.*`, `fc.weight`, `norm.weight`, `lm_head.weight`,
+`embed_tokens.weight`, `d2t`. Deliberately separate from `eaglecpp.convert`, which it is used to check, and
+far less careful: no validation.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """EAGLE-3 / EAGLE 3.1 drafter in PyTorch: fusion, layers, head, own KV rows.
 
-Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft vocabulary and
-the state that is fed to the next step. Row p pairs the target's feature at p with the embedding of token p + 1 and
-sits at RoPE position p. Every row runs in full, committed or not. The small methods (`place`, `concat`, `fed`, ...)
-are the seams at which the negative controls of the parity tests put a known mistake.
+Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft
+vocabulary and the state that is fed to the next step. Row p pairs the target's feature at p with the
+embedding of token p + 1 and sits at RoPE position p. Every row runs in full, committed or not. The small
+methods (`place`, `concat`, `fed`, ...) are the seams at which the negative controls of the parity tests put
+a known mistake.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Drafter:
         embedding: torch.Tensor | None = None,
         head: torch.Tensor | None = None,
     ) -> None:
-        """`embedding` `[n_vocab, hidden]` and `head` are the target's, for a checkpoint that has none of its own."""
+        """`embedding` `[n_vocab, hidden]` and `head` are the target's, for a checkpoint without its own."""
         self.w = weights
         self.embedding = weights["embed_tokens.weight"] if embedding is None else embedding
         self.head = weights["lm_head.weight"] if head is None else head
@@ -170,9 +171,10 @@ class Drafter:
     def extend(
         self, states: torch.Tensor, tokens: Sequence[int], parents: Sequence[int], depth: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draft rows at `depth` (1 = first level); `parents` index earlier draft rows, -1 = last committed row.
+        """Draft rows at `depth` (1 = first level); `parents` index earlier draft rows, -1 = the last committed.
 
-        Takes `states` `[n_rows, hidden]`, returns logits `[n_rows, n_draft_vocab]` and states `[n_rows, hidden]`.
+        Takes `states` `[n_rows, hidden]`; gives logits `[n_rows, n_draft_vocab]` and states `[n_rows,
+        hidden]`.
         """
         n_old, n_new = self.ancestors.shape[0], len(tokens)
         grown = torch.zeros(n_old + n_new, n_old + n_new, dtype=torch.bool)

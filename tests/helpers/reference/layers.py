@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The arithmetic that target and drafter share: RMSNorm, RoPE with its scalings, attention, SwiGLU.
 
-All in fp32. Rows are `[n_rows, width]`, heads `[n_rows, n_heads, head_dim]`. RoPE is the half-split (NeoX) layout of
-Hugging Face weights; the scalings follow `transformers/modeling_rope_utils.py` (linear, llama3, yarn).
+All in fp32. Rows are `[n_rows, width]`, heads `[n_rows, n_heads, head_dim]`. RoPE is the half-split (NeoX)
+layout of Hugging Face weights; the scalings follow `transformers/modeling_rope_utils.py` (linear, llama3,
+yarn).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def mlp(x: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
 
 
 class Rope:
-    """Rotary embedding of a config: `rope_parameters` (transformers 5), else `rope_scaling` and `rope_theta`."""
+    """Rotary embedding: `rope_parameters` (transformers 5), else `rope_scaling` and `rope_theta`."""
 
     def __init__(self, config: dict[str, Any], head_dim: int) -> None:
         scaling: dict[str, Any] = config.get("rope_parameters") or config.get("rope_scaling") or {}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Llama-family target in PyTorch: features R_k and logits.
 
-Takes a Hugging Face directory of a `llama`, `qwen2` or `qwen3` model (biases and q/k norms by tensor presence).
-R_k is the residual stream that enters 0-based block k; R_n is the last block's output before the final norm.
+Takes a Hugging Face directory of a `llama`, `qwen2` or `qwen3` model (biases and q/k norms by tensor
+presence). R_k is the residual stream that enters 0-based block k; R_n is the last block's output before the
+final norm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """EAGLE-2 tree growth and rerank in PyTorch, after SafeAILab/EAGLE: eagle/model/cnets.py (`topK_genrate`).
 
-Takes a drafter with its committed rows and the last row's logits and state; gives the kept nodes in pool order, root
-first. The index arithmetic of the original pool is kept as it is (1-based, 0 is the root), so that the same picks
-are made. One word differs: `depth` counts draft levels, which is the original's loop count plus one.
+Takes a drafter with its committed rows and the last row's logits and state; gives the kept nodes in pool
+order, root first. The index arithmetic of the original pool is kept as it is (1-based, 0 is the root), so
+that the same picks are made. One word differs: `depth` counts draft levels, which is the original's loop
+count plus one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ __all__ = ["Pool", "Tree", "grow", "rerank"]
 class Pool:
     """Every scored child, level by level: `k` of the root, then `k * k` per further level.
 
-    `parents` has one entry per group of `k` children: 0 for the root, else 1 + the parent's place in the pool.
+    `parents` has one entry per group of `k` children: 0 for the root, else 1 + the parent's place in the
+    pool.
     """
 
     k: int
