@@ -171,7 +171,7 @@ class Drafter:
     def extend(
         self, states: torch.Tensor, tokens: Sequence[int], parents: Sequence[int], depth: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draft rows at `depth` (1 = first level); `parents` index earlier draft rows, -1 = the last committed.
+        """Draft rows at `depth` (1 = first level); `parents` index earlier draft rows, -1 = the last row.
 
         Takes `states` `[n_rows, hidden]`; gives logits `[n_rows, n_draft_vocab]` and states `[n_rows,
         hidden]`.

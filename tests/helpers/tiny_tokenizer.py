@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""A byte-level BPE tokenizer of a few hundred tokens, as GGUF fields and as a Hugging Face `tokenizer.json`.
+
+Control tokens come first, then the 256 bytes, then merges spelled out from a short word list. Both forms
+encode the same way (GPT-2's split, tokenizer model `gpt2`, pre `gpt-2`), so a GGUF target and its HF
+directory agree.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+
+__all__ = ["BOS", "CHAT_TEMPLATE", "CONTROL", "EOS", "Tokenizer", "tiny_tokenizer"]
+
+CONTROL = ("<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>")
+BOS, EOS = 0, 1
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+WORDS = (
+    "the and that with this from have not are was for you all can had her one our out day get has him his"
+    " how man new now old see two way who boy did its let put say she too use in on at to of is it be as or an we he"
+)
+
+
+def byte_symbols() -> list[str]:
+    """GPT-2's printable character of each byte value."""
+    keep = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    shifted = iter(range(256, 512))
+    return [chr(b) if b in keep else chr(next(shifted)) for b in range(256)]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Token texts in id order, and the merges as pairs of texts."""
+
+    tokens: list[str]
+    merges: list[tuple[str, str]]
+
+    def is_plain(self, token: int) -> bool:
+        """Whether the token is printable ASCII text: what random weights are made to prefer."""
+        text = self.tokens[token].replace("Ġ", " ").replace("Ċ", "\n")
+        return token >= len(CONTROL) and all(c == "\n" or " " <= c <= "~" for c in text)
+
+    def write_hf(self, directory: Path, with_template: bool) -> None:
+        """`tokenizer.json` and `tokenizer_config.json`."""
+        special = {
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+        tokenizer: dict[str, Any] = {
+            "version": "1.0",
+            "added_tokens": [{"id": i, "content": text, **special} for i, text in enumerate(CONTROL)],
+            "normalizer": None,
+            "pre_tokenizer": byte_level,
+            "post_processor": None,
+            "decoder": byte_level,
+            "model": {
+                "type": "BPE",
+                "unk_token": None,
+                "byte_fallback": False,
+                "ignore_merges": False,
+                "vocab": {text: i for i, text in enumerate(self.tokens)},
+                "merges": [" ".join(pair) for pair in self.merges],
+            },
+        }
+        config: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": CONTROL[BOS],
+            "eos_token": CONTROL[EOS],
+            "add_bos_token": True,
+        }
+        if with_template:
+            config["chat_template"] = CHAT_TEMPLATE
+        for name, content in (("tokenizer.json", tokenizer), ("tokenizer_config.json", config)):
+            (directory / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+    def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
+        """The `tokenizer.*` fields."""
+        normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(self.tokens)
+        writer.add_token_types([control if i < len(CONTROL) else normal for i in range(len(self.tokens))])
+        writer.add_token_merges([" ".join(pair) for pair in self.merges])
+        writer.add_bos_token_id(BOS)
+        writer.add_eos_token_id(EOS)
+        writer.add_add_bos_token(True)
+        if with_template:
+            writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """Always the same tokenizer."""
+    tokens = [*CONTROL, *byte_symbols()]
+    merges: list[tuple[str, str]] = []
+    for word in WORDS.split():
+        text = "Ġ"
+        for letter in word:
+            if text + letter not in tokens:
+                tokens.append(text + letter)
+                merges.append((text, letter))
+            text += letter
+    return Tokenizer(tokens, merges)
