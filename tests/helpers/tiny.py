@@ -317,9 +317,9 @@ def make_pair(
         "draft_vocab_size": len(plain),
         "target_hidden_size": spec.n_embd,
         "eagle_aux_hidden_state_layer_ids": layers,
-        "fc_norm": new,
-        "norm_output": new,
     }
+    if new:
+        config |= {"fc_norm": True, "norm_output": True}
     return Pair(target, write_checkpoint(directory / f"draft-{kind}", config, weights), layers)
 
 

@@ -24,8 +24,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 WORDS = (
-    "the and that with this from have not are was for you all can had her one our out day get has him his"
-    " how man new now old see two way who boy did its let put say she too use in on at to of is it be as or an we he"
+    "the and that with this from have not are was for you all can had her one our out day get has him"
+    " his how man new now old see two way who boy did its let put say she too use in on at to of is it"
+    " be as or an we he"
 )
 
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: MIT
+"""Random drafter checkpoints with any combination of switches, under canonical names (`layers.{i}.*`).
+
+Takes a `DraftShape`; gives the flat config and the tensors of a checkpoint as vLLM's own class reads it
+(`Eagle3LlamaForCausalLM`, boundary ids at top level). Weights are scaled so that every branch of the arithmetic
+moves the logits: norms differ from one, biases from zero, attention is neither flat nor one-hot. Such a drafter
+guesses nothing right; see `tiny.make_pair` for one that does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helpers.tiny import write_checkpoint
+
+__all__ = ["DraftShape"]
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class DraftShape:
+    """Sizes and switches of one drafter; the defaults are plain EAGLE-3 for `tiny.TargetSpec()`."""
+
+    n_embd: int = 64
+    n_embd_target: int = 64
+    layers: tuple[int, ...] = (2, 4, 5)  # boundary ids of the features
+    n_layers: int = 1
+    n_heads: int = 4
+    n_kv_heads: int = 2
+    head_dim: int = 16
+    n_ff: int = 96
+    n_vocab: int = 367
+    n_draft_vocab: int = 160
+    eps: float = 1e-5
+    rope: dict[str, Any] = field(default_factory=dict)  # rope_scaling
+    window: int = 0  # 0 = full attention
+    fc_norm: bool = False
+    norm_output: bool = False
+    norm_before_fc: bool = False
+    norm_before_residual: bool = False
+    qk_norm: bool = False
+    attention_bias: bool = False
+    fc_bias: bool = False
+    mlp_bias: bool = False
+    own_embedding: bool = True
+    own_head: bool = True
+    scale: float = 1.0  # of fc: small values bring the norms near eps
+    seed: int = 7
+
+    def config(self) -> dict[str, Any]:
+        """`config.json`, flat."""
+        config: dict[str, Any] = {
+            "architectures": ["Eagle3LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.n_embd,
+            "target_hidden_size": self.n_embd_target,
+            "intermediate_size": self.n_ff,
+            "num_attention_heads": self.n_heads,
+            "num_key_value_heads": self.n_kv_heads,
+            "head_dim": self.head_dim,
+            "num_hidden_layers": self.n_layers,
+            "rms_norm_eps": self.eps,
+            "vocab_size": self.n_vocab,
+            "draft_vocab_size": self.n_draft_vocab,
+            "hidden_act": "silu",
+            "max_position_embeddings": 2048,
+            "rope_theta": 10000.0,
+            "torch_dtype": "float32",
+            "eagle_aux_hidden_state_layer_ids": list(self.layers),
+            "attention_bias": self.attention_bias,
+            "mlp_bias": self.mlp_bias,
+        }
+        for switch in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
+            config[switch] = getattr(self, switch)
+        if self.rope:
+            config["rope_scaling"] = self.rope
+        if self.window:
+            config |= {"sliding_window": self.window, "layer_types": ["sliding_attention"] * self.n_layers}
+        return config
+
+    def weights(self) -> dict[str, Any]:
+        """Tensors under canonical names."""
+        rng = np.random.default_rng(self.seed)
+        n_features = len(self.layers) * self.n_embd_target
+        w: dict[str, Any] = {"fc.weight": self.scale * matrix(rng, self.n_embd, n_features)}
+        if self.fc_bias:
+            w["fc.bias"] = vector(rng, self.n_embd, 0.0, 0.3)
+        if self.fc_norm:
+            w |= {f"fc_norm.{i}.weight": norm(rng, self.n_embd_target) for i in range(len(self.layers))}
+        if self.norm_before_fc:
+            w["input_norm.weight"] = norm(rng, n_features)
+        for i in range(self.n_layers):
+            w |= {f"layers.{i}.{name}": value for name, value in self.layer(rng, i).items()}
+        w["norm.weight"] = norm(rng, self.n_embd)
+        if self.own_head:
+            w["lm_head.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, self.n_embd)
+        if self.own_embedding:
+            w["embed_tokens.weight"] = vector(rng, self.n_vocab * self.n_embd, 0.0, 1.0).reshape(
+                -1, self.n_embd
+            )
+        if self.n_draft_vocab < self.n_vocab:
+            kept = np.sort(rng.choice(self.n_vocab, self.n_draft_vocab, replace=False))
+            w["d2t"] = kept - np.arange(self.n_draft_vocab)
+            w["t2d"] = np.isin(np.arange(self.n_vocab), kept)
+        return w
+
+    def layer(self, rng: np.random.Generator, i: int) -> dict[str, Array]:
+        """Tensors of one layer, named within it."""
+        width = self.n_embd * (2 if i == 0 else 1)
+        n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        rows = {"q": n_q, "k": n_kv, "v": n_kv}
+        w = {f"self_attn.{x}_proj.weight": 1.5 * matrix(rng, n, width) for x, n in rows.items()}
+        w["self_attn.o_proj.weight"] = matrix(rng, self.n_embd, n_q)
+        w["mlp.gate_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
+        w["mlp.up_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
+        w["mlp.down_proj.weight"] = matrix(rng, self.n_embd, self.n_ff)
+        w["input_layernorm.weight"] = norm(rng, self.n_embd)
+        w["post_attention_layernorm.weight"] = norm(rng, self.n_embd)
+        if i == 0:
+            w["hidden_norm.weight"] = norm(rng, self.n_embd)
+        if self.attention_bias:
+            w |= {f"self_attn.{x}_proj.bias": vector(rng, n, 0.0, 0.5) for x, n in rows.items()}
+        if self.qk_norm:
+            w |= {f"self_attn.{x}_norm.weight": norm(rng, self.head_dim) for x in "qk"}
+        if self.mlp_bias:
+            sizes = {"gate": self.n_ff, "up": self.n_ff, "down": self.n_embd}
+            w |= {f"mlp.{x}_proj.bias": vector(rng, n, 0.0, 0.3) for x, n in sizes.items()}
+        return w
+
+    def write(self, directory: Path) -> Path:
+        """The checkpoint directory, written."""
+        return write_checkpoint(directory, self.config(), self.weights())
+
+
+def matrix(rng: np.random.Generator, n_out: int, n_in: int) -> Array:
+    """Unit input gives output of about unit size."""
+    return rng.normal(0.0, n_in**-0.5, (n_out, n_in)).astype(np.float32)
+
+
+def vector(rng: np.random.Generator, n: int, mean: float, std: float) -> Array:
+    return rng.normal(mean, std, n).astype(np.float32)
+
+
+def norm(rng: np.random.Generator, n: int) -> Array:
+    """Norm weights, far enough from one that leaving the norm out or swapping two shows."""
+    return vector(rng, n, 1.0, 0.25)
