@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+"""EAGLE drafter checkpoints to GGUF.
+
+    from eaglecpp.convert import convert_checkpoint
+    report = convert_checkpoint("checkpoint_dir", target="target.gguf", out="draft.gguf", type="Q8_0")
+
+A leaf package: it imports nothing else of eaglecpp and works from a bare checkout (`python -m convert`). Errors are
+subclasses of `ConvertError`. What the files hold is described in docs/gguf-format.md.
+"""
+
+from __future__ import annotations
+
+from . import errors
+from .errors import ConvertError
+from .pipeline import ConvertReport, Progress, TensorReport, convert_checkpoint
+from .spec import DraftSpec, RopeSpec
+
+__all__ = [
+    "ConvertError",
+    "ConvertReport",
+    "DraftSpec",
+    "Progress",
+    "RopeSpec",
+    "TensorReport",
+    "convert_checkpoint",
+    "errors",
+]

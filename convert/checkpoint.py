@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Opens a drafter checkpoint: a directory, one weight file beside its config.json, or a hub id.
+
+Gives the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later. Safetensors are
+preferred over .bin when a directory has both. Nothing is interpreted here; dialects do that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import safetensors_file, torch_zip
+from .config import load_json
+from .errors import CheckpointError, SourceError
+from .hub import fetch_checkpoint, is_hub_id
+from .tensor import TensorSource
+
+__all__ = ["Checkpoint", "open_checkpoint"]
+
+_FORMATS: tuple[tuple[str, str, Callable[[Path], dict[str, TensorSource]]], ...] = (
+    ("model.safetensors.index.json", "*.safetensors", safetensors_file.read_index),
+    ("pytorch_model.bin.index.json", "*.bin", torch_zip.read_index),
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened checkpoint. name: directory or file stem, or the hub id. tensors: by their original names."""
+
+    name: str
+    directory: Path
+    config: dict[str, Any]
+    tensors: dict[str, TensorSource]
+    files: tuple[Path, ...]
+    from_hub: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def short_name(self) -> str:
+        """The name without the owner of a hub id."""
+        return self.name.rsplit("/", 1)[-1].partition("@")[0]
+
+    def sha256(self) -> str:
+        """Of the one weight file (as the hub shows it); for several, of their listing as sha256sum prints it."""
+        digests = [(path.name, _file_sha256(path)) for path in self.files]
+        if len(digests) == 1:
+            return digests[0][1]
+        listing = "".join(f"{digest}  {name}\n" for name, digest in sorted(digests))
+        return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def open_checkpoint(src: str | Path, progress: Callable[[str], None] | None = None) -> Checkpoint:
+    """Open `src`. progress is told about downloads. Raises SourceError, CheckpointError."""
+    path = Path(src)
+    if path.is_dir():
+        return _open_directory(path, path.resolve().name)
+    if path.is_file():
+        return _open_file(path)
+    if is_hub_id(str(src)):
+        return _open_directory(fetch_checkpoint(str(src), progress), str(src), from_hub=True)
+    raise SourceError(f"{src}: expected a checkpoint directory, a .safetensors or .bin file, or a hub id owner/name")
+
+
+def _open_directory(directory: Path, name: str, from_hub: bool = False) -> Checkpoint:
+    config = _load_config(directory)
+    found = [(index, sorted(directory.glob(pattern)), read) for index, pattern, read in _FORMATS]
+    usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
+    if not usable:
+        raise CheckpointError(f"{directory}: expected model.safetensors or pytorch_model.bin (or shards), found neither")
+    index, files, read = usable[0]
+    notes = [f"read {usable[0][1][0].name if usable[0][1] else index}, ignored the .bin files beside it"] * (len(usable) > 1)
+    shards = _shards(directory, index)
+    if shards is not None:
+        files = [directory / shard for shard in sorted(set(shards.values()))]
+    elif len(files) > 1:
+        raise CheckpointError(
+            f"{directory}: expected one weight file or {index}, found {', '.join(f.name for f in files)}"
+        )
+    tensors = _merge(files, read)
+    if shards is not None:
+        _check_index(directory / index, shards, tensors)
+    return Checkpoint(name, directory, config, tensors, tuple(files), from_hub, tuple(notes))
+
+
+def _open_file(path: Path) -> Checkpoint:
+    readers = {".safetensors": safetensors_file.read_index, ".bin": torch_zip.read_index}
+    read = readers.get(path.suffix)
+    if read is None:
+        hint = " (already a GGUF?)" if path.suffix == ".gguf" else ""
+        raise SourceError(f"{path}: expected a .safetensors or .bin file or a checkpoint directory{hint}")
+    name = path.resolve().parent.name if path.stem in ("model", "pytorch_model") else path.stem
+    return Checkpoint(name, path.resolve().parent, _load_config(path.parent), read(path), (path,))
+
+
+def _load_config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{path}: not found; a drafter's sizes and switches are in its config.json")
+    return load_json(path)
+
+
+def _shards(directory: Path, index: str) -> dict[str, str] | None:
+    """Tensor name to shard file name, or None without an index. File names must stay inside the directory."""
+    path = directory / index
+    if not path.is_file():
+        return None
+    weight_map = load_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path}: expected a non-empty weight_map")
+    for shard in weight_map.values():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise CheckpointError(f"{path}: weight_map: expected plain file names, found {shard!r}")
+        if not (directory / shard).is_file():
+            raise CheckpointError(f"{path}: shard {shard} is missing; download the checkpoint completely")
+    return weight_map
+
+
+def _merge(files: Sequence[Path], read: Callable[[Path], dict[str, TensorSource]]) -> dict[str, TensorSource]:
+    tensors: dict[str, TensorSource] = {}
+    for path in files:
+        for name, source in read(path).items():
+            if name in tensors:
+                raise CheckpointError(f"{path}: tensor {name} is already in {tensors[name].path.name}")
+            tensors[name] = source
+    return tensors
+
+
+def _check_index(path: Path, shards: dict[str, str], tensors: dict[str, TensorSource]) -> None:
+    absent = sorted(name for name in shards if name not in tensors)
+    if absent:
+        raise CheckpointError(f"{path}: tensors named there but in no shard: {', '.join(absent[:8])}")
+
+
+def _file_sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""The registry: which dialect a checkpoint is in.
+
+Order matters: the more telling mark first. Tensors and nested configs tell more than `architectures`, which several
+exporters leave at a template value.
+"""
+
+from __future__ import annotations
+
+from ..errors import UnsupportedError
+from .automodel import Automodel
+from .base import Dialect, Seen, canonical_name
+from .eagle_repo import EagleRepo
+from .modelopt import ModelOpt
+from .refused import refuse
+from .specforge import SpecForge
+from .speculators import Speculators
+from .torchspec import TorchSpec
+from .vllm_native import VllmNative
+
+__all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
+
+DIALECTS: tuple[Dialect, ...] = (
+    Speculators(), VllmNative(), ModelOpt(), TorchSpec(), Automodel(), SpecForge(), EagleRepo(),
+)  # fmt: skip
+
+
+def recognise(seen: Seen) -> Dialect:
+    """The dialect of a checkpoint. Raises UnsupportedError for known others and for unknown ones."""
+    refuse(seen)
+    q_shape, fc_shape = seen.shape("layers.0.self_attn.q_proj.weight"), seen.shape("fc.weight")
+    if q_shape is not None or fc_shape is not None:
+        for dialect in DIALECTS:
+            if dialect.matches(seen):
+                return dialect
+        if seen.has("layers.0."):
+            raise UnsupportedError(
+                "EAGLE-3 tensors under layers.0.* but no known exporter's marks in config.json (no "
+                "transformer_layer_config, no eagle_config, architecture not Eagle3LlamaForCausalLM); set architectures "
+                'to ["Eagle3LlamaForCausalLM"] if vLLM runs this drafter'
+            )
+    tried = ", ".join(dialect.title for dialect in DIALECTS)
+    sample = ", ".join(sorted(seen.shapes)[:4]) or "none"
+    raise UnsupportedError(
+        f"not an EAGLE-3 drafter: expected tensors such as fc.weight and midlayer.self_attn.q_proj.weight or "
+        f"layers.0.self_attn.q_proj.weight, found {len(seen.shapes)} tensors ({sample}, ...). Tried: {tried}"
+    )

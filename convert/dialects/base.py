@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""What a dialect is: one layout in which a trainer or exporter writes EAGLE-3 drafters.
+
+A dialect recognises a checkpoint, flattens its config and knows how its project counts layers. Everything else (shapes,
+switches, checks) is common, because all dialects hold the same drafter once names are canonical: `layers.{i}.*`,
+`fc.weight`, `norm.weight` and so on, as listed in `keys.TENSORS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ConfigError
+from ..layer_ids import Convention
+
+__all__ = ["Dialect", "Seen", "canonical_name"]
+
+_AUX_NORMS = {"aux_norm_low": 0, "aux_norm_mid": 1, "aux_norm_high": 2}  # SGLang's older names
+_NEVER_USED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|verifier_norm\..*|verifier_lm_head\..*)$")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A checkpoint as opened: its config and the shape of every tensor under its original name."""
+
+    config: Mapping[str, Any]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def architecture(self) -> str:
+        """`architectures[0]`, or an empty string."""
+        names = self.config.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else ""
+
+    @property
+    def eagle_config(self) -> Mapping[str, Any]:
+        """The nested `eagle_config`; empty when absent. Raises ConfigError when it is no object."""
+        value = self.config.get("eagle_config")
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"config.json: eagle_config: expected an object, found {type(value).__name__}")
+        return value
+
+    def has(self, prefix: str) -> bool:
+        """Whether a tensor name starts with the prefix, ignoring a leading `model.`."""
+        return any(name.removeprefix("model.").startswith(prefix) for name in self.shapes)
+
+    def shape(self, canonical: str) -> tuple[int, ...] | None:
+        """Shape of a tensor by its canonical name."""
+        return next((s for name, s in self.shapes.items() if canonical_name(name) == canonical), None)
+
+
+class Dialect:
+    """Base of all dialects. `name` is written to `eaglecpp.family`, `title` is for people."""
+
+    name = ""
+    title = ""
+
+    def matches(self, seen: Seen) -> bool:
+        """Whether the checkpoint is in this layout. Dialects are asked in the order of the registry."""
+        raise NotImplementedError
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        """The config with every key the converter reads at the top level. Raises ConfigError."""
+        return dict(seen.config)
+
+    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
+        """What explicit aux layer ids mean here, or None when that cannot be known.
+
+        ids_key: `config` or `eagle_config`, the place the ids were found in.
+        """
+        return None
+
+    def notes(self, seen: Seen) -> tuple[str, ...]:
+        """Traps of this family the user should hear about."""
+        return ()
+
+
+def canonical_name(name: str) -> str | None:
+    """Canonical name of a checkpoint tensor, or None for one that inference never uses."""
+    if _NEVER_USED.search(name):
+        return None
+    name = name.removeprefix("model.")
+    head, _, rest = name.partition(".")
+    if head in _AUX_NORMS:
+        return f"fc_norm.{_AUX_NORMS[head]}.{rest}"
+    if head == "midlayer":
+        return f"layers.0.{rest}"
+    return name

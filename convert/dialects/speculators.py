@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+"""vllm-project/speculators: the layer's config nested in `transformer_layer_config`, `layers.{i}.*`, boundary ids.
+
+Flattened as vLLM does it (vllm-project/vllm: transformers_utils/configs/speculators/algos.py): the nested config is the
+base, the top level goes over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from ..layer_ids import Convention
+from .base import Dialect, Seen
+
+__all__ = ["Speculators"]
+
+
+class Speculators(Dialect):
+    name = "speculators"
+    title = "speculators"
+
+    def matches(self, seen: Seen) -> bool:
+        return any(key in seen.config for key in ("transformer_layer_config", "speculators_config"))
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        nested = seen.config.get("transformer_layer_config")
+        if not isinstance(nested, Mapping):
+            raise ConfigError(
+                "config.json: transformer_layer_config: expected an object, found "
+                f"{type(nested).__name__ if nested is not None else 'nothing'}"
+            )
+        if seen.config.get("norm_before_residual") is None:
+            raise ConfigError(
+                "config.json: norm_before_residual: expected true or false, found nothing; vLLM would read true, the "
+                "speculators class false. Add the value the drafter was trained with (the training CLI's default "
+                "is true)"
+            )
+        return {**nested, **{key: value for key, value in seen.config.items() if value is not None}}
+
+    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
+        return "boundary"

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export for vLLM.
+
+Natively ids count the block after which a feature was captured; the vLLM export (only for `model_type: kimi_k2`) adds
+the missing 1. Told from SpecForge by the size keys its configs carry.
+"""
+
+from __future__ import annotations
+
+from ..layer_ids import Convention
+from .base import Dialect, Seen
+
+__all__ = ["TorchSpec"]
+
+
+class TorchSpec(Dialect):
+    name = "torchspec"
+    title = "TorchSpec"
+
+    def matches(self, seen: Seen) -> bool:
+        if seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2":
+            return True
+        sizes = ("num_aux_hidden_states", "target_hidden_size")
+        marked = any(seen.config.get(key) is not None for key in sizes) or "use_aux_hidden_state" in seen.eagle_config
+        return seen.has("midlayer.") and marked and seen.architecture != "LlamaForCausalLM"
+
+    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
+        if seen.has("layers.0."):
+            return "boundary"
+        return "post" if ids_key == "eagle_config" else None

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""ggml's own quantiser, through ctypes: `libggml-base` from the installed llama_cpp package.
+
+The package itself is never imported (that would load a whole inference engine); only its library file is located. The
+library is loaded on first use, so plain F32/F16/BF16 conversions and `inspect` work without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from .errors import QuantTypeError
+
+__all__ = ["dequantize_rows", "needs_importance_matrix", "quantize_rows"]
+
+_F32 = npt.NDArray[np.float32]
+_U8 = npt.NDArray[np.uint8]
+_LIBRARY = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}.get(sys.platform, "libggml-base.so")
+_ToFloat = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+
+class _TypeTraits(ctypes.Structure):
+    """ggml_type_traits of ggml.h, as of llama-cpp-python 0.3.36."""
+
+    _fields_ = (
+        ("type_name", ctypes.c_char_p),
+        ("blck_size", ctypes.c_int64),
+        ("blck_size_interleave", ctypes.c_int64),
+        ("type_size", ctypes.c_size_t),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", _ToFloat),
+        ("from_float_ref", ctypes.c_void_p),
+    )
+
+
+def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
+    """`[n_rows, n]` float32 to `[n_rows, row bytes]`. n must be a multiple of the block; values finite.
+
+    Releases the GIL; rows are independent, so callers may split them over threads.
+    """
+    n_rows, n = rows.shape
+    block, block_bytes = GGML_QUANT_SIZES[kind]
+    out = np.empty((n_rows, n // block * block_bytes), dtype=np.uint8)
+    written = _library().ggml_quantize_chunk(int(kind), rows.ctypes.data, out.ctypes.data, 0, n_rows, n, None)
+    if written != out.nbytes:
+        raise QuantTypeError(f"{kind.name}: ggml wrote {written} bytes instead of {out.nbytes}; library mismatch")
+    return out
+
+
+def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
+    """The inverse: `[n_rows, row bytes]` to `[n_rows, n]` float32."""
+    out = np.empty((data.shape[0], n), dtype=np.float32)
+    _traits(kind).to_float(data.ctypes.data, out.ctypes.data, out.size)
+    return out
+
+
+def needs_importance_matrix(kind: GGMLQuantizationType) -> bool:
+    """ggml's own answer."""
+    return bool(_library().ggml_quantize_requires_imatrix(int(kind)))
+
+
+@functools.cache
+def _library() -> Any:
+    spec = importlib.util.find_spec("llama_cpp")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    path = next((p for p in (Path(place) / "lib" / _LIBRARY for place in places) if p.is_file()), None)
+    if path is None:
+        raise QuantTypeError(
+            f"{_LIBRARY} of llama-cpp-python was not found; it holds ggml's quantiser. Install llama-cpp-python, or "
+            "convert to F32, F16 or BF16"
+        )
+    try:
+        lib = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise QuantTypeError(f"{path}: cannot be loaded: {error}") from error
+    lib.ggml_quantize_chunk.restype = ctypes.c_size_t
+    lib.ggml_quantize_chunk.argtypes = (
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+    )  # fmt: skip
+    lib.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
+    lib.ggml_quantize_requires_imatrix.argtypes = (ctypes.c_int,)
+    lib.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
+    lib.ggml_get_type_traits.argtypes = (ctypes.c_int,)
+    return lib
+
+
+def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
+    traits: _TypeTraits = _library().ggml_get_type_traits(int(kind)).contents
+    expected = GGML_QUANT_SIZES[kind]
+    if (traits.blck_size, traits.type_size) != expected:  # the struct above would be out of date
+        raise QuantTypeError(f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch")
+    return traits

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: MIT
+"""Every GGUF key and tensor a drafter file of ours can hold: the list of truth.
+
+`docs/gguf-format.md` explains it, `native/gguf/keys.h` mirrors it (a conformance test compares the two), `mapping.py`
+and `verify.py` work from it. Declarative on purpose: to add a switch, add a row here and the value in `metadata.py`.
+
+Two architectures share the names. `eagle3` is what llama.cpp's own converter writes and its loader runs
+(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is everything that loader would run wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["EAGLE3", "EAGLE31", "KEYS", "TENSORS", "KeySpec", "TensorSpec"]
+
+EAGLE3 = "eagle3"
+EAGLE31 = "eagle31"
+BOTH = (EAGLE3, EAGLE31)
+
+Presence = Literal["required", "always", "optional"]
+When = Literal["always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs"]
+Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
+
+
+@dataclass(frozen=True)
+class KeySpec:
+    """One metadata key.
+
+    name: `{arch}` stands for the file's architecture. type: u32, f32, bool, string, i32[], bool[].
+    presence: `required`: a reader refuses a file without it. `always`: we always write it, but files of llama.cpp's
+    converter may lack it and readers use `default`. `optional`: written only where `meaning` says so.
+    """
+
+    name: str
+    type: str
+    presence: Presence
+    archs: tuple[str, ...]
+    meaning: str
+    default: str = ""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor, or one per layer (`{i}`) or per aux feature (`{a}`).
+
+    source: name in the canonical checkpoint layout (`mapping.py`). shape: slowest axis first; symbols as in
+    drafter checkpoints: H, Ht, A, V, Vd, I, hd, Q = heads * hd, KV = kv heads * hd, U = 2H in layer 0, else H.
+    when: `always`, `optional` (its presence is the switch), or the switch that demands it. role: row of the type table.
+    """
+
+    name: str
+    source: str
+    shape: tuple[str, ...]
+    role: Role
+    when: When
+    archs: tuple[str, ...]
+    meaning: str
+    first_layer_only: bool = False
+
+
+def _k(name: str, type: str, presence: Presence, meaning: str, default: str = "", archs: tuple[str, ...] = BOTH) -> KeySpec:
+    return KeySpec(name, type, presence, archs, meaning, default)
+
+
+_31 = (EAGLE31,)
+
+KEYS: tuple[KeySpec, ...] = (
+    _k("general.architecture", "string", "required", "eagle3 or eagle31"),
+    _k("general.type", "string", "always", "model", "model"),
+    _k("general.name", "string", "always", "name of the drafter"),
+    _k("general.size_label", "string", "always", "number of weights, rounded, such as 425M"),
+    _k("general.file_type", "u32", "always", "llama.cpp's number of the requested tensor type (gguf.LlamaFileType)"),
+    _k("general.quantization_version", "u32", "always", "version of ggml's block formats", "2"),
+    _k("{arch}.block_count", "u32", "required", "decoder layers, counted from the tensors"),
+    _k("{arch}.context_length", "u32", "required", "positions the drafter was configured for"),
+    _k("{arch}.embedding_length", "u32", "required", "H, width of the drafter"),
+    _k("{arch}.feed_forward_length", "u32", "required", "I, width of the feed-forward part"),
+    _k("{arch}.attention.head_count", "u32", "required", "query heads"),
+    _k("{arch}.attention.head_count_kv", "u32", "required", "key and value heads"),
+    _k("{arch}.attention.key_length", "u32", "always", "hd, width of one head", "embedding_length / head_count"),
+    _k("{arch}.attention.value_length", "u32", "always", "equals key_length", "embedding_length / head_count"),
+    _k("{arch}.attention.layer_norm_rms_epsilon", "f32", "required", "epsilon of every norm"),
+    _k("{arch}.vocab_size", "u32", "always", "V, tokens of the target", "length of tokenizer.ggml.tokens"),
+    _k("{arch}.target_layers", "i32[]", "required", "aux layers: boundary ids R_k, in the order of concatenation"),
+    _k("{arch}.target_hidden_size", "u32", "required", "Ht, width of the target"),
+    _k("{arch}.norm_before_residual", "bool", "always", "residual of layer 0 is the normed feature", "false"),
+    _k("{arch}.norm_before_fc", "bool", "always", "one norm over the concatenated features before fc", "false"),
+    _k("{arch}.fc_norm", "bool", "required", "one norm per feature before fc", archs=_31),
+    _k("{arch}.norm_output", "bool", "required", "the post-norm state is fed to the next draft step", archs=_31),
+    _k("{arch}.draft_vocab_size", "u32", "required", "Vd, rows of the draft head", archs=_31),
+    _k("{arch}.logit_scale", "f32", "optional", "factor on the logits; when not 1", "1", archs=_31),
+    _k("{arch}.rope.freq_base", "f32", "always", "theta of the rotary embedding", "10000"),
+    _k("{arch}.rope.dimension_count", "u32", "always", "rotated values per head; equals key_length", "key_length"),
+    _k("{arch}.rope.type", "string", "required", "norm: q and k rows are permuted to pairs; neox: rows as in HF", archs=_31),
+    _k("{arch}.rope.scaling.type", "string", "optional", "linear or yarn; when scaled", "none"),
+    _k("{arch}.rope.scaling.factor", "f32", "optional", "context is stretched by this factor; linear and yarn", "1"),
+    _k("{arch}.rope.scaling.original_context_length", "u32", "optional", "yarn", "context_length"),
+    _k("{arch}.rope.scaling.attn_factor", "f32", "optional",
+       "yarn: attn_factor of ggml_rope_ext, which multiplies it by 1 + 0.1 ln(factor); when not 1", "1"),
+    _k("{arch}.rope.scaling.yarn_ext_factor", "f32", "optional", "yarn: ext_factor of ggml_rope_ext", "1"),
+    _k("{arch}.rope.scaling.yarn_beta_fast", "f32", "optional", "yarn", "32"),
+    _k("{arch}.rope.scaling.yarn_beta_slow", "f32", "optional", "yarn", "1"),
+    _k("{arch}.attention.sliding_window", "u32", "optional",
+       "a row sees this many rows, itself included; when a layer slides", archs=_31),
+    _k("{arch}.attention.sliding_window_pattern", "bool[]", "optional",
+       "per layer: true = sliding; when a layer slides", archs=_31),
+    _k("tokenizer.ggml.model", "string", "required", "tokenizer of the target, all tokenizer.* keys copied"),
+    _k("tokenizer.ggml.tokens", "string[]", "required", "the target's tokens; V entries"),
+    _k("eaglecpp.converter_version", "string", "always", "version of the rules in this package"),
+    _k("eaglecpp.source", "string", "always", "name or hub id of the checkpoint"),
+    _k("eaglecpp.source.sha256", "string", "always",
+       "of the weight file; for shards, of their listing in the format of sha256sum"),
+    _k("eaglecpp.family", "string", "always", "checkpoint layout that was recognised"),
+    _k("eaglecpp.layer_ids", "string", "always", "rule behind target_layers: default, boundary, post+1, given"),
+    _k("eaglecpp.target.block_count", "u32", "always", "n, decoder blocks of the target"),
+)  # fmt: skip
+
+
+def _t(
+    name: str, source: str, shape: tuple[str, ...], role: Role, when: When, meaning: str,
+    archs: tuple[str, ...] = BOTH, first: bool = False,
+) -> TensorSpec:  # fmt: skip
+    return TensorSpec(name, source, shape, role, when, archs, meaning, first)
+
+
+_L = "layers.{i}."
+TENSORS: tuple[TensorSpec, ...] = (
+    _t("fc.weight", "fc.weight", ("H", "A*Ht"), "fc", "always", "fuses the features"),
+    _t("fc.bias", "fc.bias", ("H",), "bias", "optional", "", _31),
+    _t("fc_norm.{a}.weight", "fc_norm.{a}.weight", ("Ht",), "norm", "fc_norm", "norm of feature a", _31),
+    _t("enc.output_norm.weight", "input_norm.weight", ("A*Ht",), "norm", "norm_before_fc", "norm of all features"),
+    _t("d2t", "d2t", ("Vd",), "map", "reduced_vocab", "I64: target token id of each draft id, strictly increasing"),
+    _t("token_embd.weight", "embed_tokens.weight", ("V", "H"), "embedding", "optional", "absent: the target's"),
+    _t("output_norm.weight", "norm.weight", ("H",), "norm", "always", "final norm"),
+    _t("output.weight", "lm_head.weight", ("Vd", "H"), "head", "optional", "draft head; absent: the target's"),
+    _t("blk.{i}.attn_norm.weight", _L + "input_layernorm.weight", ("H",), "norm", "always",
+       "layer 0: norm of the token embedding; later layers: norm before attention"),
+    _t("blk.{i}.attn_norm_2.weight", _L + "hidden_norm.weight", ("H",), "norm", "always",
+       "norm of the feature", first=True),
+    _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "always", "[embedding ; feature] in"),
+    _t("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always", ""),
+    _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "always", ""),
+    _t("blk.{i}.attn_q.bias", _L + "self_attn.q_proj.bias", ("Q",), "bias", "optional", "", _31),
+    _t("blk.{i}.attn_k.bias", _L + "self_attn.k_proj.bias", ("KV",), "bias", "optional", "", _31),
+    _t("blk.{i}.attn_v.bias", _L + "self_attn.v_proj.bias", ("KV",), "bias", "optional", "", _31),
+    _t("blk.{i}.attn_q_norm.weight", _L + "self_attn.q_norm.weight", ("hd",), "norm", "qk_norm", "per head, before rope", _31),
+    _t("blk.{i}.attn_k_norm.weight", _L + "self_attn.k_norm.weight", ("hd",), "norm", "qk_norm", "per head, before rope", _31),
+    _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "Q"), "matrix", "always", ""),
+    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", "", _31),
+    _t("blk.{i}.ffn_norm.weight", _L + "post_attention_layernorm.weight", ("H",), "norm", "always", ""),
+    _t("blk.{i}.ffn_gate.weight", _L + "mlp.gate_proj.weight", ("I", "H"), "matrix", "always", ""),
+    _t("blk.{i}.ffn_up.weight", _L + "mlp.up_proj.weight", ("I", "H"), "matrix", "always", ""),
+    _t("blk.{i}.ffn_down.weight", _L + "mlp.down_proj.weight", ("H", "I"), "matrix", "always", ""),
+    _t("blk.{i}.ffn_gate.bias", _L + "mlp.gate_proj.bias", ("I",), "bias", "optional", "", _31),
+    _t("blk.{i}.ffn_up.bias", _L + "mlp.up_proj.bias", ("I",), "bias", "optional", "", _31),
+    _t("blk.{i}.ffn_down.bias", _L + "mlp.down_proj.bias", ("H",), "bias", "optional", "", _31),
+    _t("rope_freqs.weight", "", ("hd/2",), "freqs", "rope_freqs",
+       "llama3 scaling: divisors of the rotary frequencies, computed from the config"),
+)  # fmt: skip

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""From a DraftSpec to the exact list of tensors its file holds, and the check of a checkpoint against that list.
+
+`keys.TENSORS` says what there can be; here the switches and sizes of one drafter are filled in. All missing, unknown
+and mis-shaped tensors are reported in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from .errors import TensorError
+from .keys import TENSORS, Role, TensorSpec
+from .spec import DraftSpec
+
+__all__ = ["Slot", "check_tensors", "slots"]
+
+_MAPS = frozenset({"d2t", "t2d"})  # checked by vocab_map, where one may stand for the other
+_QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of the file. shape: slowest axis first. head_rows: rows of one head to permute to pairs, else 0."""
+
+    name: str
+    source: str
+    shape: tuple[int, ...]
+    role: Role
+    required: bool
+    head_rows: int = 0
+
+
+def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
+    """Every tensor this drafter needs or may have, in file order.
+
+    present: canonical names in the checkpoint; they decide which biases are demanded (q, k and v come together).
+    """
+    names = set(present)
+    found: list[Slot] = []
+    for row in TENSORS:
+        if row.when not in ("always", "optional") and not _switch(row, spec):
+            continue
+        for name, source, layer in _expand(row, spec):
+            required = row.when != "optional" or _bias_demanded(source, names)
+            found.append(Slot(name, source, _shape(row, spec, layer), row.role, required, _head_rows(row, spec)))
+    return found
+
+
+def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], family: str) -> None:
+    """Compare the checkpoint's canonical names and shapes with the slots. Raises TensorError naming every difference."""
+    by_source = {slot.source: slot for slot in expected if slot.source}
+    missing = [f"{s.source} {list(s.shape)}" for s in by_source.values() if s.required and s.source not in shapes]
+    unknown = [f"{name} {list(shapes[name])}" for name in shapes if name not in by_source and name not in _MAPS]
+    wrong = [
+        f"{name}: expected {list(by_source[name].shape)}, found {list(shape)}"
+        for name, shape in shapes.items()
+        if name in by_source and tuple(shape) != by_source[name].shape
+    ]
+    parts = [
+        f"{title}: {'; '.join(sorted(items))}"
+        for title, items in (("missing", missing), ("unknown", unknown), ("wrong shape", wrong))
+        if items
+    ]
+    if parts:
+        raise TensorError(f"tensors do not match the {family} layout (names as in layers.0.*): {' | '.join(parts)}")
+
+
+def _switch(row: TensorSpec, spec: DraftSpec) -> bool:
+    return {
+        "fc_norm": spec.fc_norm,
+        "norm_before_fc": spec.norm_before_fc,
+        "qk_norm": spec.qk_norm,
+        "reduced_vocab": spec.draft_vocab_size < spec.vocab_size,
+        "rope_freqs": spec.rope.scaling == "llama3",
+    }[row.when]
+
+
+def _expand(row: TensorSpec, spec: DraftSpec) -> Iterable[tuple[str, str, int]]:
+    if "{a}" in row.name:
+        yield from ((row.name.format(a=a), row.source.format(a=a), 0) for a in range(spec.n_aux))
+    elif "{i}" in row.name:
+        layers = range(1 if row.first_layer_only else spec.n_layers)
+        yield from ((row.name.format(i=i), row.source.format(i=i), i) for i in layers)
+    else:
+        yield row.name, "" if row.role == "map" else row.source, 0
+
+
+def _shape(row: TensorSpec, spec: DraftSpec, layer: int) -> tuple[int, ...]:
+    sizes = {
+        "H": spec.hidden_size,
+        "Ht": spec.target_hidden_size,
+        "A*Ht": spec.n_aux * spec.target_hidden_size,
+        "U": spec.hidden_size * (2 if layer == 0 else 1),
+        "Q": spec.n_heads * spec.head_dim,
+        "KV": spec.n_kv_heads * spec.head_dim,
+        "I": spec.intermediate_size,
+        "V": spec.vocab_size,
+        "Vd": spec.draft_vocab_size,
+        "hd": spec.head_dim,
+        "hd/2": spec.head_dim // 2,
+    }
+    return tuple(sizes[symbol] for symbol in row.shape)
+
+
+def _bias_demanded(source: str, present: set[str]) -> bool:
+    for suffix in _QKV_BIAS:
+        if source.endswith(suffix):
+            layer = source.removesuffix(suffix)
+            return any(layer + other in present for other in _QKV_BIAS)
+    return False
+
+
+def _head_rows(row: TensorSpec, spec: DraftSpec) -> int:
+    permuted = row.name.startswith(("blk.{i}.attn_q.", "blk.{i}.attn_k.")) and spec.rope_type == "norm"
+    return spec.head_dim if permuted else 0

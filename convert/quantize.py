@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""Which type each tensor gets, and the encoding of float32 rows into it with the error it costs.
+
+The requested type goes to the layer's matrices and the embedding table. `fc` and the head have their own columns: `fc`
+feeds every later step and the head decides between near-equal logits, so below 6 bits they are stored better. The
+plain types (F32, F16, BF16, Q8_0) are the same everywhere, as llama.cpp's own converter writes them. A row that does not
+divide into the type's blocks falls back to Q8_0, then to F16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES, LlamaFileType
+from gguf import GGMLQuantizationType as Q
+
+from . import ggml_lib
+from .errors import QuantTypeError, TensorError
+from .keys import Role
+
+__all__ = ["TYPES", "ErrorSum", "TypePlan", "encode", "file_type", "parse_type", "plan_type"]
+
+
+@dataclass(frozen=True)
+class TypePlan:
+    """Types by role for one requested type."""
+
+    body: Q
+    fc: Q
+    head: Q
+
+
+def _plan(body: Q, fc: Q, head: Q) -> tuple[str, TypePlan]:
+    return body.name, TypePlan(body, fc, head)
+
+
+# One row per type that needs no importance matrix (a test holds this against ggml's own list): body, fc, head.
+TYPES: dict[str, TypePlan] = dict(
+    (
+        *(_plan(kind, kind, kind) for kind in (Q.F32, Q.F16, Q.BF16, Q.Q8_0)),
+        _plan(Q.Q6_K, Q.Q8_0, Q.Q6_K),
+        _plan(Q.Q5_1, Q.Q8_0, Q.Q6_K),
+        _plan(Q.Q5_0, Q.Q8_0, Q.Q6_K),
+        _plan(Q.Q5_K, Q.Q6_K, Q.Q6_K),
+        *(_plan(kind, Q.Q6_K, Q.Q5_K) for kind in (Q.Q4_1, Q.Q4_0, Q.Q4_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4, Q.NVFP4)),
+        *(_plan(kind, Q.Q5_K, Q.Q4_K) for kind in (Q.Q3_K, Q.IQ3_S, Q.IQ3_XXS)),
+        *(_plan(kind, Q.Q4_K, Q.Q4_K) for kind in (Q.Q2_K, Q.IQ2_S, Q.IQ1_M, Q.TQ2_0, Q.TQ1_0)),
+    )
+)
+
+# llama.cpp names mixtures (MOSTLY_Q4_K_S, ...); ours are the pure ones or nearest to them.
+_FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_S", "Q4_K": "MOSTLY_Q4_K_S", "Q5_K": "MOSTLY_Q5_K_S",
+               "MXFP4": "MOSTLY_MXFP4_MOE"}  # fmt: skip
+
+
+def parse_type(name: str) -> TypePlan:
+    """The plan of a type given by name in any case. Raises QuantTypeError that lists the types."""
+    plan = TYPES.get(name.upper())
+    if plan is None:
+        known = name.upper() in Q.__members__
+        why = "cannot be made without an importance matrix" if known else "is unknown"
+        raise QuantTypeError(f"type {name} {why}; expected one of {', '.join(TYPES)}")
+    return plan
+
+
+def file_type(plan: TypePlan) -> int:
+    """`general.file_type`: llama.cpp's number for the requested type."""
+    name = plan.body.name
+    return int(LlamaFileType[_FILE_TYPES.get(name, f"MOSTLY_{name}")])
+
+
+def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
+    """Type of a tensor with rows of `row` values and a note when it is not the planned one."""
+    if role == "map":
+        return Q.I64, ""
+    if role in ("norm", "bias", "freqs"):
+        return Q.F32, ""
+    wanted = {"fc": plan.fc, "head": plan.head}.get(role, plan.body)
+    for kind in (wanted, Q.Q8_0, Q.F16):
+        if row % GGML_QUANT_SIZES[kind][0] == 0:
+            break
+    if kind is wanted:
+        return kind, ""
+    return kind, f"rows of {row} do not divide into {wanted.name} blocks of {GGML_QUANT_SIZES[wanted][0]}: {kind.name}"
+
+
+@dataclass
+class ErrorSum:
+    """Sums for the relative RMS error of one tensor, over all of its chunks."""
+
+    error: float = 0.0
+    signal: float = 0.0
+
+    def add(self, values: npt.NDArray[np.float32], decoded: npt.NDArray[np.float32]) -> None:
+        difference = (values - decoded).ravel()
+        flat = values.ravel()
+        self.error += float(np.dot(difference, difference))
+        self.signal += float(np.dot(flat, flat))
+
+    @property
+    def relative_rms(self) -> float:
+        """RMS of the difference over RMS of the values; 0 for a tensor of zeros."""
+        return math.sqrt(self.error / self.signal) if self.signal else 0.0
+
+
+def encode(
+    values: npt.NDArray[np.float32], kind: Q, errors: ErrorSum, name: str, pool: Executor, n_workers: int
+) -> Iterator[bytes]:
+    """Encode rows and add their error. values: `[n_rows, n]` or `[n]` float32.
+
+    Raises TensorError for values that are not finite or do not fit the type.
+    """
+    if not np.isfinite(values).all():
+        raise TensorError(f"tensor {name}: holds NaN or infinite values; the checkpoint is damaged")
+    rows = values.reshape(-1, values.shape[-1])
+    parts = np.array_split(rows, min(n_workers, len(rows)))
+    for data, decoded, part in pool.map(lambda part: (*_encode_part(part, kind), part), parts):
+        if not np.isfinite(decoded).all():
+            raise TensorError(f"tensor {name}: values beyond the range of {kind.name}; use BF16, F32 or Q8_0")
+        errors.add(part, decoded)
+        yield data
+
+
+def _encode_part(rows: npt.NDArray[np.float32], kind: Q) -> tuple[bytes, npt.NDArray[np.float32]]:
+    rows = np.ascontiguousarray(rows)
+    if kind is Q.F32:
+        return rows.tobytes(), rows
+    if kind is Q.F16:
+        with np.errstate(over="ignore"):
+            half = rows.astype("<f2")
+        return half.tobytes(), half.astype(np.float32)
+    if kind is Q.BF16:
+        bits = rows.view(np.uint32)
+        short = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")  # round to nearest, ties to even
+        return short.tobytes(), (short.astype(np.uint32) << 16).view(np.float32)
+    data = ggml_lib.quantize_rows(rows, kind)
+    return data.tobytes(), ggml_lib.dequantize_rows(data, kind, rows.shape[1])

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: MIT
+"""Rotary embedding: from the keys of a draft config to the numbers ggml_rope_ext takes.
+
+Reads `rope_parameters` (transformers 5), `rope_scaling` and `rope_theta` (transformers 4). Nothing is inherited from the
+target. Scalings that change frequencies with the context length (dynamic, longrope) are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .config import number
+from .errors import ConfigError, UnsupportedError
+from .spec import RopeSpec
+
+__all__ = ["parse_rope", "rope_divisors"]
+
+
+def parse_rope(config: Mapping[str, Any]) -> tuple[RopeSpec, str]:
+    """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError."""
+    block_name, block = _scaling_block(config)
+    theta = next(
+        (number(b, "rope_theta") for b in (block, config) if b.get("rope_theta") is not None),
+        10000.0,
+    )
+    if number(config, "partial_rotary_factor", 1.0) != 1.0 or number(block, "partial_rotary_factor", 1.0) != 1.0:
+        raise UnsupportedError("partial_rotary_factor is not 1: heads rotated in part are not supported")
+    kind = str(block.get("rope_type") or block.get("type") or "default")
+    if kind in ("default", "none"):
+        return RopeSpec(theta), _mrope_note(block)
+    if kind == "mrope":
+        return RopeSpec(theta), _mrope_note(block) or "rope type mrope: right for text positions only"
+    if kind == "linear":
+        return RopeSpec(theta, "linear", factor=_factor(block, block_name)), ""
+    if kind == "llama3":
+        return _llama3(theta, block, block_name), ""
+    if kind == "yarn":
+        return _yarn(theta, block, block_name), ""
+    raise UnsupportedError(f"{block_name}: rope type {kind!r} is not supported; expected default, linear, llama3 or yarn")
+
+
+def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
+    """`rope_freqs.weight` `[head_dim / 2]` for llama3 scaling, in float32 as llama.cpp's converter computes it."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    freqs = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
+    wavelengths = np.float32(2 * math.pi) / freqs
+    context = float(rope.original_context or 8192)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    smooth = (np.float32(context) / wavelengths - np.float32(low)) / np.float32(high - low)
+    blended = 1 / ((1 - smooth) / np.float32(rope.factor) + smooth)
+    divisors = np.where(wavelengths > context / low, np.float32(rope.factor), blended)
+    return np.where(wavelengths < context / high, np.float32(1.0), divisors).astype(np.float32)
+
+
+def _scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The dict that holds the scaling. transformers 5 may nest one per kind of layer; equal ones are one."""
+    for name in ("rope_parameters", "rope_scaling"):
+        block = config.get(name)
+        if block is None:
+            continue
+        if not isinstance(block, Mapping):
+            raise ConfigError(f"{name}: expected an object, found {type(block).__name__}")
+        nested = [value for value in block.values() if isinstance(value, Mapping)]
+        if not nested:
+            return name, block
+        if any(value != nested[0] for value in nested):
+            raise UnsupportedError(f"{name}: layers with different rope settings are not supported")
+        return name, nested[0]
+    return "rope_scaling", {}
+
+
+def _mrope_note(block: Mapping[str, Any]) -> str:
+    return "mrope_section is ignored: right for text positions only" if block.get("mrope_section") else ""
+
+
+def _factor(block: Mapping[str, Any], where: str) -> float:
+    factor = number(block, "factor", None, where=where)
+    if factor is None or factor <= 0:
+        raise ConfigError(f"{where}.factor: expected a positive number, found {factor}")
+    return factor
+
+
+def _llama3(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
+    low = number(block, "low_freq_factor", 1.0, where=where)
+    high = number(block, "high_freq_factor", 4.0, where=where)
+    context = number(block, "original_max_position_embeddings", 8192, where=where)
+    if not (0 < low < high and context > 0):
+        raise ConfigError(f"{where}: expected 0 < low_freq_factor < high_freq_factor, found {low} and {high}")
+    factor = _factor(block, where)
+    return RopeSpec(
+        theta, "llama3", factor=factor, original_context=int(context), low_freq_factor=low, high_freq_factor=high
+    )
+
+
+def _yarn(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
+    factor = _factor(block, where)
+    context = number(block, "original_max_position_embeddings", None, where=where)
+    if context is None or context < 1:
+        raise ConfigError(f"{where}.original_max_position_embeddings: yarn needs it, found {context}")
+    if block.get("truncate") is False:
+        raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
+    # ggml multiplies cos and sin by 1 + 0.1 ln(factor) on its own; what remains is for us to pass.
+    attn_factor = _cos_sin_multiplier(block, where, factor) / (1.0 + 0.1 * math.log(factor))
+    return RopeSpec(
+        theta,
+        "yarn",
+        factor=factor,
+        original_context=int(context),
+        attn_factor=1.0 if math.isclose(attn_factor, 1.0, rel_tol=1e-6) else attn_factor,
+        ext_factor=number(block, "extrapolation_factor", None, where=where),
+        beta_fast=number(block, "beta_fast", None, where=where),
+        beta_slow=number(block, "beta_slow", None, where=where),
+    )
+
+
+def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
+    """What the checkpoint wants cos and sin multiplied by (huggingface/transformers: modeling_rope_utils.py).
+
+    attention_factor is that number; mscale and mscale_all_dim give a ratio; vLLM's attn_factor multiplies the default.
+    """
+
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    absolute = number(block, "attention_factor", None, where=where)
+    if absolute is not None:
+        return absolute
+    numerator, denominator = number(block, "mscale", 0.0, where=where), number(block, "mscale_all_dim", 0.0, where=where)
+    if numerator and denominator:
+        return mscale(numerator) / mscale(denominator)
+    return mscale(1.0) * number(block, "attn_factor", 1.0, where=where)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""Index of a .safetensors file: name, shape, dtype and place of every tensor.
+
+The header is validated by the safetensors library (sizes, overlaps, dtypes), then read once more for the byte offsets,
+which the library does not hand out. Tensor data is not touched: the library's numpy reader knows no bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from .errors import CheckpointError
+from .tensor import DTYPE_BYTES, TensorSource
+
+__all__ = ["read_index"]
+
+
+def read_index(path: Path) -> dict[str, TensorSource]:
+    """All tensors of the file by name. Raises CheckpointError on a malformed file or a dtype we cannot read."""
+    try:
+        with safe_open(path, framework="numpy"):
+            pass
+        header, data_start = _read_header(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
+    sources: dict[str, TensorSource] = {}
+    for name, entry in header.items():
+        dtype = str(entry["dtype"])
+        if dtype not in DTYPE_BYTES:
+            raise CheckpointError(
+                f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(DTYPE_BYTES)}. Quantised "
+                "drafter checkpoints are not supported, use the original bf16/fp16/fp32 one"
+            )
+        sources[name] = TensorSource(name, tuple(entry["shape"]), dtype, path, data_start + entry["data_offsets"][0])
+    return sources
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The header without its `__metadata__` entry, and the offset of the first data byte."""
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header: dict[str, Any] = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    return header, 8 + size

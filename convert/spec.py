@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: MIT
+"""What a drafter is: sizes, switches, rope, aux layers, vocabularies. A frozen value between reading and writing.
+
+`DraftSpec` says nothing about files. `architecture` decides between `eagle3` (llama.cpp runs it right) and `eagle31`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .keys import EAGLE3, EAGLE31
+
+__all__ = ["DraftSpec", "RopeSpec"]
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    """Rotary embedding, already in the terms of ggml_rope_ext.
+
+    scaling: none, linear, yarn or llama3. attn_factor: such that ggml's product attn_factor * (1 + 0.1 ln factor) is
+    the multiplier of cos and sin the checkpoint asks for. The llama3 numbers become `rope_freqs.weight`.
+    """
+
+    theta: float
+    scaling: str = "none"
+    factor: float = 1.0
+    original_context: int | None = None
+    attn_factor: float = 1.0
+    ext_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+
+
+@dataclass(frozen=True)
+class DraftSpec:
+    """A drafter. Sizes in elements; `aux_layers` are boundary ids R_k in the order of concatenation."""
+
+    family: str
+    hidden_size: int
+    target_hidden_size: int
+    intermediate_size: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    draft_vocab_size: int
+    context_length: int
+    rms_norm_eps: float
+    rope: RopeSpec
+    aux_layers: tuple[int, ...]
+    layer_ids_rule: str
+    target_block_count: int
+    fc_norm: bool = False
+    norm_output: bool = False
+    norm_before_fc: bool = False
+    norm_before_residual: bool = False
+    qk_norm: bool = False
+    has_bias: bool = False
+    has_head: bool = True
+    has_embeddings: bool = False
+    logit_scale: float = 1.0
+    sliding_window: int | None = None
+    sliding_layers: tuple[bool, ...] = ()
+    stock_boundary_ok: bool = field(default=True)
+    """False when an aux layer is n and llama.cpp's features for n are not R_n on this target."""
+
+    @property
+    def n_aux(self) -> int:
+        return len(self.aux_layers)
+
+    @property
+    def rope_type(self) -> str:
+        """`norm` or `neox`. Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox."""
+        return "neox" if self.qk_norm else "norm"
+
+    @property
+    def stock_blockers(self) -> tuple[str, ...]:
+        """Why llama.cpp would run this drafter wrong or not at all; empty for plain EAGLE-3."""
+        reasons = {
+            "fc_norm": self.fc_norm,
+            "norm_output": self.norm_output,
+            f"{self.n_aux} aux layers instead of 3": self.n_aux != 3,
+            f"{self.n_layers} layers": self.n_layers != 1,
+            "q/k norms": self.qk_norm,
+            "biases": self.has_bias,
+            "sliding window": any(self.sliding_layers),
+            "logit_scale": self.logit_scale != 1.0,
+            f"aux layer {self.target_block_count} on a target that hands out the post-norm state": not self.stock_boundary_ok,
+        }
+        return tuple(reason for reason, holds in reasons.items() if holds)
+
+    @property
+    def architecture(self) -> str:
+        return EAGLE31 if self.stock_blockers else EAGLE3

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""Index of a PyTorch .bin file (zip format, torch >= 1.6) without torch.
+
+The file is a zip of `<prefix>/data.pkl` (the state dict with tensors as storage references) and one stored entry per
+storage. The pickle is loaded by an unpickler that knows only what a state dict of plain tensors needs and refuses every
+other global, so a hostile file cannot run code. Storages stay in the file; tensors become `TensorSource`s.
+Source of the format: pytorch/pytorch: torch/serialization.py.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import CheckpointError
+from .tensor import DTYPE_BYTES, TensorSource
+
+__all__ = ["read_index"]
+
+_MAX_PICKLE_BYTES = 64 << 20  # a state dict's pickle is a few hundred bytes per tensor
+
+_STORAGE_DTYPES = {
+    "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
+    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8",
+    "BoolStorage": "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _StorageType:
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    dtype: str
+    key: str
+    n_elements: int
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+
+
+def read_index(path: Path) -> dict[str, TensorSource]:
+    """All tensors of the file by name.
+
+    Raises CheckpointError for anything but a zip-format state dict of plain contiguous tensors.
+    """
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+        if magic != b"PK\x03\x04":
+            raise CheckpointError(
+                f"{path}: expected a zip-format PyTorch file, found other content (a legacy .bin from before torch 1.6, "
+                "or a Git LFS pointer?); load it with torch and save it again as .safetensors"
+            )
+        with zipfile.ZipFile(path) as archive:
+            return _index_archive(path, archive)
+    except (OSError, zipfile.BadZipFile, struct.error, NotImplementedError) as error:
+        raise CheckpointError(f"{path}: not a readable PyTorch file: {error}") from error
+
+
+def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSource]:
+    entries = {info.filename: info for info in archive.infolist()}
+    pickles = [name for name in entries if name.endswith("data.pkl") and name.count("/") <= 1]
+    if len(pickles) != 1:
+        raise CheckpointError(f"{path}: expected one data.pkl in the archive, found {len(pickles)}")
+    prefix = pickles[0].removesuffix("data.pkl")
+    if prefix + "byteorder" in entries and archive.read(prefix + "byteorder").strip() != b"little":
+        raise CheckpointError(f"{path}: big-endian PyTorch files are not supported; save it again as .safetensors")
+    if entries[pickles[0]].file_size > _MAX_PICKLE_BYTES:
+        raise CheckpointError(f"{path}: data.pkl is {entries[pickles[0]].file_size} bytes; that is no state dict")
+    tensors = _load_state_dict(path, archive.read(pickles[0]))
+    file_size = path.stat().st_size
+    with path.open("rb") as file:
+        return {name: _locate(path, file, file_size, entries, prefix, name, t) for name, t in tensors.items()}
+
+
+def _load_state_dict(path: Path, data: bytes) -> dict[str, _Tensor]:
+    try:
+        state = _Unpickler(io.BytesIO(data)).load()
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    except Exception as error:  # a hostile pickle may raise anything; none of it is ours to crash on
+        raise CheckpointError(f"{path}: data.pkl cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: expected a state dict, found {type(state).__name__}")
+    bad = [str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, _Tensor))]
+    if bad:
+        raise CheckpointError(
+            f"{path}: expected a flat state dict of tensors, but these entries are something else: "
+            f"{', '.join(sorted(bad)[:8])}; save the bare state dict as .safetensors"
+        )
+    return state
+
+
+class _Unpickler(pickle.Unpickler):
+    """Allow-list: ordered dicts, tensor rebuilders and storage types. Everything else is refused by name."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _rebuild_tensor
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return _rebuild_parameter
+        if module in ("torch", "torch.storage") and name in _STORAGE_DTYPES:
+            return _StorageType(_STORAGE_DTYPES[name])
+        raise CheckpointError(
+            f"data.pkl asks for {module}.{name}, which a state dict of plain tensors does not need; refused. "
+            "Load the file where it was made and save the bare tensors as .safetensors"
+        )
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], _StorageType)):
+            raise CheckpointError("data.pkl holds a persistent id that is not a tensor storage")
+        _, kind, key, _, n_elements = pid
+        if not (isinstance(key, str) and isinstance(n_elements, int) and n_elements >= 0):
+            raise CheckpointError("data.pkl holds a malformed tensor storage")
+        return _Storage(kind.dtype, key, n_elements)
+
+
+def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
+    shape = tuple(size)
+    if not (isinstance(storage, _Storage) and all(isinstance(n, int) and n >= 0 for n in (offset, *shape))):
+        raise CheckpointError("data.pkl holds a malformed tensor")
+    expected = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    if any(s != e for s, e, n in zip(stride, expected, shape, strict=True) if n > 1):
+        raise CheckpointError(
+            f"data.pkl holds a tensor of shape {list(shape)} that is not contiguous (strides {list(stride)}); "
+            "save it again with .contiguous()"
+        )
+    if offset + math.prod(shape) > storage.n_elements:
+        raise CheckpointError(f"data.pkl holds a tensor of shape {list(shape)} larger than its storage")
+    return _Tensor(storage, offset, shape)
+
+
+def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
+    return tensor
+
+
+def _locate(
+    path: Path, file: Any, file_size: int, entries: dict[str, zipfile.ZipInfo], prefix: str, name: str, tensor: _Tensor
+) -> TensorSource:
+    """Turn a storage reference into a byte offset in the file: the entry is stored, so its bytes are the data."""
+    entry_name = f"{prefix}data/{tensor.storage.key}"
+    info = entries.get(entry_name)
+    if info is None:
+        raise CheckpointError(f"{path}: tensor {name} refers to {entry_name}, which is not in the archive")
+    n_bytes = DTYPE_BYTES[tensor.storage.dtype]
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size < tensor.storage.n_elements * n_bytes:
+        raise CheckpointError(
+            f"{path}: storage of tensor {name}: expected {tensor.storage.n_elements * n_bytes} stored bytes, found "
+            f"{info.file_size} ({'stored' if info.compress_type == zipfile.ZIP_STORED else 'compressed'})"
+        )
+    # The local header repeats the name and has its own extra field (torch pads there), so only it knows its length.
+    file.seek(info.header_offset + 26)
+    name_len, extra_len = struct.unpack("<HH", file.read(4))
+    start = info.header_offset + 30 + name_len + extra_len
+    if start + info.file_size > file_size:
+        raise CheckpointError(f"{path}: storage of tensor {name} reaches beyond the end of the file")
+    return TensorSource(name, tensor.shape, tensor.storage.dtype, path, start + tensor.offset * n_bytes)

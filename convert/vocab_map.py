@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: MIT
+"""d2t and t2d: which target token each draft id stands for.
+
+Checkpoints store offsets (`target id = i + d2t[i]`) and a membership mask `t2d`; a GGUF stores absolute ids (I64).
+This module is the only place that knows both. Every map must be strictly increasing inside the target vocabulary; a map
+that can be read two ways is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import VocabMapError
+
+__all__ = ["absolute_ids"]
+
+IntArray = npt.NDArray[np.int64]
+
+
+def absolute_ids(
+    d2t: npt.NDArray[Any] | None, t2d: npt.NDArray[Any] | None, n_draft: int, n_target: int
+) -> tuple[IntArray | None, str]:
+    """Absolute target ids per draft id, or None for the identity, and a note (may be empty).
+
+    d2t: `[n_draft]` integers. t2d: `[n_target]` bool or 0/1. n_draft, n_target: sizes of the vocabularies.
+    Raises VocabMapError.
+    """
+    members = None if t2d is None else _members(t2d, n_draft, n_target)
+    if d2t is None:
+        ids, note = _from_mask(members, n_draft, n_target)
+    else:
+        ids, note = _from_table(_table(d2t, n_draft), members, n_draft, n_target)
+    return (None, note) if ids is None or n_draft == n_target else (ids, note)
+
+
+def _members(t2d: npt.NDArray[Any], n_draft: int, n_target: int) -> IntArray:
+    if t2d.shape != (n_target,):
+        raise VocabMapError(f"t2d: expected shape [{n_target}], the target vocabulary, found {list(t2d.shape)}")
+    if t2d.dtype.kind not in "biu" or not np.isin(t2d, (0, 1)).all():
+        raise VocabMapError(f"t2d: expected a 0/1 mask, found values of {t2d.dtype} outside 0 and 1")
+    members = np.flatnonzero(t2d).astype(np.int64)
+    if members.size != n_draft:
+        raise VocabMapError(f"t2d: expected {n_draft} marked tokens, the draft vocabulary, found {members.size}")
+    return members
+
+
+def _table(d2t: npt.NDArray[Any], n_draft: int) -> IntArray:
+    if d2t.shape != (n_draft,):
+        raise VocabMapError(f"d2t: expected shape [{n_draft}], the draft vocabulary, found {list(d2t.shape)}")
+    if d2t.dtype not in (np.dtype(np.int64), np.dtype(np.int32)):
+        raise VocabMapError(f"d2t: expected int64 or int32, found {d2t.dtype}")
+    return d2t.astype(np.int64)
+
+
+def _from_mask(members: IntArray | None, n_draft: int, n_target: int) -> tuple[IntArray | None, str]:
+    if n_draft == n_target:
+        return None, ""
+    if members is None:
+        raise VocabMapError(
+            f"the draft vocabulary has {n_draft} of {n_target} tokens, but the checkpoint has neither d2t nor t2d; "
+            "without the map no draft id has a meaning"
+        )
+    return members, "d2t is absent; the map was rebuilt from t2d"
+
+
+def _from_table(table: IntArray, members: IntArray | None, n_draft: int, n_target: int) -> tuple[IntArray, str]:
+    offsets = table + np.arange(n_draft, dtype=np.int64)
+    readings = {"offsets": offsets, "absolute ids": table}
+    valid = {name: ids for name, ids in readings.items() if _is_map(ids, n_target)}
+    if members is not None and n_draft < n_target:
+        matching = {name: ids for name, ids in valid.items() if np.array_equal(ids, members)}
+        if not matching:
+            raise VocabMapError(_mismatch(offsets, members, n_target))
+        valid = matching
+    if not valid:
+        raise VocabMapError(_why_invalid(offsets, n_target))
+    if "offsets" in valid and "absolute ids" in valid and n_draft < n_target:
+        raise VocabMapError(
+            "d2t: all values differ, so it may hold offsets or absolute ids, and both would be valid maps; "
+            "add t2d to the checkpoint, or store the offsets target_id - i"
+        )
+    if n_draft < n_target and members is None and not table.any():
+        raise VocabMapError(
+            f"d2t: all zero, which maps draft id i to target id i although only {n_draft} of {n_target} tokens are "
+            "in the draft vocabulary; the training run never set its vocabulary map"
+        )
+    if "offsets" in valid:
+        return offsets, ""
+    return table, "d2t holds absolute ids instead of offsets"
+
+
+def _is_map(ids: IntArray, n_target: int) -> bool:
+    return bool(ids.size and ids[0] >= 0 and ids[-1] < n_target and (np.diff(ids) > 0).all())
+
+
+def _why_invalid(ids: IntArray, n_target: int) -> str:
+    outside = np.flatnonzero((ids < 0) | (ids >= n_target))
+    if outside.size:
+        i = int(outside[0])
+        return f"d2t: draft id {i} maps to target id {int(ids[i])}, outside the target vocabulary of {n_target}"
+    i = int(np.flatnonzero(np.diff(ids) <= 0)[0])
+    return (
+        f"d2t: expected strictly increasing target ids i + d2t[i], found {int(ids[i])} then {int(ids[i + 1])} at "
+        f"draft ids {i} and {i + 1}"
+    )
+
+
+def _mismatch(ids: IntArray, members: IntArray, n_target: int) -> str:
+    if not _is_map(ids, n_target):
+        return _why_invalid(ids, n_target)
+    return (
+        f"t2d and d2t disagree: t2d marks {members.size} tokens, d2t maps to {ids.size}, and "
+        f"{np.setxor1d(ids, members).size} tokens are in only one of them"
+    )

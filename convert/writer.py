@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""Writes a GGUF in one pass: keys, tensor list, then tensor data chunk by chunk, into an open temporary file.
+
+`replace_file` gives that file a temporary name beside the destination and renames it only when everything (data,
+verification, fsync) is done, so a conversion that fails or is killed leaves the old file as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
+
+from .errors import WriteError
+from .gguf_file import Field
+
+__all__ = ["PlannedTensor", "replace_file", "write_gguf"]
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """A tensor to write. shape: slowest axis first. chunks: its encoded bytes in order, produced when asked for."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: GGMLQuantizationType
+    chunks: Callable[[], Iterator[bytes]]
+
+    @property
+    def n_bytes(self) -> int:
+        block, block_bytes = GGML_QUANT_SIZES[self.type]
+        return math.prod(self.shape) // block * block_bytes
+
+
+def write_gguf(
+    path: Path,
+    architecture: str,
+    fields: Mapping[str, Field],
+    tensors: Iterable[PlannedTensor],
+    progress: Callable[[str, int], None],
+) -> dict[str, int]:
+    """Write the file; returns the CRC-32 of each tensor's bytes by name. progress: tensor name and bytes just written."""
+    planned = list(tensors)
+    writer = GGUFWriter(path, architecture)
+    for field in fields.values():
+        writer.add_key_value(field.name, field.value, field.type, field.sub_type)
+    for tensor in planned:
+        writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.n_bytes, tensor.type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    assert writer.fout is not None
+    file = writer.fout[0]
+    try:
+        writer.write_padding(file, file.tell())
+        return {tensor.name: _write_tensor(writer, tensor, progress) for tensor in planned}
+    finally:
+        writer.close()
+
+
+def _write_tensor(writer: GGUFWriter, tensor: PlannedTensor, progress: Callable[[str, int], None]) -> int:
+    assert writer.fout is not None
+    file, crc, written = writer.fout[0], 0, 0
+    for chunk in tensor.chunks():
+        file.write(chunk)
+        crc = zlib.crc32(chunk, crc)
+        written += len(chunk)
+        progress(tensor.name, len(chunk))
+    if written != tensor.n_bytes:
+        raise WriteError(f"tensor {tensor.name}: expected {tensor.n_bytes} bytes, produced {written}")
+    writer.write_padding(file, written)
+    return crc
+
+
+@contextlib.contextmanager
+def replace_file(out: Path) -> Iterator[Path]:
+    """A temporary file beside `out`, renamed to it when the block ends well and removed when it does not.
+
+    Raises WriteError for every operating system error.
+    """
+    out = Path(os.path.realpath(out))
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent)
+        os.close(handle)
+    except OSError as error:
+        raise WriteError(f"{out}: cannot be written: {error.strerror or error}") from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        os.chmod(temporary, _mode(out))
+        _sync(temporary)
+        os.replace(temporary, out)
+        _sync(out.parent)
+    except OSError as error:
+        raise WriteError(f"{out}: cannot be written: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _mode(out: Path) -> int:
+    """The old file's mode, or what a plain open() would give; mkstemp's 0600 would surprise."""
+    if out.exists():
+        return out.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":
+        return  # Windows cannot open a directory, and needs no such sync
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
