@@ -2,9 +2,9 @@
 """Random drafter checkpoints with any combination of switches, under canonical names (`layers.{i}.*`).
 
 Takes a `DraftShape`; gives the flat config and the tensors of a checkpoint as vLLM's own class reads it
-(`Eagle3LlamaForCausalLM`, boundary ids at top level). Weights are scaled so that every branch of the arithmetic
-moves the logits: norms differ from one, biases from zero, attention is neither flat nor one-hot. Such a drafter
-guesses nothing right; see `tiny.make_pair` for one that does.
+(`Eagle3LlamaForCausalLM`, boundary ids at top level). Weights are scaled so that every branch of the
+arithmetic moves the logits: norms differ from one, biases from zero, attention is neither flat nor one-hot.
+Such a drafter guesses nothing right; see `tiny.make_pair` for one that does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DraftShape:
     n_vocab: int = 367
     n_draft_vocab: int = 160
     eps: float = 1e-5
-    rope: dict[str, Any] = field(default_factory=dict)  # rope_scaling
+    rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
     window: int = 0  # 0 = full attention
     fc_norm: bool = False
     norm_output: bool = False

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""The drafters that parity is shown for: each switch alone, and 3.1 with what it is combined with."""
+
+from __future__ import annotations
+
+from helpers.random_drafter import DraftShape
+
+__all__ = ["CASES", "EAGLE3", "EAGLE31", "TOUCHY"]
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+
+EAGLE3 = DraftShape()
+EAGLE31 = DraftShape(fc_norm=True, norm_output=True)
+# features so small that eps decides what the norms make of them
+TOUCHY = DraftShape(scale=1e-3)
+
+CASES = {
+    "eagle3": EAGLE3,
+    "eagle31": EAGLE31,
+    "eagle31-norm-before-fc": DraftShape(norm_before_fc=True, norm_output=True),
+    "fc-norm-pre-norm-feed": DraftShape(fc_norm=True),
+    "norm-before-fc": DraftShape(norm_before_fc=True),
+    "norm-before-residual": DraftShape(norm_before_residual=True),
+    "four-features": DraftShape(layers=(1, 2, 4, 6)),
+    "four-features-31": DraftShape(layers=(1, 2, 4, 6), fc_norm=True, norm_output=True),
+    "one-feature": DraftShape(layers=(5,)),
+    "two-layers": DraftShape(n_layers=2),
+    "two-layers-31": DraftShape(n_layers=2, fc_norm=True, norm_output=True),
+    "qk-norm": DraftShape(qk_norm=True),
+    "attention-bias": DraftShape(attention_bias=True),
+    "fc-bias": DraftShape(fc_bias=True),
+    "wider-than-target": DraftShape(n_embd=96, n_embd_target=64),
+    "wide-heads": DraftShape(head_dim=32),
+    "one-kv-head": DraftShape(n_kv_heads=1),
+    "rope-linear": DraftShape(rope={"rope_type": "linear", "factor": 4.0}),
+    "rope-llama3": DraftShape(rope=LLAMA3),
+    "rope-yarn": DraftShape(rope=YARN),
+    "sliding-window": DraftShape(window=13),
+    "sliding-window-two-layers": DraftShape(window=13, n_layers=2),
+    "whole-vocabulary": DraftShape(n_draft_vocab=367),
+    "tables-of-the-target": DraftShape(own_embedding=False, own_head=False, n_draft_vocab=367),
+}

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""Tiny models of the session, converted once, and the native drafter beside its PyTorch reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from eaglecpp.convert import convert_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.reference.drafter import Drafter as ReferenceDrafter
+from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, make_target
+
+from eaglecpp.lowlevel import Drafter, EngineOptions
+
+
+@dataclass(frozen=True)
+class Both:
+    """One checkpoint as the native drafter and as the reference."""
+
+    shape: DraftShape
+    checkpoint: Path
+    native: Drafter
+    reference: ReferenceDrafter
+    embedding: torch.Tensor | None
+    head: torch.Tensor | None
+
+    def reference_of(self, kind: type[ReferenceDrafter]) -> ReferenceDrafter:
+        """The reference as another class: where the negative controls come in."""
+        return kind.load(self.checkpoint, self.embedding, self.head)
+
+
+def exact_options() -> EngineOptions:
+    """No half precision anywhere: what is compared is the arithmetic."""
+    options = EngineOptions()
+    options.n_ctx = 512
+    options.n_threads = 1
+    options.flash_attn = "off"
+    options.type_k = options.type_v = "f32"
+    options.draft_type_kv = "f32"
+    return options
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
+    """The target all random drafters are converted for."""
+    return make_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callable[[DraftShape], Both]:
+    """Makes, converts (F32) and loads a drafter; one per shape and session."""
+    made: dict[DraftShape, Both] = {}
+
+    def make(shape: DraftShape) -> Both:
+        if shape not in made:
+            directory = tmp_path_factory.mktemp("draft")
+            checkpoint = shape.write(directory / "checkpoint")
+            path = directory / "draft.gguf"
+            convert_checkpoint(
+                checkpoint, target=target.gguf, out=path, type="F32", aux_layers=list(shape.layers)
+            )
+            table = target.weights["model.embed_tokens.weight"] if not shape.own_embedding else None
+            head = target.weights["lm_head.weight"] if not shape.own_head else None
+            given = [None if x is None else torch.from_numpy(x) for x in (table, head)]
+            made[shape] = Both(
+                shape,
+                checkpoint,
+                Drafter(str(path), exact_options(), table, head),
+                ReferenceDrafter.load(checkpoint, *given),
+                *given,
+            )
+        made[shape].native.reset()
+        made[shape].reference.reset()
+        return made[shape]
+
+    return make
+
+
+@dataclass(frozen=True)
+class ConvertedPair:
+    """A tiny pair with its drafter as F32 GGUF."""
+
+    pair: Pair
+    draft: Path
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], ConvertedPair]:
+    """`pairs(kind, arch)`: target and drafter that guesses right about half the time; one per session."""
+    made: dict[tuple[str, str], ConvertedPair] = {}
+
+    def make(kind: str = "eagle3", arch: str = "llama") -> ConvertedPair:
+        if (kind, arch) not in made:
+            directory = tmp_path_factory.mktemp(f"{kind}-{arch}")
+            pair = make_pair(directory, kind, TargetSpec.of(arch))
+            draft = directory / "draft.gguf"
+            convert_checkpoint(pair.checkpoint, target=pair.target.gguf, out=draft, type="F32")
+            made[kind, arch] = ConvertedPair(pair, draft)
+        return made[kind, arch]
+
+    return make
+
+
+def random_rows(shape: DraftShape, n_rows: int, seed: int = 5) -> tuple[np.ndarray, list[int]]:
+    """Features `[n_aux, n_rows, target_hidden]` of different sizes per layer, and the tokens they go with."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(len(shape.layers), n_rows, shape.n_embd_target))
+    features *= np.linspace(0.7, 3.0, len(shape.layers))[:, None, None]
+    return features.astype(np.float32), rng.integers(0, shape.n_vocab, n_rows).tolist()

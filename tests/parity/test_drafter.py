@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""Draft logits, states and K/V of the native drafter against PyTorch, for every switch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from helpers.random_drafter import DraftShape
+from helpers.reference.chain import draft_chain
+from helpers.reference.tree import grow, rerank
+
+from .cases import CASES, EAGLE3, EAGLE31
+from .conftest import Both, random_rows
+from .steps import CHUNKS, TOLERANCE, compare_steps, gap
+
+MakeBoth = Callable[[DraftShape], Both]
+N_ROWS = sum(CHUNKS)
+REPAIRED = ("eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm")
+
+
+@pytest.mark.parametrize("teacher_forced", [True, False], ids=["teacher-forced", "free-running"])
+@pytest.mark.parametrize("name", CASES)
+def test_logits_and_states_equal_the_reference(name: str, teacher_forced: bool, both: MakeBoth) -> None:
+    it = both(CASES[name])
+    found = compare_steps(it.native, it.reference, random_rows(it.shape, N_ROWS), teacher_forced)
+    for difference in found:
+        assert difference.logits < TOLERANCE, found
+        assert difference.state < TOLERANCE, found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_committed_kv_equals_the_reference(name: str, both: MakeBoth) -> None:
+    it = both(CASES[name])
+    features, tokens = random_rows(it.shape, N_ROWS)
+    it.native.commit(features, tokens)
+    it.reference.commit(torch.from_numpy(features), tokens)
+    for layer in range(it.shape.n_layers):
+        for native, reference in zip(it.native.kv(layer), it.reference.kv(layer), strict=True):
+            assert native.shape == reference.shape
+            assert gap(native, reference) < TOLERANCE
+
+
+@pytest.mark.parametrize("n_accepted", range(6))
+@pytest.mark.parametrize("name", REPAIRED)
+def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, both: MakeBoth) -> None:
+    """Draft rows hold the drafter's own guesses: none of them may survive the commit of true features."""
+    it = both(CASES[name])
+    features, tokens = random_rows(it.shape, N_ROWS)
+    n_before = 30
+    _, state = it.native.commit(features[:, :n_before], tokens[:n_before])
+    for step in range(1, 6):
+        _, states = it.native.extend(state[None], [tokens[-step]], [step - 2], step)
+        state = states[0]
+    n_after = n_before + n_accepted + 1
+    logits, state = it.native.commit(
+        np.ascontiguousarray(features[:, n_before:n_after]), tokens[n_before:n_after]
+    )
+    kv = [it.native.kv(layer) for layer in range(it.shape.n_layers)]
+    next_logits, _ = it.native.extend(state[None], [3], [-1], 1)
+
+    it.native.reset()
+    fresh_logits, fresh_state = it.native.commit(
+        np.ascontiguousarray(features[:, :n_after]), tokens[:n_after]
+    )
+    for layer, (k, v) in enumerate(kv):
+        fresh_k, fresh_v = it.native.kv(layer)
+        assert k.shape == fresh_k.shape == (n_after, it.shape.n_kv_heads, it.shape.head_dim)
+        assert np.abs(k - fresh_k).max() < 1e-5
+        assert np.abs(v - fresh_v).max() < 1e-5
+    assert np.abs(logits - fresh_logits).max() < 1e-4
+    assert np.abs(next_logits - it.native.extend(fresh_state[None], [3], [-1], 1)[0]).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["eagle3", "eagle31", "two-layers-31", "sliding-window"])
+def test_truncated_rows_are_forgotten(name: str, both: MakeBoth) -> None:
+    it = both(CASES[name])
+    features, tokens = random_rows(it.shape, N_ROWS)
+    other, other_tokens = random_rows(it.shape, N_ROWS, seed=6)
+    fresh, _ = it.native.commit(features, tokens)
+    it.native.truncate(20)
+    it.native.commit(np.ascontiguousarray(other[:, :9]), other_tokens[:9])
+    it.native.truncate(20)
+    again, _ = it.native.commit(np.ascontiguousarray(features[:, 20:]), tokens[20:])
+    assert np.abs(again - fresh).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", "rope-yarn"]
+)
+def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> None:
+    it = both(CASES[name])
+    features, tokens = random_rows(it.shape, N_ROWS)
+    _, root = it.native.commit(features, tokens)
+    # two roots' children, a node with two children, a node with none, branches of different depth
+    levels = [([11, 12, 13], [-1, -1, -1]), ([21, 22, 23, 24], [0, 0, 1, 2]), ([31, 32], [3, 5]), ([41], [7])]
+    logits: list[np.ndarray] = []
+    states: list[np.ndarray] = []
+    paths: list[list[int]] = []
+    for depth, (level, parents) in enumerate(levels, start=1):
+        fed = np.stack([root if p < 0 else states[p] for p in parents])
+        out, new = it.native.extend(fed, level, parents, depth)
+        paths += [[*([] if p < 0 else paths[p]), token] for token, p in zip(level, parents, strict=True)]
+        logits += list(out)
+        states += list(new)
+    for path, expected in zip(paths, logits, strict=True):
+        it.native.truncate(N_ROWS)
+        state = root
+        for step, token in enumerate(path, start=1):
+            out, new = it.native.extend(state[None], [token], [step - 2], step)
+            state = new[0]
+        assert np.abs(out[0] - expected).max() < 1e-4, path
+
+
+@pytest.mark.parametrize("shape", [EAGLE3, EAGLE31], ids=["eagle3", "eagle31"])
+def test_a_grown_tree_equals_the_reference(shape: DraftShape, both: MakeBoth) -> None:
+    """The picks of EAGLE-2 growth, with the native drafter's logits in place of the reference's."""
+    it = both(shape)
+    features, tokens = random_rows(it.shape, N_ROWS)
+    logits, state = it.native.commit(features, tokens)
+    ref_logits, ref_state = it.reference.commit(torch.from_numpy(features), tokens)
+
+    class Native:
+        """The native drafter where the reference's growth expects a reference."""
+
+        target_ids = it.reference.target_ids
+
+        def extend(
+            self, states: torch.Tensor, tokens: list[int], parents: list[int], depth: int
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            out, new = it.native.extend(states.numpy(), tokens, parents, depth)
+            return torch.from_numpy(out), torch.from_numpy(new)
+
+    pool = grow(Native(), torch.from_numpy(logits), torch.from_numpy(state), k=4, depth=5)  # type: ignore[arg-type]
+    expected = grow(it.reference, ref_logits, ref_state, k=4, depth=5)
+    assert pool.tokens == expected.tokens
+    assert pool.parents == expected.parents
+    assert np.abs(np.array(pool.scores) - expected.scores).max() < TOLERANCE
+    assert rerank(pool, 0, 16).tokens == rerank(expected, 0, 16).tokens
+
+
+def test_a_tree_of_one_child_is_the_chain(both: MakeBoth) -> None:
+    it = both(EAGLE31)
+    features, tokens = random_rows(it.shape, N_ROWS)
+    logits, state = it.reference.commit(torch.from_numpy(features), tokens)
+    chain = draft_chain(it.reference, logits, state, depth=6)
+    it.reference.truncate(N_ROWS)
+    assert grow(it.reference, logits, state, k=1, depth=6).tokens == chain

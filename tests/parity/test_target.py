@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Features and logits of the native target against PyTorch, for both kinds of tap; trees against chains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers.reference.target import Target as ReferenceTarget
+from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
+
+from eaglecpp.lowlevel import EngineOptions, Target
+
+from .conftest import exact_options
+
+LAYERS = [1, 4, 7]
+N_TOKENS = 90
+# fp32 through eight blocks; features are of size 1, logits of size 10
+TOLERANCE = 1e-4
+
+
+def native_target(target: TinyTarget, options: EngineOptions, layers: list[int] = LAYERS) -> Target:
+    options.target_path = str(target.gguf)
+    return Target(options, layers)
+
+
+# libllama fills layer inputs for llama and qwen3; qwen2 can only be tapped through cb_eval
+@pytest.mark.parametrize(
+    ("arch", "taps"),
+    [
+        ("llama", "layer_inp"),
+        ("llama", "cb_eval"),
+        ("qwen3", "layer_inp"),
+        ("qwen3", "cb_eval"),
+        ("qwen2", "auto"),
+    ],
+)
+@pytest.mark.parametrize("n_ubatch", [16, 512])
+def test_features_and_logits_equal_the_reference(
+    arch: str, taps: str, n_ubatch: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    target = make_target(tmp_path_factory.mktemp(arch), TargetSpec.of(arch))
+    options = exact_options()
+    options.taps, options.n_ubatch = taps, n_ubatch
+    tokens = prompt_ids(N_TOKENS)
+    features, logits = native_target(target, options).forward(tokens)
+    expected, expected_logits = ReferenceTarget(target.directory, LAYERS).forward(tokens)
+    assert features.shape == (len(LAYERS), N_TOKENS, target.spec.n_embd)
+    for layer, native, reference in zip(LAYERS, features, expected, strict=True):
+        assert np.abs(native - reference.numpy()).max() < TOLERANCE, f"R_{layer}"
+    assert logits is not None
+    assert np.abs(logits - expected_logits.numpy()).max() < 10 * TOLERANCE
+
+
+def test_another_layer_is_another_feature(target: TinyTarget) -> None:
+    """The tolerance tells neighbouring layers apart: an id off by one cannot pass."""
+    tokens = prompt_ids(N_TOKENS)
+    features, _ = native_target(target, exact_options()).forward(tokens)
+    shifted, _ = ReferenceTarget(target.directory, [k + 1 for k in LAYERS]).forward(tokens)
+    for native, reference in zip(features, shifted, strict=True):
+        assert np.abs(native - reference.numpy()).max() > 100 * TOLERANCE
+
+
+def test_the_last_boundary_is_the_state_before_the_final_norm(target: TinyTarget) -> None:
+    n_layers = target.spec.n_layers
+    tokens = prompt_ids(N_TOKENS)
+    features, _ = native_target(target, exact_options(), [n_layers]).forward(tokens)
+    expected, _ = ReferenceTarget(target.directory, [n_layers]).forward(tokens)
+    assert np.abs(features - expected.numpy()).max() < TOLERANCE
+
+
+@pytest.mark.parametrize("taps", ["layer_inp", "cb_eval"])
+def test_a_tree_equals_the_chains_of_its_paths(taps: str, target: TinyTarget) -> None:
+    options = exact_options()
+    options.taps, options.n_leaves_max, options.n_draft_max = taps, 8, 16
+    it = native_target(target, options)
+    prefix = prompt_ids(40)
+    tokens = [30, 31, 32, 33, 41, 42, 43, 44, 51, 52, 61]
+    parents = [-1, 0, 0, 0, 1, 1, 2, 3, 4, 7, 9]
+    features, logits = it.forward_tree(prefix, tokens, parents)
+    for node in range(len(tokens)):
+        path, up = [], node
+        while up >= 0:
+            path.insert(0, tokens[up])
+            up = parents[up]
+        chain_features, chain_logits = it.forward([*prefix, *path])
+        assert chain_logits is not None
+        assert np.abs(features[:, node] - chain_features[:, -1]).max() < TOLERANCE, path
+        assert np.abs(logits[node] - chain_logits[-1]).max() < 10 * TOLERANCE, path
+
+
+def test_a_tree_leaves_nothing_behind(target: TinyTarget) -> None:
+    """The same tree twice, and another one in between, give the same."""
+    options = exact_options()
+    options.n_leaves_max, options.n_draft_max = 8, 16
+    it = native_target(target, options)
+    prefix, tokens, parents = prompt_ids(40), [30, 31, 32, 33, 34], [-1, 0, 0, 1, 2]
+    first = it.forward_tree(prefix, tokens, parents)
+    it.forward_tree(prompt_ids(50, seed=9), [8, 9, 10, 11], [-1, 0, 0, 0])
+    again = it.forward_tree(prefix, tokens, parents)
+    for one, other in zip(first, again, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_the_reference_sees_a_causal_past(target: TinyTarget) -> None:
+    """Guards the reference itself: its cache gives what one pass gives."""
+    tokens = prompt_ids(30)
+    it = ReferenceTarget(target.directory, LAYERS)
+    whole, _ = it.forward(tokens)
+    it.reset()
+    parts = [it.forward(tokens[:11])[0], it.forward(tokens[11:])[0]]
+    assert torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-5)
