@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: MIT
+"""The `eaglecpp` command: a table of subcommands, loaded when used, and what every one of them shares.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+An error is one line; `--debug` adds the traceback. `eaglecpp --help` imports no subcommand, so it stays
+quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from eaglecpp.errors import EagleError
+
+__all__ = ["main"]
+
+# name: ("module:command", one line for the list of commands)
+COMMANDS = {
+    "convert": ("eaglecpp.convert.cli:convert", "EAGLE drafter checkpoint to GGUF."),
+    "doctor": ("eaglecpp.cli.doctor:doctor", "Explain this machine and check the installation."),
+    "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
+    "inspect": ("eaglecpp.convert.cli:inspect", "Show what a GGUF file is and what it fits."),
+    "run": ("eaglecpp.cli.run:run", "Answer a prompt through the model's chat template."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands live in `COMMANDS` and are imported when first asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="eaglecpp", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Log to stderr from this level on, llama.cpp's own log included.  [default: warnings of eaglecpp, "
+    "errors of llama.cpp]",
+)
+@click.pass_context
+def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
+    """EAGLE speculative decoding for GGUF models on llama.cpp: the same words, sooner."""
+    ctx.obj = {"debug": debug}
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("eaglecpp").setLevel((log_level or "warning").upper())
+    logging.getLogger("eaglecpp.native").setLevel((log_level or "error").upper())
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command line with `args` (default: the process's) and returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    try:
+        code = group.main(args=args, prog_name="eaglecpp", standalone_mode=False)
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        return _reader_left()
+    except SystemExit as error:  # click's own answer to a broken pipe, already quiet
+        return int(error.code or 0)
+    except Exception as error:
+        return _report(error, "--debug" in (sys.argv if args is None else args))
+    return code if isinstance(code, int) else 0
+
+
+def _report(error: Exception, debug: bool) -> int:
+    """Says in one line what went wrong; returns the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    text, code = _message(error)
+    click.echo(f"error: {text}", err=True)
+    return code
+
+
+def _message(error: Exception) -> tuple[str, int]:
+    if isinstance(error, click.UsageError):
+        where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        return error.format_message() + where, 2
+    if isinstance(error, click.ClickException):
+        return error.format_message(), error.exit_code
+    if isinstance(error, (EagleError, OSError)) or _is_convert_error(error):
+        return " ".join(str(error).split("\n")) if isinstance(error, OSError) else str(error), 1
+    if isinstance(error, (TypeError, ValueError)) and error.args and isinstance(error.args[0], str):
+        return str(error), 1
+    return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
+
+
+def _is_convert_error(error: Exception) -> bool:
+    """`eaglecpp.convert` has its own root class; if it is not loaded, the error cannot be one."""
+    module = sys.modules.get("eaglecpp.convert.errors")
+    return module is not None and isinstance(error, module.ConvertError)
+
+
+def _reader_left() -> int:
+    """Whoever read our output is gone: nothing to say, and nobody to say it to when Python flushes at
+    exit.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, sys.stdout.fileno())
+        os.close(devnull)
+    return 1

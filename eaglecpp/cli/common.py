@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""Command-line options that several commands share, made from the declarations in `eaglecpp.options`.
+
+Nothing here repeats a name, a range or a default. An option that was not given is not passed on, so the
+engine's default stays the only one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
+
+if TYPE_CHECKING:
+    from eaglecpp.engine import Engine
+
+__all__ = ["engine_options", "given", "open_engine", "read_input", "strategy_options"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class StrategyType(click.ParamType[Strategy]):
+    """`--strategy` values; a wrong one is a usage error."""
+
+    name = "strategy"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Strategy:
+        try:
+            return Strategy.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def engine_options(function: F) -> F:
+    """Adds every sampling, model and draft option that has a flag."""
+    for cls in (DraftOptions, ModelOptions, SamplingOptions):
+        for option in reversed(describe(cls)):
+            if option.flags:
+                function = _click_option(option)(function)
+    return function
+
+
+def strategy_options(function: F) -> F:
+    """Adds --draft, --strategy, --no-draft."""
+    decorators = [
+        click.option("--draft", type=click.Path(), help="The drafter: a GGUF made by `eaglecpp convert`."),
+        click.option(
+            "--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"
+        ),
+        click.option("--no-draft", is_flag=True, help="Plain decoding: the same as --strategy off."),
+    ]
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that were on the command line."""
+    return {name: value for name, value in options.items() if value is not None and value != ()}
+
+
+def open_engine(
+    target: str, draft: str | None, strategy: Strategy | None, no_draft: bool, options: dict[str, Any]
+) -> Engine:
+    """Opens the engine as the options say; without drafting the drafter is not even loaded."""
+    from eaglecpp.engine import Engine
+
+    if no_draft and strategy is not None and strategy.kind != "off":
+        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
+    if no_draft or (strategy is not None and strategy.kind == "off"):
+        return Engine.open(target, strategy="off", **options)
+    if strategy is not None and strategy.kind != "auto" and draft is None:
+        raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
+    return Engine.open(target, draft, strategy=strategy or "auto", **options)
+
+
+def read_input(path: str) -> bytes:
+    """The bytes of a file, exactly as they are; "-" is standard input."""
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise click.ClickException(f"cannot read {path!r}: {error.strerror}") from error
+
+
+def argument_bytes(text: str) -> bytes:
+    """The bytes the user typed, also where they are not text in the locale's encoding."""
+    return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
+
+
+def _click_option(option: Option) -> Callable[[F], F]:
+    flags = [*option.flags, option.name]
+    text = f"{option.help}.  [default: {_default_text(option)}]"
+    if option.kind is bool:
+        name = option.flags[0]
+        flags = [f"{name}/--no-{name.removeprefix('--')}", option.name]
+        return click.option(*flags, default=None, help=text)
+    if option.kind == "strings":
+        return click.option(*flags, multiple=True, metavar="TEXT", help=option.help + ".")
+    return click.option(*flags, type=_type(option), default=None, help=text)
+
+
+def _type(option: Option) -> click.ParamType[Any]:
+    if option.choices:
+        return click.Choice(option.choices)
+    if option.kind is int:
+        return click.IntRange(_whole(option.minimum), _whole(option.maximum))
+    return click.FloatRange(option.minimum, option.maximum) if option.kind is float else click.STRING
+
+
+def _whole(bound: float | None) -> int | None:
+    return None if bound is None else int(bound)
+
+
+def _default_text(option: Option) -> str:
+    if option.kind is bool:
+        return "on" if option.default else "off"
+    return "random" if option.default is None else str(option.default)

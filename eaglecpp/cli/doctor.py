@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp doctor`: what this machine and installation are, and whether they fit together.
+
+Gathers facts into one dict, prints them, and exits with 1 if something is broken. Must work on a broken
+installation, so everything that can fail is imported inside a check.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+import click
+
+from eaglecpp.cli.terminal import write, write_json
+from eaglecpp.errors import EagleError
+
+__all__ = ["doctor"]
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Explain this machine and check the installation. Exit code 1 when something is broken."""
+    facts = gather()
+    if as_json:
+        write_json(facts)
+    else:
+        write("\n".join(report(facts)) + "\n")
+    if facts["problems"]:
+        raise click.exceptions.Exit(1)
+
+
+def gather() -> dict[str, Any]:
+    """All facts; `problems` is what is broken and what to do, `notes` what is merely worth knowing."""
+    facts: dict[str, Any] = {
+        "eaglecpp": metadata.version("eaglecpp"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages(),
+        "problems": [],
+        "notes": [],
+    }
+    facts["problems"] += [
+        f"{p['name']} {p['found'] or 'is missing'}: eaglecpp needs {p['required']} (pip install '{p['name']}"
+        f"{p['required']}')"
+        for p in facts["packages"]
+        if not p["ok"]
+    ]
+    try:
+        facts |= native_facts()
+    except EagleError as error:
+        facts["problems"].append(str(error))
+        return facts
+    amx = facts["cpu"]["amx"]
+    if amx["claimed"] and not amx["works"]:
+        facts["notes"].append(
+            "the CPU claims AMX, but its first instruction fails here (common on virtual machines): eaglecpp "
+            "loads models without repacked weights; other llama.cpp programs may die with SIGILL"
+        )
+    return facts
+
+
+def packages() -> list[dict[str, Any]]:
+    """The runtime requirements of this distribution: name, required, found (None = missing), ok."""
+    from packaging.requirements import Requirement
+
+    rows = []
+    for line in metadata.requires("eaglecpp") or []:
+        requirement = Requirement(line)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            found = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            found = None
+        ok = found is not None and requirement.specifier.contains(found, prereleases=True)
+        required = str(requirement.specifier)
+        rows.append({"name": requirement.name, "required": required, "found": found, "ok": ok})
+    return rows
+
+
+def native_facts() -> dict[str, Any]:
+    """What only the loaded extension knows: versions, devices, CPU. Raises `VersionError` if it does not
+    load.
+    """
+    from eaglecpp import lowlevel
+
+    system = lowlevel.system_info()
+    return {
+        "llama": lowlevel.versions(),
+        "features": build_features(),
+        "devices": system["devices"],
+        "cpu": {"n_cores": system["n_cores"], "n_logical": os.cpu_count(), "amx": system["amx"]},
+    }
+
+
+def build_features() -> list[str]:
+    """What llama.cpp's build uses, in its own words ("CPU : SSE3 = 1", ...)."""
+    from llama_cpp import llama_print_system_info
+
+    text: str = llama_print_system_info().decode("utf-8")
+    return [part.strip() for part in text.split("|") if part.strip()]
+
+
+def report(facts: dict[str, Any]) -> list[str]:
+    """The facts as lines for a reader."""
+    lines = [
+        f"eaglecpp          {facts['eaglecpp']}",
+        f"python            {facts['python']} on {facts['platform']}",
+    ]
+    for package in facts["packages"]:
+        mark = "ok" if package["ok"] else f"WRONG, needs {package['required']}"
+        lines.append(f"{package['name']:<18}{package['found'] or 'missing'}  {mark}")
+    if "llama" in facts:
+        lines += _native_lines(facts)
+    lines += [f"note: {text}" for text in facts["notes"]]
+    lines += [f"BROKEN: {text}" for text in facts["problems"]] or ["all good"]
+    return lines
+
+
+def _native_lines(facts: dict[str, Any]) -> list[str]:
+    llama, cpu = facts["llama"], facts["cpu"]
+    amx = cpu["amx"]
+    works = "works" if amx["works"] else "does not work"
+    lines = [
+        f"llama.cpp         {llama['llama']}, ggml {llama['ggml']}, commit {llama['ggml_commit']}",
+        f"cpu               {cpu['n_cores']} cores, {cpu['n_logical']} logical; AMX "
+        + (f"claimed and {works}" if amx["claimed"] else "not claimed"),
+        f"build features    {', '.join(facts['features'])}",
+    ]
+    for device in facts["devices"]:
+        memory = ""
+        if device["memory_total"]:
+            memory = f", {device['memory_free'] / 2**30:.1f} of {device['memory_total'] / 2**30:.1f} GiB free"
+        lines.append(
+            f"device            {device['name']} ({device['kind']}): {device['description']}{memory}"
+        )
+    return lines

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp generate`: raw completion of a prompt, no chat template.
+
+Streams the text to stdout, or prints one JSON object. What Ctrl+C interrupts is still printed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from eaglecpp.cli.common import (
+    argument_bytes,
+    engine_options,
+    given,
+    open_engine,
+    read_input,
+    strategy_options,
+)
+from eaglecpp.cli.terminal import (
+    Interrupt,
+    note,
+    prefill_progress,
+    stats_line,
+    stderr_is_terminal,
+    write,
+    write_json,
+)
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
+
+__all__ = ["generate"]
+
+
+@click.command()
+@click.argument("target", type=click.Path())
+@click.option("-p", "--prompt", help="The prompt; - reads standard input.")
+@click.option("-f", "--file", "file", type=click.Path(), help="File with the prompt, taken byte by byte.")
+@strategy_options
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print {text, tokens, finish_reason, timings} at the end."
+)
+@click.option("--grammar-file", type=click.Path(), help="GBNF grammar the text must follow.")
+@click.option("--json-schema-file", type=click.Path(), help="JSON schema the text must follow.")
+@engine_options
+def generate(
+    target: str,
+    prompt: str | None,
+    file: str | None,
+    draft: str | None,
+    strategy: Strategy | None,
+    no_draft: bool,
+    as_json: bool,
+    grammar_file: str | None,
+    json_schema_file: str | None,
+    **options: Any,
+) -> None:
+    """Complete a prompt with TARGET, a GGUF file. No chat template is applied; see `run` for that."""
+    text = _prompt(prompt, file)
+    constraint = {
+        "grammar": _text(grammar_file),
+        "json_schema": _text(json_schema_file),
+    }
+    for_engine, for_sampling = _sorted(given(options))
+    interrupt = Interrupt()
+    with open_engine(target, draft, strategy, no_draft, for_engine) as engine, interrupt.listening():
+        stream = engine.stream(text, on_prefill=prefill_progress(interrupt), **constraint, **for_sampling)
+        follow(stream, interrupt, echo=not as_json)
+        result = stream.completion()
+        if as_json:
+            write_json(
+                {name: getattr(result, name) for name in ("text", "tokens", "finish_reason", "timings")}
+            )
+        if stderr_is_terminal():
+            note(f"{stats_line(result.stats, has_draft=engine.has_draft)} seed {result.seed}")
+    if interrupt.requested:
+        raise click.exceptions.Exit(130)
+
+
+def follow(stream: Any, interrupt: Interrupt, *, echo: bool) -> None:
+    """Runs a stream to its end or to Ctrl+C; with `echo`, prints the text and a final newline."""
+    printed = 0
+    try:
+        for chunk in stream:
+            if echo and chunk.text:
+                write(chunk.text)
+                printed += len(chunk.text)
+            if interrupt.requested:
+                break
+    except KeyboardInterrupt:
+        interrupt.requested = True
+    stream.close()
+    if echo:
+        write(stream.completion().text[printed:] + "\n")
+
+
+def _prompt(prompt: str | None, file: str | None) -> bytes:
+    if (prompt is None) == (file is None):
+        raise click.UsageError("give the prompt once: -p TEXT, -p - for standard input, or -f FILE")
+    if file is not None:
+        return read_input(file)
+    return read_input("-") if prompt == "-" else argument_bytes(str(prompt))
+
+
+def _text(path: str | None) -> str | None:
+    return None if path is None else read_input(path).decode("utf-8")
+
+
+def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options of the engine and options of the generation."""
+    model, draft, sampling = split(options, ModelOptions, DraftOptions, SamplingOptions)
+    return model | draft, sampling

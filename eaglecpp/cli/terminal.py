@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""The only place that prints: results to stdout, notes and the line of figures to stderr.
+
+Progress is drawn only on a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import click
+
+from eaglecpp.results import Timings
+
+__all__ = ["Interrupt", "note", "prefill_progress", "stats_line", "verbose_lines", "write", "write_json"]
+
+
+def write(text: str) -> None:
+    """A piece of a result, at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """A whole result as one JSON object on one line."""
+    write(json.dumps(value, ensure_ascii=False) + "\n")
+
+
+def note(text: str) -> None:
+    """A line for the user, beside the result."""
+    click.echo(text, err=True)
+
+
+def stderr_is_terminal() -> bool:
+    """Whether someone watches stderr."""
+    return sys.stderr.isatty()
+
+
+def stats_line(stats: Timings, *, has_draft: bool) -> str:
+    """One line: tokens, tokens/s, acceptance length and the share of drafted tokens accepted."""
+    parts = [f"{stats.predicted_n} tokens", f"{stats.predicted_per_second:.1f} tokens/s"]
+    if stats.draft_n:
+        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+        parts.append(f"{100 * stats.acceptance_rate:.0f}% of {stats.draft_n} drafted tokens accepted")
+    else:
+        parts.append("nothing drafted" if has_draft else "no drafter")
+    return "[ " + " · ".join(parts) + " ]"
+
+
+def verbose_lines(stats: Timings, total_ms: float, load_ms: float) -> list[str]:
+    """Ollama's `--verbose` lines (ollama/ollama: api/types.go), then ours; lines without a value are left
+    out.
+    """
+    rows = [
+        ("total duration", _duration(total_ms)),
+        ("load duration", _duration(load_ms)),
+        ("prompt eval count", f"{stats.prompt_n} token(s)" if stats.prompt_n else ""),
+        ("prompt eval duration", _duration(stats.prompt_ms)),
+        ("prompt eval rate", f"{stats.prompt_per_second:.2f} tokens/s" if stats.prompt_n else ""),
+        ("eval count", f"{stats.predicted_n} token(s)" if stats.predicted_n else ""),
+        ("eval duration", _duration(stats.predicted_ms)),
+        ("eval rate", f"{stats.predicted_per_second:.2f} tokens/s" if stats.predicted_n else ""),
+    ]
+    if stats.draft_n:
+        rates = ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)
+        rows += [
+            ("strategy", stats.plan.get("strategy", "")),
+            ("rounds", str(stats.rounds)),
+            ("acceptance length", f"{stats.acceptance_length:.2f} tokens/round"),
+            ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
+            ("accepted per depth", rates),
+            ("draft duration", _duration(stats.draft_ms)),
+            ("verify duration", _duration(stats.verify_ms)),
+        ]
+    return [f"{name + ':':<22}{value}" for name, value in rows if value]
+
+
+def _duration(ms: float) -> str:
+    """Milliseconds as Go prints a duration: 52.1ms, 4.1s, 1m2.5s; empty for none."""
+    if ms <= 0:
+        return ""
+    if ms < 1000:
+        return f"{ms:.6f}".rstrip("0").rstrip(".") + "ms"
+    minutes, seconds = divmod(ms / 1000, 60)
+    text = f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+    hours, minutes = divmod(int(minutes), 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + text
+
+
+def prefill_progress(interrupt: Interrupt) -> Any:
+    """An `on_prefill` that draws progress on a terminal and lets Ctrl+C through between two slices."""
+
+    def show(n_done: int, n_prompt: int) -> None:
+        interrupt.check()
+        if stderr_is_terminal() and n_prompt > 256:
+            text = f"reading the prompt: {n_done}/{n_prompt}" if n_done < n_prompt else ""
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()
+
+    return show
+
+
+class Interrupt:
+    """Ctrl+C as a request: the round in progress is finished, so that none of its tokens is lost.
+
+    A second Ctrl+C interrupts at once. Outside `with interrupt:` nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+
+    def check(self) -> None:
+        """Raises `KeyboardInterrupt` if Ctrl+C was pressed."""
+        if self.requested:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Interrupt]:
+        """Takes over SIGINT inside the block; only the main thread can, elsewhere nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        previous = signal.signal(signal.SIGINT, self._handle)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: MIT
+"""`Engine`: a target, its drafter and their caches; the way to generate text from Python.
+
+    with Engine.open("target.gguf", draft="draft.gguf", n_ctx=4096) as engine:
+        engine.generate("def main():", max_tokens=64).text
+
+Takes paths and options, gives `Completion` and `Chunk`. Used by one thread at a time, and says so with
+`EngineBusyError` rather than waiting. Raises and logs, never prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
+
+from eaglecpp._extension import core
+from eaglecpp._params import engine_options
+from eaglecpp.errors import EngineBusyError, UnsupportedError
+from eaglecpp.locate import find_model
+from eaglecpp.log import drain
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
+from eaglecpp.results import Completion, Timings
+from eaglecpp.session import Prompt, Session, Stream
+
+if TYPE_CHECKING:
+    from eaglecpp.chat.template import ChatTemplate
+
+__all__ = ["Engine", "Session", "Stream"]
+
+_log = logging.getLogger("eaglecpp.engine")
+
+
+class Engine:
+    """A loaded target with an optional drafter. Make one with `Engine.open`, release it with `close` or
+    `with`.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        draft: str | os.PathLike[str] | None = None,
+        *,
+        strategy: str | Strategy = "auto",
+        model: ModelOptions | None = None,
+        drafting: DraftOptions | None = None,
+        sampling: SamplingOptions | None = None,
+    ) -> None:
+        self._native: core.Engine | None = None
+        self._lock = threading.Lock()
+        self._sessions: list[Session] = []
+        self._main: Session | None = None
+        self.stats = Timings()
+        self.target_path = find_model(target, "target")
+        self.draft_path = None if draft is None else find_model(draft, "drafter")
+        self.model = model or ModelOptions()
+        self.drafting = drafting or DraftOptions()
+        self.sampling = sampling or SamplingOptions()
+        self.strategy = Strategy.parse(strategy)
+        resolved, _ = self.resolve(self.strategy)
+        _note_amx()
+        options = engine_options(self.target_path, self.draft_path, self.model, self.drafting, resolved)
+        try:
+            self._native = core.Engine(options)
+        finally:
+            drain()
+        try:
+            self._require_trees(resolved)
+        except UnsupportedError:
+            self.close()
+            raise
+
+    @classmethod
+    def open(
+        cls,
+        target: str | os.PathLike[str],
+        draft: str | os.PathLike[str] | None = None,
+        *,
+        strategy: str | Strategy = "auto",
+        model: ModelOptions | None = None,
+        drafting: DraftOptions | None = None,
+        sampling: SamplingOptions | None = None,
+        **options: Any,
+    ) -> Self:
+        """Loads `target` and, if given, `draft` (paths of GGUF files).
+
+        `strategy`: "auto", "off", "chain:5", "tree:k=4,depth=5,nodes=16". `**options`: any field of
+        `ModelOptions`, `DraftOptions` or `SamplingOptions` (the last are defaults for each generation);
+        option objects may be given instead or as well.
+
+        Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit),
+        `UnsupportedError`, `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
+        """
+        for_model, for_draft, for_sampling = split(options, ModelOptions, DraftOptions, SamplingOptions)
+        return cls(
+            target,
+            draft,
+            strategy=strategy,
+            model=replace(model or ModelOptions(), **for_model),
+            drafting=replace(drafting or DraftOptions(), **for_draft),
+            sampling=replace(sampling or SamplingOptions(), **for_sampling),
+        )
+
+    # Generating: the default conversation. `Session` documents the arguments.
+
+    def generate(self, prompt: Prompt, **options: Any) -> Completion:
+        """Completes `prompt` (str, bytes or token ids) and returns the result; arguments as
+        `Session.stream`.
+        """
+        return self._session().generate(prompt, **options)
+
+    def stream(self, prompt: Prompt, **options: Any) -> Stream:
+        """Completes `prompt`, one `Chunk` per round; arguments as `Session.stream`."""
+        return self._session().stream(prompt, **options)
+
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Any],
+        *,
+        stream: Literal[False] = False,
+        template: str | None = None,
+        **options: Any,
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Any], *, stream: Literal[True], template: str | None = None, **options: Any
+    ) -> Stream: ...
+    def chat(
+        self, messages: Sequence[Any], *, stream: bool = False, template: str | None = None, **options: Any
+    ) -> Completion | Stream:
+        """Answers `messages` through the model's chat template; arguments as `Session.chat`."""
+        prompt = self.chat_prompt(messages, template=template)
+        return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
+
+    def session(self) -> Session:
+        """Opens a conversation of its own beside the others; close it, or use it as a context manager.
+
+        Raises `EngineBusyError` when all `n_sequences` are open.
+        """
+        if len(self._sessions) >= self.model.n_sequences:
+            raise EngineBusyError(
+                f"all {self.model.n_sequences} conversations of this engine are open; close one, or open the "
+                f"engine with n_sequences={len(self._sessions) + 1}"
+            )
+        with self.calling() as native:
+            session = Session(self, native.open_sequence())
+        self._sessions.append(session)
+        return session
+
+    def clear(self) -> None:
+        """Forgets the default conversation; nothing of it is reused by the next prompt."""
+        self._session().clear()
+
+    # Text and tokens
+
+    def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
+        """Token ids of `text`. `add_bos`: begin with BOS if the model wants it and the text does not begin
+        with it already. `special`: the text of a special token becomes that token.
+        """
+        data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+        add_special = add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
+        return self._handle().tokenize(data, add_special, special)
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Text of token ids; `special`: show special tokens. Bytes that are not UTF-8 become U+FFFD."""
+        return (
+            self._handle().detokenize(self._checked_tokens(tokens), False, special).decode("utf-8", "replace")
+        )
+
+    def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
+        """Bytes of one token; empty for a special token unless `special`."""
+        return self._handle().token_to_piece(token, special)
+
+    def prompt_tokens(self, prompt: Prompt) -> list[int]:
+        """The token ids a prompt stands for, see `Session.stream`. Raises `ValueError` for an empty one."""
+        if isinstance(prompt, str | bytes):
+            tokens = self.tokenize(prompt)
+        elif isinstance(prompt, Mapping) or not hasattr(prompt, "__iter__"):
+            raise TypeError(f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}")
+        else:
+            tokens = self._checked_tokens(prompt)
+        if not tokens:
+            raise ValueError("the prompt is empty and the model has no BOS token to begin with")
+        return tokens
+
+    def chat_prompt(self, messages: Sequence[Any], *, template: str | None = None) -> list[int]:
+        """The token ids of a rendered conversation, ready for `generate`."""
+        chosen = self._chat_template if template is None else self._parse_template(template)
+        rendered = chosen.render(messages, add_generation_prompt=True)
+        return self.tokenize(rendered.text, add_bos=not rendered.has_bos)
+
+    # Facts
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether a drafter is loaded."""
+        return self.draft_path is not None
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the target's file carries a chat template."""
+        return bool(self._handle().chat_template())
+
+    @property
+    def n_ctx(self) -> int:
+        """Context length in tokens."""
+        return self._handle().n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        """Size of the target's vocabulary."""
+        return self._handle().n_vocab
+
+    @property
+    def bos_text(self) -> bytes:
+        """The text of the BOS token, empty without one."""
+        bos = self._handle().bos
+        return b"" if bos < 0 else self.token_to_piece(bos, special=True)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Key-value pairs of the target's GGUF, scalars only, as text."""
+        return self._handle().metadata()
+
+    @property
+    def draft_info(self) -> dict[str, Any] | None:
+        """What the drafter's file says about it; None without a drafter."""
+        return self._handle().draft_info()
+
+    @property
+    def device_info(self) -> dict[str, Any]:
+        """Where target and drafter run and how features are tapped."""
+        return self._handle().device_info()
+
+    @property
+    def native(self) -> core.Engine:
+        """The extension's engine, for what has no method here. Calls on it bypass the one-thread check."""
+        return self._handle()
+
+    # Life
+
+    def close(self) -> None:
+        """Frees weights and caches. A second call does nothing; any other use afterwards is a
+        `ValueError`.
+        """
+        if self._native is None:
+            return
+        with self.calling() as native:
+            self._native = None
+            self._sessions.clear()
+            self._main = None
+            native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    # For Session and Stream
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[core.Engine]:
+        """Holds the engine for one native call and hands its log on. Raises `EngineBusyError` if it is
+        held.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise EngineBusyError(
+                "the engine is in use by another thread; one engine serves one thread at a time"
+            )
+        try:
+            yield self._handle()
+        finally:
+            self._lock.release()
+            drain()
+
+    def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
+        """The strategy that will run and why; refuses one this engine cannot run."""
+        if strategy.kind in ("chain", "tree") and not self.has_draft:
+            raise ValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
+        resolved, why = strategy.resolved(self.has_draft)
+        if self._native is not None:
+            self._require_trees(resolved)
+        return resolved, why
+
+    def book(self, stats: Timings) -> None:
+        """Adds one generation's counters to `stats`."""
+        self.stats = self.stats + stats
+
+    def forget(self, session: Session) -> None:
+        """Drops a closed session."""
+        self._sessions = [one for one in self._sessions if one is not session]
+
+    def _require_trees(self, strategy: Strategy) -> None:
+        if strategy.kind == "tree" and not self._handle().supports_trees:
+            raise UnsupportedError(
+                f"strategy {strategy}: this target keeps recurrent state, which cannot be verified as a "
+                "tree; use chain:DEPTH"
+            )
+
+    def _session(self) -> Session:
+        if self._main is None:
+            self._main = self.session()
+        return self._main
+
+    def _handle(self) -> core.Engine:
+        if self._native is None:
+            raise ValueError("this engine is closed")
+        return self._native
+
+    def _checked_tokens(self, tokens: Sequence[int]) -> list[int]:
+        ids, n_vocab = [operator.index(token) for token in tokens], self.n_vocab
+        for position, token in enumerate(ids):
+            if not 0 <= token < n_vocab:
+                raise ValueError(
+                    f"token id {token} at position {position}: this model's ids are 0 to {n_vocab - 1}"
+                )
+        return ids
+
+    @cached_property
+    def _chat_template(self) -> ChatTemplate:
+        text = self._handle().chat_template()
+        if not text:
+            raise UnsupportedError(
+                f"{self.target_path.name} has no chat template (tokenizer.chat_template): it is probably a "
+                "base model. Use generate(), or give template="
+            )
+        return self._parse_template(text)
+
+    def _parse_template(self, text: str) -> ChatTemplate:
+        from eaglecpp.chat.template import ChatTemplate
+
+        eos = self._handle().eos
+        eos_text = b"" if eos < 0 else self.token_to_piece(eos, special=True)
+        return ChatTemplate.from_gguf(text, self.bos_text.decode("utf-8"), eos_text.decode("utf-8"))
+
+
+def _note_amx() -> None:
+    amx = core.system_info()["amx"]
+    if amx["claimed"] and not amx["works"]:
+        _log.info(
+            "the CPU claims AMX but its instructions do not work here; loading without repacked weights"
+        )

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Grammar, JSON schema or OpenAI `response_format` to one GBNF text.
+
+The translation of JSON schemas is llama-cpp-python's (`llama_cpp.llama_grammar`), imported only when one is
+given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from eaglecpp.errors import GrammarError
+
+__all__ = ["resolve_grammar"]
+
+
+def resolve_grammar(
+    grammar: Any = None,
+    json_schema: str | Mapping[str, Any] | None = None,
+    response_format: Mapping[str, Any] | None = None,
+) -> str | None:
+    """The GBNF text asked for, or None when nothing constrains the text.
+
+    `grammar`: GBNF text or a `llama_cpp.LlamaGrammar`; `json_schema`: a schema as dict or JSON text;
+    `response_format`: {"type": "text" | "json_object" | "json_schema", ...} as in the OpenAI API (and with
+    llama_cpp's "schema" key). Raises `ValueError` when more than one is given, `GrammarError` for a schema
+    that cannot be translated. The grammar itself is parsed when the generation starts.
+    """
+    given = [name for name, value in _named(grammar, json_schema, response_format) if value]
+    if len(given) > 1:
+        raise ValueError(f"give one of grammar, json_schema and response_format, not {' and '.join(given)}")
+    if grammar:
+        return _text(grammar)
+    if json_schema:
+        return _from_schema(json_schema)
+    return _from_format(response_format) if response_format else None
+
+
+def _named(grammar: Any, json_schema: Any, response_format: Any) -> list[tuple[str, Any]]:
+    return [("grammar", grammar), ("json_schema", json_schema), ("response_format", response_format)]
+
+
+def _text(grammar: Any) -> str:
+    text = grammar if isinstance(grammar, str) else getattr(grammar, "_grammar", None)
+    if not isinstance(text, str):
+        raise TypeError(f"grammar must be GBNF text or a LlamaGrammar, got {type(grammar).__name__}")
+    return text
+
+
+def _from_schema(schema: str | Mapping[str, Any]) -> str:
+    from llama_cpp.llama_grammar import json_schema_to_gbnf
+
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        return str(json_schema_to_gbnf(text))
+    except Exception as error:  # the translator raises whatever its dict accesses raise
+        raise GrammarError(f"the JSON schema cannot be translated to a grammar: {error!r}") from error
+
+
+def _from_format(response_format: Mapping[str, Any]) -> str | None:
+    if not isinstance(response_format, Mapping):
+        raise TypeError(
+            f'response_format must be a dict like {{"type": "json_object"}}, got {response_format!r}'
+        )
+    kind = response_format.get("type")
+    if kind == "text":
+        return None
+    nested = response_format.get("json_schema")
+    schema = nested.get("schema", nested) if isinstance(nested, Mapping) else response_format.get("schema")
+    if kind == "json_schema" and not schema:
+        raise ValueError('response_format of type "json_schema" has no schema in ["json_schema"]["schema"]')
+    if kind not in ("json_object", "json_schema"):
+        raise ValueError(f"response_format type must be text, json_object or json_schema; got {kind!r}")
+    if schema:
+        return _from_schema(schema)
+    from llama_cpp.llama_grammar import JSON_GBNF
+
+    return str(JSON_GBNF)

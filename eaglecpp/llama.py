@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp.Llama`: `llama_cpp.Llama` for the uses most programs make of it, with a drafter.
+
+    from eaglecpp import Llama            # was: from llama_cpp import Llama
+    llm = Llama("target.gguf", draft_model="draft.gguf", n_ctx=4096)
+    llm("def main():", max_tokens=64)["choices"][0]["text"]
+
+Same arguments, defaults and result dictionaries (plus `timings`). What cannot work here is refused with the
+reason, never ignored: docs/python-api.md has the list. New code is better served by `eaglecpp.Engine`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from llama_cpp import llama_chat_format
+
+from eaglecpp.engine import Engine, Stream
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.grammar import resolve_grammar
+from eaglecpp.llama_limits import refuse, refuse_call, refuse_others, require_draft_path
+from eaglecpp.llama_shapes import Reply, logprobs_shape
+from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
+from eaglecpp.results import Completion, TokenLogprob
+
+__all__ = ["Llama"]
+
+_DEFAULT_SEED = 0xFFFFFFFF
+
+
+class Llama:
+    """A model with the interface of `llama_cpp.Llama`; `engine` is the `eaglecpp.Engine` behind it.
+
+    `draft_model`: path of a drafter GGUF; `strategy`: how it is used (see `eaglecpp.Strategy`). `n_ctx=0`:
+    the model's own context. `verbose` is accepted; llama.cpp's log goes to `logging` ("eaglecpp.native")
+    either way. Raises `ValueError` for a missing file, `UnsupportedError` for arguments that cannot be
+    honoured, and what `Engine.open` raises.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        n_gpu_layers: int = 0,
+        main_gpu: int = 0,
+        use_mmap: bool = True,
+        use_mlock: bool = False,
+        seed: int = _DEFAULT_SEED,
+        n_ctx: int = 512,
+        n_batch: int = 512,
+        n_ubatch: int = 512,
+        n_threads: int | None = None,
+        n_threads_batch: int | None = None,
+        rope_freq_base: float = 0.0,
+        rope_freq_scale: float = 0.0,
+        offload_kqv: bool = True,
+        flash_attn: bool | None = None,
+        last_n_tokens_size: int = 64,
+        lora_scale: float = 1.0,
+        lora_path: str | None = None,
+        chat_format: str | None = None,
+        draft_model: str | os.PathLike[str] | None = None,
+        type_k: int | str | None = None,
+        type_v: int | str | None = None,
+        verbose: bool = True,
+        strategy: str | Strategy = "auto",
+        **others: Any,
+    ) -> None:
+        refuse_others(others)
+        require_draft_path(draft_model)
+        model = ModelOptions(
+            n_ctx=n_ctx or -1,
+            n_batch=n_batch,
+            n_ubatch=min(n_batch, n_ubatch),
+            n_threads=n_threads or 0,
+            n_threads_batch=n_threads_batch or 0,
+            n_gpu_layers=max(n_gpu_layers, -1),
+            main_gpu=main_gpu,
+            flash_attn="auto" if flash_attn is None else "on" if flash_attn else "off",
+            type_k=_type_name(type_k),
+            type_v=_type_name(type_v),
+            use_mmap=use_mmap,
+            use_mlock=use_mlock,
+            offload_kqv=offload_kqv,
+            rope_freq_base=rope_freq_base,
+            rope_freq_scale=rope_freq_scale,
+            lora=() if lora_path is None else ((os.fspath(lora_path), lora_scale),),
+        )
+        try:
+            self.engine = Engine(model_path, draft_model, strategy=strategy, model=model)
+        except ModelNotFoundError as error:
+            raise ValueError(f"Model path does not exist: {error}") from error
+        self.model_path = os.fspath(model_path)
+        self.draft_model = draft_model
+        self.verbose = verbose
+        self.metadata = self.engine.metadata
+        self.chat_format = chat_format
+        self.last_n_tokens_size = last_n_tokens_size
+        self._seed = seed or _DEFAULT_SEED
+        self._timings: dict[str, Any] = {}
+        self._chat_handler = self._find_chat_handler()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str,
+        additional_files: Sequence[str] | None = None,
+        local_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Downloads a GGUF from the Hugging Face hub and opens it. `filename` and `additional_files` (further
+        shards) are names or glob patterns that match one file each; `**options` are the constructor's.
+        """
+        from huggingface_hub import hf_hub_download, list_repo_files
+
+        folder = None if local_dir is None else os.fspath(local_dir)
+        cache = None if cache_dir is None else os.fspath(cache_dir)
+        options.pop("local_dir_use_symlinks", None)  # the hub client itself ignores it since 0.23
+        names = list_repo_files(repo_id)
+        paths = [
+            hf_hub_download(repo_id, _one_match(names, pattern, repo_id), local_dir=folder, cache_dir=cache)
+            for pattern in [filename, *(additional_files or ())]
+        ]
+        return cls(paths[0], **options)
+
+    def create_completion(
+        self,
+        prompt: str | list[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        logprobs: int | None = None,
+        echo: bool = False,
+        stop: str | list[str] | None = None,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        repeat_penalty: float = 1.0,
+        top_k: int = 40,
+        stream: bool = False,
+        seed: int | None = None,
+        tfs_z: float = 1.0,
+        mirostat_mode: int = 0,
+        mirostat_tau: float = 5.0,
+        mirostat_eta: float = 0.1,
+        model: str | None = None,
+        stopping_criteria: Callable[..., bool] | None = None,
+        logits_processor: Any = None,
+        grammar: Any = None,
+        logit_bias: Mapping[int, float] | None = None,
+    ) -> Any:
+        """Completes `prompt` (text, or token ids taken as they are): a dict, or with `stream` an iterator of
+        dicts.
+
+        Arguments and defaults are llama_cpp's. `max_tokens` None or <= 0: until the context is full.
+        `stopping_criteria(input_ids, logits)` is called after each token with an empty `logits`, which stay
+        in native code. Raises `ContextFullError` (a `ValueError`) when the prompt does not fit,
+        `UnsupportedError` for `logits_processor`, `suffix`, `tfs_z` and for `echo` with `logprobs`.
+        """
+        refuse_call(suffix=suffix, logits_processor=logits_processor, tfs_z=tfs_z)
+        if echo and logprobs:
+            refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
+        sampling = SamplingOptions(
+            max_tokens=max_tokens if max_tokens and max_tokens > 0 else -1,
+            temperature=temperature,
+            seed=self._next_seed(seed),
+            stop=tuple(text for text in ([stop] if isinstance(stop, str) else stop or ()) if text),
+            top_k=max(top_k, 0),
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            repeat_last_n=self.last_n_tokens_size,
+            repeat_penalty=repeat_penalty,
+            frequency_penalty=frequency_penalty,
+            presence_penalty=presence_penalty,
+            mirostat=mirostat_mode,
+            mirostat_tau=mirostat_tau,
+            mirostat_eta=mirostat_eta,
+            logit_bias=tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
+            n_probs=logprobs or 0,
+        )
+        tokens = self.engine.prompt_tokens(prompt)
+        running = self.engine.stream(
+            tokens,
+            sampling=sampling,
+            grammar=grammar,
+            stop_when=_criterion(stopping_criteria, tokens),
+            utf8_errors="ignore",
+        )
+        reply = Reply(model or self.model_path)
+        shown = (prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)) if echo else ""
+        offset = 0 if echo else len(prompt)
+        if stream:
+            return self._chunks(running, reply, shown, offset)
+        with running:
+            for _ in running:
+                pass
+            return self._whole(running.completion(), reply, shown, offset)
+
+    __call__ = create_completion
+
+    def create_chat_completion(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        stream: bool = False,
+        response_format: Mapping[str, Any] | None = None,
+        grammar: Any = None,
+        logits_processor: Any = None,
+        tfs_z: float = 1.0,
+        **options: Any,
+    ) -> Any:
+        """Answers `messages` through the chat format: a dict, or with `stream` an iterator of dicts.
+
+        Formatting, tools and functions are llama_cpp's own handlers, so all its arguments and defaults apply
+        (temperature 0.2 here). `response_format`: json_object and, unlike llama_cpp, json_schema as well.
+        """
+        refuse_call(logits_processor=logits_processor, tfs_z=tfs_z)
+        result = self._chat_handler(
+            llama=self,
+            messages=messages,
+            stream=stream,
+            grammar=resolve_grammar(grammar, None, response_format),
+            **{"repeat_penalty": 1.0, **options},
+        )
+        if stream:
+            return self._with_timings(result)
+        return {**result, "timings": self._timings}
+
+    def create_chat_completion_openai_v1(self, *args: Any, **options: Any) -> Any:
+        """`create_chat_completion` in the types of the `openai` package, which must be installed."""
+        types = importlib.import_module("openai.types.chat")
+        result = self.create_chat_completion(*args, **options)
+        if options.get("stream", False):
+            return (types.ChatCompletionChunk(**chunk) for chunk in result)
+        return types.ChatCompletion(**result)
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        top_k: int = 40,
+        top_p: float = 0.95,
+        min_p: float = 0.05,
+        typical_p: float = 1.0,
+        temp: float = 0.8,
+        repeat_penalty: float = 1.0,
+        reset: bool = True,
+        **options: Any,
+    ) -> Iterator[int]:
+        """Yields token ids that continue `tokens`, the end-of-generation token last; then it ends."""
+        if not reset:
+            refuse("generate(reset=False)", "prefixes are reused without it; pass all tokens")
+        names = {"mirostat_mode": "mirostat"}
+        refuse_call(logits_processor=options.pop("logits_processor", None), tfs_z=options.pop("tfs_z", 1.0))
+        options.pop("penalize_nl", None)  # no effect in llama_cpp either
+        criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
+        grammar = options.pop("grammar", None)
+        running = self.engine.stream(
+            tokens,
+            grammar=grammar,
+            stop_when=criterion,
+            seed=self._seed,
+            repeat_last_n=self.last_n_tokens_size,
+            top_k=max(top_k, 0),
+            top_p=top_p,
+            min_p=min_p,
+            typical_p=typical_p,
+            temperature=temp,
+            repeat_penalty=repeat_penalty,
+            **{names.get(name, name): value for name, value in options.items()},
+        )
+        with running:
+            for chunk in running:
+                yield from chunk.tokens
+
+    # Text, tokens, facts
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """Token ids of UTF-8 bytes; `special`: the text of a special token becomes that token."""
+        return self.engine.native.tokenize(text, add_bos, special)
+
+    def detokenize(
+        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
+    ) -> bytes:
+        """Bytes of token ids, without the space some tokenizers put after a BOS token. `prev_tokens` is not
+        needed.
+        """
+        text = b"".join(self.engine.token_to_piece(token, special=special) for token in tokens)
+        begins = len(tokens) > 0 and tokens[0] == self.token_bos()
+        return text[1:] if begins and text.startswith(b" ") else text
+
+    def n_ctx(self) -> int:
+        """Context length in tokens."""
+        return self.engine.n_ctx
+
+    def n_vocab(self) -> int:
+        """Size of the vocabulary."""
+        return self.engine.n_vocab
+
+    def n_embd(self) -> int:
+        """Width of the model."""
+        return self.engine.native.n_embd
+
+    def token_bos(self) -> int:
+        """Id of the beginning-of-sequence token, -1 = none."""
+        return self.engine.native.bos
+
+    def token_eos(self) -> int:
+        """Id of the end-of-sequence token, -1 = none."""
+        return self.engine.native.eos
+
+    def token_nl(self) -> int:
+        """Id of the newline token, -1 = none."""
+        return self.engine.native.nl
+
+    # State
+
+    def set_seed(self, seed: int) -> None:
+        """The seed from which those of calls without one are derived."""
+        self._seed = seed
+
+    def reset(self) -> None:
+        """Forgets the last prompt; nothing is reused by the next."""
+        self.engine.clear()
+
+    def close(self) -> None:
+        """Frees the model."""
+        self.engine.close()
+
+    def set_cache(self, cache: Any) -> None:
+        """Only None: the last conversation is reused without a cache object."""
+        if cache is not None:
+            refuse("set_cache", "the prefix of the last conversation is reused automatically")
+
+    def save_state(self) -> NoReturn:
+        """Refused."""
+        refuse(
+            "save_state", "target and drafter caches are not saved together; the last prefix is reused anyway"
+        )
+
+    def load_state(self, state: Any) -> NoReturn:
+        """Refused."""
+        refuse("load_state", "see save_state")
+
+    def eval(self, tokens: Sequence[int]) -> NoReturn:
+        """Refused."""
+        refuse("eval", "the engine runs whole rounds; use generate(), or eaglecpp.lowlevel.Target for logits")
+
+    def sample(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        refuse("sample", "sampling is part of a round; use generate()")
+
+    def embed(self, *args: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        refuse("embed", "embeddings are not supported; use llama_cpp.Llama(embedding=True)")
+
+    create_embedding = embed
+
+    # Inside
+
+    def _next_seed(self, seed: int | None) -> int:
+        """As llama_cpp derives it; a call without a seed is reproducible from the constructor's."""
+        self._seed = seed if seed is not None else random.Random(self._seed).randint(0, 2**32)
+        masked = self._seed & 0xFFFFFFFF
+        return 0 if masked == _DEFAULT_SEED else masked
+
+    def _find_chat_handler(self) -> Callable[..., Any]:
+        """llama_cpp's choice: the format asked for, else the file's template, else "llama-2"."""
+        prefix = "tokenizer.chat_template"
+        named = {
+            k.removeprefix("tokenizer."): v for k, v in self.metadata.items() if k.startswith(f"{prefix}.")
+        }
+        if prefix in self.metadata:
+            named["chat_template.default"] = self.metadata[prefix]
+        if self.chat_format is None and "chat_template.default" in named:
+            guessed = llama_chat_format.guess_chat_format_from_gguf_metadata(self.metadata)
+            self.chat_format = guessed or "chat_template.default"
+        self.chat_format = self.chat_format or "llama-2"
+        if self.chat_format in named:
+            formatter = llama_chat_format.Jinja2ChatFormatter(
+                template=named[self.chat_format],
+                eos_token=self._special_text(self.token_eos()),
+                bos_token=self._special_text(self.token_bos()),
+                stop_token_ids=[self.token_eos()],
+            )
+            handler: Callable[..., Any] = formatter.to_chat_handler()
+            return handler
+        try:
+            handler = llama_chat_format.get_chat_completion_handler(self.chat_format)
+        except llama_chat_format.LlamaChatCompletionHandlerNotFoundException as error:
+            self.close()
+            raise ValueError(str(error)) from error
+        return handler
+
+    def _special_text(self, token: int) -> str:
+        return "" if token < 0 else self.engine.token_to_piece(token, special=True).decode("utf-8", "ignore")
+
+    def _text_of(self, token: int) -> str:
+        return self.engine.token_to_piece(token).decode("utf-8", "ignore")
+
+    def _shape(self, entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any] | None:
+        is_eog = self.engine.native.is_eog
+        kept = [entry for entry in entries if not is_eog(entry.token)]
+        return logprobs_shape(kept, self._text_of, offset) if entries else None
+
+    def _whole(self, result: Completion, reply: Reply, shown: str, offset: int) -> dict[str, Any]:
+        tokens, self._timings = result.tokens, result.timings
+        ended = result.finish_reason == "stop" and bool(tokens) and self.engine.native.is_eog(tokens[-1])
+        return reply.completion(
+            text=shown + result.text,
+            logprobs=self._shape(result.logprobs, offset),
+            finish_reason=result.finish_reason,
+            n_prompt=len(result.prompt_tokens),
+            n_completion=len(tokens) - ended,
+            timings=result.timings,
+        )
+
+    def _chunks(self, running: Stream, reply: Reply, shown: str, offset: int) -> Iterator[dict[str, Any]]:
+        if shown:
+            yield reply.chunk(shown)
+        with running:
+            for chunk in running:
+                logprobs = self._shape(chunk.logprobs, offset)
+                if chunk.text or logprobs:
+                    yield reply.chunk(chunk.text, logprobs)
+                offset += sum(map(len, logprobs["tokens"])) if logprobs else 0
+        result = running.completion()
+        self._timings = result.timings
+        yield {**reply.chunk("", None, result.finish_reason), "timings": result.timings}
+
+    def _with_timings(self, chunks: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for chunk in chunks:
+            ended = chunk["choices"][0]["finish_reason"] is not None
+            yield {**chunk, "timings": self._timings} if ended else chunk
+
+
+def _type_name(kind: int | str | None) -> str:
+    """ggml's name of a tensor type given as ggml's number, as a name, or as None (the default)."""
+    if isinstance(kind, int):
+        from gguf import GGMLQuantizationType
+
+        return str(GGMLQuantizationType(kind).name).lower()
+    return kind or "f16"
+
+
+def _criterion(
+    criteria: Callable[..., bool] | None, prompt: Sequence[int]
+) -> Callable[[list[int]], bool] | None:
+    """llama_cpp's `stopping_criteria(input_ids, logits)` as a test of the generated tokens."""
+    if not criteria:
+        return None
+    no_logits = np.empty(0, dtype=np.single)
+    return lambda tokens: bool(criteria(np.array([*prompt, *tokens], dtype=np.intc), no_logits))
+
+
+def _one_match(names: Sequence[str], pattern: str, repo_id: str) -> str:
+    found = fnmatch.filter(names, pattern)
+    if len(found) != 1:
+        raise ValueError(
+            f"{len(found)} files of {repo_id} match {pattern!r}, expected one; its GGUF files: "
+            f"{', '.join(fnmatch.filter(names, '*.gguf')) or 'none'}"
+        )
+    return found[0]

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: MIT
+"""Hands the log lines of llama.cpp, ggml and our native code to `logging`, under the name `eaglecpp.native`.
+
+Native code may log from any thread and while the GIL is released, so it writes to a queue; Python empties it
+after each native call. No handler is installed: a program that configures nothing sees only warnings and
+errors.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from eaglecpp._extension import core
+
+__all__ = ["drain"]
+
+_logger = logging.getLogger("eaglecpp.native")
+
+
+def drain() -> None:
+    """Moves all queued native log lines to the logger `eaglecpp.native`, in order, at their own levels."""
+    for level, text in core.drain_log():
+        _logger.log(level, "%s", text)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""The parts of the engine one by one, for study, tests and training data.
+
+- `DraftFile(path)`: a drafter GGUF, validated; `.info`, `.tensors`. Loads no weights.
+- `Drafter(path)`: teacher-forced forward on numpy arrays: `commit`, `extend`, `truncate`, `kv`.
+- `Target(options, layers)`: features and logits of token lists and of trees.
+- `DraftTree(root)` and `match(tree, sampled)`: what is verified and how it is accepted; plain data, no model.
+
+Arrays are C-contiguous float32, slowest axis first; the exact shapes are in the docstrings of each method.
+Use `eaglecpp.Engine` to generate text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eaglecpp._extension import core, versions
+from eaglecpp.log import drain
+
+__all__ = [
+    "DraftFile",
+    "DraftTree",
+    "Drafter",
+    "EngineOptions",
+    "Target",
+    "key_names",
+    "match",
+    "system_info",
+    "versions",
+]
+
+DraftFile = core.DraftFile
+DraftTree = core.DraftTree
+Drafter = core.Drafter
+EngineOptions = core.EngineOptions
+Target = core.Target
+match = core.match
+key_names = core.key_names
+
+
+def system_info() -> dict[str, Any]:
+    """What llama.cpp sees of this machine: `devices` (name, description, kind, memory_total and memory_free
+    in bytes), `amx` (claimed by the CPU flags, works when tried), `n_cores` (physical).
+    """
+    info = core.system_info()
+    drain()
+    return info

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: MIT
+"""Every option of the engine, declared once: name, type, default, range, help.
+
+Three frozen dataclasses: `ModelOptions` (how the target is loaded), `DraftOptions` (where the drafter runs
+and its limits), `SamplingOptions` (one generation). They validate themselves. Command line, Modelfile
+`PARAMETER` and server are generated from `describe()`; nothing else repeats a default or a range. Names and
+defaults are llama.cpp's where it has them. `Strategy` says how a drafter is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+__all__ = ["DraftOptions", "ModelOptions", "Option", "SamplingOptions", "Strategy", "describe", "split"]
+
+T = TypeVar("T")
+_KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One declared option. `kind`: the Python type of a scalar, or "strings", "pairs" for the two list
+    shapes.
+
+    `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
+    """
+
+    name: str
+    kind: type | str
+    default: Any
+    help: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    flags: tuple[str, ...]
+    parameter: str
+
+
+def _option(
+    default: T,
+    text: str,
+    *,
+    kind: type | str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
+    parameter: str = "",
+) -> T:
+    facts = {
+        "kind": kind or type(default),
+        "help": text,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "flags": flags,
+        "parameter": parameter,
+    }
+    value: T = dataclasses.field(default=default, metadata={"option": facts})
+    return value
+
+
+def describe(options: type | Any) -> tuple[Option, ...]:
+    """The declared options of one of the classes below, in order."""
+    fields = dataclasses.fields(options)
+    return tuple(Option(name=f.name, default=f.default, **f.metadata["option"]) for f in fields)
+
+
+@dataclass(frozen=True)
+class _Validated:
+    def __post_init__(self) -> None:
+        for option in describe(self):
+            object.__setattr__(self, option.name, _checked(option, getattr(self, option.name)))
+
+
+@dataclass(frozen=True)
+class ModelOptions(_Validated):
+    """How the target is loaded and how large its context is."""
+
+    n_ctx: int = _option(
+        0,
+        "context length in tokens; 0 = the model's own, at most 4096; -1 = the model's own",
+        minimum=-1,
+        flags=("-c", "--ctx-size", "--n-ctx"),
+        parameter="num_ctx",
+    )
+    n_batch: int = _option(
+        2048, "tokens per prefill slice", minimum=1, flags=("-b", "--batch-size"), parameter="num_batch"
+    )
+    n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("--ubatch-size",))
+    n_threads: int = _option(
+        0, "threads; 0 = physical cores", minimum=0, flags=("-t", "--threads"), parameter="num_thread"
+    )
+    n_threads_batch: int = _option(
+        0, "threads for prefill; 0 = as n_threads", minimum=0, flags=("--threads-batch",)
+    )
+    n_gpu_layers: int = _option(
+        -1, "layers on the GPU; -1 = all", minimum=-1, flags=("-ngl", "--n-gpu-layers"), parameter="num_gpu"
+    )
+    main_gpu: int = _option(
+        0, "index of the main GPU", minimum=0, flags=("--main-gpu",), parameter="main_gpu"
+    )
+    flash_attn: str = _option(
+        "auto", "flash attention", choices=("auto", "on", "off"), flags=("--flash-attn",)
+    )
+    type_k: str = _option("f16", "type of the K cache", choices=_KV_TYPES, flags=("--cache-type-k",))
+    type_v: str = _option("f16", "type of the V cache", choices=_KV_TYPES, flags=("--cache-type-v",))
+    use_mmap: bool = _option(
+        True, "map the file instead of reading it", flags=("--mmap",), parameter="use_mmap"
+    )
+    use_mlock: bool = _option(False, "keep the weights in RAM", flags=("--mlock",))
+    offload_kqv: bool = _option(True, "keep the KV cache on the GPU", flags=("--kv-offload",))
+    rope_freq_base: float = _option(
+        0.0, "RoPE base frequency; 0 = the model's", minimum=0, flags=("--rope-freq-base",)
+    )
+    rope_freq_scale: float = _option(
+        0.0, "RoPE frequency scale; 0 = the model's", minimum=0, flags=("--rope-freq-scale",)
+    )
+    taps: str = _option(
+        "auto", "how features are read from the target", choices=("auto", "layer_inp", "cb_eval")
+    )
+    repack: str = _option(
+        "auto",
+        "repacked CPU weights and AMX; auto = off where AMX is claimed but does not work",
+        choices=("auto", "on", "off"),
+        flags=("--repack",),
+    )
+    n_sequences: int = _option(1, "conversations that can be open at once", minimum=1, maximum=256)
+    lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs")
+
+
+@dataclass(frozen=True)
+class DraftOptions(_Validated):
+    """Where the drafter runs and the most it may draft."""
+
+    n_draft_max: int = _option(
+        0, "most draft nodes in one round; 0 = what the strategy needs, at least 16", minimum=0, maximum=1024
+    )
+    n_leaves_max: int = _option(
+        0, "most tree leaves in one round; 0 = what the strategy needs", minimum=0, maximum=256
+    )
+    draft_device: str = _option(
+        "auto", "device of the drafter: auto, cpu or a ggml device name", flags=("--draft-device",)
+    )
+    draft_type_kv: str = _option(
+        "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags=("--draft-cache-type",)
+    )
+
+
+@dataclass(frozen=True)
+class SamplingOptions(_Validated):
+    """One generation: when it stops and how tokens are chosen. The drafter never changes what these give."""
+
+    RANDOM_SEEDS: ClassVar[tuple[int | None, ...]] = (None, -1, 0xFFFFFFFF)
+
+    max_tokens: int = _option(
+        -1,
+        "most tokens to generate; -1 = until the model stops or the context is full",
+        minimum=-1,
+        flags=("-n", "--max-tokens"),
+        parameter="num_predict",
+    )
+    temperature: float = _option(
+        0.8,
+        "randomness; 0 = greedy",
+        minimum=0,
+        flags=("--temp", "--temperature"),
+        parameter="temperature",
+    )
+    seed: int | None = _option(
+        None,
+        "seed of the sampler; -1 or none = random",
+        kind=int,
+        minimum=-1,
+        maximum=0xFFFFFFFF,
+        flags=("-s", "--seed"),
+        parameter="seed",
+    )
+    stop: tuple[str, ...] = _option(
+        (),
+        "stop at this text, which is cut off (repeatable)",
+        kind="strings",
+        flags=("--stop",),
+        parameter="stop",
+    )
+    top_k: int = _option(
+        40, "choose among the k likeliest; 0 = off", minimum=0, flags=("--top-k",), parameter="top_k"
+    )
+    top_p: float = _option(
+        0.95,
+        "choose among the likeliest that together have probability p; 1 = off",
+        minimum=0,
+        maximum=1,
+        flags=("--top-p",),
+        parameter="top_p",
+    )
+    min_p: float = _option(
+        0.05,
+        "drop tokens less likely than this share of the likeliest; 0 = off",
+        minimum=0,
+        maximum=1,
+        flags=("--min-p",),
+        parameter="min_p",
+    )
+    typical_p: float = _option(
+        1.0,
+        "locally typical sampling; 1 = off",
+        minimum=0,
+        maximum=1,
+        flags=("--typical-p",),
+        parameter="typical_p",
+    )
+    top_n_sigma: float = _option(
+        -1.0, "keep logits within n sigma of the best; < 0 = off", flags=("--top-n-sigma",)
+    )
+    xtc_probability: float = _option(
+        0.0, "chance of dropping the top choices; 0 = off", minimum=0, maximum=1, flags=("--xtc-probability",)
+    )
+    xtc_threshold: float = _option(
+        0.1,
+        "XTC drops tokens above this probability, except the last",
+        minimum=0,
+        maximum=1,
+        flags=("--xtc-threshold",),
+    )
+    min_keep: int = _option(0, "truncating samplers leave at least this many tokens", minimum=0)
+    dynatemp_range: float = _option(
+        0.0, "temperature varies by this much with entropy; 0 = off", minimum=0, flags=("--dynatemp-range",)
+    )
+    dynatemp_exponent: float = _option(
+        1.0, "exponent of dynamic temperature", minimum=0, flags=("--dynatemp-exp",)
+    )
+    repeat_last_n: int = _option(
+        64,
+        "tokens the penalties look back on; 0 = none, -1 = the context",
+        minimum=-1,
+        flags=("--repeat-last-n",),
+        parameter="repeat_last_n",
+    )
+    repeat_penalty: float = _option(
+        1.0,
+        "divides logits of recent tokens; 1 = off",
+        minimum=0,
+        flags=("--repeat-penalty",),
+        parameter="repeat_penalty",
+    )
+    frequency_penalty: float = _option(
+        0.0,
+        "subtracted per recent occurrence; 0 = off",
+        flags=("--frequency-penalty",),
+        parameter="frequency_penalty",
+    )
+    presence_penalty: float = _option(
+        0.0,
+        "subtracted once for recent tokens; 0 = off",
+        flags=("--presence-penalty",),
+        parameter="presence_penalty",
+    )
+    dry_multiplier: float = _option(
+        0.0, "strength of the DRY repetition penalty; 0 = off", minimum=0, flags=("--dry-multiplier",)
+    )
+    dry_base: float = _option(1.75, "base of the DRY penalty", minimum=0, flags=("--dry-base",))
+    dry_allowed_length: int = _option(
+        2, "repeats up to this length are free of DRY", minimum=0, flags=("--dry-allowed-length",)
+    )
+    dry_penalty_last_n: int = _option(
+        64,
+        "tokens DRY looks back on; 0 = none, -1 = the context",
+        minimum=-1,
+        flags=("--dry-penalty-last-n",),
+    )
+    dry_sequence_breakers: tuple[str, ...] = _option(
+        ("\n", ":", '"', "*"), "DRY does not match across these (repeatable)", kind="strings"
+    )
+    mirostat: int = _option(0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, flags=("--mirostat",))
+    mirostat_tau: float = _option(5.0, "Mirostat's target entropy", minimum=0, flags=("--mirostat-tau",))
+    mirostat_eta: float = _option(0.1, "Mirostat's learning rate", minimum=0, flags=("--mirostat-eta",))
+    grammar: str = _option("", "GBNF grammar the text must follow; empty = none")
+    logit_bias: tuple[tuple[int, float], ...] = _option((), "added to logits: (token id, bias)", kind="pairs")
+    ignore_eos: bool = _option(False, "go on after an end-of-generation token", flags=("--ignore-eos",))
+    n_probs: int = _option(0, "log-probabilities to return per token; 0 = none", minimum=0, maximum=1000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "" in self.stop:
+            raise ValueError("stop: a stop string is empty; it would stop every text at once")
+
+    @property
+    def wants_random_seed(self) -> bool:
+        """Whether the engine is to draw a seed; 0xFFFFFFFF is llama.cpp's own way to say so."""
+        return self.seed in self.RANDOM_SEEDS
+
+
+def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
+    """Sorts keyword arguments by the option class that declares them, one dict per class.
+
+    Raises `TypeError` for a name none of them has, naming the nearest one.
+    """
+    homes = {option.name: index for index, cls in enumerate(classes) for option in describe(cls)}
+    parts: list[dict[str, Any]] = [{} for _ in classes]
+    for name, value in options.items():
+        if name not in homes:
+            raise TypeError(f"unknown option {name!r}{_nearest(name, homes)}")
+        parts[homes[name]][name] = value
+    return parts
+
+
+def _nearest(name: str, names: Mapping[str, int]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(names))}"
+
+
+def _checked(option: Option, value: Any) -> Any:
+    if option.kind == "strings":
+        return _strings(option, value)
+    if option.kind == "pairs":
+        return _pairs(option, value)
+    if value is None and option.default is None:
+        return None
+    value = _scalar(option, value)
+    if option.choices and value not in option.choices:
+        raise ValueError(f"{option.name} must be one of {', '.join(option.choices)}; got {value!r}")
+    low, high = option.minimum, option.maximum
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise ValueError(f"{option.name} must be {_range_text(low, high)}; got {value!r}")
+    return value
+
+
+def _scalar(option: Option, value: Any) -> Any:
+    """Accepts what converts without loss: numpy scalars, ints for floats; never a bool for a number."""
+    kind = option.kind
+    if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
+        return value.__index__()
+    if kind is float and hasattr(value, "__float__") and not isinstance(value, bool):
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError(f"{option.name} must be a finite number; got {value!r}")
+        return number
+    if kind in (bool, str) and isinstance(value, (bool, str)) and type(value) is kind:
+        return value
+    name = kind.__name__ if isinstance(kind, type) else kind
+    raise TypeError(f"{option.name} must be {name}, got {type(value).__name__} {value!r}")
+
+
+def _strings(option: Option, value: Any) -> tuple[str, ...]:
+    values = (value,) if isinstance(value, str) else tuple(() if value is None else value)
+    for entry in values:
+        if not isinstance(entry, str):
+            raise TypeError(f"{option.name} must hold strings, got {type(entry).__name__} {entry!r}")
+    return values
+
+
+def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
+    """`{key: number}` or a sequence of (key, number); keys are token ids for logit_bias, paths for lora."""
+    entries = tuple(value.items()) if isinstance(value, Mapping) else tuple(() if value is None else value)
+    key = str if option.name == "lora" else int
+    try:
+        pairs = tuple((key(left), float(right)) for left, right in entries)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
+    if any(math.isnan(number) for _, number in pairs):
+        raise ValueError(f"{option.name}: a value is not a number (nan)")
+    return pairs
+
+
+def _range_text(low: float | None, high: float | None) -> str:
+    if low is None:
+        return f"at most {high:g}"
+    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How the drafter is used. `kind`: "auto", "off", "chain" or "tree".
+
+    `depth`: draft levels; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
+    verification, the root not counted.
+    """
+
+    kind: str = "auto"
+    k: int = 1
+    depth: int = 0
+    nodes: int = 0
+
+    HELP: ClassVar[str] = (
+        "how to use the drafter: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
+        "auto means chain:3 for now: nothing measures this machine yet"
+    )
+    AUTO_DEPTH: ClassVar[int] = 3
+
+    @classmethod
+    def parse(cls, text: str | Strategy) -> Strategy:
+        """Reads "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` writes it back.
+
+        Raises `ValueError` saying what is wrong with it.
+        """
+        if isinstance(text, Strategy):
+            return text
+        if not isinstance(text, str):
+            raise TypeError(f"strategy must be a string like 'chain:5', got {type(text).__name__}")
+        kind, colon, rest = text.strip().partition(":")
+        if kind in ("auto", "off") and not colon:
+            return cls(kind)
+        if kind == "chain":
+            return cls._chain(text, rest)
+        if kind == "tree":
+            return cls._tree(text, rest)
+        raise ValueError(f"strategy {text!r}: expected auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N")
+
+    @classmethod
+    def _chain(cls, text: str, rest: str) -> Strategy:
+        if not re.fullmatch(r"[0-9]{1,4}", rest) or int(rest) < 1:
+            raise ValueError(f"strategy {text!r}: a chain needs a depth of at least 1, as in chain:5")
+        return cls("chain", 1, int(rest), int(rest))
+
+    @classmethod
+    def _tree(cls, text: str, rest: str) -> Strategy:
+        entries = [entry.strip().partition("=") for entry in rest.split(",")]
+        found = {name: value for name, _, value in entries if re.fullmatch(r"[0-9]{1,4}", value)}
+        if set(found) != {"k", "depth", "nodes"} or len(entries) != 3:
+            raise ValueError(
+                f"strategy {text!r}: a tree needs k, depth and nodes, as in tree:k=4,depth=5,nodes=16"
+            )
+        k, depth, nodes = int(found["k"]), int(found["depth"]), int(found["nodes"])
+        if min(k, depth, nodes) < 1 or nodes < depth:
+            raise ValueError(f"strategy {text!r}: k and depth must be at least 1, nodes at least depth")
+        return cls("tree", k, depth, nodes)
+
+    def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
+        """The strategy that runs and why: "auto" becomes a fixed chain, and without a drafter all are
+        "off".
+        """
+        if not has_draft:
+            return Strategy("off"), "no drafter"
+        if self.kind == "auto":
+            return Strategy.parse(f"chain:{self.AUTO_DEPTH}"), "auto: fixed depth, nothing measured"
+        return self, "asked for"
+
+    @property
+    def n_leaves(self) -> int:
+        """Upper bound of the leaves one round can have: every inner node and the root hold at most k
+        children.
+        """
+        return 1 if self.kind != "tree" else self.nodes - math.ceil(self.nodes / self.k) + 1
+
+    def __str__(self) -> str:
+        if self.kind == "chain":
+            return f"chain:{self.depth}"
+        if self.kind == "tree":
+            return f"tree:k={self.k},depth={self.depth},nodes={self.nodes}"
+        return self.kind

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT
+"""What a generation gives back: `Completion`, `Chunk` and the counters behind them, as plain values.
+
+`timings` uses llama.cpp's names where it has them. Definitions: acceptance length = tokens per verification
+round, bonus token included (1.0 without drafting); acceptance rate = accepted / drafted; per-depth rates are
+conditional on that depth having been reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, Literal
+
+__all__ = ["Chunk", "Completion", "FinishReason", "Timings", "TokenLogprob"]
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """Log-probability of one generated token under the target, before sampling options; `top`: the
+    likeliest.
+    """
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Counters of one generation (or a sum of several). Times in milliseconds.
+
+    `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
+    checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
+    the last conversation.
+    """
+
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    predicted_n: int = 0
+    predicted_ms: float = 0.0
+    draft_n: int = 0
+    draft_n_accepted: int = 0
+    rounds: int = 0
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    host_ms: float = 0.0
+    tried_per_depth: tuple[int, ...] = ()
+    hits_per_depth: tuple[int, ...] = ()
+    reused_n: int = 0
+    plan: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Any], **extra: Any) -> Timings:
+        """From the extension's counters, whose `accepted_per_depth` is a count; `extra` overrides."""
+        known = {name: raw[name] for name in cls.__dataclass_fields__ if name in raw}
+        known["tried_per_depth"] = tuple(raw.get("tried_per_depth", ()))
+        known["hits_per_depth"] = tuple(raw.get("accepted_per_depth", ()))
+        return cls(**(known | extra))
+
+    @property
+    def prompt_per_second(self) -> float:
+        return _rate(self.prompt_n, self.prompt_ms)
+
+    @property
+    def predicted_per_second(self) -> float:
+        return _rate(self.predicted_n, self.predicted_ms)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per round, 1.0 = as without drafting; 0.0 when no round has run."""
+        return 1.0 + self.draft_n_accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Share of the drafted tokens that were accepted; 0.0 when none was drafted."""
+        return self.draft_n_accepted / self.draft_n if self.draft_n else 0.0
+
+    @property
+    def accepted_per_depth(self) -> list[float]:
+        """Conditional acceptance rate at depth 1, 2, ...; depths never reached are left out."""
+        return [
+            hits / tried
+            for hits, tried in zip(self.hits_per_depth, self.tried_per_depth, strict=False)
+            if tried
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `timings` object of the command line and the API; JSON-ready."""
+        return {
+            "prompt_n": self.prompt_n,
+            "prompt_ms": self.prompt_ms,
+            "prompt_per_second": self.prompt_per_second,
+            "reused_n": self.reused_n,
+            "predicted_n": self.predicted_n,
+            "predicted_ms": self.predicted_ms,
+            "predicted_per_second": self.predicted_per_second,
+            "draft_n": self.draft_n,
+            "draft_n_accepted": self.draft_n_accepted,
+            "rounds": self.rounds,
+            "acceptance_length": self.acceptance_length,
+            "accepted_per_depth": self.accepted_per_depth,
+            "draft_ms": self.draft_ms,
+            "verify_ms": self.verify_ms,
+            "plan": dict(self.plan),
+        }
+
+    def __add__(self, other: Timings) -> Timings:
+        """Sums all counters; the plan is the later one's."""
+        sums: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in self.__dataclass_fields__
+            if name not in ("tried_per_depth", "hits_per_depth", "plan")
+        }
+        for name in ("tried_per_depth", "hits_per_depth"):
+            pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
+            sums[name] = tuple(a + b for a, b in pairs)
+        return replace(self, **sums, plan=other.plan or self.plan)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one round of a stream gave.
+
+    `text` is the text that became certain; it can be shorter or longer than that of `tokens`, because
+    unfinished characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
+    last chunk has `finish_reason` and `stats`.
+    """
+
+    text: str
+    tokens: list[int]
+    accepted: list[bool]
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stats: Timings | None = None
+
+    @property
+    def timings(self) -> dict[str, Any] | None:
+        """`stats` as the `timings` dict; None before the last chunk."""
+        return None if self.stats is None else self.stats.as_dict()
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A finished generation.
+
+    `tokens` are all generated tokens in order, with the end-of-generation token when that ended it; `text`
+    leaves it and a stop string out. `finish_reason`: "stop" (the model or a stop string), "length"
+    (`max_tokens` or the context), "cancelled". `seed` is the one used, also when it was drawn at random.
+    """
+
+    text: str
+    tokens: list[int]
+    accepted: list[bool]
+    finish_reason: FinishReason
+    seed: int
+    prompt_tokens: list[int]
+    stats: Timings
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def timings(self) -> dict[str, Any]:
+        """`stats` as the `timings` dict."""
+        return self.stats.as_dict()
+
+
+def _rate(n: int, ms: float) -> float:
+    return 1000.0 * n / ms if ms > 0 else 0.0
