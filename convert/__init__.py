@@ -4,14 +4,15 @@
     from eaglecpp.convert import convert_checkpoint
     report = convert_checkpoint("checkpoint_dir", target="target.gguf", out="draft.gguf", type="Q8_0")
 
-A leaf package: it imports nothing else of eaglecpp and works from a bare checkout (`python -m convert`). Errors are
-subclasses of `ConvertError`. What the files hold is described in docs/gguf-format.md.
+A leaf package: it imports nothing else of eaglecpp and works from a bare checkout (`python -m convert`).
+Errors are subclasses of `ConvertError`. What the files hold is described in docs/gguf-format.md.
 """
 
 from __future__ import annotations
 
 from . import errors
 from .errors import ConvertError
+from .inspection import inspect_file
 from .pipeline import ConvertReport, Progress, TensorReport, convert_checkpoint
 from .spec import DraftSpec, RopeSpec
 
@@ -24,4 +25,5 @@ __all__ = [
     "TensorReport",
     "convert_checkpoint",
     "errors",
+    "inspect_file",
 ]

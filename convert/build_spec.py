@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """From a flat draft config, the tensors' shapes and the target to a DraftSpec.
 
-Sizes come from the config and are checked against every tensor later (`mapping.check_tensors`); the number of layers,
-biases, q/k norms and aux features are counted from the tensors, because published configs get them wrong. Flags that
-contradict tensors are errors: either would silently run other arithmetic.
+Sizes come from the config and are checked against every tensor later (`mapping.check_tensors`); the number
+of layers, biases, q/k norms and aux features are counted from the tensors, because published configs get
+them wrong. Flags that contradict tensors are errors: either would silently run other arithmetic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True)
 class Options:
-    """What the user says about an ambiguous checkpoint. feed: which state feeds the next draft step, pre or post norm."""
+    """What the user says about an ambiguous checkpoint.
+
+    feed: which state feeds the next draft step, pre or post norm.
+    """
 
     aux_layers: tuple[int, ...] | None = None
     layer_ids: Convention | None = None
@@ -39,7 +42,10 @@ class Options:
 def build_spec(
     seen: Seen, dialect: Dialect, shapes: Shapes, target: TargetInfo, options: Options
 ) -> tuple[DraftSpec, tuple[str, ...]]:
-    """The drafter and notes for the user. shapes: by canonical name. Raises ConfigError, LayerIdError, TargetError."""
+    """The drafter and notes for the user.
+
+    shapes: by canonical name. Raises ConfigError, LayerIdError, TargetError.
+    """
     config = dialect.flatten(seen)
     hidden = integer(config, "hidden_size")
     target_hidden = integer(config, "target_hidden_size", None) or hidden
@@ -72,7 +78,9 @@ def build_spec(
         target_block_count=target.block_count,
         fc_norm=_matched_flag(config, ("fc_norm", "use_aux_norm"), shapes, "fc_norm."),
         norm_output=norm_output,
-        norm_before_fc=_matched_flag(_norm_before_fc(seen, config), ("norm_before_fc",), shapes, "input_norm.weight"),
+        norm_before_fc=_matched_flag(
+            _norm_before_fc(seen, config), ("norm_before_fc",), shapes, "input_norm.weight"
+        ),
         norm_before_residual=flag(config, "norm_before_residual"),
         qk_norm=any(".self_attn.q_norm." in name or ".self_attn.k_norm." in name for name in shapes),
         has_bias=any(name.endswith(".bias") for name in shapes),
@@ -109,7 +117,10 @@ def _count_layers(config: Mapping[str, Any], shapes: Shapes) -> tuple[int, str]:
     claimed = integer(config, "num_hidden_layers", None)
     if claimed in (None, count):
         return count, ""
-    return count, f"config.json says num_hidden_layers {claimed}, the tensors are of {count}; the tensors count"
+    return (
+        count,
+        f"config.json says num_hidden_layers {claimed}, the tensors are of {count}; the tensors count",
+    )
 
 
 def _count_features(shapes: Shapes, target_hidden: int) -> int:
@@ -118,7 +129,8 @@ def _count_features(shapes: Shapes, target_hidden: int) -> int:
         return 3  # reported with all other missing or mis-shaped tensors
     if shape[1] == 0 or shape[1] % target_hidden:
         raise TensorError(
-            f"tensor fc.weight {list(shape)}: expected a multiple of the target's hidden size {target_hidden} columns, "
+            f"tensor fc.weight {list(shape)}: expected a multiple of the target's hidden size "
+            f"{target_hidden} columns, "
             f"found {shape[1]}; set target_hidden_size in config.json if the target is wider than the drafter"
         )
     return shape[1] // target_hidden
@@ -127,10 +139,11 @@ def _count_features(shapes: Shapes, target_hidden: int) -> int:
 def _layer_ids(
     seen: Seen, config: Mapping[str, Any], dialect: Dialect, n_blocks: int, n_aux: int, options: Options
 ) -> LayerIds:
-    top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config")
+    top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config.")
     if top and nested and options.aux_layers is None:
         raise LayerIdError(
-            f"config.json: {_IDS} is given twice, {list(top)} at the top level and {list(nested)} in eagle_config, "
+            f"config.json: {_IDS} is given twice, {list(top)} at the top level and {list(nested)} in "
+            "eagle_config, "
             "and the two places have different conventions; say which layers are meant with --aux-layers"
         )
     place = "config" if top else "eagle_config"
@@ -149,21 +162,27 @@ def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
     given = integer(config, "head_dim", None)
     if given is None and hidden % n_heads:
         raise ConfigError(
-            f"config.json: head_dim: found nothing, and hidden_size {hidden} does not divide by {n_heads} heads; add it"
+            f"config.json: head_dim: found nothing, and hidden_size {hidden} does not divide by {n_heads} "
+            "heads; add it"
         )
     head_dim = given or hidden // n_heads
     if head_dim % 2:
-        raise ConfigError(f"config.json: head_dim: expected an even number (rope rotates pairs), found {head_dim}")
+        raise ConfigError(
+            f"config.json: head_dim: expected an even number (rope rotates pairs), found {head_dim}"
+        )
     return head_dim
 
 
 def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
-    """Vd: from the config, else from the tensors that have one row per draft token, else the whole vocabulary."""
+    """Vd: from the config, else from tensors with one row per draft token, else the whole vocabulary."""
     given = integer(config, "draft_vocab_size", None)
     if given is None:
-        given = next((shapes[n][0] for n in ("lm_head.weight", "d2t") if n in shapes and shapes[n]), vocab)
+        rows = (shapes.get(name) for name in ("lm_head.weight", "d2t"))
+        given = next((shape[0] for shape in rows if shape), vocab)
     if given > vocab:
-        raise ConfigError(f"config.json: draft_vocab_size: expected at most vocab_size {vocab}, found {given}")
+        raise ConfigError(
+            f"config.json: draft_vocab_size: expected at most vocab_size {vocab}, found {given}"
+        )
     return given
 
 
@@ -175,7 +194,8 @@ def _matched_flag(config: Mapping[str, Any], keys: Sequence[str], shapes: Shapes
         raise ConfigError(f"config.json: {keys[0]} is true, but the checkpoint has no tensor {prefix}*")
     if tensors and not value:
         raise ConfigError(
-            f"tensor {tensors[0]} is in the checkpoint, but config.json does not set {keys[0]}; set it to true if the "
+            f"tensor {tensors[0]} is in the checkpoint, but config.json does not set {keys[0]}; set it to "
+            "true if the "
             "drafter was trained with it, or remove the tensors"
         )
     return value
@@ -184,7 +204,9 @@ def _matched_flag(config: Mapping[str, Any], keys: Sequence[str], shapes: Shapes
 def _norm_before_fc(seen: Seen, config: Mapping[str, Any]) -> dict[str, Any]:
     nested, top = seen.eagle_config.get("norm_before_fc"), config.get("norm_before_fc")
     if nested is not None and top is not None and nested != top:
-        raise ConfigError(f"config.json: norm_before_fc is {top!r} at the top level and {nested!r} in eagle_config")
+        raise ConfigError(
+            f"config.json: norm_before_fc is {top!r} at the top level and {nested!r} in eagle_config"
+        )
     return {"norm_before_fc": top if nested is None else nested}
 
 
@@ -193,7 +215,10 @@ def _feed(config: Mapping[str, Any], options: Options) -> tuple[bool, str]:
     if options.feed is None:
         return stored, ""
     forced = options.feed == "post"
-    return forced, f"--feed {options.feed} overrides norm_output {str(stored).lower()}" if forced != stored else ""
+    return (
+        forced,
+        f"--feed {options.feed} overrides norm_output {str(stored).lower()}" if forced != stored else "",
+    )
 
 
 def _check_activation(config: Mapping[str, Any]) -> None:
@@ -203,7 +228,10 @@ def _check_activation(config: Mapping[str, Any]) -> None:
 
 
 def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tuple[bool, ...], str]:
-    """Window and one flag per layer. A window without layer_types slides nothing: that is what engines do for llama."""
+    """Window and one flag per layer.
+
+    A window without layer_types slides nothing: that is what engines do for llama.
+    """
     window = integer(config, "sliding_window", None)
     types = config.get("layer_types")
     if types is None:
@@ -211,13 +239,15 @@ def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tupl
             note = f"sliding_window {window} is not used by any layer: full attention" if window else ""
             return None, (False,) * n_layers, note
         raise ConfigError(
-            "config.json: use_sliding_window is true without layer_types, which does not say which layers slide; add "
+            "config.json: use_sliding_window is true without layer_types, which does not say which layers "
+            "slide; add "
             'layer_types, such as ["sliding_attention"]'
         )
     known = {"sliding_attention": True, "full_attention": False}
     if not isinstance(types, list) or len(types) != n_layers or any(t not in known for t in types):
         raise ConfigError(
-            f"config.json: layer_types: expected {n_layers} of full_attention or sliding_attention, found {types!r}"
+            f"config.json: layer_types: expected {n_layers} of full_attention or sliding_attention, found "
+            f"{types!r}"
         )
     sliding = tuple(known[t] for t in types)
     if any(sliding) and window is None:
@@ -228,12 +258,15 @@ def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tupl
 def _check_shared(spec: DraftSpec) -> None:
     """A tensor the drafter lacks is borrowed from the target, which needs equal sizes."""
     problems = []
-    if not spec.has_head and (spec.draft_vocab_size != spec.vocab_size or spec.hidden_size != spec.target_hidden_size):
+    if not spec.has_head and (
+        spec.draft_vocab_size != spec.vocab_size or spec.hidden_size != spec.target_hidden_size
+    ):
         problems.append("lm_head.weight")
     if not spec.has_embeddings and spec.hidden_size != spec.target_hidden_size:
         problems.append("embed_tokens.weight")
     if problems:
         raise TensorError(
-            f"missing: {' and '.join(problems)}; the target's cannot stand in: drafter {spec.hidden_size} wide with "
+            f"missing: {' and '.join(problems)}; the target's cannot stand in: drafter {spec.hidden_size} "
+            "wide with "
             f"{spec.draft_vocab_size} tokens, target {spec.target_hidden_size} wide with {spec.vocab_size}"
         )

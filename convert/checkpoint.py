@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Opens a drafter checkpoint: a directory, one weight file beside its config.json, or a hub id.
 
-Gives the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later. Safetensors are
-preferred over .bin when a directory has both. Nothing is interpreted here; dialects do that.
+Gives the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later.
+Safetensors are preferred over .bin when a directory has both. Nothing is interpreted here; dialects do
+that.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Checkpoint:
         return self.name.rsplit("/", 1)[-1].partition("@")[0]
 
     def sha256(self) -> str:
-        """Of the one weight file (as the hub shows it); for several, of their listing as sha256sum prints it."""
+        """Of the one weight file, as the hub shows it; for shards, of their sha256sum listing."""
         digests = [(path.name, _file_sha256(path)) for path in self.files]
         if len(digests) == 1:
             return digests[0][1]
@@ -62,7 +63,9 @@ def open_checkpoint(src: str | Path, progress: Callable[[str], None] | None = No
         return _open_file(path)
     if is_hub_id(str(src)):
         return _open_directory(fetch_checkpoint(str(src), progress), str(src), from_hub=True)
-    raise SourceError(f"{src}: expected a checkpoint directory, a .safetensors or .bin file, or a hub id owner/name")
+    raise SourceError(
+        f"{src}: expected a checkpoint directory, a .safetensors or .bin file, or a hub id owner/name"
+    )
 
 
 def _open_directory(directory: Path, name: str, from_hub: bool = False) -> Checkpoint:
@@ -70,9 +73,13 @@ def _open_directory(directory: Path, name: str, from_hub: bool = False) -> Check
     found = [(index, sorted(directory.glob(pattern)), read) for index, pattern, read in _FORMATS]
     usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
     if not usable:
-        raise CheckpointError(f"{directory}: expected model.safetensors or pytorch_model.bin (or shards), found neither")
+        raise CheckpointError(
+            f"{directory}: expected model.safetensors or pytorch_model.bin (or shards), found neither"
+        )
     index, files, read = usable[0]
-    notes = [f"read {usable[0][1][0].name if usable[0][1] else index}, ignored the .bin files beside it"] * (len(usable) > 1)
+    notes = [f"read {usable[0][1][0].name if usable[0][1] else index}, ignored the .bin files beside it"] * (
+        len(usable) > 1
+    )
     shards = _shards(directory, index)
     if shards is not None:
         files = [directory / shard for shard in sorted(set(shards.values()))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Typed reads from config.json objects: a wrong type or a missing value is one ConfigError that names the key.
+"""Typed reads from config.json objects: a wrong or missing value is one ConfigError that names the key.
 
 `null` counts as absent everywhere, because exporters write it for keys they do not use.
 """
@@ -16,6 +16,8 @@ from .errors import CheckpointError, ConfigError
 __all__ = ["flag", "id_list", "integer", "load_json", "number"]
 
 _MISSING: Any = object()
+WHERE = "config.json: "
+"""Start of a message about the draft's own config; a reader of another file or object passes its own."""
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -29,23 +31,24 @@ def load_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def _key(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else f"config.json: {key}"
-
-
 @overload
 def number(config: Mapping[str, Any], key: str, default: float = ..., where: str = ...) -> float: ...
 @overload
 def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
-def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = "") -> float | None:
+def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
     """A finite number as float; the default when absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
-            raise ConfigError(f"{_key(where, key)}: expected a number, found nothing; add it")
+            raise ConfigError(f"{where}{key}: expected a number, found nothing; add it")
         return default if default is None else float(default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) == float("inf"):
-        raise ConfigError(f"{_key(where, key)}: expected a number, found {value!r}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or value != value
+        or abs(value) == float("inf")
+    ):
+        raise ConfigError(f"{where}{key}: expected a number, found {value!r}")
     return float(value)
 
 
@@ -53,33 +56,33 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
 def integer(config: Mapping[str, Any], key: str, default: int = ..., where: str = ...) -> int: ...
 @overload
 def integer(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> int | None: ...
-def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = "") -> int | None:
+def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> int | None:
     """A positive integer below 2^31; the default when absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
-            raise ConfigError(f"{_key(where, key)}: expected a positive integer, found nothing; add it")
+            raise ConfigError(f"{where}{key}: expected a positive integer, found nothing; add it")
         return None if default is None else int(default)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-        raise ConfigError(f"{_key(where, key)}: expected a positive integer, found {value!r}")
+        raise ConfigError(f"{where}{key}: expected a positive integer, found {value!r}")
     return value
 
 
-def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str = "") -> bool:
+def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str = WHERE) -> bool:
     """A bool; the default when absent or null."""
     value = config.get(key)
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise ConfigError(f"{_key(where, key)}: expected true or false, found {value!r}")
+        raise ConfigError(f"{where}{key}: expected true or false, found {value!r}")
     return value
 
 
-def id_list(config: Mapping[str, Any], key: str, where: str = "") -> tuple[int, ...] | None:
+def id_list(config: Mapping[str, Any], key: str, where: str = WHERE) -> tuple[int, ...] | None:
     """A list of integers, or None when absent, null or empty."""
     value = config.get(key)
     if value is None or value == []:
         return None
     if not isinstance(value, list) or any(isinstance(k, bool) or not isinstance(k, int) for k in value):
-        raise ConfigError(f"{_key(where, key)}: expected a list of integers, found {value!r}")
+        raise ConfigError(f"{where}{key}: expected a list of integers, found {value!r}")
     return tuple(value)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Exceptions of the converter: one root, one subclass per cause.
 
-Every message is one line (lists of tensors may span several), says what was expected, what was found, where (file,
-key or tensor) and what to do. The command line prints the message and nothing else. `convert` is a leaf package, so
-it has its own root instead of `eaglecpp.errors.EagleError`.
+Every message is one line (lists of tensors may span several), says what was expected, what was found, where
+(file, key or tensor) and what to do. The command line prints the message and nothing else. `convert` is a
+leaf package, so it has its own root instead of `eaglecpp.errors.EagleError`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CheckpointError(ConvertError):
 
 
 class UnsupportedError(ConvertError):
-    """The checkpoint is recognised (or not) as a kind that cannot be converted; the message names it and why."""
+    """The checkpoint is of a kind that cannot be converted; the message names it and says why."""
 
 
 class ConfigError(ConvertError):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """ggml's own quantiser, through ctypes: `libggml-base` from the installed llama_cpp package.
 
-The package itself is never imported (that would load a whole inference engine); only its library file is located. The
-library is loaded on first use, so plain F32/F16/BF16 conversions and `inspect` work without it.
+The package itself is never imported (that would load a whole inference engine); only its library file is
+located. The library is loaded on first use, so plain F32/F16/BF16 conversions and `inspect` work without
+it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
     out = np.empty((n_rows, n // block * block_bytes), dtype=np.uint8)
     written = _library().ggml_quantize_chunk(int(kind), rows.ctypes.data, out.ctypes.data, 0, n_rows, n, None)
     if written != out.nbytes:
-        raise QuantTypeError(f"{kind.name}: ggml wrote {written} bytes instead of {out.nbytes}; library mismatch")
+        raise QuantTypeError(
+            f"{kind.name}: ggml wrote {written} bytes instead of {out.nbytes}; library mismatch"
+        )
     return out
 
 
@@ -75,7 +78,8 @@ def _library() -> Any:
     path = next((p for p in (Path(place) / "lib" / _LIBRARY for place in places) if p.is_file()), None)
     if path is None:
         raise QuantTypeError(
-            f"{_LIBRARY} of llama-cpp-python was not found; it holds ggml's quantiser. Install llama-cpp-python, or "
+            f"{_LIBRARY} of llama-cpp-python was not found; it holds ggml's quantiser. Install "
+            "llama-cpp-python, or "
             "convert to F32, F16 or BF16"
         )
     try:
@@ -84,7 +88,8 @@ def _library() -> Any:
         raise QuantTypeError(f"{path}: cannot be loaded: {error}") from error
     lib.ggml_quantize_chunk.restype = ctypes.c_size_t
     lib.ggml_quantize_chunk.argtypes = (
-        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,  # type, source, destination
+        ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,  # start, rows, row length, imatrix
     )  # fmt: skip
     lib.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
     lib.ggml_quantize_requires_imatrix.argtypes = (ctypes.c_int,)
@@ -97,5 +102,7 @@ def _traits(kind: GGMLQuantizationType) -> _TypeTraits:
     traits: _TypeTraits = _library().ggml_get_type_traits(int(kind)).contents
     expected = GGML_QUANT_SIZES[kind]
     if (traits.blck_size, traits.type_size) != expected:  # the struct above would be out of date
-        raise QuantTypeError(f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch")
+        raise QuantTypeError(
+            f"{kind.name}: libggml's block layout is not the expected {expected}; library mismatch"
+        )
     return traits

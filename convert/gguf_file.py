@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Reads the head of any GGUF file: keys and tensor places, never tensor data.
 
-Written for files that may be truncated or hostile: every length is checked against what is left of the file before
-anything is allocated, and every defect is one GgufError. (`gguf.GGUFReader` trusts counts and builds a numpy array per
-string, which takes seconds on a 128k vocabulary.) Strings stay bytes, so that a tokenizer can be copied unchanged.
-Format: ggml-org/ggml: docs/gguf.md, versions 2 and 3, little-endian.
+Written for files that may be truncated or hostile: every length is checked against what is left of the file
+before anything is allocated, and every defect is one GgufError. (`gguf.GGUFReader` trusts counts and builds
+a numpy array per string, which takes seconds on a 128k vocabulary.) Strings stay bytes, so that a tokenizer
+can be copied unchanged. Format: ggml-org/ggml: docs/gguf.md, versions 2 and 3, little-endian.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+from gguf.gguf_writer import GGUFValue
 
 from .errors import GgufError
 
-__all__ = ["Field", "GgufFile", "TensorInfo", "read_gguf", "type_name"]
+__all__ = ["Field", "GgufFile", "TensorInfo", "field_of", "read_gguf", "type_name"]
 
 _SCALARS: dict[GGUFValueType, str] = {
-    GGUFValueType.UINT8: "<u1", GGUFValueType.INT8: "<i1", GGUFValueType.UINT16: "<u2", GGUFValueType.INT16: "<i2",
-    GGUFValueType.UINT32: "<u4", GGUFValueType.INT32: "<i4", GGUFValueType.FLOAT32: "<f4", GGUFValueType.BOOL: "<u1",
+    GGUFValueType.UINT8: "<u1", GGUFValueType.INT8: "<i1", GGUFValueType.BOOL: "<u1",
+    GGUFValueType.UINT16: "<u2", GGUFValueType.INT16: "<i2",
+    GGUFValueType.UINT32: "<u4", GGUFValueType.INT32: "<i4", GGUFValueType.FLOAT32: "<f4",
     GGUFValueType.UINT64: "<u8", GGUFValueType.INT64: "<i8", GGUFValueType.FLOAT64: "<f8",
 }  # fmt: skip
 _MAX_STRING = 256 << 20
@@ -34,7 +36,10 @@ _MAX_DIMS = 4
 
 @dataclass(frozen=True)
 class Field:
-    """One metadata entry. value: int, float, bool, bytes, or a list of these (`sub_type` names the elements)."""
+    """One metadata entry.
+
+    value: int, float, bool, bytes, or a list of these (`sub_type` names the elements).
+    """
 
     name: str
     type: GGUFValueType
@@ -43,12 +48,25 @@ class Field:
 
     @property
     def text(self) -> str:
-        return self.value.decode("utf-8", errors="replace") if isinstance(self.value, bytes) else str(self.value)
+        return (
+            self.value.decode("utf-8", errors="replace") if isinstance(self.value, bytes) else str(self.value)
+        )
+
+
+def field_of(name: str, entry: GGUFValue) -> Field:
+    """The Field of an entry made by the gguf package, which leaves the element type of arrays open."""
+    sub = entry.sub_type
+    if entry.type is GGUFValueType.ARRAY and sub is None:
+        sub = GGUFValueType.get_type(entry.value[0])
+    return Field(name, entry.type, sub, entry.value)
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Place of one tensor. shape: slowest axis first (ggml's `ne` reversed); offset: from the start of the file."""
+    """Place of one tensor.
+
+    shape: slowest axis first (ggml's `ne` reversed); offset: from the start of the file.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -92,15 +110,15 @@ class GgufFile:
     def integer(self, name: str) -> int | None:
         """An integer key, or None when absent. Raises GgufError when the key holds something else."""
         value = self.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            raise GgufError(f"{self.path}: key {name}: expected an integer, found {type(value).__name__}")
-        return value
+        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+            return value
+        raise GgufError(f"{self.path}: key {name}: expected an integer, found {type(value).__name__}")
 
 
 def type_name(number: int) -> str:
     """ggml's name of a tensor type, or `type-<n>` for one this gguf package does not know."""
     try:
-        return GGMLQuantizationType(number).name
+        return str(GGMLQuantizationType(number).name)
     except ValueError:
         return f"type-{number}"
 
@@ -157,7 +175,9 @@ class _Reader:
 
     def check_count(self, count: int, min_bytes: int, what: str) -> None:
         if count > (self.size - self.pos) // min_bytes:
-            raise self.error(f"{what} is {count}, more than fits in the remaining {self.size - self.pos} bytes")
+            raise self.error(
+                f"{what} is {count}, more than fits in the remaining {self.size - self.pos} bytes"
+            )
 
     def string(self, what: str) -> bytes:
         length = self.u64(what)
@@ -217,10 +237,14 @@ class _Reader:
             if name in infos:
                 raise self.error(f"tensor {name} appears twice")
             if offset % alignment:
-                raise self.error(f"tensor {name}: offset {offset} is not a multiple of the alignment {alignment}")
+                raise self.error(
+                    f"tensor {name}: offset {offset} is not a multiple of the alignment {alignment}"
+                )
             n_bytes = self.tensor_bytes(name, shape, number)
             if n_bytes is None:  # a type newer than our table: its bytes reach to the next tensor
-                n_bytes = min((e for e in ends if e > start + offset), default=start + offset) - start - offset
+                n_bytes = (
+                    min((e for e in ends if e > start + offset), default=start + offset) - start - offset
+                )
             if start + offset + n_bytes > self.size:
                 raise self.error(
                     f"truncated: tensor {name} needs bytes {start + offset} to {start + offset + n_bytes}, "
@@ -244,4 +268,4 @@ class _Reader:
             return None
         if shape[-1] % block:
             raise self.error(f"tensor {name}: rows of {shape[-1]} do not divide into blocks of {block}")
-        return math.prod(shape) // block * block_bytes
+        return math.prod(shape) // int(block) * int(block_bytes)

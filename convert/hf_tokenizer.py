@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A Hugging Face tokenizer.json as `tokenizer.*` GGUF entries, for the kinds llama.cpp runs the same way.
 
-Byte-level BPE only, and only with a pre-tokenizer pattern llama.cpp implements (ggml-org/llama.cpp: src/llama-vocab.cpp).
-Everything else (SentencePiece, WordPiece, unknown patterns) is refused with the advice to give the target's GGUF, whose
-tokenizer can be copied as it is.
+Byte-level BPE only, and only with a pre-tokenizer pattern llama.cpp implements (ggml-org/llama.cpp:
+src/llama-vocab.cpp). Everything else (SentencePiece, WordPiece, unknown patterns) is refused with the
+advice to give the target's GGUF, whose tokenizer can be copied as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gguf import GGUFValueType, TokenType
 
 from .config import load_json
 from .errors import TokenizerError
-from .gguf_file import Field
+from .gguf_file import Field, field_of
 
 __all__ = ["build_tokenizer"]
 
@@ -26,13 +26,17 @@ _ADVICE = "give the target as a GGUF file instead (--target model.gguf), its tok
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}"
+_LLAMA3 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_TAIL}"
+)
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s"
-_GPT4O = (_CASED % (f"{_CONTRACTIONS}?", f"{_CONTRACTIONS}?")) + rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}"
+_GPT4O = (
+    _CASED % (f"{_CONTRACTIONS}?", f"{_CONTRACTIONS}?")
+) + rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_TAIL}"
 
-# Split patterns in order -> llama.cpp's name. llama.cpp ties ignore_merges to the name, hence the two for llama 3's.
+# Split patterns in order -> llama.cpp's name. The name also decides ignore_merges: llama 3's has two.
 _PATTERNS: dict[tuple[str, ...], str] = {
     ("ByteLevel",): "gpt-2",
     ("Digits", "ByteLevel"): "starcoder",
@@ -49,9 +53,9 @@ _PATTERNS: dict[tuple[str, ...], str] = {
 
 
 def build_tokenizer(directory: Path, vocab_size: int) -> tuple[Field, ...]:
-    """The entries llama.cpp's converter would write for this directory. vocab_size: rows of the target's embedding.
+    """The entries llama.cpp's converter would write for this directory.
 
-    Raises TokenizerError.
+    vocab_size: rows of the target's embedding. Raises TokenizerError.
     """
     path = directory / "tokenizer.json"
     if not path.is_file():
@@ -74,7 +78,9 @@ def build_tokenizer(directory: Path, vocab_size: int) -> tuple[Field, ...]:
 
 def _pre_tokenizer(path: Path, data: Mapping[str, Any], ignore_merges: bool) -> str:
     normalizer = data.get("normalizer")
-    if normalizer is not None and normalizer.get("type") != "NFC":  # llama.cpp skips NFC for the models that have it
+    if (
+        normalizer is not None and normalizer.get("type") != "NFC"
+    ):  # llama.cpp skips NFC for the models that have it
         raise TokenizerError(f"{path}: normalizer {normalizer.get('type')!r} is not supported; {_ADVICE}")
     steps = _steps(data.get("pre_tokenizer"))
     name = _PATTERNS.get(steps)
@@ -114,7 +120,9 @@ def _tokens(
         entries.append((text, added["id"], TokenType.CONTROL if control else TokenType.USER_DEFINED))
     for text, i, kind in entries:
         if not isinstance(i, int) or not 0 <= i < vocab_size:
-            raise TokenizerError(f"{path}: token {text!r} has id {i}, but the target's vocab_size is {vocab_size}")
+            raise TokenizerError(
+                f"{path}: token {text!r} has id {i}, but the target's vocab_size is {vocab_size}"
+            )
         tokens[i], types[i] = text.encode("utf-8", errors="surrogatepass"), int(kind)
     return tokens, types
 
@@ -129,7 +137,5 @@ def _special(directory: Path, vocab_size: int) -> tuple[Field, ...]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TokenizerError(f"{directory}: tokenizer files cannot be read: {error}; {_ADVICE}") from error
     return tuple(
-        Field(name, entry.type, entry.sub_type, entry.value)
-        for name, entry in writer.kv_data[0].items()
-        if name.startswith("tokenizer.")
+        field_of(name, entry) for name, entry in writer.kv_data[0].items() if name.startswith("tokenizer.")
     )

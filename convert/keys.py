@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Every GGUF key and tensor a drafter file of ours can hold: the list of truth.
 
-`docs/gguf-format.md` explains it, `native/gguf/keys.h` mirrors it (a conformance test compares the two), `mapping.py`
-and `verify.py` work from it. Declarative on purpose: to add a switch, add a row here and the value in `metadata.py`.
+`docs/gguf-format.md` explains it, `native/gguf/keys.h` mirrors it (a conformance test compares the two),
+`mapping.py` and `verify.py` work from it. Declarative on purpose: to add a switch, add a row here and the
+value in `metadata.py`.
 
 Two architectures share the names. `eagle3` is what llama.cpp's own converter writes and its loader runs
-(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is everything that loader would run wrong.
+(ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is everything that loader would
+run wrong.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ class KeySpec:
     """One metadata key.
 
     name: `{arch}` stands for the file's architecture. type: u32, f32, bool, string, i32[], bool[].
-    presence: `required`: a reader refuses a file without it. `always`: we always write it, but files of llama.cpp's
-    converter may lack it and readers use `default`. `optional`: written only where `meaning` says so.
+    presence: `required`: a reader refuses a file without it. `always`: we always write it, but files of
+    llama.cpp's converter may lack it and readers use `default`. `optional`: written where `meaning` says so.
     """
 
     name: str
@@ -46,8 +48,10 @@ class TensorSpec:
     """One tensor, or one per layer (`{i}`) or per aux feature (`{a}`).
 
     source: name in the canonical checkpoint layout (`mapping.py`). shape: slowest axis first; symbols as in
-    drafter checkpoints: H, Ht, A, V, Vd, I, hd, Q = heads * hd, KV = kv heads * hd, U = 2H in layer 0, else H.
-    when: `always`, `optional` (its presence is the switch), or the switch that demands it. role: row of the type table.
+    drafter checkpoints: H, Ht, A, V, Vd, I, hd, Q = heads * hd, KV = kv heads * hd,
+    U = 2H in layer 0, else H.
+    when: `always`, `optional` (its presence is the switch), or the switch that demands it.
+    role: row of the type table in `quantize.py`.
     """
 
     name: str
@@ -60,7 +64,9 @@ class TensorSpec:
     first_layer_only: bool = False
 
 
-def _k(name: str, type: str, presence: Presence, meaning: str, default: str = "", archs: tuple[str, ...] = BOTH) -> KeySpec:
+def _k(
+    name: str, type: str, presence: Presence, meaning: str, default: str = "", archs: tuple[str, ...] = BOTH
+) -> KeySpec:
     return KeySpec(name, type, presence, archs, meaning, default)
 
 
@@ -71,7 +77,7 @@ KEYS: tuple[KeySpec, ...] = (
     _k("general.type", "string", "always", "model", "model"),
     _k("general.name", "string", "always", "name of the drafter"),
     _k("general.size_label", "string", "always", "number of weights, rounded, such as 425M"),
-    _k("general.file_type", "u32", "always", "llama.cpp's number of the requested tensor type (gguf.LlamaFileType)"),
+    _k("general.file_type", "u32", "always", "llama.cpp's number of the requested type (LlamaFileType)"),
     _k("general.quantization_version", "u32", "always", "version of ggml's block formats", "2"),
     _k("{arch}.block_count", "u32", "required", "decoder layers, counted from the tensors"),
     _k("{arch}.context_length", "u32", "required", "positions the drafter was configured for"),
@@ -79,23 +85,23 @@ KEYS: tuple[KeySpec, ...] = (
     _k("{arch}.feed_forward_length", "u32", "required", "I, width of the feed-forward part"),
     _k("{arch}.attention.head_count", "u32", "required", "query heads"),
     _k("{arch}.attention.head_count_kv", "u32", "required", "key and value heads"),
-    _k("{arch}.attention.key_length", "u32", "always", "hd, width of one head", "embedding_length / head_count"),
-    _k("{arch}.attention.value_length", "u32", "always", "equals key_length", "embedding_length / head_count"),
+    _k("{arch}.attention.key_length", "u32", "always", "hd, head width", "embedding_length / head_count"),
+    _k("{arch}.attention.value_length", "u32", "always", "as key_length", "embedding_length / head_count"),
     _k("{arch}.attention.layer_norm_rms_epsilon", "f32", "required", "epsilon of every norm"),
     _k("{arch}.vocab_size", "u32", "always", "V, tokens of the target", "length of tokenizer.ggml.tokens"),
-    _k("{arch}.target_layers", "i32[]", "required", "aux layers: boundary ids R_k, in the order of concatenation"),
+    _k("{arch}.target_layers", "i32[]", "required", "aux layers: boundary ids in concatenation order"),
     _k("{arch}.target_hidden_size", "u32", "required", "Ht, width of the target"),
     _k("{arch}.norm_before_residual", "bool", "always", "residual of layer 0 is the normed feature", "false"),
-    _k("{arch}.norm_before_fc", "bool", "always", "one norm over the concatenated features before fc", "false"),
+    _k("{arch}.norm_before_fc", "bool", "always", "one norm over all features together before fc", "false"),
     _k("{arch}.fc_norm", "bool", "required", "one norm per feature before fc", archs=_31),
-    _k("{arch}.norm_output", "bool", "required", "the post-norm state is fed to the next draft step", archs=_31),
+    _k("{arch}.norm_output", "bool", "required", "post-norm state is fed to the next draft step", archs=_31),
     _k("{arch}.draft_vocab_size", "u32", "required", "Vd, rows of the draft head", archs=_31),
     _k("{arch}.logit_scale", "f32", "optional", "factor on the logits; when not 1", "1", archs=_31),
     _k("{arch}.rope.freq_base", "f32", "always", "theta of the rotary embedding", "10000"),
-    _k("{arch}.rope.dimension_count", "u32", "always", "rotated values per head; equals key_length", "key_length"),
-    _k("{arch}.rope.type", "string", "required", "norm: q and k rows are permuted to pairs; neox: rows as in HF", archs=_31),
+    _k("{arch}.rope.dimension_count", "u32", "always", "rotated values per head: all", "key_length"),
+    _k("{arch}.rope.type", "string", "required", "norm: q and k rows in pairs; neox: as in HF", archs=_31),
     _k("{arch}.rope.scaling.type", "string", "optional", "linear or yarn; when scaled", "none"),
-    _k("{arch}.rope.scaling.factor", "f32", "optional", "context is stretched by this factor; linear and yarn", "1"),
+    _k("{arch}.rope.scaling.factor", "f32", "optional", "stretch of the context; linear and yarn", "1"),
     _k("{arch}.rope.scaling.original_context_length", "u32", "optional", "yarn", "context_length"),
     _k("{arch}.rope.scaling.attn_factor", "f32", "optional",
        "yarn: attn_factor of ggml_rope_ext, which multiplies it by 1 + 0.1 ln(factor); when not 1", "1"),
@@ -113,7 +119,7 @@ KEYS: tuple[KeySpec, ...] = (
     _k("eaglecpp.source.sha256", "string", "always",
        "of the weight file; for shards, of their listing in the format of sha256sum"),
     _k("eaglecpp.family", "string", "always", "checkpoint layout that was recognised"),
-    _k("eaglecpp.layer_ids", "string", "always", "rule behind target_layers: default, boundary, post+1, given"),
+    _k("eaglecpp.layer_ids", "string", "always", "rule of target_layers: default, boundary, post+1, given"),
     _k("eaglecpp.target.block_count", "u32", "always", "n, decoder blocks of the target"),
 )  # fmt: skip
 
@@ -130,23 +136,23 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("fc.weight", "fc.weight", ("H", "A*Ht"), "fc", "always", "fuses the features"),
     _t("fc.bias", "fc.bias", ("H",), "bias", "optional", "", _31),
     _t("fc_norm.{a}.weight", "fc_norm.{a}.weight", ("Ht",), "norm", "fc_norm", "norm of feature a", _31),
-    _t("enc.output_norm.weight", "input_norm.weight", ("A*Ht",), "norm", "norm_before_fc", "norm of all features"),
-    _t("d2t", "d2t", ("Vd",), "map", "reduced_vocab", "I64: target token id of each draft id, strictly increasing"),
-    _t("token_embd.weight", "embed_tokens.weight", ("V", "H"), "embedding", "optional", "absent: the target's"),
+    _t("enc.output_norm.weight", "input_norm.weight", ("A*Ht",), "norm", "norm_before_fc", ""),
+    _t("d2t", "d2t", ("Vd",), "map", "reduced_vocab", "I64: target id of each draft id, increasing"),
+    _t("token_embd.weight", "embed_tokens.weight", ("V", "H"), "embedding", "optional", "else the target's"),
     _t("output_norm.weight", "norm.weight", ("H",), "norm", "always", "final norm"),
-    _t("output.weight", "lm_head.weight", ("Vd", "H"), "head", "optional", "draft head; absent: the target's"),
+    _t("output.weight", "lm_head.weight", ("Vd", "H"), "head", "optional", "else the target's"),
     _t("blk.{i}.attn_norm.weight", _L + "input_layernorm.weight", ("H",), "norm", "always",
        "layer 0: norm of the token embedding; later layers: norm before attention"),
     _t("blk.{i}.attn_norm_2.weight", _L + "hidden_norm.weight", ("H",), "norm", "always",
        "norm of the feature", first=True),
-    _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "always", "[embedding ; feature] in"),
+    _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "always", ""),
     _t("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always", ""),
     _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "always", ""),
     _t("blk.{i}.attn_q.bias", _L + "self_attn.q_proj.bias", ("Q",), "bias", "optional", "", _31),
     _t("blk.{i}.attn_k.bias", _L + "self_attn.k_proj.bias", ("KV",), "bias", "optional", "", _31),
     _t("blk.{i}.attn_v.bias", _L + "self_attn.v_proj.bias", ("KV",), "bias", "optional", "", _31),
-    _t("blk.{i}.attn_q_norm.weight", _L + "self_attn.q_norm.weight", ("hd",), "norm", "qk_norm", "per head, before rope", _31),
-    _t("blk.{i}.attn_k_norm.weight", _L + "self_attn.k_norm.weight", ("hd",), "norm", "qk_norm", "per head, before rope", _31),
+    _t("blk.{i}.attn_q_norm.weight", _L + "self_attn.q_norm.weight", ("hd",), "norm", "qk_norm", "", _31),
+    _t("blk.{i}.attn_k_norm.weight", _L + "self_attn.k_norm.weight", ("hd",), "norm", "qk_norm", "", _31),
     _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "Q"), "matrix", "always", ""),
     _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", "", _31),
     _t("blk.{i}.ffn_norm.weight", _L + "post_attention_layernorm.weight", ("H",), "norm", "always", ""),

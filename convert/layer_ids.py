@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Which target layers the features come from: turns the ids of a checkpoint into boundary ids.
 
-Boundary id k is `R_k`, the residual stream entering 0-based block k (k = n: the last block's output before the final
-norm). Trainers disagree: some write k, some the block after which they captured (k - 1). A wrong guess does not crash,
-it only costs acceptance, so an ambiguous list is refused. Rules in order:
+Boundary id k is `R_k`, the residual stream entering 0-based block k (k = n: the last block's output before
+the final norm). Trainers disagree: some write k, some the block after which they captured (k - 1). A wrong
+guess does not crash, it only costs acceptance, so an ambiguous list is refused. Rules in order:
 
 1. no ids: `R_2, R_n//2, R_n-3`, on which all trainers agree;
 2. ids equal to the post-layer form of that default: add 1; equal to the default itself: boundary ids;
@@ -14,6 +14,7 @@ it only costs acceptance, so an ambiguous list is refused. Rules in order:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -60,7 +61,8 @@ def resolve_layer_ids(
 def _default(n_blocks: int, n_aux: int, forced: Convention | None) -> LayerIds:
     if n_aux != 3:
         raise LayerIdError(
-            f"the checkpoint names no aux layers and fc expects {n_aux} features; the default exists only for 3. "
+            f"the checkpoint names no aux layers and fc expects {n_aux} features; the default exists only "
+            "for 3. "
             "Give them: --aux-layers 2,16,29"
         )
     note = ("the checkpoint names no aux layers, so --layer-ids has no effect",) if forced else ()
@@ -83,8 +85,10 @@ def _interpret(
     if convention is not None:
         return post if convention == "post" else boundary
     raise LayerIdError(
-        f"aux layer ids {list(ids)} of a {n_blocks}-block target are ambiguous for {family}: they may be boundary ids "
-        f"(R_{ids[0]}, ...) or post-layer ids (R_{ids[0] + 1}, ...), and a wrong guess would only show as poor "
+        f"aux layer ids {list(ids)} of a {n_blocks}-block target are ambiguous for {family}: they may be "
+        "boundary ids "
+        f"(R_{ids[0]}, ...) or post-layer ids (R_{ids[0] + 1}, ...), and a wrong guess would only show as "
+        "poor "
         "acceptance. Look up how the drafter was trained and pass --layer-ids boundary or --layer-ids post"
     )
 
@@ -100,7 +104,7 @@ def _checked(layer_ids: LayerIds, n_blocks: int, n_aux: int) -> LayerIds:
     where = f"aux layers {list(ids)} (rule: {layer_ids.rule})"
     if len(ids) != n_aux:
         raise LayerIdError(f"{where}: expected {n_aux}, one per feature of fc.weight, found {len(ids)}")
-    if any(b <= a for a, b in zip(ids, ids[1:], strict=False)):
+    if any(b <= a for a, b in itertools.pairwise(ids)):
         raise LayerIdError(f"{where}: expected distinct ascending ids; give the right ones with --aux-layers")
     if ids[0] < 0 or ids[-1] > n_blocks:
         raise LayerIdError(f"{where}: expected ids from 0 to {n_blocks}, the target's number of blocks")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""From a DraftSpec to the exact list of tensors its file holds, and the check of a checkpoint against that list.
+"""From a DraftSpec to the exact list of tensors of its file, and the check of a checkpoint against it.
 
-`keys.TENSORS` says what there can be; here the switches and sizes of one drafter are filled in. All missing, unknown
-and mis-shaped tensors are reported in one message.
+`keys.TENSORS` says what there can be; here the switches and sizes of one drafter are filled in. All
+missing, unknown and mis-shaped tensors are reported in one message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of the file. shape: slowest axis first. head_rows: rows of one head to permute to pairs, else 0."""
+    """One tensor of the file.
+
+    shape: slowest axis first. head_rows: rows of one head to permute to pairs, else 0.
+    """
 
     name: str
     source: str
@@ -35,7 +38,7 @@ class Slot:
 def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
     """Every tensor this drafter needs or may have, in file order.
 
-    present: canonical names in the checkpoint; they decide which biases are demanded (q, k and v come together).
+    present: canonical names in the checkpoint; they decide which biases are demanded (q, k, v together).
     """
     names = set(present)
     found: list[Slot] = []
@@ -44,15 +47,24 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
             continue
         for name, source, layer in _expand(row, spec):
             required = row.when != "optional" or _bias_demanded(source, names)
-            found.append(Slot(name, source, _shape(row, spec, layer), row.role, required, _head_rows(row, spec)))
+            found.append(
+                Slot(name, source, _shape(row, spec, layer), row.role, required, _head_rows(row, spec))
+            )
     return found
 
 
 def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], family: str) -> None:
-    """Compare the checkpoint's canonical names and shapes with the slots. Raises TensorError naming every difference."""
+    """Compare the checkpoint's canonical names and shapes with the slots.
+
+    Raises TensorError naming every difference.
+    """
     by_source = {slot.source: slot for slot in expected if slot.source}
-    missing = [f"{s.source} {list(s.shape)}" for s in by_source.values() if s.required and s.source not in shapes]
-    unknown = [f"{name} {list(shapes[name])}" for name in shapes if name not in by_source and name not in _MAPS]
+    missing = [
+        f"{s.source} {list(s.shape)}" for s in by_source.values() if s.required and s.source not in shapes
+    ]
+    unknown = [
+        f"{name} {list(shapes[name])}" for name in shapes if name not in by_source and name not in _MAPS
+    ]
     wrong = [
         f"{name}: expected {list(by_source[name].shape)}, found {list(shape)}"
         for name, shape in shapes.items()
@@ -64,7 +76,9 @@ def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], f
         if items
     ]
     if parts:
-        raise TensorError(f"tensors do not match the {family} layout (names as in layers.0.*): {' | '.join(parts)}")
+        raise TensorError(
+            f"tensors do not match the {family} layout (names as in layers.0.*): {' | '.join(parts)}"
+        )
 
 
 def _switch(row: TensorSpec, spec: DraftSpec) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The key-value part of a drafter file: DraftSpec, target and source as typed GGUF entries.
 
-Types come from `keys.KEYS`, so a key that is not listed there cannot be written. The `general.*` entries (name, license,
-base model) are read from the model card by the gguf package, as llama.cpp's converter does.
+Types come from `keys.KEYS`, so a key that is not listed there cannot be written. The `general.*` entries
+(name, license, base model) are read from the model card by the gguf package, as llama.cpp's converter does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gguf
 from gguf import GGUFValueType
 
 from .checkpoint import Checkpoint
-from .gguf_file import Field
+from .gguf_file import Field, field_of
 from .keys import KEYS
 from .spec import DraftSpec
 from .target_info import TargetInfo
@@ -83,7 +83,10 @@ def _sizes(spec: DraftSpec) -> dict[str, Any]:
 
 def _rope(spec: DraftSpec) -> dict[str, Any]:
     rope = spec.rope
-    values: dict[str, Any] = {"{arch}.rope.freq_base": rope.theta, "{arch}.rope.dimension_count": spec.head_dim}
+    values: dict[str, Any] = {
+        "{arch}.rope.freq_base": rope.theta,
+        "{arch}.rope.dimension_count": spec.head_dim,
+    }
     if rope.scaling in ("linear", "yarn"):
         values["{arch}.rope.scaling.type"] = rope.scaling
         values["{arch}.rope.scaling.factor"] = rope.factor
@@ -95,7 +98,9 @@ def _rope(spec: DraftSpec) -> dict[str, Any]:
             "yarn_beta_fast": rope.beta_fast,
             "yarn_beta_slow": rope.beta_slow,
         }
-        values |= {f"{{arch}}.rope.scaling.{key}": value for key, value in optional.items() if value is not None}
+        values |= {
+            f"{{arch}}.rope.scaling.{key}": value for key, value in optional.items() if value is not None
+        }
     return values
 
 
@@ -125,7 +130,7 @@ def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
 
 
 def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[str, Field]:
-    """Name, license, base model, tags and so on from the model card; a broken card costs only these entries."""
+    """Name, license, base model, tags from the model card; a broken card costs only these entries."""
     logging.getLogger("gguf").setLevel(logging.ERROR)
     directory = checkpoint.directory
     try:
@@ -145,7 +150,7 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
     except Exception:  # the card is free text by strangers and decorates the file only
         return {}
     return {
-        name: Field(name, entry.type, entry.sub_type, entry.value)
+        name: field_of(name, entry)
         for name, entry in writer.kv_data[0].items()
         if name != "general.architecture"
     }

@@ -43,7 +43,10 @@ _MAX_WORKERS = 8
 
 @dataclass(frozen=True)
 class TensorReport:
-    """One written tensor. shape: slowest axis first. rel_rms_error: RMS of the rounding over RMS of the values."""
+    """One written tensor.
+
+    shape: slowest axis first. rel_rms_error: RMS of the rounding over RMS of the values.
+    """
 
     name: str
     type: str
@@ -87,12 +90,14 @@ def convert_checkpoint(
 ) -> ConvertReport:
     """Convert an EAGLE-3 or 3.1 drafter checkpoint to a GGUF.
 
-    src: checkpoint directory, weight file or hub id. target: the target's GGUF, Hugging Face directory or hub id.
+    src: checkpoint directory, weight file or hub id.
+    target: the target's GGUF, Hugging Face directory or hub id.
     out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced when all is done.
     type: a name in `quantize.TYPES`. aux_layers: boundary ids R_k (with layer_ids="post": block numbers).
-    layer_ids: how the checkpoint's ids count, "boundary" or "post". feed: "pre" or "post" overrides norm_output.
+    layer_ids: how the checkpoint's ids count, "boundary" or "post".
+    feed: "pre" or "post" overrides norm_output.
 
-    Raises ConvertError (a subclass per cause) and ValueError for values of layer_ids or feed that do not exist.
+    Raises ConvertError (a subclass per cause), and ValueError for unknown values of layer_ids or feed.
     """
     options = _options(aux_layers, layer_ids, feed)
     tell = progress or (lambda _: None)
@@ -128,12 +133,18 @@ def convert_checkpoint(
             verify_file(temporary, spec.architecture, fields, tensors, crcs)
             size = temporary.stat().st_size
     blockers = spec.stock_blockers
-    why = f"architecture eagle31, which llama.cpp does not run, because of: {', '.join(blockers)}" if blockers else ""
+    why = (
+        f"architecture eagle31, which llama.cpp does not run, because of: {', '.join(blockers)}"
+        if blockers
+        else ""
+    )
     all_notes = tuple(note for note in (*checkpoint.notes, *notes, map_note, why) if note)
-    return ConvertReport(destination, spec, dialect.title, types.body.name, size, plan.reports(tensors), all_notes)
+    return ConvertReport(
+        destination, spec, dialect.title, types.body.name, size, plan.reports(tensors), all_notes
+    )
 
 
-def _options(aux_layers: Sequence[int] | None, layer_ids: str | None, feed: str | None) -> Options:
+def _options(aux_layers: Sequence[int] | None, layer_ids: Convention | None, feed: str | None) -> Options:
     if layer_ids not in (None, "boundary", "post"):
         raise ValueError(f"layer_ids: expected 'boundary' or 'post', found {layer_ids!r}")
     if feed not in (None, "pre", "post"):
@@ -160,7 +171,9 @@ def _canonical(checkpoint: Checkpoint) -> dict[str, TensorSource]:
         if canonical is None:
             continue
         if canonical in found:
-            raise CheckpointError(f"tensors {found[canonical].name} and {name} are the same one under two names")
+            raise CheckpointError(
+                f"tensors {found[canonical].name} and {name} are the same one under two names"
+            )
         found[canonical] = source
     return _one_attention_norm(found)
 
@@ -174,7 +187,9 @@ def _one_attention_norm(sources: dict[str, TensorSource]) -> dict[str, TensorSou
         if not head.startswith("layers.") or head == "layers.0":
             renamed[name] = source
         elif wanted in sources:
-            raise TensorError(f"tensors {name} and {wanted}: expected one norm before attention in {head}, found both")
+            raise TensorError(
+                f"tensors {name} and {wanted}: expected one norm before attention in {head}, found both"
+            )
         else:
             renamed[wanted] = source
     return renamed
@@ -184,7 +199,9 @@ def _tie_head(sources: dict[str, TensorSource], config: Mapping[str, Any]) -> di
     if not flag(config, "tie_word_embeddings"):
         return sources
     if "lm_head.weight" in sources:
-        raise ConfigError("config.json: tie_word_embeddings is true, but the checkpoint has its own lm_head.weight")
+        raise ConfigError(
+            "config.json: tie_word_embeddings is true, but the checkpoint has its own lm_head.weight"
+        )
     if "embed_tokens.weight" not in sources:
         return sources  # embeddings and head are both the target's
     return {**sources, "lm_head.weight": sources["embed_tokens.weight"]}
@@ -219,7 +236,9 @@ class _Plan:
             assert self.ids is not None
             yield self.ids.astype("<i8").tobytes()
             return
-        blocks = self.rows(slot) if slot.source else iter((rope_divisors(self.spec.rope, self.spec.head_dim),))
+        blocks = (
+            self.rows(slot) if slot.source else iter((rope_divisors(self.spec.rope, self.spec.head_dim),))
+        )
         for values in blocks:
             yield from encode(values, kind, self.errors[slot.name], slot.name, self.pool, self.n_workers)
 

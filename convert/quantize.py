@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Which type each tensor gets, and the encoding of float32 rows into it with the error it costs.
 
-The requested type goes to the layer's matrices and the embedding table. `fc` and the head have their own columns: `fc`
-feeds every later step and the head decides between near-equal logits, so below 6 bits they are stored better. The
-plain types (F32, F16, BF16, Q8_0) are the same everywhere, as llama.cpp's own converter writes them. A row that does not
-divide into the type's blocks falls back to Q8_0, then to F16.
+The requested type goes to the layer's matrices and the embedding table. `fc` and the head have their own
+columns: `fc` feeds every later step and the head decides between near-equal logits, so below 6 bits they
+are stored better. The plain types (F32, F16, BF16, Q8_0) are the same everywhere, as llama.cpp's own
+converter writes them. A row that does not divide into the type's blocks falls back to Q8_0, then to F16.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _plan(body: Q, fc: Q, head: Q) -> tuple[str, TypePlan]:
     return body.name, TypePlan(body, fc, head)
 
 
-# One row per type that needs no importance matrix (a test holds this against ggml's own list): body, fc, head.
+# One row per type that needs no importance matrix (a test asks ggml): body, fc, head.
 TYPES: dict[str, TypePlan] = dict(
     (
         *(_plan(kind, kind, kind) for kind in (Q.F32, Q.F16, Q.BF16, Q.Q8_0)),
@@ -47,7 +47,10 @@ TYPES: dict[str, TypePlan] = dict(
         _plan(Q.Q5_1, Q.Q8_0, Q.Q6_K),
         _plan(Q.Q5_0, Q.Q8_0, Q.Q6_K),
         _plan(Q.Q5_K, Q.Q6_K, Q.Q6_K),
-        *(_plan(kind, Q.Q6_K, Q.Q5_K) for kind in (Q.Q4_1, Q.Q4_0, Q.Q4_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4, Q.NVFP4)),
+        *(
+            _plan(kind, Q.Q6_K, Q.Q5_K)
+            for kind in (Q.Q4_1, Q.Q4_0, Q.Q4_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4, Q.NVFP4)
+        ),
         *(_plan(kind, Q.Q5_K, Q.Q4_K) for kind in (Q.Q3_K, Q.IQ3_S, Q.IQ3_XXS)),
         *(_plan(kind, Q.Q4_K, Q.Q4_K) for kind in (Q.Q2_K, Q.IQ2_S, Q.IQ1_M, Q.TQ2_0, Q.TQ1_0)),
     )
@@ -86,7 +89,11 @@ def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
             break
     if kind is wanted:
         return kind, ""
-    return kind, f"rows of {row} do not divide into {wanted.name} blocks of {GGML_QUANT_SIZES[wanted][0]}: {kind.name}"
+    return (
+        kind,
+        f"rows of {row} do not divide into {wanted.name} blocks of {GGML_QUANT_SIZES[wanted][0]}: "
+        f"{kind.name}",
+    )
 
 
 @dataclass

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Rotary embedding: from the keys of a draft config to the numbers ggml_rope_ext takes.
 
-Reads `rope_parameters` (transformers 5), `rope_scaling` and `rope_theta` (transformers 4). Nothing is inherited from the
-target. Scalings that change frequencies with the context length (dynamic, longrope) are refused.
+Reads `rope_parameters` (transformers 5), `rope_scaling` and `rope_theta` (transformers 4). Nothing is
+inherited from the target. Scalings that change frequencies with the context length (dynamic, longrope) are
+refused.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def parse_rope(config: Mapping[str, Any]) -> tuple[RopeSpec, str]:
         (number(b, "rope_theta") for b in (block, config) if b.get("rope_theta") is not None),
         10000.0,
     )
-    if number(config, "partial_rotary_factor", 1.0) != 1.0 or number(block, "partial_rotary_factor", 1.0) != 1.0:
+    if (
+        number(config, "partial_rotary_factor", 1.0) != 1.0
+        or number(block, "partial_rotary_factor", 1.0) != 1.0
+    ):
         raise UnsupportedError("partial_rotary_factor is not 1: heads rotated in part are not supported")
     kind = str(block.get("rope_type") or block.get("type") or "default")
     if kind in ("default", "none"):
@@ -41,11 +45,13 @@ def parse_rope(config: Mapping[str, Any]) -> tuple[RopeSpec, str]:
         return _llama3(theta, block, block_name), ""
     if kind == "yarn":
         return _yarn(theta, block, block_name), ""
-    raise UnsupportedError(f"{block_name}: rope type {kind!r} is not supported; expected default, linear, llama3 or yarn")
+    raise UnsupportedError(
+        f"{block_name}: rope type {kind!r} is not supported; expected default, linear, llama3 or yarn"
+    )
 
 
 def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
-    """`rope_freqs.weight` `[head_dim / 2]` for llama3 scaling, in float32 as llama.cpp's converter computes it."""
+    """`rope_freqs.weight` `[head_dim / 2]` of llama3 scaling, in float32 as llama.cpp's converter does."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     freqs = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
     wavelengths = np.float32(2 * math.pi) / freqs
@@ -79,27 +85,32 @@ def _mrope_note(block: Mapping[str, Any]) -> str:
 
 
 def _factor(block: Mapping[str, Any], where: str) -> float:
-    factor = number(block, "factor", None, where=where)
+    factor = number(block, "factor", None, where=f"config.json: {where}.")
     if factor is None or factor <= 0:
         raise ConfigError(f"{where}.factor: expected a positive number, found {factor}")
     return factor
 
 
 def _llama3(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
-    low = number(block, "low_freq_factor", 1.0, where=where)
-    high = number(block, "high_freq_factor", 4.0, where=where)
-    context = number(block, "original_max_position_embeddings", 8192, where=where)
+    low = number(block, "low_freq_factor", 1.0, where=f"config.json: {where}.")
+    high = number(block, "high_freq_factor", 4.0, where=f"config.json: {where}.")
+    context = number(block, "original_max_position_embeddings", 8192, where=f"config.json: {where}.")
     if not (0 < low < high and context > 0):
         raise ConfigError(f"{where}: expected 0 < low_freq_factor < high_freq_factor, found {low} and {high}")
     factor = _factor(block, where)
     return RopeSpec(
-        theta, "llama3", factor=factor, original_context=int(context), low_freq_factor=low, high_freq_factor=high
+        theta,
+        "llama3",
+        factor=factor,
+        original_context=int(context),
+        low_freq_factor=low,
+        high_freq_factor=high,
     )
 
 
 def _yarn(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
     factor = _factor(block, where)
-    context = number(block, "original_max_position_embeddings", None, where=where)
+    context = number(block, "original_max_position_embeddings", None, where=f"config.json: {where}.")
     if context is None or context < 1:
         raise ConfigError(f"{where}.original_max_position_embeddings: yarn needs it, found {context}")
     if block.get("truncate") is False:
@@ -112,25 +123,28 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
         factor=factor,
         original_context=int(context),
         attn_factor=1.0 if math.isclose(attn_factor, 1.0, rel_tol=1e-6) else attn_factor,
-        ext_factor=number(block, "extrapolation_factor", None, where=where),
-        beta_fast=number(block, "beta_fast", None, where=where),
-        beta_slow=number(block, "beta_slow", None, where=where),
+        ext_factor=number(block, "extrapolation_factor", None, where=f"config.json: {where}."),
+        beta_fast=number(block, "beta_fast", None, where=f"config.json: {where}."),
+        beta_slow=number(block, "beta_slow", None, where=f"config.json: {where}."),
     )
 
 
 def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
     """What the checkpoint wants cos and sin multiplied by (huggingface/transformers: modeling_rope_utils.py).
 
-    attention_factor is that number; mscale and mscale_all_dim give a ratio; vLLM's attn_factor multiplies the default.
+    attention_factor is it; mscale and mscale_all_dim give a ratio; vLLM's attn_factor multiplies the default.
     """
 
     def mscale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
-    absolute = number(block, "attention_factor", None, where=where)
+    absolute = number(block, "attention_factor", None, where=f"config.json: {where}.")
     if absolute is not None:
         return absolute
-    numerator, denominator = number(block, "mscale", 0.0, where=where), number(block, "mscale_all_dim", 0.0, where=where)
+    numerator, denominator = (
+        number(block, "mscale", 0.0, where=f"config.json: {where}."),
+        number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}."),
+    )
     if numerator and denominator:
         return mscale(numerator) / mscale(denominator)
-    return mscale(1.0) * number(block, "attn_factor", 1.0, where=where)
+    return mscale(1.0) * number(block, "attn_factor", 1.0, where=f"config.json: {where}.")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Index of a .safetensors file: name, shape, dtype and place of every tensor.
 
-The header is validated by the safetensors library (sizes, overlaps, dtypes), then read once more for the byte offsets,
-which the library does not hand out. Tensor data is not touched: the library's numpy reader knows no bfloat16.
+The header is validated by the safetensors library (sizes, overlaps, dtypes), then read once more for the
+byte offsets, which the library does not hand out. Tensor data is not touched: the library's numpy reader
+knows no bfloat16.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ __all__ = ["read_index"]
 
 
 def read_index(path: Path) -> dict[str, TensorSource]:
-    """All tensors of the file by name. Raises CheckpointError on a malformed file or a dtype we cannot read."""
+    """All tensors of the file by name.
+
+    Raises CheckpointError on a malformed file or a dtype we cannot read.
+    """
     try:
         with safe_open(path, framework="numpy"):
             pass
@@ -33,10 +37,13 @@ def read_index(path: Path) -> dict[str, TensorSource]:
         dtype = str(entry["dtype"])
         if dtype not in DTYPE_BYTES:
             raise CheckpointError(
-                f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(DTYPE_BYTES)}. Quantised "
+                f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(DTYPE_BYTES)}. "
+                "Quantised "
                 "drafter checkpoints are not supported, use the original bf16/fp16/fp32 one"
             )
-        sources[name] = TensorSource(name, tuple(entry["shape"]), dtype, path, data_start + entry["data_offsets"][0])
+        sources[name] = TensorSource(
+            name, tuple(entry["shape"]), dtype, path, data_start + entry["data_offsets"][0]
+        )
     return sources
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What a drafter is: sizes, switches, rope, aux layers, vocabularies. A frozen value between reading and writing.
+"""What a drafter is: sizes, switches, rope, aux layers, vocabularies. A frozen value between reading and
+writing.
 
-`DraftSpec` says nothing about files. `architecture` decides between `eagle3` (llama.cpp runs it right) and `eagle31`.
+`DraftSpec` says nothing about files. `architecture` decides between `eagle3` (llama.cpp runs it right) and
+`eagle31`.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ __all__ = ["DraftSpec", "RopeSpec"]
 class RopeSpec:
     """Rotary embedding, already in the terms of ggml_rope_ext.
 
-    scaling: none, linear, yarn or llama3. attn_factor: such that ggml's product attn_factor * (1 + 0.1 ln factor) is
-    the multiplier of cos and sin the checkpoint asks for. The llama3 numbers become `rope_freqs.weight`.
+    scaling: none, linear, yarn or llama3 (which becomes `rope_freqs.weight`). attn_factor: ggml multiplies
+    cos and sin by attn_factor * (1 + 0.1 ln factor); that product is what the checkpoint asks for.
     """
 
     theta: float
@@ -73,7 +75,10 @@ class DraftSpec:
 
     @property
     def rope_type(self) -> str:
-        """`norm` or `neox`. Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox."""
+        """`norm` or `neox`.
+
+        Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox.
+        """
         return "neox" if self.qk_norm else "norm"
 
     @property
@@ -88,7 +93,7 @@ class DraftSpec:
             "biases": self.has_bias,
             "sliding window": any(self.sliding_layers),
             "logit_scale": self.logit_scale != 1.0,
-            f"aux layer {self.target_block_count} on a target that hands out the post-norm state": not self.stock_boundary_ok,
+            f"aux layer {self.target_block_count}, not R_n on this target": not self.stock_boundary_ok,
         }
         return tuple(reason for reason, holds in reasons.items() if holds)
 

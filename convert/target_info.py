@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What the converter needs to know of a target: width, number of blocks, vocabulary, tokenizer. Never its weights.
+"""What the converter needs to know of a target: width, number of blocks, vocabulary, tokenizer. Never its
+weights.
 
-A target is a GGUF (its tokenizer is copied byte for byte) or a Hugging Face directory or hub id (the tokenizer is built
-from tokenizer.json where llama.cpp knows its pre-tokenizer).
+A target is a GGUF (its tokenizer is copied byte for byte) or a Hugging Face directory or hub id (the
+tokenizer is built from tokenizer.json where llama.cpp knows its pre-tokenizer).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .hub import fetch_target, is_hub_id
 
 __all__ = ["TargetInfo", "open_target"]
 
-# Targets whose feature n in llama.cpp is R_n; the others hand out the state after the final norm or none at all.
+# Targets whose feature n in llama.cpp is R_n; others hand out the state after the final norm, or none.
 _STOCK_LAST_BOUNDARY = frozenset({"gpt-oss", "gpt_oss"})
 
 
@@ -50,7 +51,9 @@ def open_target(target: str | Path) -> TargetInfo:
         return _from_directory(path, path.resolve().name)
     if is_hub_id(str(target)):
         return _from_directory(fetch_target(str(target)), str(target))
-    raise SourceError(f"{target}: expected the target as a GGUF file, a Hugging Face directory or a hub id owner/name")
+    raise SourceError(
+        f"{target}: expected the target as a GGUF file, a Hugging Face directory or a hub id owner/name"
+    )
 
 
 def _from_gguf(file: GgufFile) -> TargetInfo:
@@ -66,7 +69,8 @@ def _from_gguf(file: GgufFile) -> TargetInfo:
             raise TargetError(f"{file.path}: key {arch}.{key}: expected a positive integer, found {value}")
     # Extra prediction layers are counted as blocks but never run as part of the target.
     blocks = (sizes["block_count"] or 0) - (file.integer(f"{arch}.nextn_predict_layers") or 0)
-    tokenizer = tuple(field for name, field in file.fields.items() if name.startswith("tokenizer."))
+    # An empty array cannot be written by the gguf package and means the same as none.
+    tokenizer = tuple(f for f in file.fields.values() if f.name.startswith("tokenizer.") and f.value != [])
     name = file.text("general.name", file.path.stem)
     return TargetInfo(
         name, file.path, arch, sizes["embedding_length"] or 0, blocks, len(tokens), tokenizer, (file.path,)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """A tensor that still lies in its checkpoint file.
 
-`TensorSource` is a name, a shape, a dtype and a place (file, byte offset); data is read when asked for, a range of
-rows at a time, with plain reads. Memory maps are avoided on purpose: their pages count as resident memory, and a
-conversion has to stay small next to an 8B model. Floats come back as float32, integers and bools as stored.
+`TensorSource` is a name, a shape, a dtype and a place (file, byte offset); data is read when asked for, a
+range of rows at a time, with plain reads. Memory maps are avoided on purpose: their pages count as resident
+memory, and a conversion has to stay small next to an 8B model. Floats come back as float32, integers and
+bools as stored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .errors import CheckpointError
 
 __all__ = ["DTYPE_BYTES", "FLOAT_DTYPES", "TensorSource"]
 
-# safetensors' dtype names, also used for tensors of .bin files. BF16 has no numpy dtype: it is read as uint16.
+# safetensors' dtype names, also used for .bin files. BF16 has no numpy dtype: it is read as uint16.
 _NUMPY: dict[str, str] = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
     "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<u1",
@@ -33,7 +34,7 @@ FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 class TensorSource:
     """One tensor in a checkpoint file, row-major and contiguous.
 
-    shape: slowest axis first, as in PyTorch. dtype: a key of DTYPE_BYTES. offset: bytes from the start of the file.
+    shape: slowest axis first, as in PyTorch. dtype: a key of DTYPE_BYTES. offset: bytes into the file.
     """
 
     name: str

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Index of a PyTorch .bin file (zip format, torch >= 1.6) without torch.
 
-The file is a zip of `<prefix>/data.pkl` (the state dict with tensors as storage references) and one stored entry per
-storage. The pickle is loaded by an unpickler that knows only what a state dict of plain tensors needs and refuses every
-other global, so a hostile file cannot run code. Storages stay in the file; tensors become `TensorSource`s.
-Source of the format: pytorch/pytorch: torch/serialization.py.
+The file is a zip of `<prefix>/data.pkl` (the state dict with tensors as storage references) and one stored
+entry per storage. The pickle is loaded by an unpickler that knows only what a state dict of plain tensors
+needs and refuses every other global, so a hostile file cannot run code. Storages stay in the file; tensors
+become `TensorSource`s. Source of the format: pytorch/pytorch: torch/serialization.py.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MAX_PICKLE_BYTES = 64 << 20  # a state dict's pickle is a few hundred bytes per
 
 _STORAGE_DTYPES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
-    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8", "ByteStorage": "U8",
-    "BoolStorage": "BOOL",
+    "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",
+    "ByteStorage": "U8", "BoolStorage": "BOOL",
 }  # fmt: skip
 
 
@@ -62,7 +62,8 @@ def read_index(path: Path) -> dict[str, TensorSource]:
             magic = file.read(4)
         if magic != b"PK\x03\x04":
             raise CheckpointError(
-                f"{path}: expected a zip-format PyTorch file, found other content (a legacy .bin from before torch 1.6, "
+                f"{path}: expected a zip-format PyTorch file, found other content (a legacy .bin from "
+                "before torch 1.6, "
                 "or a Git LFS pointer?); load it with torch and save it again as .safetensors"
             )
         with zipfile.ZipFile(path) as archive:
@@ -78,9 +79,13 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
         raise CheckpointError(f"{path}: expected one data.pkl in the archive, found {len(pickles)}")
     prefix = pickles[0].removesuffix("data.pkl")
     if prefix + "byteorder" in entries and archive.read(prefix + "byteorder").strip() != b"little":
-        raise CheckpointError(f"{path}: big-endian PyTorch files are not supported; save it again as .safetensors")
+        raise CheckpointError(
+            f"{path}: big-endian PyTorch files are not supported; save it again as .safetensors"
+        )
     if entries[pickles[0]].file_size > _MAX_PICKLE_BYTES:
-        raise CheckpointError(f"{path}: data.pkl is {entries[pickles[0]].file_size} bytes; that is no state dict")
+        raise CheckpointError(
+            f"{path}: data.pkl is {entries[pickles[0]].file_size} bytes; that is no state dict"
+        )
     tensors = _load_state_dict(path, archive.read(pickles[0]))
     file_size = path.stat().st_size
     with path.open("rb") as file:
@@ -96,7 +101,9 @@ def _load_state_dict(path: Path, data: bytes) -> dict[str, _Tensor]:
         raise CheckpointError(f"{path}: data.pkl cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: expected a state dict, found {type(state).__name__}")
-    bad = [str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, _Tensor))]
+    bad = [
+        str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, _Tensor))
+    ]
     if bad:
         raise CheckpointError(
             f"{path}: expected a flat state dict of tensors, but these entries are something else: "
@@ -123,7 +130,12 @@ class _Unpickler(pickle.Unpickler):
         )
 
     def persistent_load(self, pid: Any) -> _Storage:
-        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], _StorageType)):
+        if not (
+            isinstance(pid, tuple)
+            and len(pid) == 5
+            and pid[0] == "storage"
+            and isinstance(pid[1], _StorageType)
+        ):
             raise CheckpointError("data.pkl holds a persistent id that is not a tensor storage")
         _, kind, key, _, n_elements = pid
         if not (isinstance(key, str) and isinstance(n_elements, int) and n_elements >= 0):
@@ -138,7 +150,8 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
     expected = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     if any(s != e for s, e, n in zip(stride, expected, shape, strict=True) if n > 1):
         raise CheckpointError(
-            f"data.pkl holds a tensor of shape {list(shape)} that is not contiguous (strides {list(stride)}); "
+            f"data.pkl holds a tensor of shape {list(shape)} that is not contiguous (strides "
+            f"{list(stride)}); "
             "save it again with .contiguous()"
         )
     if offset + math.prod(shape) > storage.n_elements:
@@ -151,9 +164,15 @@ def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
 
 
 def _locate(
-    path: Path, file: Any, file_size: int, entries: dict[str, zipfile.ZipInfo], prefix: str, name: str, tensor: _Tensor
+    path: Path,
+    file: Any,
+    file_size: int,
+    entries: dict[str, zipfile.ZipInfo],
+    prefix: str,
+    name: str,
+    tensor: _Tensor,
 ) -> TensorSource:
-    """Turn a storage reference into a byte offset in the file: the entry is stored, so its bytes are the data."""
+    """Turn a storage reference into a byte offset: the entry is stored, so its bytes are the data."""
     entry_name = f"{prefix}data/{tensor.storage.key}"
     info = entries.get(entry_name)
     if info is None:
@@ -161,10 +180,11 @@ def _locate(
     n_bytes = DTYPE_BYTES[tensor.storage.dtype]
     if info.compress_type != zipfile.ZIP_STORED or info.file_size < tensor.storage.n_elements * n_bytes:
         raise CheckpointError(
-            f"{path}: storage of tensor {name}: expected {tensor.storage.n_elements * n_bytes} stored bytes, found "
+            f"{path}: storage of tensor {name}: expected {tensor.storage.n_elements * n_bytes} stored "
+            "bytes, found "
             f"{info.file_size} ({'stored' if info.compress_type == zipfile.ZIP_STORED else 'compressed'})"
         )
-    # The local header repeats the name and has its own extra field (torch pads there), so only it knows its length.
+    # The local header has an extra field of its own (torch pads there), so only it knows its length.
     file.seek(info.header_offset + 26)
     name_len, extra_len = struct.unpack("<HH", file.read(4))
     start = info.header_offset + 30 + name_len + extra_len

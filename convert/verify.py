@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads the written file back and compares it with what was meant: keys, tensors, and the bytes of every tensor."""
+"""Reads the written file back and compares it with what was meant: keys, tensors, every tensor's bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _CHUNK = 16 << 20
 
 
 def verify_file(
-    path: Path, architecture: str, fields: Mapping[str, Field], tensors: Iterable[PlannedTensor], crcs: Mapping[str, int]
+    path: Path,
+    architecture: str,
+    fields: Mapping[str, Field],
+    tensors: Iterable[PlannedTensor],
+    crcs: Mapping[str, int],
 ) -> None:
     """Raise VerifyError on the first difference between the file and the plan."""
     try:
@@ -32,7 +36,10 @@ def verify_file(
     _same("keys", set(expected), set(file.fields))
     for name, field in expected.items():
         found = file.fields[name]
-        if (found.type, found.sub_type) != (field.type, field.sub_type if field.type is GGUFValueType.ARRAY else None):
+        if (found.type, found.sub_type) != (
+            field.type,
+            field.sub_type if field.type is GGUFValueType.ARRAY else None,
+        ):
             raise VerifyError(f"key {name}: expected {field.type.name}, read back {found.type.name}")
         if not _equal(field.value, found.value):
             raise VerifyError(f"key {name}: the value read back differs from the one written")
@@ -44,7 +51,9 @@ def verify_file(
             if (found_tensor.shape, found_tensor.type) != (tensor.shape, int(tensor.type)):
                 raise VerifyError(f"tensor {name}: shape or type read back differs from the one written")
             if _crc(data, found_tensor) != crcs[name]:
-                raise VerifyError(f"tensor {name}: the data read back differs from the data written; failing disk?")
+                raise VerifyError(
+                    f"tensor {name}: the data read back differs from the data written; failing disk?"
+                )
 
 
 def _architecture(name: str) -> Field:
@@ -53,7 +62,9 @@ def _architecture(name: str) -> Field:
 
 def _same(what: str, expected: set[str], found: set[str]) -> None:
     if expected != found:
-        raise VerifyError(f"{what} read back differ from those written: {', '.join(sorted(expected ^ found)[:8])}")
+        raise VerifyError(
+            f"{what} read back differ from those written: {', '.join(sorted(expected ^ found)[:8])}"
+        )
 
 
 def _equal(written: Any, read: Any) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """d2t and t2d: which target token each draft id stands for.
 
-Checkpoints store offsets (`target id = i + d2t[i]`) and a membership mask `t2d`; a GGUF stores absolute ids (I64).
-This module is the only place that knows both. Every map must be strictly increasing inside the target vocabulary; a map
-that can be read two ways is refused.
+Checkpoints store offsets (`target id = i + d2t[i]`) and a membership mask `t2d`; a GGUF stores absolute ids
+(I64). This module is the only place that knows both. Every map must be strictly increasing inside the
+target vocabulary; a map that can be read two ways is refused.
 """
 
 from __future__ import annotations
@@ -38,12 +38,16 @@ def absolute_ids(
 
 def _members(t2d: npt.NDArray[Any], n_draft: int, n_target: int) -> IntArray:
     if t2d.shape != (n_target,):
-        raise VocabMapError(f"t2d: expected shape [{n_target}], the target vocabulary, found {list(t2d.shape)}")
+        raise VocabMapError(
+            f"t2d: expected shape [{n_target}], the target vocabulary, found {list(t2d.shape)}"
+        )
     if t2d.dtype.kind not in "biu" or not np.isin(t2d, (0, 1)).all():
         raise VocabMapError(f"t2d: expected a 0/1 mask, found values of {t2d.dtype} outside 0 and 1")
     members = np.flatnonzero(t2d).astype(np.int64)
     if members.size != n_draft:
-        raise VocabMapError(f"t2d: expected {n_draft} marked tokens, the draft vocabulary, found {members.size}")
+        raise VocabMapError(
+            f"t2d: expected {n_draft} marked tokens, the draft vocabulary, found {members.size}"
+        )
     return members
 
 
@@ -60,13 +64,16 @@ def _from_mask(members: IntArray | None, n_draft: int, n_target: int) -> tuple[I
         return None, ""
     if members is None:
         raise VocabMapError(
-            f"the draft vocabulary has {n_draft} of {n_target} tokens, but the checkpoint has neither d2t nor t2d; "
+            f"the draft vocabulary has {n_draft} of {n_target} tokens, but the checkpoint has neither d2t "
+            "nor t2d; "
             "without the map no draft id has a meaning"
         )
     return members, "d2t is absent; the map was rebuilt from t2d"
 
 
-def _from_table(table: IntArray, members: IntArray | None, n_draft: int, n_target: int) -> tuple[IntArray, str]:
+def _from_table(
+    table: IntArray, members: IntArray | None, n_draft: int, n_target: int
+) -> tuple[IntArray, str]:
     offsets = table + np.arange(n_draft, dtype=np.int64)
     readings = {"offsets": offsets, "absolute ids": table}
     valid = {name: ids for name, ids in readings.items() if _is_map(ids, n_target)}
@@ -84,7 +91,8 @@ def _from_table(table: IntArray, members: IntArray | None, n_draft: int, n_targe
         )
     if n_draft < n_target and members is None and not table.any():
         raise VocabMapError(
-            f"d2t: all zero, which maps draft id i to target id i although only {n_draft} of {n_target} tokens are "
+            f"d2t: all zero, which maps draft id i to target id i although only {n_draft} of {n_target} "
+            "tokens are "
             "in the draft vocabulary; the training run never set its vocabulary map"
         )
     if "offsets" in valid:
@@ -100,10 +108,13 @@ def _why_invalid(ids: IntArray, n_target: int) -> str:
     outside = np.flatnonzero((ids < 0) | (ids >= n_target))
     if outside.size:
         i = int(outside[0])
-        return f"d2t: draft id {i} maps to target id {int(ids[i])}, outside the target vocabulary of {n_target}"
+        return (
+            f"d2t: draft id {i} maps to target id {int(ids[i])}, outside the target vocabulary of {n_target}"
+        )
     i = int(np.flatnonzero(np.diff(ids) <= 0)[0])
     return (
-        f"d2t: expected strictly increasing target ids i + d2t[i], found {int(ids[i])} then {int(ids[i + 1])} at "
+        f"d2t: expected strictly increasing target ids i + d2t[i], found {int(ids[i])} then "
+        f"{int(ids[i + 1])} at "
         f"draft ids {i} and {i + 1}"
     )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Writes a GGUF in one pass: keys, tensor list, then tensor data chunk by chunk, into an open temporary file.
 
-`replace_file` gives that file a temporary name beside the destination and renames it only when everything (data,
-verification, fsync) is done, so a conversion that fails or is killed leaves the old file as it was.
+`replace_file` gives that file a temporary name beside the destination and renames it only when everything
+(data, verification, fsync) is done, so a conversion that fails or is killed leaves the old file as it was.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ __all__ = ["PlannedTensor", "replace_file", "write_gguf"]
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor to write. shape: slowest axis first. chunks: its encoded bytes in order, produced when asked for."""
+    """A tensor to write.
+
+    shape: slowest axis first. chunks: its encoded bytes in order, produced when asked for.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -37,7 +40,7 @@ class PlannedTensor:
     @property
     def n_bytes(self) -> int:
         block, block_bytes = GGML_QUANT_SIZES[self.type]
-        return math.prod(self.shape) // block * block_bytes
+        return math.prod(self.shape) // int(block) * int(block_bytes)
 
 
 def write_gguf(
@@ -47,7 +50,10 @@ def write_gguf(
     tensors: Iterable[PlannedTensor],
     progress: Callable[[str, int], None],
 ) -> dict[str, int]:
-    """Write the file; returns the CRC-32 of each tensor's bytes by name. progress: tensor name and bytes just written."""
+    """Write the file; returns the CRC-32 of each tensor's bytes by name.
+
+    progress: tensor name and bytes just written.
+    """
     planned = list(tensors)
     writer = GGUFWriter(path, architecture)
     for field in fields.values():
@@ -95,9 +101,9 @@ def replace_file(out: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, _mode(out))
+        temporary.chmod(_mode(out))
         _sync(temporary)
-        os.replace(temporary, out)
+        temporary.replace(out)
         _sync(out.parent)
     except OSError as error:
         raise WriteError(f"{out}: cannot be written: {error.strerror or error}") from error

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The registry: which dialect a checkpoint is in.
 
-Order matters: the more telling mark first. Tensors and nested configs tell more than `architectures`, which several
-exporters leave at a template value.
+Order matters: the more telling mark first. Tensors and nested configs tell more than `architectures`, which
+several exporters leave at a template value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def recognise(seen: Seen) -> Dialect:
         if seen.has("layers.0."):
             raise UnsupportedError(
                 "EAGLE-3 tensors under layers.0.* but no known exporter's marks in config.json (no "
-                "transformer_layer_config, no eagle_config, architecture not Eagle3LlamaForCausalLM); set architectures "
+                "transformer_layer_config, no eagle_config, architecture not Eagle3LlamaForCausalLM); set "
+                "architectures "
                 'to ["Eagle3LlamaForCausalLM"] if vLLM runs this drafter'
             )
     tried = ", ".join(dialect.title for dialect in DIALECTS)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""NVIDIA NeMo Automodel: the whole body behind `model.` (`model.layers.0.*`, `model.fc.weight`); biases possible."""
+"""NVIDIA NeMo Automodel: the whole body behind `model.` (`model.layers.0.*`, `model.fc.weight`); biases
+possible."""
 
 from __future__ import annotations
 

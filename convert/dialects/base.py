@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What a dialect is: one layout in which a trainer or exporter writes EAGLE-3 drafters.
 
-A dialect recognises a checkpoint, flattens its config and knows how its project counts layers. Everything else (shapes,
-switches, checks) is common, because all dialects hold the same drafter once names are canonical: `layers.{i}.*`,
-`fc.weight`, `norm.weight` and so on, as listed in `keys.TENSORS`.
+A dialect recognises a checkpoint, flattens its config and knows how its project counts layers. Everything
+else (shapes, switches, checks) is common, because all dialects hold the same drafter once names are
+canonical: `layers.{i}.*`, `fc.weight`, `norm.weight` and so on, as listed in `keys.TENSORS`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, everything at the top level of the config.
 
-Its own trainer writes no layer ids (so the default applies); ids found at the top level were added by someone else and
-may mean either convention.
+Its own trainer writes no layer ids (so the default applies); ids found at the top level were added by
+someone else and may mean either convention.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ class EagleRepo(Dialect):
         return seen.has("midlayer.")
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
-        # The reference code builds scaled rope with base 10000 whatever the config says; serving engines do not.
+        # The reference code builds scaled rope with base 10000 whatever the config says; engines do not.
         scaling = seen.config.get("rope_scaling")
         kind = scaling.get("type", scaling.get("rope_type")) if isinstance(scaling, dict) else None
         if kind == "linear" and number(seen.config, "rope_theta", 10000.0) != 10000.0:
             raise ConfigError(
-                "config.json: rope_theta together with linear rope_scaling: SafeAILab/EAGLE trains with theta 10000 "
-                "in this case, serving engines use rope_theta; set rope_theta to the one the drafter was trained with, "
+                "config.json: rope_theta together with linear rope_scaling: SafeAILab/EAGLE trains with "
+                "theta 10000 "
+                "in this case, serving engines use rope_theta; set rope_theta to the one the drafter was "
+                "trained with, "
                 "and architectures to Eagle3LlamaForCausalLM if that is not 10000"
             )
         return dict(seen.config)

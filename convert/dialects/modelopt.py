@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """NVIDIA Model Optimizer, Hugging Face export: `layers.{i}.*` with a rich `eagle_config`.
 
-Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors are the same. Ids in
-`eagle_config` count the block whose output was hooked.
+Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors are the
+same. Ids in `eagle_config` count the block whose output was hooked.
 """
 
 from __future__ import annotations

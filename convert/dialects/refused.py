@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Checkpoints that are recognised and not convertible, each with its reason.
 
-Better a refusal by name than a list of unknown tensors. Also the values of ModelOpt's `eagle_config` that change the
-arithmetic: only the ones that mean EAGLE-3 pass.
+Better a refusal by name than a list of unknown tensors. Also the values of ModelOpt's `eagle_config` that
+change the arithmetic: only the ones that mean EAGLE-3 pass.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from .base import Seen
 __all__ = ["refuse"]
 
 KNOWN_ARCHITECTURES = frozenset(
-    {"", "LlamaForCausalLM", "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel"}
+    {
+        "",
+        "LlamaForCausalLM",
+        "LlamaForCausalLMEagle3",
+        "Eagle3LlamaForCausalLM",
+        "Eagle3Speculator",
+        "Eagle3DraftModel",
+    }
 )
 
 # The only values under which the arithmetic is EAGLE-3's. null means "not set" in ModelOpt's export.
@@ -28,7 +35,11 @@ _EAGLE_CONFIG_VALUES: dict[str, Any] = {
     "next_layer_regular": True,
     "parallel_draft_step": 1,
 }
-_EAGLE_CONFIG_OTHER = {"eagle_aux_hidden_state_layer_ids", "norm_before_fc", "parallel_draft_heads_num_layers"}
+_EAGLE_CONFIG_OTHER = {
+    "eagle_aux_hidden_state_layer_ids",
+    "norm_before_fc",
+    "parallel_draft_heads_num_layers",
+}
 
 
 def refuse(seen: Seen) -> None:
@@ -45,7 +56,7 @@ def _parallel(seen: Seen) -> str:
     hit = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle"} or seen.has("mask_hidden")
     if not hit and not any(seen.config.get(key) not in (None, False) for key in flags):
         return ""
-    return "P-EAGLE checkpoint (parallel drafting from a mask feature): not supported, it drafts by another algorithm"
+    return "P-EAGLE checkpoint: not supported, it drafts all tokens at once from a mask feature"
 
 
 def _mla(seen: Seen) -> str:
@@ -57,12 +68,13 @@ def _mla(seen: Seen) -> str:
 
 def _megatron(seen: Seen) -> str:
     if seen.architecture == "LlamaForCausalLMEagle":
-        return "Model Optimizer Megatron export of an EAGLE-1 style drafter (LlamaForCausalLMEagle): not supported"
+        return "Megatron export of an EAGLE-1 style drafter (LlamaForCausalLMEagle): not supported"
     deep = any(re.match(r"(model\.)?midlayer\.\d+\.", name) for name in seen.shapes)
     if not deep and seen.architecture != "LlamaForCausalLMEagle3Deep":
         return ""
     return (
-        "Model Optimizer Megatron export with several layers (midlayer.{i}.*): not supported, its later layers are "
+        "Model Optimizer Megatron export with several layers (midlayer.{i}.*): not supported, its later "
+        "layers are "
         "not the decoder layers other engines run; export through Model Optimizer's Hugging Face path"
     )
 
@@ -73,8 +85,19 @@ def _mixture(seen: Seen) -> str:
 
 
 def _quantised(seen: Seen) -> str:
-    hit = next((n for n in seen.shapes if re.search(r"(weight_scale(_\d|_inv)?|input_scale|qweight|weight_packed)$", n)), "")
-    return f"quantised checkpoint (tensor {hit}): not supported, convert the original bf16 or fp16 one" if hit else ""
+    hit = next(
+        (
+            n
+            for n in seen.shapes
+            if re.search(r"(weight_scale(_\d|_inv)?|input_scale|qweight|weight_packed)$", n)
+        ),
+        "",
+    )
+    return (
+        f"quantised checkpoint (tensor {hit}): not supported, convert the original bf16 or fp16 one"
+        if hit
+        else ""
+    )
 
 
 def _eagle_1(seen: Seen) -> str:
@@ -84,7 +107,8 @@ def _eagle_1(seen: Seen) -> str:
     if fc[1] != 2 * fc[0] or q[1] != fc[0]:
         return ""
     return (
-        "EAGLE-1/2 checkpoint (fc takes [embedding ; feature] and attention takes the hidden size): not supported, "
+        "EAGLE-1/2 checkpoint (fc takes [embedding ; feature] and attention takes the hidden size): not "
+        "supported, "
         "only EAGLE-3 and 3.1 drafters are"
     )
 
@@ -94,7 +118,8 @@ def _architecture(seen: Seen) -> str:
         return ""
     return (
         f"architecture {seen.architecture!r}: expected one of "
-        f"{', '.join(sorted(KNOWN_ARCHITECTURES - {''}))}; drafters of other architectures run other arithmetic"
+        f"{', '.join(sorted(KNOWN_ARCHITECTURES - {''}))}; drafters of other architectures run other "
+        "arithmetic"
     )
 
 
@@ -103,7 +128,8 @@ def _eagle_config(seen: Seen) -> str:
         if value is None or key in _EAGLE_CONFIG_OTHER:
             continue
         if key not in _EAGLE_CONFIG_VALUES:
-            return f"config.json: eagle_config.{key}: unknown key; it may change the arithmetic, so it is not dropped"
+            return f"config.json: eagle_config.{key}: unknown key; it may change the arithmetic"
         if value != _EAGLE_CONFIG_VALUES[key]:
-            return f"config.json: eagle_config.{key}: expected {_EAGLE_CONFIG_VALUES[key]}, found {value!r}: not EAGLE-3"
+            expected = _EAGLE_CONFIG_VALUES[key]
+            return f"config.json: eagle_config.{key}: expected {expected}, found {value!r}: not EAGLE-3"
     return ""

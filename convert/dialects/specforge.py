@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""sgl-project/SpecForge: `midlayer.*`, ids (if any) in `eagle_config`, counted after the block; no embeddings saved.
+"""sgl-project/SpecForge: `midlayer.*`, ids (if any) in `eagle_config`, counted after the block; no embeddings
+saved.
 
-Its `norm_output` changed meaning (SpecForge#879, 2026-09-15) and no field of a checkpoint tells the two apart, so the
-key is taken at its present meaning and the user is told about `--feed pre`.
+Its `norm_output` changed meaning (SpecForge#879, 2026-09-15) and no field of a checkpoint tells the two
+apart, so the key is taken at its present meaning and the user is told about `--feed pre`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class SpecForge(Dialect):
         if seen.config.get("norm_output") is not True:
             return ()
         return (
-            "norm_output: true is read as the EAGLE 3.1 post-norm feed. SpecForge checkpoints trained between "
-            "2026-07-19 and 2026-09-15 may mean the pre-norm feed; if acceptance drops from draft position 2 on, "
+            "norm_output: true is read as the EAGLE 3.1 post-norm feed. SpecForge checkpoints trained "
+            "between "
+            "2026-07-19 and 2026-09-15 may mean the pre-norm feed; if acceptance drops from draft position "
+            "2 on, "
             "convert again with --feed pre",
         )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""vllm-project/speculators: the layer's config nested in `transformer_layer_config`, `layers.{i}.*`, boundary ids.
+"""vllm-project/speculators: the layer's config nested in `transformer_layer_config`, `layers.{i}.*`, boundary
+ids.
 
-Flattened as vLLM does it (vllm-project/vllm: transformers_utils/configs/speculators/algos.py): the nested config is the
-base, the top level goes over it.
+Flattened as vLLM does it (vllm-project/vllm: transformers_utils/configs/speculators/algos.py): the nested
+config is the base, the top level goes over it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ class Speculators(Dialect):
             )
         if seen.config.get("norm_before_residual") is None:
             raise ConfigError(
-                "config.json: norm_before_residual: expected true or false, found nothing; vLLM would read true, the "
-                "speculators class false. Add the value the drafter was trained with (the training CLI's default "
+                "config.json: norm_before_residual: expected true or false, found nothing; vLLM would read "
+                "true, the "
+                "speculators class false. Add the value the drafter was trained with (the training CLI's "
+                "default "
                 "is true)"
             )
         return {**nested, **{key: value for key, value in seen.config.items() if value is not None}}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Checkpoints written for vLLM's own class (`Eagle3LlamaForCausalLM`), among them AngelSlim's.
 
-`midlayer.*` or `layers.0.*`, optionally behind `model.`. The class says nothing about who trained it, so explicit ids
-stay ambiguous unless they explain themselves.
+`midlayer.*` or `layers.0.*`, optionally behind `model.`. The class says nothing about who trained it, so
+explicit ids stay ambiguous unless they explain themselves.
 """
 
 from __future__ import annotations

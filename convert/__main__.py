@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: MIT
+"""`python -m convert SRC --target T` in a bare checkout: the same command, without the compiled extension.
+
+`python -m convert inspect FILE` inspects.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from .cli import convert, inspect
+from .errors import ConvertError
+
+
+def main() -> int:
+    """Run the command line; returns the exit code: 0 done, 1 failed, 2 wrong usage."""
+    args = sys.argv[1:]
+    command, args = (inspect, args[1:]) if args[:1] == ["inspect"] else (convert, args)
+    try:
+        command.main(args=args, prog_name="python -m convert", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        return error.exit_code
+    except ConvertError as error:
+        click.echo(f"error: {error}", err=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""The click commands `convert` and `inspect`; `eaglecpp`'s group attaches both, `python -m convert` runs the
+first.
+
+Results go to stdout, the progress bar and notes to stderr. ConvertError is left to the caller, which prints
+one line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .inspection import SWITCHES, inspect_file
+from .layer_ids import Convention
+from .pipeline import ConvertReport, Progress, convert_checkpoint
+from .quantize import TYPES
+
+__all__ = ["convert", "inspect"]
+
+
+class IdList(click.ParamType[tuple[int, ...]]):
+    """`2,16,29`."""
+
+    name = "ids"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"expected numbers separated by commas, such as 2,16,29, found {value!r}", param, ctx)
+
+
+@click.command("convert")
+@click.argument("src")
+@click.option(
+    "--target", required=True, metavar="T", help="The target: GGUF, Hugging Face directory or hub id."
+)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="Output file.  [default: <SRC's name>-<TYPE>.gguf]"
+)
+@click.option(
+    "--type",
+    "type_",
+    type=click.Choice(list(TYPES), case_sensitive=False),
+    default="Q8_0",
+    show_default=True,
+    metavar="TYPE",
+    help=f"Type of the matrices: {', '.join(TYPES)}.",
+)
+@click.option(
+    "--aux-layers", type=IdList(), metavar="IDS", help="Target layers of the features, such as 2,16,29."
+)
+@click.option(
+    "--layer-ids",
+    type=click.Choice(["boundary", "post"]),
+    help="How ids count: the block a feature enters (boundary) or leaves (post).",
+)
+@click.option(
+    "--feed",
+    type=click.Choice(["pre", "post"]),
+    help="State fed to the next draft step; overrides norm_output.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def convert(
+    src: str,
+    target: str,
+    out: Path | None,
+    type_: str,
+    aux_layers: tuple[int, ...] | None,
+    layer_ids: Convention | None,
+    feed: str | None,
+    as_json: bool,
+) -> None:
+    """EAGLE drafter checkpoint to GGUF. SRC: directory, weight file or hub id."""
+    with _progress_bar() as progress:
+        report = convert_checkpoint(
+            src, target, out, type_, aux_layers=aux_layers, layer_ids=layer_ids, feed=feed, progress=progress
+        )
+    click.echo(json.dumps(_report_facts(report), indent=2) if as_json else _report_text(report))
+
+
+@click.command("inspect")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
+def inspect(file: Path, as_json: bool) -> None:
+    """Show what a GGUF file is and what it fits."""
+    facts = inspect_file(file)
+    click.echo(json.dumps(facts, indent=2) if as_json else _facts_text(facts))
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Any]:
+    """A bar on stderr while tensors are written; nothing when stderr is not a terminal."""
+    bar: Any = None
+
+    def update(progress: Progress) -> None:
+        nonlocal bar
+        if not sys.stderr.isatty() or not progress.total:
+            return
+        if bar is None:
+            bar = click.progressbar(
+                length=progress.total, file=sys.stderr, item_show_func=lambda item: item or ""
+            )
+            bar.__enter__()
+        bar.update(progress.done - bar.pos, progress.what)
+
+    try:
+        yield update
+    finally:
+        if bar is not None:
+            bar.__exit__(None, None, None)
+
+
+def _report_facts(report: ConvertReport) -> dict[str, Any]:
+    facts = asdict(report)
+    return {**facts, "out": str(report.out), "architecture": report.spec.architecture}
+
+
+def _report_text(report: ConvertReport) -> str:
+    spec = report.spec
+    switches = [name for name in SWITCHES if getattr(spec, name)]
+    layers = f"{spec.n_layers} layer{'s' if spec.n_layers > 1 else ''}"
+    rows = [
+        ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),
+        ("switches", ", ".join(switches) or "none (plain EAGLE-3)"),
+        ("features", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} blocks, "
+                     f"{spec.target_hidden_size} wide (ids: {spec.layer_ids_rule})"),
+        ("vocabulary", f"{spec.draft_vocab_size} of {spec.vocab_size} tokens"),
+        *(("note", note) for note in report.notes),
+    ]  # fmt: skip
+    table = [f"{'tensor':<28} {'type':<8} {'shape':<16} rel. RMS error"]
+    for tensor in report.tensors:
+        shape = "x".join(map(str, tensor.shape))
+        line = f"{tensor.name:<28} {tensor.type:<8} {shape:<16} {tensor.rel_rms_error:.2e}  {tensor.note}"
+        table.append(line.rstrip())
+    return "\n".join([*_aligned(rows), "", *table, "", f"wrote {report.out} ({_bytes(report.size)})"])
+
+
+def _facts_text(facts: dict[str, Any]) -> str:
+    rows: list[tuple[str, str]] = []
+    for key, value in facts.items():
+        if key == "types":
+            rows += [("type", f"{t}: {n['tensors']} tensors, {_bytes(n['bytes'])}") for t, n in value.items()]
+        elif isinstance(value, dict):
+            shown = ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None)
+            rows.append((key, shown))
+        elif value is not None:
+            rows.append((key, _bytes(value) if key == "size" else _plain(value)))
+    return "\n".join(_aligned(rows))
+
+
+def _aligned(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows) + 2
+    return [f"{name:<{width}}{value}" for name, value in rows]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
+
+
+def _bytes(n: int) -> str:
+    size, unit = float(n), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{n} B" if unit == "B" else f"{size:.1f} {unit}"

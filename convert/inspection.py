@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""`inspect_file`: what a GGUF is (drafter, target or other), its switches and sizes, and what it fits.
+
+Reads the head of the file only. The result is plain JSON-ready data; `cli.py` prints it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from .errors import GgufError
+from .gguf_file import GgufFile, read_gguf, type_name
+from .keys import EAGLE3, EAGLE31, KEYS
+
+__all__ = ["SWITCHES", "inspect_file"]
+
+SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+
+
+def inspect_file(path: str | Path) -> dict[str, Any]:
+    """Facts about a GGUF file, JSON-ready. Raises GgufError for anything that is not a sound GGUF.
+
+    Always: path, kind (`drafter`, `target`, `other`), architecture, name, size, n_tensors, n_parameters,
+    types (tensors and bytes by type), tokenizer. A drafter adds its sizes, switches, aux_layers, rope, source
+    and `fits`, a target its sizes and `fits`. Absent facts are null.
+    """
+    file = read_gguf(Path(path))
+    arch = file.architecture
+    kind = "drafter" if arch in (EAGLE3, EAGLE31) else "target" if _key(file, "block_count") else "other"
+    tokenizer = _tokenizer(file)
+    facts: dict[str, Any] = {
+        "path": str(path),
+        "kind": kind,
+        "architecture": arch,
+        "name": file.text("general.name", "") or None,
+        "license": file.text("general.license", "") or None,
+        "size": file.size,
+        "n_tensors": len(file.tensors),
+        "n_parameters": sum(tensor.n_elements for tensor in file.tensors.values()),
+        "types": _types(file),
+        "tokenizer": tokenizer,
+    }
+    details = {"drafter": _drafter, "target": _target}.get(kind)
+    return facts | (details(file, tokenizer) if details else {})
+
+
+def _key(file: GgufFile, name: str) -> Any:
+    """An architecture key, JSON-ready; None when absent."""
+    value = file.get(f"{file.architecture}.{name}")
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
+
+
+def _types(file: GgufFile) -> dict[str, dict[str, int]]:
+    types: dict[str, dict[str, int]] = {}
+    for tensor in file.tensors.values():
+        entry = types.setdefault(type_name(tensor.type), {"tensors": 0, "bytes": 0})
+        entry["tensors"] += 1
+        entry["bytes"] += tensor.n_bytes
+    return dict(sorted(types.items(), key=lambda item: -item[1]["bytes"]))
+
+
+def _tokenizer(file: GgufFile) -> dict[str, Any] | None:
+    tokens = file.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, bytes) for token in tokens):
+        return None
+    return {
+        "model": file.text("tokenizer.ggml.model", "") or None,
+        "pre": file.text("tokenizer.ggml.pre", "") or None,
+        "n_tokens": len(tokens),
+        "tokens_sha256": _fingerprint(tokens),
+        "chat_template": "tokenizer.chat_template" in file.fields,
+    }
+
+
+def _fingerprint(tokens: Iterable[bytes]) -> str:
+    """Of the token texts in order, each behind its length, so that two files can be compared by eye."""
+    digest = hashlib.sha256()
+    for token in tokens:
+        digest.update(struct.pack("<I", len(token)) + token)
+    return digest.hexdigest()
+
+
+def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
+    missing = [
+        name
+        for key in KEYS
+        if key.presence == "required" and file.architecture in key.archs
+        and (name := key.name.replace("{arch}", file.architecture)) not in file.fields
+    ]  # fmt: skip
+    if missing:
+        raise GgufError(f"{file.path}: {file.architecture} file without {', '.join(missing)}")
+    vocab = _key(file, "vocab_size") or (tokenizer or {}).get("n_tokens")
+    d2t = file.tensors.get("d2t")
+    hidden = _key(file, "target_hidden_size")
+    base = file.text("general.base_model.0.name", "") or None
+    return {
+        "hidden_size": _key(file, "embedding_length"),
+        "n_layers": _key(file, "block_count"),
+        "n_heads": _key(file, "attention.head_count"),
+        "n_kv_heads": _key(file, "attention.head_count_kv"),
+        "head_dim": _key(file, "attention.key_length"),
+        "feed_forward": _key(file, "feed_forward_length"),
+        "context_length": _key(file, "context_length"),
+        "vocab_size": vocab,
+        "draft_vocab_size": d2t.shape[0] if d2t else vocab,
+        "aux_layers": _key(file, "target_layers"),
+        "layer_ids": file.text("eaglecpp.layer_ids", "") or None,
+        "switches": {name: bool(_key(file, name)) for name in SWITCHES} | _tensor_switches(file),
+        "sliding_window": _key(file, "attention.sliding_window"),
+        "rope": _rope(file),
+        "own_embeddings": "token_embd.weight" in file.tensors,
+        "own_head": "output.weight" in file.tensors,
+        "runs_in_llama_cpp": file.architecture == EAGLE3,
+        "family": file.text("eaglecpp.family", "") or None,
+        "source": file.text("eaglecpp.source", "") or None,
+        "source_sha256": file.text("eaglecpp.source.sha256", "") or None,
+        "fits": {
+            "model": base,
+            "hidden_size": hidden,
+            "block_count": file.get("eaglecpp.target.block_count"),
+            "vocab_size": vocab,
+            "tokens_sha256": (tokenizer or {}).get("tokens_sha256"),
+        },
+    }
+
+
+def _tensor_switches(file: GgufFile) -> dict[str, bool]:
+    return {
+        "qk_norm": any(name.endswith(("attn_q_norm.weight", "attn_k_norm.weight")) for name in file.tensors),
+        "bias": any(name.endswith(".bias") for name in file.tensors),
+    }
+
+
+def _rope(file: GgufFile) -> dict[str, Any]:
+    scaling = _key(file, "rope.scaling.type") or ("llama3" if "rope_freqs.weight" in file.tensors else "none")
+    return {
+        "freq_base": _key(file, "rope.freq_base"),
+        "type": _key(file, "rope.type") or "norm",
+        "scaling": scaling,
+        "factor": _key(file, "rope.scaling.factor"),
+    }
+
+
+def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
+    hidden, vocab = _key(file, "embedding_length"), (tokenizer or {}).get("n_tokens")
+    return {
+        "hidden_size": hidden,
+        "block_count": _key(file, "block_count"),
+        "context_length": _key(file, "context_length"),
+        "vocab_size": vocab,
+        "fits": {
+            "target_hidden_size": hidden,
+            "vocab_size": vocab,
+            "tokens_sha256": (tokenizer or {}).get("tokens_sha256"),
+        },
+    }
