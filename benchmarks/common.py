@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""What the benchmark scripts share: prompts, medians, tables, and the facts every result carries.
+
+A result is a dict that says on which model, quantisation, machine and commit it was measured; `report`
+prints it as a Markdown table and writes the JSON. Nothing here measures.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+
+import eaglecpp
+from eaglecpp.lowlevel import system_info, versions
+
+__all__ = ["Prompt", "facts", "median", "model_facts", "note", "read_prompts", "table", "write_json"]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as token ids; `expected` holds whatever else the file says about it."""
+
+    ids: list[int]
+    expected: dict[str, Any]
+
+
+def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) -> list[Prompt]:
+    """Prompts of a file: JSON with a list `prompts` of `prompt_ids` or `prompt`, or one text.
+
+    Raises `SystemExit` with the reason when the file holds neither.
+    """
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".json":
+        return [Prompt(engine.tokenize(text), {})]
+    try:
+        entries = json.loads(text)["prompts"]
+        prompts = [
+            Prompt(e["prompt_ids"] if "prompt_ids" in e else engine.tokenize(e["prompt"]), e) for e in entries
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(
+            f"{path}: expected a JSON object with a list 'prompts' of 'prompt_ids' or 'prompt': {error!r}"
+        ) from None
+    return prompts[:limit]
+
+
+def median(values: Iterable[float]) -> float:
+    """0 for no values."""
+    numbers = list(values)
+    return statistics.median(numbers) if numbers else 0.0
+
+
+def note(text: str) -> None:
+    """Progress, on stderr: stdout carries only results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table with aligned columns; floats with two decimals."""
+    cells = [[f"{c:.2f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(head), *cells]) for i in range(len(head))]
+    lines = [[h.ljust(w) for h, w in zip(head, widths, strict=True)], ["-" * w for w in widths]]
+    lines += [[c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def model_facts(path: Path) -> dict[str, Any]:
+    """Name, architecture, quantisation, weights and size of a GGUF."""
+    reader = gguf.GGUFReader(path)
+    architecture = reader.get_field("general.architecture")
+    file_type = reader.get_field("general.file_type")
+    return {
+        "file": path.name,
+        "architecture": architecture.contents() if architecture else "",
+        "type": gguf.LlamaFileType(file_type.contents()).name.removeprefix("MOSTLY_") if file_type else "",
+        "n_params": sum(int(t.n_elements) for t in reader.tensors if t.name != "d2t"),
+        "n_bytes": path.stat().st_size,
+    }
+
+
+def cpu_name() -> str:
+    """The CPU's marketing name where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def commit() -> str:
+    """Commit of the checkout these scripts lie in, with `-dirty` when tracked files were changed."""
+    result = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result.stdout.strip() or "unknown"
+
+
+def facts(models: dict[str, Path], **settings: Any) -> dict[str, Any]:
+    """What every result carries beside its figures."""
+    info = system_info()
+    return {
+        "models": {role: model_facts(path) for role, path in models.items()},
+        "machine": {
+            "cpu": cpu_name(),
+            "n_cores": info["n_cores"],
+            "n_logical": os.cpu_count(),
+            "amx": info["amx"],
+            "devices": info["devices"],
+            "system": platform.platform(),
+            "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        },
+        "commit": commit(),
+        "versions": {"eaglecpp": eaglecpp.__version__, "python": platform.python_version(), **versions()},
+        "command": " ".join(
+            [Path(sys.argv[0]).name, *(Path(a).name if os.sep in a else a for a in sys.argv[1:])]
+        ),
+        "settings": settings,
+    }
+
+
+def write_json(path: Path | None, result: dict[str, Any]) -> None:
+    """Writes the result, if a path was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+        note(f"wrote {path}")

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+"""Runs llama.cpp's own `llama-server` for comparison and asks it for completions.
+
+One process per configuration, on a free loopback port, with one slot. Prompts go in as token ids and tokens
+come back, so no tokenizer can differ. A server that dies or answers with an error raises `ServerError` with
+the end of its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from eaglecpp.lowlevel import system_info
+
+__all__ = ["Answer", "LlamaServer", "ServerError", "drafts_in_log"]
+
+START_SECONDS = 300
+ANSWER_SECONDS = 1800
+CANDIDATE = re.compile(r"seq_id \d+, draft candidate +0, pos +(\d+): +(\d+) \( *([\d.]+)\)")
+
+
+class ServerError(RuntimeError):
+    """The server could not be started, died or refused a request."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Generated tokens and the server's own `timings`."""
+
+    tokens: list[int]
+    timings: dict[str, Any]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class LlamaServer:
+    """A running server; a context manager."""
+
+    def __init__(
+        self,
+        program: Path,
+        target: Path,
+        *,
+        draft: Path | None = None,
+        n_max: int = 0,
+        n_ctx: int = 1024,
+        n_threads: int = 2,
+        extra: Sequence[str] = (),
+    ) -> None:
+        """`draft` with `n_max` > 0 runs `draft-eagle3`; otherwise plain decoding."""
+        self.port = free_port()
+        self.log = Path(tempfile.mkstemp(prefix="llama-server-", suffix=".log")[1])
+        command = [str(program), "-m", str(target), "--host", "127.0.0.1", "--port", str(self.port)]
+        command += [
+            "-np",
+            "1",
+            "-c",
+            str(n_ctx),
+            "-t",
+            str(n_threads),
+            "-fit",
+            "off",
+            "--no-webui",
+            "--no-context-shift",
+        ]
+        command += ["-cram", "0"]  # no prompt cache: every request is a fresh one
+        amx = system_info()["amx"]
+        if amx["claimed"] and not amx["works"]:
+            command.append("--no-repack")
+        if draft is not None and n_max > 0:
+            command += ["-md", str(draft), "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max)]
+        with self.log.open("w") as out:
+            self.process = subprocess.Popen([*command, *extra], stdout=out, stderr=subprocess.STDOUT)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise ServerError(
+                    f"llama-server ended with {self.process.returncode} while loading\n{self.tail()}"
+                )
+            with contextlib.suppress(OSError, ValueError):
+                if self._ask("/health", None, timeout=2)["status"] == "ok":
+                    return
+            time.sleep(0.2)
+        raise ServerError(f"llama-server was not ready after {START_SECONDS} s\n{self.tail()}")
+
+    def _ask(self, path: str, body: dict[str, Any] | None, timeout: float) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=timeout) as reply:
+            return json.load(reply)
+
+    def complete(self, prompt: Sequence[int], n_tokens: int, **options: Any) -> Answer:
+        """Greedy completion unless `options` (fields of `/completion`) say otherwise."""
+        body: dict[str, Any] = {
+            "prompt": list(prompt),
+            "n_predict": n_tokens,
+            "temperature": 0.0,
+            "cache_prompt": False,
+            "return_tokens": True,
+            "ignore_eos": True,
+            **options,
+        }
+        try:
+            reply = self._ask("/completion", body, timeout=ANSWER_SECONDS)
+        except urllib.error.HTTPError as error:
+            raise ServerError(f"llama-server: {error}: {error.read().decode(errors='replace')}") from None
+        except OSError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout=5)
+            raise ServerError(
+                f"llama-server: {error}; exit status {self.process.poll()}\n{self.tail()}"
+            ) from None
+        return Answer(reply["tokens"], reply["timings"])
+
+    def tail(self, n_lines: int = 20) -> str:
+        """The end of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-n_lines:])
+
+    def log_since(self, start: int) -> str:
+        """The log from byte `start` on, once it has stopped growing: the server writes it from a thread."""
+        size = -1
+        while size != self.log.stat().st_size:
+            size = self.log.stat().st_size
+            time.sleep(0.2)
+        with self.log.open("rb") as log:
+            log.seek(start)
+            return log.read().decode(errors="replace")
+
+    def close(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+        self.log.unlink(missing_ok=True)
+
+
+def drafts_in_log(text: str) -> list[list[int]]:
+    """The drafts of each round, read from a log of verbosity 5: the best candidate at every position."""
+    rounds: list[list[int]] = []
+    for pos, token, _ in CANDIDATE.findall(text):
+        if int(pos) == 0:
+            rounds.append([])
+        rounds[-1].append(int(token))
+    return rounds

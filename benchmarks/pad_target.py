@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: MIT
+"""Makes a target bigger without changing what it computes, so that a small model costs like a real one.
+
+    python benchmarks/pad_target.py SRC.gguf OUT.gguf --layers 24 --ffn 12288 [--type Q8_0 --type Q4_0]
+        [--draft D.gguf --draft-out D2.gguf] [--check]
+
+Inserted decoder layers are copies of the trained one before them whose `attn_output` and `ffn_down` are
+zero, so they add nothing to the residual stream. Wider feed-forwards repeat their gate and up rows; the
+`ffn_down` columns of the new hidden units are zero. Source: an F32, F16 or BF16 GGUF of a dense decoder.
+With `--type` the padded file is quantised by libllama itself, to OUT with the type in its name. A drafter
+for the padded target is the same drafter with its boundary ids moved; `--draft` writes that copy. Tensors
+are streamed: memory stays at a few tensors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp
+import numpy as np
+from common import note
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor
+
+RAW_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
+# what a layer adds to the residual stream
+SILENCED = re.compile(r"\.(attn_output|ffn_down)\.(weight|bias)$")
+WIDENED_ROWS = re.compile(r"\.ffn_(gate|up)\.(weight|bias)$")
+REFUSED = re.compile(r"_exps\.|ffn_gate_inp|ssm_|attn_post_norm|post_ffw_norm|attn_q_a|attn_kv_a")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`source[i]`: trained block that padded block i comes from; `trained[i]`: it is that block itself."""
+
+    source: list[int]
+    trained: list[bool]
+    ffn_from: int
+    ffn: int
+
+    def boundary(self, k: int) -> int:
+        """The padded boundary id where the trained R_k flows; k = n stays the last one."""
+        places = [i for i, is_trained in enumerate(self.trained) if is_trained]
+        return [*places, len(self.source)][k]
+
+
+def field(reader: GGUFReader, key: str) -> Any:
+    found = reader.get_field(key)
+    if found is None:
+        raise SystemExit(f"{key} is missing: not a decoder GGUF?")
+    return found.contents()
+
+
+def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan:
+    """Spreads the inserted layers evenly behind the trained ones. Raises `SystemExit` when that cannot be."""
+    architecture = field(reader, "general.architecture")
+    n_trained, ffn_from = (
+        field(reader, f"{architecture}.block_count"),
+        field(reader, f"{architecture}.feed_forward_length"),
+    )
+    n_layers, ffn = n_layers or n_trained, ffn or ffn_from
+    if n_layers < n_trained or not isinstance(ffn_from, int) or ffn < ffn_from or ffn % 256:
+        raise SystemExit(
+            f"--layers {n_layers} --ffn {ffn}: expected at least {n_trained} layers and a feed-forward "
+            f"that is a multiple of 256 and at least {ffn_from}"
+        )
+    for tensor in reader.tensors:
+        if tensor.tensor_type not in RAW_TYPES:
+            raise SystemExit(
+                f"{tensor.name} is {tensor.tensor_type.name}: pad the F32, F16 or BF16 file, then quantise"
+            )
+        if REFUSED.search(tensor.name):
+            raise SystemExit(f"{tensor.name}: padding keeps the function of plain dense decoders only")
+    starts = [i * n_layers // n_trained for i in range(n_trained)]
+    source = [max(j for j, start in enumerate(starts) if start <= i) for i in range(n_layers)]
+    return Plan(source, [i in starts for i in range(n_layers)], ffn_from, ffn)
+
+
+def raw(tensor: ReaderTensor) -> np.ndarray:
+    """Elements in their own width, slowest axis first; BF16 as its 16 bits, of which zero is zero."""
+    shape = tuple(int(n) for n in reversed(tensor.shape))
+    kind = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
+    data = np.asarray(tensor.data)
+    return data.reshape(-1).view(kind.get(tensor.tensor_type, np.uint16)).reshape(shape)
+
+
+def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
+    """The tensor of one padded block."""
+    data = raw(tensor)
+    if WIDENED_ROWS.search(tensor.name):
+        return np.resize(data, (plan.ffn, *data.shape[1:]))
+    if tensor.name.endswith(".ffn_down.weight"):
+        wide = np.zeros((data.shape[0], plan.ffn), data.dtype)
+        wide[:, : plan.ffn_from] = data * data.dtype.type(is_trained)
+        return wide
+    return data if is_trained or not SILENCED.search(tensor.name) else np.zeros_like(data)
+
+
+def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
+    shape = [int(n) for n in reversed(tensor.shape)]
+    if WIDENED_ROWS.search(tensor.name):
+        shape[0] = plan.ffn
+    elif tensor.name.endswith(".ffn_down.weight"):
+        shape[1] = plan.ffn
+    return tuple(shape)
+
+
+def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor, bool]]:
+    """Name in the padded file, source tensor, whether it is a trained one."""
+    blocks: dict[int, list[ReaderTensor]] = {}
+    for tensor in reader.tensors:
+        block = re.match(r"blk\.(\d+)\.", tensor.name)
+        if block:
+            blocks.setdefault(int(block[1]), []).append(tensor)
+        else:
+            yield tensor.name, tensor, True
+    for i, source in enumerate(plan.source):
+        for tensor in blocks[source]:
+            yield re.sub(r"^blk\.\d+", f"blk.{i}", tensor.name), tensor, plan.trained[i]
+
+
+def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any]) -> None:
+    """All metadata, with the values of `changed` in place of the file's."""
+    for name, found in reader.fields.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        element = found.types[1] if found.types[0] == GGUFValueType.ARRAY else None
+        writer.add_key_value(name, changed.get(name, found.contents()), found.types[0], element)
+
+
+def write(path: Path, writer: GGUFWriter, data: Callable[[], Iterator[np.ndarray]]) -> None:
+    """Header and metadata, then the tensors one by one; under a temporary name until complete."""
+    partial = path.with_name(path.name + ".part")
+    writer.open_output_file(partial)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for array in data():
+        writer.write_tensor_data(np.ascontiguousarray(array))
+    writer.close()
+    partial.replace(path)
+
+
+def pad(source: Path, out: Path, plan: Plan) -> None:
+    """Writes the padded target in the source's types."""
+    reader = GGUFReader(source)
+    architecture = field(reader, "general.architecture")
+    writer = GGUFWriter(out, architecture)
+    changed = {
+        f"{architecture}.block_count": len(plan.source),
+        f"{architecture}.feed_forward_length": plan.ffn,
+    }
+    copy_fields(reader, writer, changed)
+    for name, tensor, _ in tensors(reader, plan):
+        element = raw(tensor).dtype
+        shape = padded_shape(tensor, plan)
+        n_bytes = int(np.prod(shape)) * element.itemsize
+        writer.add_tensor_info(name, shape, element, n_bytes, raw_dtype=tensor.tensor_type)
+    write(
+        out,
+        writer,
+        lambda: (padded(tensor, plan, is_trained) for _, tensor, is_trained in tensors(reader, plan)),
+    )
+
+
+def move_drafter(source: Path, out: Path, plan: Plan) -> list[int]:
+    """A copy of a drafter that taps the same features in the padded target; returns the moved ids."""
+    reader = GGUFReader(source)
+    architecture = field(reader, "general.architecture")
+    moved = [plan.boundary(k) for k in field(reader, f"{architecture}.target_layers")]
+    writer = GGUFWriter(out, architecture)
+    changed = {f"{architecture}.target_layers": moved, "eaglecpp.target.block_count": len(plan.source)}
+    copy_fields(reader, writer, changed)
+    for tensor in reader.tensors:
+        writer.add_tensor_info(
+            tensor.name,
+            tensor.data.shape,
+            tensor.data.dtype,
+            tensor.data.nbytes,
+            raw_dtype=tensor.tensor_type,
+        )
+    write(out, writer, lambda: (tensor.data for tensor in reader.tensors))
+    return moved
+
+
+def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
+    """libllama's own quantiser."""
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{kind}"])
+    params.nthread = n_threads
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params)) != 0:
+        raise SystemExit(f"libllama could not quantise {source} to {kind}")
+
+
+def check(source: Path, out: Path, n_tokens: int = 64) -> None:
+    """Greedy tokens of both files after a prompt of mixed tokens. Raises `SystemExit` when they differ."""
+    import eaglecpp
+
+    prompt = [int(t) for t in np.random.default_rng(1).integers(2, 300, 32)]
+    outputs = []
+    for path in (source, out):
+        with eaglecpp.Engine.open(path, n_ctx=512) as engine:
+            done = engine.generate(prompt, max_tokens=n_tokens, temperature=0.0, ignore_eos=True, n_probs=1)
+            outputs.append((done.tokens, [t.logprob for t in done.logprobs]))
+    (tokens, before), (padded_tokens, after) = outputs
+    if tokens != padded_tokens:
+        raise SystemExit(f"check failed: the padded target generates other tokens\n{tokens}\n{padded_tokens}")
+    gap = max(abs(a - b) for a, b in zip(before, after, strict=True))
+    print(f"check: {n_tokens} greedy tokens equal, largest log-probability difference {gap:.1e}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("source", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--layers", type=int, default=None)
+    parser.add_argument("--ffn", type=int, default=None)
+    parser.add_argument("--type", action="append", default=[], help="quantise to this type too; repeatable")
+    parser.add_argument("--draft", type=Path, default=None)
+    parser.add_argument("--draft-out", type=Path, default=None)
+    parser.add_argument(
+        "--check", action="store_true", help="compare greedy tokens of source and padded file"
+    )
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    if (args.draft is None) != (args.draft_out is None):
+        parser.error("--draft and --draft-out go together")
+    return args
+
+
+def main() -> None:
+    args = parse()
+    plan = make_plan(GGUFReader(args.source), args.layers, args.ffn)
+    pad(args.source, args.out, plan)
+    moved = {k: plan.boundary(k) for k in range(sum(plan.trained) + 1)}
+    print(f"{args.out}: {len(plan.source)} layers, feed-forward {plan.ffn}; boundary ids {moved}")
+    if args.check:
+        check(args.source, args.out)
+    for kind in args.type:
+        quantised = args.out.with_name(f"{args.out.stem}-{kind}.gguf")
+        quantise(args.out, quantised, kind, args.threads)
+        print(f"{quantised}: {quantised.stat().st_size / 2**20:.0f} MiB")
+    if args.draft is not None:
+        print(f"{args.draft_out}: target_layers {move_drafter(args.draft, args.draft_out, plan)}")
+    note("done")
+
+
+if __name__ == "__main__":
+    main()
