@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""What tests share. Imported as `helpers.*`: `pythonpath` in pyproject.toml puts `tests/` on the path."""
+"""What tests share. Imported as `helpers.*`: tests/conftest.py puts `tests/` on the path."""
