@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+"""Code written for llama_cpp.Llama, with one import changed and a drafter added.
+
+python llama_dropin.py TARGET.gguf DRAFT.gguf
+"""
+
+from __future__ import annotations
+
+import sys
+
+from eaglecpp import Llama  # was: from llama_cpp import Llama
+
+
+def main() -> None:
+    target, draft = sys.argv[1:]
+    llm = Llama(model_path=target, draft_model=draft, n_ctx=512)
+
+    completion = llm("def main():", max_tokens=32, temperature=0.0, stop=["\n\n"])
+    print(completion["choices"][0]["text"])
+
+    messages = [{"role": "user", "content": "Write a line of Python."}]
+    for chunk in llm.create_chat_completion(messages, max_tokens=32, temperature=0.0, stream=True):
+        print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
+    print(f"\n{chunk['timings']['acceptance_length']:.2f} tokens per round", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+"""The installed command, run as users run it: as a process, from an empty directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`cli("generate", ...)`: runs the command to its end; stdin is empty unless `input` is given."""
+
+    def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+        if "input" not in options:
+            options["stdin"] = subprocess.DEVNULL
+        command = [COMMAND, *(str(arg) for arg in args)]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=120, check=False, **options
+        )
+
+    return run
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
+    """`start("generate", ...)`: starts the command with pipes for stdout and stderr."""
+
+    def run(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        command = [COMMAND, *(str(arg) for arg in args)]
+        pipe = subprocess.PIPE
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        return subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            env=environment,
+            **options,
+        )
+
+    return run

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp generate` as a process on real GGUF files."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[bytes]]
+GREEDY = ("--temp", "0", "-c", "512", "-t", "1")
+TIMINGS = {
+    "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
+    "predicted_per_second", "draft_n", "draft_n_accepted", "rounds", "acceptance_length",
+    "accepted_per_depth", "draft_ms", "verify_ms", "plan",
+}  # fmt: skip
+
+
+def as_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def test_json_is_one_object_of_four_keys_and_stderr_is_empty(cli: Cli, models: Models) -> None:
+    done = cli("generate", models.target, "--draft", models.draft, "-p", "ab cd", "-n", 16, "--json", *GREEDY)
+    result = as_json(done)
+    assert list(result) == ["text", "tokens", "finish_reason", "timings"]
+    assert set(result["timings"]) == TIMINGS
+    assert (len(result["tokens"]), result["finish_reason"]) == (16, "length")
+    assert result["timings"]["plan"]["strategy"] == "chain:3"
+    assert result["timings"]["draft_n"] > 0
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("sampling", [("--temp", "0"), ("--temp", "0.8", "--seed", "1")])
+def test_drafting_changes_no_token(cli: Cli, models: Models, sampling: tuple[str, ...]) -> None:
+    same = (
+        "generate",
+        models.target,
+        "--draft",
+        models.draft,
+        "-p",
+        "ab cd",
+        "-n",
+        48,
+        "-c",
+        "512",
+        "--json",
+    )
+    plain = as_json(cli(*same, "--no-draft", *sampling))
+    assert plain["timings"]["draft_n"] == 0
+    for strategy in ("off", "auto", "chain:1", "chain:5"):
+        assert as_json(cli(*same, "--strategy", strategy, *sampling))["tokens"] == plain["tokens"]
+
+
+def test_text_goes_to_stdout_with_one_newline_at_the_end(cli: Cli, models: Models) -> None:
+    same = ("generate", models.target, "-p", "ab cd", "-n", 16, *GREEDY)
+    text = as_json(cli(*same, "--json"))["text"]
+    done = cli(*same)
+    assert (done.stdout, done.stderr) == (text + "\n", "")
+
+
+def test_the_prompt_comes_from_argument_file_or_stdin_alike(cli: Cli, models: Models, tmp_path: Path) -> None:
+    prompt = "ab \u00fc cd\n"
+    (tmp_path / "prompt.txt").write_bytes(prompt.encode())
+    same = ("generate", models.target, "-n", 8, "--json", *GREEDY)
+    results = [
+        as_json(cli(*same, "-p", prompt)),
+        as_json(cli(*same, "-f", "prompt.txt")),
+        as_json(cli(*same, "-p", "-", input=prompt)),
+        as_json(cli(*same, "-f", "-", input=prompt)),
+    ]
+    assert len({tuple(result["tokens"]) for result in results}) == 1
+    assert len({result["timings"]["prompt_n"] for result in results}) == 1
+
+
+def test_stop_and_grammar_options(cli: Cli, models: Models, tmp_path: Path) -> None:
+    same = ("generate", models.target, "-p", "ab cd", "-n", 24, "--json", *GREEDY)
+    text = as_json(cli(*same))["text"]
+    stopped = as_json(cli(*same, "--stop", text[6:8], "--stop", "never this"))
+    assert (stopped["text"], stopped["finish_reason"]) == (text[: text.index(text[6:8])], "stop")
+    (tmp_path / "digits.gbnf").write_text("root ::= [0-9]+", encoding="utf-8")
+    assert as_json(cli(*same, "--grammar-file", "digits.gbnf"))["text"].isdigit()
+
+
+@pytest.mark.parametrize("as_json_too", [False, True])
+def test_ctrl_c_prints_what_there_is(start: Start, cli: Cli, models: Models, as_json_too: bool) -> None:
+    options = (
+        "generate",
+        models.target,
+        "--draft",
+        models.draft,
+        "-p",
+        "ab cd",
+        "--ignore-eos",
+        "--temp",
+        "0",
+    )
+    process = start(*options, "-c", "2048", *(["--json"] if as_json_too else []))
+    assert process.stdout is not None
+    if as_json_too:
+        time.sleep(2.5)
+        head = b""
+    else:
+        head = process.stdout.read(40)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert err == b""
+    whole = as_json(cli(*options, "-c", "2048", "-n", "1500", "--json"))
+    if as_json_too:
+        result = json.loads(out)
+        assert result["finish_reason"] == "cancelled"
+        assert result["tokens"] == whole["tokens"][: len(result["tokens"])]
+        assert len(result["tokens"]) == result["timings"]["predicted_n"]
+    else:
+        text = (head + out).decode()
+        assert text.endswith("\n")
+        assert whole["text"].startswith(text[:-1]) or text[:-1].startswith(whole["text"])
+
+
+def test_a_reader_that_leaves_is_no_error(start: Start, models: Models) -> None:
+    process = start("generate", models.target, "-p", "ab cd", "-n", "400", "--ignore-eos", *GREEDY)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(timeout=60)
+    assert (process.returncode, err) == (1, b"")
+
+
+def test_wrong_files_are_one_line_and_exit_1(cli: Cli, models: Models, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no weights here\n" * 20, encoding="utf-8")
+    for target, draft, name in (
+        ("missing.gguf", models.draft, "missing.gguf"),
+        (models.target, "missing.gguf", "missing.gguf"),
+        ("notes.txt", models.draft, "notes.txt"),
+        (models.target, "notes.txt", "notes.txt"),
+        (models.target, models.target, models.target.name),
+        (models.draft, models.draft, models.draft.name),
+    ):
+        done = cli("generate", target, "--draft", draft, "-p", "ab", "-n", "4", "--json")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("error: ")
+        assert name in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_a_prompt_longer_than_the_context_is_one_line(cli: Cli, models: Models) -> None:
+    done = cli("generate", models.target, "-p", "ab " * 2000, "-c", "256", "-n", "4")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "256" in done.stderr
+    assert done.stderr.count("\n") == 1

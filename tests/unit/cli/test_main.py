@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""The frame around every command: exit codes, one-line errors, the table of commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+import pytest
+
+from eaglecpp import cli
+from eaglecpp.errors import GgufError
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
+    """Runs a command that raises what it is given; returns the exit code."""
+
+    def run(error: BaseException) -> int:
+        @click.command()
+        def boom() -> None:
+            raise error
+
+        monkeypatch.setattr(cli.group, "get_command", lambda ctx, name: boom)
+        return cli.main(["boom"])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (GgufError("x.gguf: not a GGUF"), 1, "error: x.gguf: not a GGUF\n"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "error: [Errno 2] No such file: 'x'\n"),
+        (ValueError("too long"), 1, "error: too long\n"),
+        (click.UsageError("give a prompt"), 2, "error: give a prompt (see `eaglecpp boom --help`)\n"),
+        (click.ClickException("cannot"), 1, "error: cannot\n"),
+        (KeyError("k"), 1, "error: internal error: KeyError('k'); `eaglecpp --debug ...` shows where\n"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_code(
+    error: Exception,
+    code: int,
+    text: str,
+    failing: Callable[[BaseException], int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert failing(error) == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", text)
+
+
+def test_ctrl_c_is_130(failing: Callable[[BaseException], int]) -> None:
+    assert failing(KeyboardInterrupt()) == 130
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--debug", "generate", "missing.gguf", "-p", "x"]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.splitlines()[-1].startswith("error: target 'missing.gguf'")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["nonsense"],
+        ["generate"],
+        ["generate", "t.gguf"],
+        ["generate", "t.gguf", "-p", "x", "-f", "y"],
+        ["generate", "t.gguf", "-p", "x", "--temp", "-1"],
+        ["generate", "t.gguf", "-p", "x", "--temp", "hot"],
+        ["generate", "t.gguf", "-p", "x", "--strategy", "chain:0"],
+        ["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"],
+        ["generate", "t.gguf", "-p", "x", "--draft", "d", "--no-draft", "--strategy", "chain:3"],
+        ["generate", "t.gguf", "-p", "x", "--cache-type-k", "q2_k"],
+    ],
+)
+def test_wrong_usage_is_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    import eaglecpp
+
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"eaglecpp {eaglecpp.__version__}\n"
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_every_command_of_the_table_exists_and_has_that_help(name: str) -> None:
+    context = click.Context(cli.group)
+    command = cli.group.get_command(context, name)
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert cli.COMMANDS[name][1].endswith(".")

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""The lines of figures, and Ctrl+C as a request."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from eaglecpp.cli.terminal import Interrupt, _duration, stats_line, verbose_lines
+from eaglecpp.results import Timings
+
+STATS = Timings(
+    prompt_n=26,
+    prompt_ms=110,
+    predicted_n=298,
+    predicted_ms=3900,
+    draft_n=259,
+    draft_n_accepted=167,
+    rounds=131,
+    draft_ms=400,
+    verify_ms=3000,
+    tried_per_depth=(131, 90),
+    hits_per_depth=(90, 77),
+    plan={"strategy": "chain:2", "why": "asked for"},
+)
+
+
+def test_the_line_after_an_answer() -> None:
+    line = stats_line(STATS, has_draft=True)
+    assert line == (
+        "[ 298 tokens · 76.4 tokens/s · acceptance length 2.27 · 64% of 259 drafted tokens accepted ]"
+    )
+    assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · 0.0 tokens/s · no drafter ]"
+    assert stats_line(Timings(), has_draft=True) == "[ 0 tokens · 0.0 tokens/s · nothing drafted ]"
+
+
+def test_verbose_has_ollamas_lines_first() -> None:
+    lines = verbose_lines(STATS, total_ms=4100, load_ms=52)
+    assert lines[:8] == [
+        "total duration:       4.1s",
+        "load duration:        52ms",
+        "prompt eval count:    26 token(s)",
+        "prompt eval duration: 110ms",
+        "prompt eval rate:     236.36 tokens/s",
+        "eval count:           298 token(s)",
+        "eval duration:        3.9s",
+        "eval rate:            76.41 tokens/s",
+    ]
+    assert "accepted per depth:   0.69, 0.86" in lines
+
+
+def test_verbose_leaves_out_what_is_nothing() -> None:
+    assert verbose_lines(Timings(), total_ms=10, load_ms=0) == ["total duration:       10ms"]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, ""), (0.5, "0.5ms"), (52.125, "52.125ms"), (999.5, "999.5ms"), (4100, "4.1s"), (60_000, "1m0s"),
+     (62_500, "1m2.5s"), (3_600_000, "1h0m0s"), (3_723_000, "1h2m3s")],
+)  # fmt: skip
+def test_durations_read_as_gos(ms: float, text: str) -> None:
+    assert _duration(ms) == text
+
+
+def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
+    interrupt = Interrupt()
+    before = signal.getsignal(signal.SIGINT)
+    with interrupt.listening():
+        interrupt.check()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.requested
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.check()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

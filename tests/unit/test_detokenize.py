@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""Text and stop depend on the bytes alone, not on how they were cut into pieces."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from eaglecpp.detokenize import Detokenizer
+
+# A small alphabet makes overlapping stop strings likely; the bytes make broken code points likely.
+letters = st.text(alphabet="abü世", max_size=12)
+raw = st.one_of(letters.map(str.encode), st.binary(max_size=12), st.just("a\u00fc\U0001f600b".encode()))
+stops = st.lists(st.text(alphabet="abü世", min_size=1, max_size=4), max_size=3)
+cuts = st.lists(st.integers(0, 12), max_size=8)
+
+
+def pieces(data: bytes, at: list[int]) -> list[bytes]:
+    ends = [0, *sorted(min(cut, len(data)) for cut in at), len(data)]
+    return [data[a:b] for a, b in pairwise(ends)]
+
+
+def run(parts: list[bytes], stop: list[str]) -> tuple[str, str | None]:
+    detokenizer = Detokenizer(stop)
+    text = "".join([detokenizer.feed(part) for part in parts])
+    return text + detokenizer.finish(), detokenizer.stopped_by
+
+
+def expected(data: bytes, stop: list[str]) -> tuple[str, str | None]:
+    """One character at a time, looking at the whole text: slow and plain."""
+    text = data.decode("utf-8", "replace")
+    for end in range(1, len(text) + 1):
+        done = [one for one in stop if text[:end].endswith(one)]
+        if done:
+            longest = max(done, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@given(raw, cuts, stops)
+@example(b"xab", [2], ["ab", "b"])
+@example(b"aab", [1, 2], ["ab"])
+@example("\u4e16".encode()[:2] + b"a", [1], [])
+def test_text_and_stop_do_not_depend_on_the_split(data: bytes, at: list[int], stop: list[str]) -> None:
+    assert run(pieces(data, at), stop) == expected(data, stop)
+
+
+@given(letters, cuts)
+def test_without_stop_strings_only_incomplete_characters_are_held(text: str, at: list[int]) -> None:
+    detokenizer, seen, data = Detokenizer(), b"", ""
+    for part in pieces(text.encode(), at):
+        seen += part
+        data += detokenizer.feed(part)
+        complete = seen.decode("utf-8", "ignore")
+        assert data == complete
+
+
+def test_what_may_become_a_stop_string_is_held_until_it_cannot() -> None:
+    detokenizer = Detokenizer(["<end>"])
+    assert detokenizer.feed(b"yes<e") == "yes"
+    assert detokenizer.feed(b"nd") == ""
+    assert detokenizer.feed(b"!") == "<end!"
+    assert not detokenizer.stopped
+
+
+def test_nothing_comes_after_a_stop_string() -> None:
+    detokenizer = Detokenizer(["b"])
+    assert detokenizer.feed(b"abc") == "a"
+    assert (detokenizer.stopped, detokenizer.stopped_by) == (True, "b")
+    assert detokenizer.feed(b"def") == ""
+    assert detokenizer.finish() == ""
+
+
+def test_a_held_ending_is_given_out_at_the_end_once() -> None:
+    detokenizer = Detokenizer(["abc"])
+    assert detokenizer.feed(b"ab") == ""
+    assert detokenizer.finish() == "ab"
+    assert detokenizer.finish() == ""
+    with pytest.raises(ValueError, match="after finish"):
+        detokenizer.feed(b"c")
+
+
+@pytest.mark.parametrize(("errors", "text"), [("replace", "a\ufffd"), ("ignore", "a")])
+def test_a_character_cut_off_at_the_end(errors: str, text: str) -> None:
+    detokenizer = Detokenizer(errors=errors)
+    assert detokenizer.feed(b"a\xe4\xb8") + detokenizer.finish() == text
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        Detokenizer(["a", ""])

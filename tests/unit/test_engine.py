@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: MIT
+"""The engine on real tiny models: results, streams, and that nothing leaves it unusable."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from helpers.tiny import prompt_ids
+
+from eaglecpp import Completion, Engine, SamplingOptions
+from eaglecpp.errors import (
+    ContextFullError,
+    EagleError,
+    EngineBusyError,
+    GgufError,
+    GrammarError,
+    ModelNotFoundError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+N_CTX = 512
+PROMPT = "ab cd ef"
+
+
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Iterator[Engine]:
+    with Engine.open(models.target, draft=models.draft, n_ctx=N_CTX, n_threads=1, n_sequences=2) as opened:
+        yield opened
+
+
+def greedy(engine: Engine, prompt: Any = PROMPT, n: int = 24, **options: Any) -> Completion:
+    return engine.generate(prompt, max_tokens=n, temperature=0.0, **options)
+
+
+@pytest.fixture(scope="module")
+def fresh(models: Models) -> Completion:
+    """What an engine that has never been used gives."""
+    with Engine.open(models.target, draft=models.draft, n_ctx=N_CTX, n_threads=1) as opened:
+        return greedy(opened)
+
+
+# The result
+
+
+def test_a_completion_is_complete(engine: Engine) -> None:
+    result = greedy(engine, seed=1)
+    assert len(result.tokens) == len(result.accepted) == result.timings["predicted_n"] == 24
+    assert (result.finish_reason, result.seed) == ("length", 1)
+    assert result.text == engine.detokenize(result.tokens)
+    assert result.prompt_tokens == engine.tokenize(PROMPT)
+    assert sum(result.accepted) <= result.timings["draft_n_accepted"]
+    assert any(result.accepted), "the tiny drafter is right about half the time"
+    assert result.timings["plan"]["strategy"] == "chain:3"
+
+
+def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
+    with Engine.open(models.target, n_ctx=N_CTX) as plain:
+        result = greedy(plain)
+        assert not any(result.accepted)
+        assert (result.timings["draft_n"], result.timings["acceptance_length"]) == (0, 1.0)
+        assert result.timings["plan"] == {"strategy": "off", "why": "no drafter"}
+        with pytest.raises(ValueError, match="chain:3 needs a drafter"):
+            plain.generate(PROMPT, strategy="chain:3")
+    with pytest.raises(ValueError, match="chain:3 needs a drafter"):
+        Engine.open(models.target, strategy="chain:3")
+
+
+@pytest.mark.parametrize("strategy", ["off", "chain:1", "chain:5"])
+def test_the_strategy_changes_rounds_but_not_tokens(engine: Engine, fresh: Completion, strategy: str) -> None:
+    result = greedy(engine, strategy=strategy)
+    assert result.tokens == fresh.tokens
+    assert result.timings["plan"] == {"strategy": strategy, "why": "asked for"}
+
+
+def test_a_seed_repeats_a_sampled_text_and_a_random_one_is_reported(engine: Engine) -> None:
+    first = engine.generate(PROMPT, max_tokens=16, temperature=1.0)
+    again = engine.generate(PROMPT, max_tokens=16, temperature=1.0, seed=first.seed)
+    other = engine.generate(PROMPT, max_tokens=16, temperature=1.0)
+    assert again.tokens == first.tokens
+    assert other.seed != first.seed
+
+
+def test_stats_sum_over_generations(models: Models) -> None:
+    with Engine.open(models.target, n_ctx=N_CTX) as plain:
+        greedy(plain, n=5)
+        greedy(plain, n=7)
+        assert plain.stats.predicted_n == 12
+
+
+def test_zero_tokens_read_the_prompt_only(engine: Engine) -> None:
+    result = greedy(engine, n=0)
+    assert (result.tokens, result.text, result.finish_reason) == ([], "", "length")
+
+
+def test_log_probabilities_come_with_each_token(engine: Engine) -> None:
+    result = greedy(engine, n=6, n_probs=3)
+    assert [entry.token for entry in result.logprobs] == result.tokens
+    for entry in result.logprobs:
+        assert len(entry.top) == 3
+        assert entry.top[0] == (entry.token, pytest.approx(entry.logprob)), "greedy takes the likeliest"
+
+
+# Prompts
+
+
+def test_text_bytes_and_ids_are_the_same_prompt(engine: Engine, fresh: Completion) -> None:
+    ids = engine.tokenize(PROMPT)
+    assert greedy(engine, PROMPT.encode()).tokens == greedy(engine, ids).tokens == fresh.tokens
+
+
+def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
+    bos = engine.native.bos
+    assert engine.tokenize("ab")[0] == bos
+    with_bos = engine.bos_text.decode() + "ab"
+    assert engine.tokenize(with_bos) == engine.tokenize("ab")
+    assert engine.prompt_tokens([5, 6]) == [5, 6]
+    assert engine.tokenize("ab", add_bos=False)[0] != bos
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "text"),
+    [
+        ([], ValueError, "the prompt is empty"),
+        ([1, 10**6], ValueError, "token id 1000000 at position 1"),
+        ([-1], ValueError, "token id -1 at position 0"),
+        ([1.5], TypeError, "float"),
+        (5, TypeError, "prompt must be str, bytes or a list of token ids, got int"),
+        (None, TypeError, "got NoneType"),
+        ("\ud800", ValueError, "surrogates"),
+    ],
+)
+def test_a_prompt_that_is_none_is_refused(
+    engine: Engine, prompt: Any, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        greedy(engine, prompt)
+    assert text in str(caught.value)
+
+
+# Stopping
+
+
+def test_chunks_add_up_to_the_completion(engine: Engine, fresh: Completion) -> None:
+    chunks = list(engine.stream(PROMPT, max_tokens=24, temperature=0.0))
+    assert [token for chunk in chunks for token in chunk.tokens] == fresh.tokens
+    assert "".join(chunk.text for chunk in chunks) == fresh.text
+    assert [chunk.finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert chunks[-1].timings is not None
+    assert all(len(chunk.tokens) == len(chunk.accepted) for chunk in chunks)
+
+
+@pytest.mark.parametrize("strategy", ["off", "chain:5"])
+def test_a_stop_string_cuts_text_and_tokens_at_the_same_place(
+    engine: Engine, fresh: Completion, strategy: str
+) -> None:
+    stop = fresh.text[9:12]
+    cut = fresh.text.index(stop)
+    result = greedy(engine, stop=stop, strategy=strategy)
+    assert (result.text, result.finish_reason) == (fresh.text[:cut], "stop")
+    assert result.tokens == fresh.tokens[: len(result.tokens)]
+    assert len(result.tokens) < len(fresh.tokens)
+    assert stop in engine.detokenize(result.tokens)
+    assert stop not in engine.detokenize(result.tokens[:-1]), "it ends with the token that completed it"
+
+
+@pytest.mark.parametrize("strategy", ["off", "chain:5"])
+def test_stop_when_sees_every_token(engine: Engine, fresh: Completion, strategy: str) -> None:
+    seen: list[int] = []
+
+    def five(tokens: list[int]) -> bool:
+        seen.append(len(tokens))
+        return len(tokens) == 5
+
+    result = greedy(engine, stop_when=five, strategy=strategy)
+    assert (result.tokens, result.finish_reason) == (fresh.tokens[:5], "stop")
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_an_end_of_generation_token_ends_it_and_is_not_text(engine: Engine) -> None:
+    eos = engine.native.eos
+    result = greedy(engine, logit_bias={eos: 100.0})
+    assert (result.tokens, result.text, result.finish_reason) == ([eos], "", "stop")
+    ignored = greedy(engine, n=4, logit_bias={eos: 100.0}, ignore_eos=True)
+    assert (len(ignored.tokens), ignored.finish_reason) == (4, "length")
+
+
+def test_a_grammar_is_obeyed(engine: Engine) -> None:
+    result = greedy(engine, n=12, grammar='root ::= [0-9]+ "\\n"?')
+    assert result.text.strip().isdigit()
+
+
+def test_a_json_schema_is_obeyed(engine: Engine) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    result = greedy(engine, n=64, json_schema=schema)
+    assert '"a"' in result.text or result.finish_reason == "length"
+    assert result.text.lstrip().startswith("{")
+
+
+def test_a_broken_grammar_is_refused_before_anything_runs(engine: Engine, fresh: Completion) -> None:
+    with pytest.raises(GrammarError):
+        greedy(engine, grammar="root ::= (")
+    assert greedy(engine).tokens == fresh.tokens
+
+
+# A usable engine, whatever happened
+
+
+def test_an_abandoned_stream_leaves_no_trace(engine: Engine, fresh: Completion) -> None:
+    for _ in engine.stream("xy zz", temperature=0.0):
+        break
+    assert greedy(engine).tokens == fresh.tokens
+
+
+def test_a_stream_that_is_still_held_is_taken_over(engine: Engine, fresh: Completion) -> None:
+    stream = engine.stream("xy zz", temperature=0.0)
+    next(stream)
+    assert greedy(engine).tokens == fresh.tokens
+    with pytest.raises(EngineBusyError, match="a newer generation took this session over"):
+        next(stream)
+    assert list(stream) == []
+    assert greedy(engine).tokens == fresh.tokens
+
+
+def test_a_stream_never_started_or_forgotten_is_harmless(engine: Engine, fresh: Completion) -> None:
+    engine.stream("xy zz", temperature=0.0)
+    stream = engine.stream("xy", temperature=0.0)
+    next(stream)
+    del stream
+    gc.collect()
+    assert greedy(engine).tokens == fresh.tokens
+
+
+def test_a_closed_stream_keeps_what_it_had(engine: Engine, fresh: Completion) -> None:
+    stream = engine.stream(PROMPT, max_tokens=24, temperature=0.0)
+    first = next(stream)
+    stream.close()
+    stream.close()
+    result = stream.completion()
+    assert (result.tokens, result.finish_reason) == (first.tokens, "cancelled")
+    assert result.text == engine.detokenize(first.tokens)
+    assert result.timings["predicted_n"] == len(first.tokens)
+    assert list(stream) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, GeneratorExit])
+def test_an_exception_inside_ends_the_generation(
+    engine: Engine, fresh: Completion, error: type[BaseException]
+) -> None:
+    def fail(tokens: list[int]) -> bool:
+        if len(tokens) == 3:
+            raise error
+        return False
+
+    with pytest.raises(error):
+        greedy(engine, stop_when=fail)
+    assert greedy(engine).tokens == fresh.tokens
+
+
+def test_an_exception_between_chunks_ends_the_generation(engine: Engine, fresh: Completion) -> None:
+    with pytest.raises(KeyError), engine.stream("xy zz", temperature=0.0) as stream:
+        next(stream)
+        raise KeyError
+    assert stream.completion().finish_reason == "cancelled"
+    assert greedy(engine).tokens == fresh.tokens
+
+
+def test_a_prompt_that_does_not_fit_is_refused_and_the_next_one_runs(
+    engine: Engine, fresh: Completion
+) -> None:
+    with pytest.raises(ContextFullError, match=str(engine.n_ctx)) as caught:
+        greedy(engine, prompt_ids(engine.n_ctx + 10))
+    assert isinstance(caught.value, ValueError)
+    assert greedy(engine).tokens == fresh.tokens
+
+
+def test_generation_ends_where_the_context_ends(engine: Engine, fresh: Completion) -> None:
+    prompt = prompt_ids(engine.n_ctx - 20)
+    result = engine.generate(prompt, temperature=0.0, ignore_eos=True)
+    assert result.finish_reason == "length"
+    assert 0 < len(result.tokens) <= 21
+    plain = engine.generate(prompt, temperature=0.0, ignore_eos=True, strategy="off")
+    assert plain.tokens == result.tokens
+    assert greedy(engine).tokens == fresh.tokens
+
+
+# Conversations and threads
+
+
+def test_the_beginning_of_the_last_prompt_is_reused(engine: Engine) -> None:
+    ids = prompt_ids(60, seed=3)
+    first = engine.generate(ids, max_tokens=8, temperature=0.0)
+    turn = [*ids, *first.tokens, *prompt_ids(5, seed=4)[1:]]
+    again = engine.generate(turn, max_tokens=8, temperature=0.0)
+    assert again.timings["reused_n"] >= len(ids)
+    assert again.timings["prompt_n"] + again.timings["reused_n"] == len(turn)
+    engine.clear()
+    anew = engine.generate(turn, max_tokens=8, temperature=0.0)
+    assert anew.timings["reused_n"] == 0
+    assert anew.tokens == again.tokens
+
+
+def test_sessions_run_side_by_side(engine: Engine, fresh: Completion) -> None:
+    engine.clear()
+    with engine.session() as other:
+        mine = engine.stream(PROMPT, max_tokens=24, temperature=0.0)
+        theirs = other.stream("xy zz", max_tokens=24, temperature=0.0)
+        pairs = list(zip(mine, theirs, strict=False))
+        assert len(pairs) > 2
+        for stream in (mine, theirs):
+            for _ in stream:
+                pass
+        assert mine.completion().tokens == fresh.tokens
+        assert theirs.completion().tokens == greedy(engine, "xy zz").tokens
+        with pytest.raises(EngineBusyError, match="n_sequences=3"):
+            engine.session()
+    with pytest.raises(ValueError, match="closed"):
+        other.generate("x")
+    engine.session().close()
+
+
+def test_a_second_thread_is_told_so(engine: Engine, fresh: Completion) -> None:
+    stream = engine.stream(PROMPT, max_tokens=24, temperature=0.0)
+    next(stream)
+    errors: list[BaseException] = []
+
+    def intrude() -> None:
+        try:
+            engine.generate("xy")
+        except EagleError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=intrude)
+    thread.start()
+    thread.join()
+    assert [type(error) for error in errors] == [EngineBusyError]
+    for _ in stream:
+        pass
+    assert stream.completion().tokens == fresh.tokens
+
+
+def test_a_stream_left_by_a_dead_thread_is_no_obstacle(engine: Engine, fresh: Completion) -> None:
+    streams = []
+
+    def leave() -> None:
+        streams.append(engine.stream("xy zz", temperature=0.0))
+        next(streams[0])
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert greedy(engine).tokens == fresh.tokens
+
+
+def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine.calling():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(10)
+    with pytest.raises(EngineBusyError, match="in use by another thread"):
+        engine.generate("x")
+    leave.set()
+    thread.join()
+
+
+# Chat
+
+
+def test_chat_goes_through_the_template(engine: Engine) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    result = engine.chat(messages, max_tokens=6, temperature=0.0)
+    assert result.prompt_tokens == engine.chat_prompt(messages)
+    assert result.prompt_tokens.count(engine.native.bos) <= 1
+    chunks = list(engine.chat(messages, stream=True, max_tokens=6, temperature=0.0))
+    assert [token for chunk in chunks for token in chunk.tokens] == result.tokens
+
+
+def test_chat_takes_another_template(engine: Engine) -> None:
+    template = "{{ messages[0]['content'] }}!"
+    assert engine.chat_prompt([{"role": "user", "content": "hey"}], template=template) == engine.tokenize(
+        "hey!"
+    )
+
+
+def test_a_base_model_has_no_template(base_model: Path) -> None:
+    with Engine.open(base_model, n_ctx=64) as engine:
+        assert not engine.has_chat_template
+        with pytest.raises(UnsupportedError, match="has no chat template"):
+            engine.chat([{"role": "user", "content": "hello"}])
+
+
+# Opening and closing
+
+
+def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path) -> None:
+    text = tmp_path / "notes.gguf"
+    text.write_text("these are not the weights you are looking for\n" * 9, encoding="utf-8")
+    for target, draft in ((text, None), (models.target, text), (models.target, models.target)):
+        with pytest.raises((GgufError, UnsupportedError)) as caught:
+            Engine.open(target, draft)
+        assert Path(draft or target).name in str(caught.value)
+    with pytest.raises(ModelNotFoundError, match="drafter"):
+        Engine.open(models.target, tmp_path / "none.gguf")
+
+
+def test_a_truncated_target_is_refused(models: Models, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(models.target.read_bytes()[:-1000])
+    with pytest.raises(GgufError, match=r"cut\.gguf"):
+        Engine.open(cut)
+
+
+def test_option_objects_and_keywords_mix(models: Models) -> None:
+    with Engine.open(
+        models.target, n_ctx=128, sampling=SamplingOptions(max_tokens=3), temperature=0.0
+    ) as engine:
+        assert engine.n_ctx == 128
+        assert len(engine.generate(PROMPT).tokens) == 3
+        assert len(engine.generate(PROMPT, sampling=SamplingOptions(max_tokens=5)).tokens) == 5
+    with pytest.raises(TypeError, match="unknown option 'n_cxt'; did you mean 'n_ctx'"):
+        Engine.open(models.target, n_cxt=128)
+
+
+def test_a_closed_engine_says_so(models: Models) -> None:
+    engine = Engine.open(models.target, n_ctx=64)
+    stream = engine.stream(PROMPT, temperature=0.0)
+    next(stream)
+    engine.close()
+    engine.close()
+    assert engine.closed
+    with pytest.raises(ValueError, match="closed"):
+        next(stream)
+    with pytest.raises(ValueError, match="closed"):
+        engine.generate(PROMPT)
+
+
+def test_facts_about_the_models(engine: Engine, models: Models) -> None:
+    assert engine.has_draft
+    assert engine.metadata["general.architecture"] == "llama"
+    assert engine.draft_info is not None
+    assert {"target", "draft", "taps"} <= set(engine.device_info)
+    assert engine.n_vocab > 256

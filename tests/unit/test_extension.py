@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""The version guard: a llama.cpp the extension was not built for is refused in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eaglecpp import _extension as extension
+from eaglecpp.errors import VersionError
+
+INFO = {"llama": "1", "ggml": "1", "ggml_commit": "0c1e570-dirty", "built_for": "0.3.36"}
+
+
+def test_this_installation_fits_together() -> None:
+    found = extension.versions()
+    assert found["llama_cpp_python"] == found["built_for"] == extension._required_version()
+    extension._check_library(found["built_for"], extension.core.version_info())
+
+
+def test_another_package_version_is_refused() -> None:
+    with pytest.raises(VersionError, match=r"0\.3\.35 is installed, eaglecpp needs 0\.3\.36.*pip install"):
+        extension._check_package("0.3.35", "0.3.36")
+    extension._check_package("0.3.35", None)
+
+
+def test_an_extension_built_for_another_version_is_refused() -> None:
+    with pytest.raises(VersionError, match=r"built for llama-cpp-python 0\.3\.36, found 0\.3\.40"):
+        extension._check_library("0.3.40", INFO)
+
+
+@pytest.mark.parametrize("commit", ["0c1e570", "0c1e570-dirty", "unknown"])
+def test_builds_of_the_right_commit_pass(commit: str) -> None:
+    extension._check_library("0.3.36", INFO | {"ggml_commit": commit})
+
+
+def test_a_library_of_another_commit_is_refused() -> None:
+    with pytest.raises(VersionError, match=r"commit deadbee, expected 0c1e570.*LLAMA_CPP_LIB_PATH"):
+        extension._check_library("0.3.36", INFO | {"ggml_commit": "deadbee"})
+
+
+def test_a_missing_llama_library_is_one_version_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import eaglecpp; eaglecpp.Engine"],
+        env={**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "eaglecpp.errors.VersionError: llama-cpp-python cannot be loaded" in done.stderr

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+"""Every way to ask for a grammar ends in one GBNF text, or in a clear error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from llama_cpp import LlamaGrammar
+
+from eaglecpp.errors import GrammarError
+from eaglecpp.grammar import resolve_grammar
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def test_gbnf_text_and_llama_cpp_objects_pass_through() -> None:
+    assert resolve_grammar('root ::= "a"') == 'root ::= "a"'
+    assert resolve_grammar(LlamaGrammar.from_string('root ::= "b"')) == 'root ::= "b"'
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"json_schema": SCHEMA},
+        {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
+    ],
+)
+def test_a_schema_gives_the_same_grammar_wherever_it_stands(arguments: dict[str, Any]) -> None:
+    assert resolve_grammar(**arguments) == resolve_grammar(json_schema='{"type": "object", "properties": '
+        '{"name": {"type": "string"}}, "required": ["name"]}')  # fmt: skip
+    assert "name" in (resolve_grammar(**arguments) or "")
+
+
+def test_nothing_asked_for_is_no_grammar() -> None:
+    assert resolve_grammar() is None
+    assert resolve_grammar("") is None
+    assert resolve_grammar(response_format={"type": "text"}) is None
+
+
+def test_any_json_object_without_a_schema() -> None:
+    assert "root" in (resolve_grammar(response_format={"type": "json_object"}) or "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"grammar": "root ::= x", "json_schema": SCHEMA}, ValueError, "not grammar and json_schema"),
+        ({"grammar": 5}, TypeError, "got int"),
+        ({"json_schema": "{"}, GrammarError, "cannot be translated"),
+        ({"json_schema": {"$ref": "#/definitions/none"}}, GrammarError, "cannot be translated"),
+        ({"response_format": {"type": "xml"}}, ValueError, "got 'xml'"),
+        ({"response_format": {"type": "json_schema"}}, ValueError, "has no schema"),
+        ({"response_format": "json"}, TypeError, "must be a dict"),
+    ],
+)
+def test_what_cannot_be_a_grammar_is_refused(
+    arguments: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        resolve_grammar(**arguments)
+    assert text in str(caught.value)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""Importing eaglecpp, and asking the command for help, costs nothing heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import eaglecpp
+
+HEAVY = ("numpy", "llama_cpp", "gguf", "torch", "jinja2", "huggingface_hub", "eaglecpp._core")
+
+
+def modules_after(code: str) -> set[str]:
+    """Names of all modules a fresh interpreter has imported once `code` ran."""
+    script = f"import contextlib, io, sys\nwith contextlib.redirect_stdout(io.StringIO()):\n{code}\n"
+    script += "print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        " import eaglecpp",
+        " import eaglecpp.options, eaglecpp.results, eaglecpp.errors, eaglecpp.locate, eaglecpp.detokenize",
+        " from eaglecpp.cli import main; main(['--help'])",
+        " from eaglecpp.cli import main; main(['generate', '--help'])",
+        " from eaglecpp.cli import main; main(['run', '--help'])",
+        " from eaglecpp.cli import main; main(['doctor', '--help'])",
+    ],
+)
+def test_nothing_heavy_is_imported(code: str) -> None:
+    loaded = modules_after(code)
+    assert "eaglecpp" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in eaglecpp.__all__:
+        assert getattr(eaglecpp, name) is not None
+    assert set(eaglecpp.__all__) <= set(dir(eaglecpp))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Motor'"):
+        _ = eaglecpp.Motor
+
+
+def test_the_heavy_list_would_notice() -> None:
+    assert not modules_after(" import eaglecpp.lowlevel").isdisjoint(HEAVY)

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp.Llama` beside `llama_cpp.Llama` on the same file: same shapes, same greedy text."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+from eaglecpp import Llama
+from eaglecpp.errors import ContextFullError, UnsupportedError
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+PROMPT = "ab cd ef"
+MESSAGES = [{"role": "user", "content": "hello there"}]
+VOLATILE = ("id", "created")
+
+
+@pytest.fixture(scope="module")
+def ours(models: Models) -> Iterator[Llama]:
+    llm = Llama(str(models.target), draft_model=models.draft, n_ctx=512, n_threads=1)
+    yield llm
+    llm.close()
+
+
+@pytest.fixture(scope="module")
+def theirs(models: Models) -> Iterator[llama_cpp.Llama]:
+    llm = llama_cpp.Llama(str(models.target), n_ctx=512, n_threads=1, verbose=False, logits_all=True)
+    yield llm
+    llm.close()
+
+
+def comparable(result: dict[str, Any]) -> dict[str, Any]:
+    """Without what differs from call to call, and without our own key."""
+    return {name: value for name, value in result.items() if name not in (*VOLATILE, "timings")}
+
+
+def shape(value: Any) -> Any:
+    """Keys and types, in place of values."""
+    if isinstance(value, dict):
+        return {name: shape(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [shape(entry) for entry in value[:1]]
+    return type(value).__name__
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 20},
+        {"max_tokens": 20, "echo": True},
+        {"max_tokens": 0},
+        {"max_tokens": 24, "repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1},
+        {"max_tokens": 8, "logit_bias": {300: 50.0}},
+        {"max_tokens": 8, "model": "a-name"},
+    ],
+)
+def test_a_greedy_completion_is_the_same(
+    ours: Llama, theirs: llama_cpp.Llama, options: dict[str, Any]
+) -> None:
+    mine = ours(PROMPT, temperature=0.0, **options)
+    assert comparable(mine) == comparable(theirs(PROMPT, temperature=0.0, **options))
+    assert mine["timings"]["predicted_n"] > 0
+    assert mine["id"].startswith("cmpl-")
+
+
+def test_a_greedy_completion_of_token_ids_is_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    ids = theirs.tokenize(b"xy zz ab", special=True)
+    mine = ours.create_completion(ids, max_tokens=16, temperature=0.0)
+    assert comparable(mine) == comparable(theirs.create_completion(ids, max_tokens=16, temperature=0.0))
+
+
+def test_stop_strings_cut_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    text = theirs(PROMPT, max_tokens=30, temperature=0.0)["choices"][0]["text"]
+    for stop in (text[7:9], [text[12:15], text[20:22]]):
+        mine = ours(PROMPT, max_tokens=30, temperature=0.0, stop=stop)
+        other = theirs(PROMPT, max_tokens=30, temperature=0.0, stop=stop)
+        assert mine["choices"] == other["choices"]
+        assert mine["choices"][0]["finish_reason"] == "stop"
+
+
+def test_the_end_of_generation_token_is_not_counted(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, "logit_bias": {ours.token_eos(): 100.0}}
+    assert comparable(ours(PROMPT, **options)) == comparable(theirs(PROMPT, **options))
+
+
+def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    mine = ours(PROMPT, max_tokens=6, temperature=0.0, logprobs=3)["choices"][0]["logprobs"]
+    other = theirs(PROMPT, max_tokens=6, temperature=0.0, logprobs=3)["choices"][0]["logprobs"]
+    assert mine["tokens"] == other["tokens"]
+    assert mine["text_offset"] == other["text_offset"]
+    np.testing.assert_allclose(mine["token_logprobs"], other["token_logprobs"], atol=1e-3)
+    for here, there in zip(mine["top_logprobs"], other["top_logprobs"], strict=True):
+        assert list(here) == list(there)
+        np.testing.assert_allclose(list(here.values()), list(there.values()), atol=1e-3)
+
+
+def test_a_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    mine = list(ours(PROMPT, max_tokens=20, temperature=0.0, stream=True))
+    other = list(theirs(PROMPT, max_tokens=20, temperature=0.0, stream=True))
+    assert {str(shape(comparable(chunk))) for chunk in mine} == {str(shape(comparable(c))) for c in other}
+    for chunks in (mine, other):
+        assert len({chunk["id"] for chunk in chunks}) == 1
+    texts = ["".join(chunk["choices"][0]["text"] for chunk in chunks) for chunks in (mine, other)]
+    assert texts[0] == texts[1]
+    assert comparable(mine[-1]) == comparable(other[-1])
+    assert ["timings" in chunk for chunk in mine] == [False] * (len(mine) - 1) + [True]
+
+
+def test_a_chat_completion_is_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    mine = ours.create_chat_completion(MESSAGES, max_tokens=12, temperature=0.0)
+    other = theirs.create_chat_completion(MESSAGES, max_tokens=12, temperature=0.0)
+    assert comparable(mine) == comparable(other)
+    assert mine["timings"]["rounds"] > 0
+    assert (ours.chat_format, ours.metadata) == (theirs.chat_format, theirs.metadata)
+
+
+@pytest.mark.parametrize("chat_format", ["chatml", "llama-2", "mistral-instruct"])
+def test_named_chat_formats_are_llama_cpps(models: Models, theirs: llama_cpp.Llama, chat_format: str) -> None:
+    ours = Llama(str(models.target), n_ctx=512, n_threads=1, chat_format=chat_format)
+    usage = ours.create_chat_completion(MESSAGES, max_tokens=1)["usage"]
+    ours.close()
+    theirs.chat_format, before = chat_format, theirs.chat_format
+    other = theirs.create_chat_completion(MESSAGES, max_tokens=1)["usage"]
+    theirs.chat_format = before
+    assert usage == other
+
+
+def test_a_chat_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    def text(chunks: list[dict[str, Any]]) -> str:
+        return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+
+    mine = list(ours.create_chat_completion(MESSAGES, max_tokens=12, temperature=0.0, stream=True))
+    other = list(theirs.create_chat_completion(MESSAGES, max_tokens=12, temperature=0.0, stream=True))
+    assert text(mine) == text(other)
+    assert {str(shape(comparable(chunk))) for chunk in mine} == {str(shape(comparable(c))) for c in other}
+    assert mine[-1]["timings"]["predicted_n"] == 12
+
+
+def test_chat_log_probabilities_have_the_same_shape(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    options: dict[str, Any] = {"max_tokens": 3, "temperature": 0.0, "logprobs": True, "top_logprobs": 2}
+    mine = ours.create_chat_completion(MESSAGES, **options)
+    other = theirs.create_chat_completion(MESSAGES, **options)
+    assert shape(comparable(mine)) == shape(comparable(other))
+
+
+@pytest.mark.parametrize(
+    "response_format",
+    [
+        {"type": "json_object"},
+        {"type": "json_object", "schema": {"type": "object", "properties": {"a": {"type": "boolean"}}}},
+        {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["abc", "abd"]}}},
+    ],
+)
+def test_a_response_format_is_obeyed(ours: Llama, response_format: dict[str, Any]) -> None:
+    result = ours.create_chat_completion(MESSAGES, max_tokens=16, response_format=response_format)
+    assert result["choices"][0]["message"]["content"].lstrip()[:1] in ("{", '"', "")
+
+
+def test_a_tool_choice_is_answered_as_a_tool_call(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    schema = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+    tool = {"type": "function", "function": {"name": "lamp", "description": "x", "parameters": schema}}
+    choice = {"type": "function", "function": {"name": "lamp"}}
+    options: dict[str, Any] = {"tools": [tool], "tool_choice": choice, "max_tokens": 24, "temperature": 0.0}
+    mine = ours.create_chat_completion(MESSAGES, **options)
+    other = theirs.create_chat_completion(MESSAGES, **options)
+    assert shape(comparable(mine)) == shape(comparable(other))
+    assert mine["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_sampling_with_a_seed_repeats(ours: Llama) -> None:
+    texts = [ours(PROMPT, max_tokens=20, temperature=1.0, seed=5)["choices"][0]["text"] for _ in range(2)]
+    assert texts[0] == texts[1]
+
+
+def test_calls_without_a_seed_follow_from_the_constructors(models: Models) -> None:
+    texts = []
+    for _ in range(2):
+        llm = Llama(str(models.target), n_ctx=256, n_threads=1, seed=42)
+        texts.append([llm(PROMPT, max_tokens=12, temperature=1.0)["choices"][0]["text"] for _ in range(2)])
+        llm.close()
+    assert texts[0] == texts[1]
+    assert texts[0][0] != texts[0][1]
+
+
+def test_stopping_criteria_see_the_same_ids(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    def calls_of(llm: Any) -> tuple[list[int], str]:
+        seen: list[int] = []
+
+        def criterion(ids: Any, logits: Any) -> bool:
+            seen.append(len(ids))
+            return len(ids) >= n_prompt + 5
+
+        result = llm(PROMPT, max_tokens=20, temperature=0.0, stopping_criteria=criterion)
+        return seen, result["choices"][0]["text"]
+
+    n_prompt = len(ours.tokenize(PROMPT.encode()))
+    mine, text = calls_of(ours)
+    other, other_text = calls_of(theirs)
+    assert text == other_text
+    assert mine == [n for n in other if n > n_prompt], "ours has no call before the first token"
+
+
+def test_generate_yields_the_same_tokens(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    ids = ours.tokenize(PROMPT.encode())
+    mine = [token for token, _ in zip(ours.generate(ids, temp=0.0), range(10), strict=False)]
+    other = [token for token, _ in zip(theirs.generate(ids, temp=0.0), range(10), strict=False)]
+    assert mine == other
+
+
+@pytest.mark.parametrize("text", [b"", b"ab cd", b" leading", "gr\u00fc\u00df \u4e16".encode(), b"\xff\xfe"])
+@pytest.mark.parametrize("add_bos", [True, False])
+@pytest.mark.parametrize("special", [True, False])
+def test_tokens_and_text_are_the_same(
+    ours: Llama, theirs: llama_cpp.Llama, text: bytes, add_bos: bool, special: bool
+) -> None:
+    ids = ours.tokenize(text, add_bos, special)
+    assert ids == theirs.tokenize(text, add_bos, special)
+    assert ours.detokenize(ids, special=special) == theirs.detokenize(ids, special=special)
+
+
+@pytest.mark.parametrize("name", ["n_ctx", "n_vocab", "n_embd", "token_bos", "token_eos", "token_nl"])
+def test_facts_are_the_same(ours: Llama, theirs: llama_cpp.Llama, name: str) -> None:
+    assert getattr(ours, name)() == getattr(theirs, name)()
+
+
+def test_n_ctx_zero_is_the_models_own(models: Models) -> None:
+    llm = Llama(str(models.target), n_ctx=0)
+    assert llm.n_ctx() == 2048
+    llm.close()
+
+
+def test_a_prompt_that_does_not_fit_is_a_value_error(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    for llm in (ours, theirs):
+        with pytest.raises(ValueError, match="512"):
+            llm([5] * 600)
+    with pytest.raises(ContextFullError):
+        ours([5] * 600)
+
+
+def test_a_missing_file_is_a_value_error(models: Models) -> None:
+    with pytest.raises(ValueError, match="Model path does not exist"):
+        Llama("missing.gguf")
+
+
+def test_no_argument_of_llama_cpp_is_unknown() -> None:
+    """Each of its constructor's arguments is taken or refused with a reason, and its defaults always pass."""
+    from eaglecpp.llama_limits import _ONLY, refuse_others
+
+    mine = set(inspect.signature(Llama.__init__).parameters)
+    for name, parameter in inspect.signature(llama_cpp.Llama.__init__).parameters.items():
+        if name in ("self", "kwargs") or name in mine:
+            continue
+        assert name in _ONLY
+        refuse_others({name: parameter.default})
+
+
+@pytest.mark.parametrize("method", ["create_completion", "__call__", "generate", "tokenize", "detokenize"])
+def test_methods_take_llama_cpps_arguments(method: str) -> None:
+    their = inspect.signature(getattr(llama_cpp.Llama, method)).parameters
+    mine = inspect.signature(getattr(Llama, method)).parameters
+    for name, parameter in their.items():
+        if name in mine:
+            same = mine[name].default == parameter.default or parameter.default == []
+            assert same, f"{method}({name}=...)"
+        else:
+            assert any(p.kind is inspect.Parameter.VAR_KEYWORD for p in mine.values()), (
+                f"{method}({name}=...)"
+            )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"embedding": True}, "embeddings are not supported"),
+        ({"kv_overrides": {"a": 1}}, "kv_overrides"),
+        ({"split_mode": 2}, "split_mode=2"),
+        ({"chat_handler": object()}, "use llama_cpp.Llama"),
+        ({"draft_model": object()}, "path of an EAGLE drafter GGUF"),
+        ({"numa": True}, "numactl"),
+        ({"rope_scaling_type": 2}, "RoPE scaling"),
+    ],
+)
+def test_constructor_arguments_that_cannot_be_honoured_are_refused(
+    models: Models, arguments: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        Llama(str(models.target), **arguments)
+    assert text in str(caught.value)
+
+
+def test_an_unknown_argument_is_a_type_error(models: Models) -> None:
+    with pytest.raises(TypeError, match="unexpected argument 'n_cxt'"):
+        Llama(str(models.target), n_cxt=5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"suffix": "x"}, {"tfs_z": 0.5}, {"logits_processor": [len]}, {"echo": True, "logprobs": 2}],
+)
+def test_call_arguments_that_cannot_be_honoured_are_refused(ours: Llama, arguments: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedError):
+        ours(PROMPT, **arguments)
+
+
+@pytest.mark.parametrize("name", ["save_state", "embed", "create_embedding", "sample"])
+def test_methods_that_cannot_be_honoured_are_refused(ours: Llama, name: str) -> None:
+    with pytest.raises(UnsupportedError):
+        getattr(ours, name)()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(None, "f16"), (1, "f16"), (8, "q8_0"), ("q4_0", "q4_0"), (0, "f32")]
+)
+def test_cache_types_by_number_and_name(kind: int | str | None, name: str) -> None:
+    from eaglecpp.llama import _type_name
+
+    assert _type_name(kind) == name
+
+
+def test_an_unknown_chat_format_is_a_value_error(models: Models) -> None:
+    with pytest.raises(ValueError, match="nonsense"):
+        Llama(str(models.target), n_ctx=64, chat_format="nonsense")

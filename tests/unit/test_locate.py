@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+"""A model reference names a file or says what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.locate import find_model
+
+
+def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.bin").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find_model(tmp_path / "model.bin") == tmp_path / "model.bin"
+    assert find_model("~/model.bin") == tmp_path / "model.bin"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("missing.gguf", "no such file; GGUF files beside it: here.gguf"),
+        ("nowhere/missing.gguf", "does not exist either"),
+        (".", "is a directory; give one of its GGUF files: here.gguf"),
+        ("hf", "looks like a Hugging Face checkpoint"),
+    ],
+)
+def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / "here.gguf").touch()
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").touch()
+    with pytest.raises(ModelNotFoundError, match="drafter") as caught:
+        find_model(tmp_path / name, "drafter")
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", ["llama3.2:3b", "org/repo", "hf.co/org/repo:Q4_K_M", "demo"])
+def test_names_and_hub_references_are_refused_as_such(reference: str) -> None:
+    with pytest.raises(ModelNotFoundError, match="hub references are not resolved yet"):
+        find_model(reference)

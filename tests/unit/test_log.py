@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: MIT
+"""Native log lines arrive in `logging`, and nothing is printed without a handler."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eaglecpp import Engine
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+
+def test_loading_a_model_logs_to_the_native_logger(models: Models, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "eaglecpp.native"):
+        Engine.open(models.target).close()
+    assert any(record.name == "eaglecpp.native" for record in caplog.records)
+    assert all(record.message == record.message.rstrip("\n") for record in caplog.records)
+
+
+def test_the_library_prints_nothing(models: Models, tmp_path: Path) -> None:
+    code = (
+        "import eaglecpp, sys\n"
+        "with eaglecpp.Engine.open(sys.argv[1], sys.argv[2], n_ctx=128) as engine:\n"
+        "    engine.generate('ab', max_tokens=4)\n"
+        "try:\n    eaglecpp.Engine.open(sys.argv[3])\nexcept eaglecpp.EagleError:\n    pass\n"
+    )
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\x00\x00\x00")
+    paths = [str(models.target), str(models.draft), str(broken)]
+    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

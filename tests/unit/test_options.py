@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: MIT
+"""Options validate themselves, are declared consistently, and strategies survive text and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
+
+CLASSES = (ModelOptions, DraftOptions, SamplingOptions)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_every_default_passes_its_own_check(cls: type) -> None:
+    defaults = cls()
+    assert {option.name: option.default for option in describe(cls)} == dataclasses.asdict(defaults)
+
+
+def test_names_flags_and_parameters_are_unique() -> None:
+    options = [option for cls in CLASSES for option in describe(cls)]
+    for values in (
+        [option.name for option in options],
+        [flag for option in options for flag in option.flags],
+        [option.parameter for option in options if option.parameter],
+    ):
+        assert len(values) == len(set(values))
+
+
+def test_every_option_explains_itself() -> None:
+    assert all(option.help for cls in CLASSES for option in describe(cls))
+
+
+@pytest.mark.parametrize(
+    ("cls", "values", "error", "text"),
+    [
+        (SamplingOptions, {"temperature": -0.1}, ValueError, "temperature must be at least 0; got -0.1"),
+        (SamplingOptions, {"temperature": float("nan")}, ValueError, "temperature must be a finite number"),
+        (SamplingOptions, {"top_p": 1.5}, ValueError, "top_p must be between 0 and 1; got 1.5"),
+        (SamplingOptions, {"top_k": 1.5}, TypeError, "top_k must be int, got float 1.5"),
+        (SamplingOptions, {"top_k": True}, TypeError, "top_k must be int, got bool True"),
+        (SamplingOptions, {"temperature": "hot"}, TypeError, "temperature must be float, got str 'hot'"),
+        (SamplingOptions, {"stop": ["a", ""]}, ValueError, "a stop string is empty"),
+        (SamplingOptions, {"stop": [1]}, TypeError, "stop must hold strings, got int 1"),
+        (SamplingOptions, {"logit_bias": {"x": 1.0}}, TypeError, "logit_bias must map int to float"),
+        (SamplingOptions, {"logit_bias": {3: float("nan")}}, ValueError, "not a number"),
+        (SamplingOptions, {"seed": 2**32}, ValueError, "seed must be between -1 and"),
+        (
+            ModelOptions,
+            {"flash_attn": "yes"},
+            ValueError,
+            "flash_attn must be one of auto, on, off; got 'yes'",
+        ),
+        (ModelOptions, {"type_k": "q2_k"}, ValueError, "type_k must be one of f32, f16"),
+        (ModelOptions, {"n_sequences": 0}, ValueError, "n_sequences must be between 1 and 256; got 0"),
+        (ModelOptions, {"use_mmap": 1}, TypeError, "use_mmap must be bool, got int 1"),
+        (DraftOptions, {"n_leaves_max": 999}, ValueError, "n_leaves_max must be between 0 and 256; got 999"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(
+    cls: type, values: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        cls(**values)
+    assert text in str(caught.value)
+
+
+def test_values_that_convert_without_loss_are_accepted() -> None:
+    options = SamplingOptions(
+        temperature=1, top_k=np.int64(5), top_p=np.float32(0.5), stop="x", logit_bias={7: 1, np.int32(8): -2}
+    )
+    assert (options.temperature, options.top_k, options.stop) == (1.0, 5, ("x",))
+    assert type(options.temperature) is float
+    assert options.logit_bias == ((7, 1.0), (8, -2.0))
+
+
+@pytest.mark.parametrize(
+    ("seed", "random"), [(None, True), (-1, True), (0xFFFFFFFF, True), (0, False), (7, False)]
+)
+def test_which_seeds_mean_a_random_one(seed: int | None, random: bool) -> None:
+    assert SamplingOptions(seed=seed).wants_random_seed is random
+
+
+def test_split_sorts_by_class_and_names_the_nearest_for_a_typo() -> None:
+    assert split({"n_ctx": 8, "top_k": 3}, ModelOptions, SamplingOptions) == [{"n_ctx": 8}, {"top_k": 3}]
+    with pytest.raises(TypeError, match="unknown option 'temprature'; did you mean 'temperature'"):
+        split({"temprature": 1}, SamplingOptions)
+
+
+strategies_text = st.one_of(
+    st.sampled_from(["auto", "off"]),
+    st.integers(1, 64).map(lambda depth: f"chain:{depth}"),
+    st.tuples(st.integers(1, 16), st.integers(1, 16), st.integers(0, 48)).map(
+        lambda t: f"tree:k={t[0]},depth={t[1]},nodes={t[1] + t[2]}"
+    ),
+)
+
+
+@given(strategies_text)
+def test_a_strategy_survives_text_and_back(text: str) -> None:
+    strategy = Strategy.parse(text)
+    assert str(strategy) == text
+    assert Strategy.parse(strategy) is strategy
+
+
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 40))
+def test_the_leaf_bound_holds_for_the_leafiest_tree(k: int, depth: int, more: int) -> None:
+    nodes = depth + more
+    children = [0]  # breadth first, every node filled up to k: no tree of that many nodes has more leaves
+    while len(children) <= nodes:
+        parent = next(i for i, n in enumerate(children) if n < k)
+        children[parent] += 1
+        children.append(0)
+    bound = Strategy.parse(f"tree:k={k},depth={depth},nodes={nodes}").n_leaves
+    assert children.count(0) == bound
+
+
+WRONG = """
+    Auto auto:3 off: chain chain: chain:0 chain:-1 chain:x chain:5,6 tree tree:k=4,depth=5
+    tree:k=4,depth=5,nodes=4 tree:k=0,depth=5,nodes=9 tree:k=4,k=4,nodes=16
+    tree:k=4,depth=5,nodes=16,x=1 tree:xk=4,depth=5,nodes=16
+"""
+
+
+@pytest.mark.parametrize("text", ["", *WRONG.split()])
+def test_a_wrong_strategy_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="strategy"):
+        Strategy.parse(text)
+
+
+def test_auto_is_a_chain_for_now_and_off_without_a_drafter() -> None:
+    assert str(Strategy.parse("auto").resolved(has_draft=True)[0]) == "chain:3"
+    assert "chain:3" in Strategy.HELP
+    assert str(Strategy.parse("auto").resolved(has_draft=False)[0]) == "off"

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""The counters: names, definitions and sums."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eaglecpp.results import Chunk, Completion, Timings
+
+RAW = {
+    "prompt_n": 10,
+    "prompt_ms": 5.0,
+    "predicted_n": 9,
+    "predicted_ms": 20.0,
+    "draft_n": 12,
+    "draft_n_accepted": 6,
+    "rounds": 4,
+    "draft_ms": 3.0,
+    "verify_ms": 12.0,
+    "host_ms": 1.0,
+    "tried_per_depth": [4, 3, 1, 0],
+    "accepted_per_depth": [3, 2, 1, 0],
+    "reused_n": 2,
+}
+
+
+def test_timings_has_the_documented_names() -> None:
+    timings = Timings.from_raw(RAW, plan={"strategy": "chain:3", "why": "asked for"}).as_dict()
+    assert timings == {
+        "prompt_n": 10,
+        "prompt_ms": 5.0,
+        "prompt_per_second": 2000.0,
+        "reused_n": 2,
+        "predicted_n": 9,
+        "predicted_ms": 20.0,
+        "predicted_per_second": 450.0,
+        "draft_n": 12,
+        "draft_n_accepted": 6,
+        "rounds": 4,
+        "acceptance_length": 2.5,
+        "accepted_per_depth": [0.75, pytest.approx(2 / 3), 1.0],
+        "draft_ms": 3.0,
+        "verify_ms": 12.0,
+        "plan": {"strategy": "chain:3", "why": "asked for"},
+    }
+    json.dumps(timings)
+
+
+def test_plain_decoding_has_acceptance_length_one_and_nothing_run_has_none() -> None:
+    assert Timings(rounds=7).acceptance_length == 1.0
+    nothing = Timings()
+    assert (nothing.acceptance_length, nothing.acceptance_rate, nothing.predicted_per_second) == (
+        0.0,
+        0.0,
+        0.0,
+    )
+
+
+def test_sums_add_counts_of_different_depths() -> None:
+    total = Timings.from_raw(RAW, plan={"strategy": "a"}) + Timings(
+        rounds=1, tried_per_depth=(1,), hits_per_depth=(0,), plan={"strategy": "b"}
+    )
+    assert (total.rounds, total.tried_per_depth, total.hits_per_depth) == (5, (5, 3, 1, 0), (3, 2, 1, 0))
+    assert total.plan == {"strategy": "b"}
+
+
+def test_results_show_their_timings_as_a_dict() -> None:
+    stats = Timings.from_raw(RAW)
+    whole = Completion("x", [1], [False], "stop", seed=1, prompt_tokens=[2], stats=stats)
+    assert whole.timings == stats.as_dict()
+    assert Chunk("x", [1], [True]).timings is None
+    assert Chunk("x", [1], [True], finish_reason="stop", stats=stats).timings == stats.as_dict()
