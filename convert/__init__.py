@@ -13,8 +13,9 @@ from __future__ import annotations
 from . import errors
 from .errors import ConvertError
 from .inspection import inspect_file
-from .pipeline import ConvertReport, Progress, TensorReport, convert_checkpoint
+from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .spec import DraftSpec, RopeSpec
+from .stream import TensorReport
 
 __all__ = [
     "ConvertError",

@@ -71,7 +71,7 @@ def build_spec(
         vocab_size=vocab,
         draft_vocab_size=_draft_vocab(config, shapes, vocab),
         context_length=integer(config, "max_position_embeddings", 2048),
-        rms_norm_eps=number(config, "rms_norm_eps", 1e-6),
+        rms_norm_eps=_positive(config, "rms_norm_eps", 1e-6),
         rope=rope,
         aux_layers=ids.ids,
         layer_ids_rule=ids.rule,
@@ -156,6 +156,13 @@ def _layer_ids(
         given=options.aux_layers,
         forced=options.layer_ids,
     )
+
+
+def _positive(config: Mapping[str, Any], key: str, default: float) -> float:
+    value = number(config, key, default)
+    if value <= 0:
+        raise ConfigError(f"config.json: {key}: expected a positive number, found {value}")
+    return value
 
 
 def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
@@ -243,16 +250,28 @@ def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tupl
             "slide; add "
             'layer_types, such as ["sliding_attention"]'
         )
+    sliding = _sliding_layers(types, n_layers)
+    if any(sliding) and (window is None or config.get("use_sliding_window") is False):
+        raise ConfigError(
+            "config.json: layer_types has sliding_attention, but sliding_window is not set or "
+            "use_sliding_window is false"
+        )
+    return (window if any(sliding) else None), sliding, ""
+
+
+def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
+    """Flags from layer_types.
+
+    A longer list is a left-over of the target's config, harmless while all its values agree.
+    """
     known = {"sliding_attention": True, "full_attention": False}
-    if not isinstance(types, list) or len(types) != n_layers or any(t not in known for t in types):
+    sound = isinstance(types, list) and all(isinstance(t, str) and t in known for t in types)
+    if not sound or len(types) < n_layers or (len(types) > n_layers and len(set(types)) > 1):
         raise ConfigError(
             f"config.json: layer_types: expected {n_layers} of full_attention or sliding_attention, found "
             f"{types!r}"
         )
-    sliding = tuple(known[t] for t in types)
-    if any(sliding) and window is None:
-        raise ConfigError("config.json: layer_types has sliding_attention, but sliding_window is not set")
-    return (window if any(sliding) else None), sliding, ""
+    return tuple(known[t] for t in types[:n_layers])
 
 
 def _check_shared(spec: DraftSpec) -> None:

@@ -22,10 +22,13 @@ from .tensor import TensorSource
 
 __all__ = ["Checkpoint", "open_checkpoint"]
 
-_FORMATS: tuple[tuple[str, str, Callable[[Path], dict[str, TensorSource]]], ...] = (
-    ("model.safetensors.index.json", "*.safetensors", safetensors_file.read_index),
-    ("pytorch_model.bin.index.json", "*.bin", torch_zip.read_index),
+_Read = Callable[[Path], dict[str, TensorSource]]
+# Index file, weight files (the usual names first, then any), reader.
+_FORMATS: tuple[tuple[str, tuple[str, str], _Read], ...] = (
+    ("model.safetensors.index.json", ("model*.safetensors", "*.safetensors"), safetensors_file.read_index),
+    ("pytorch_model.bin.index.json", ("pytorch_model*.bin", "*.bin"), torch_zip.read_index),
 )
+_NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
 @dataclass(frozen=True)
@@ -70,16 +73,14 @@ def open_checkpoint(src: str | Path, progress: Callable[[str], None] | None = No
 
 def _open_directory(directory: Path, name: str, from_hub: bool = False) -> Checkpoint:
     config = _load_config(directory)
-    found = [(index, sorted(directory.glob(pattern)), read) for index, pattern, read in _FORMATS]
+    found = [(index, _weight_files(directory, patterns), read) for index, patterns, read in _FORMATS]
     usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
     if not usable:
         raise CheckpointError(
             f"{directory}: expected model.safetensors or pytorch_model.bin (or shards), found neither"
         )
     index, files, read = usable[0]
-    notes = [f"read {usable[0][1][0].name if usable[0][1] else index}, ignored the .bin files beside it"] * (
-        len(usable) > 1
-    )
+    notes = ("read the safetensors, ignored the .bin files beside them",) if len(usable) > 1 else ()
     shards = _shards(directory, index)
     if shards is not None:
         files = [directory / shard for shard in sorted(set(shards.values()))]
@@ -90,7 +91,15 @@ def _open_directory(directory: Path, name: str, from_hub: bool = False) -> Check
     tensors = _merge(files, read)
     if shards is not None:
         _check_index(directory / index, shards, tensors)
-    return Checkpoint(name, directory, config, tensors, tuple(files), from_hub, tuple(notes))
+    return Checkpoint(name, directory, config, tensors, tuple(files), from_hub, notes)
+
+
+def _weight_files(directory: Path, patterns: tuple[str, ...]) -> list[Path]:
+    for pattern in patterns:
+        files = sorted(path for path in directory.glob(pattern) if path.name not in _NOT_WEIGHTS)
+        if files:
+            return files
+    return []
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -126,7 +135,7 @@ def _shards(directory: Path, index: str) -> dict[str, str] | None:
     return weight_map
 
 
-def _merge(files: Sequence[Path], read: Callable[[Path], dict[str, TensorSource]]) -> dict[str, TensorSource]:
+def _merge(files: Sequence[Path], read: _Read) -> dict[str, TensorSource]:
     tensors: dict[str, TensorSource] = {}
     for path in files:
         for name, source in read(path).items():

@@ -17,7 +17,7 @@ __all__ = ["fetch_checkpoint", "fetch_target", "is_hub_id"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _SAFETENSORS = ("config.json", "README.md", "*.safetensors", "model.safetensors.index.json")
-_BIN = ("config.json", "README.md", "*.bin", "pytorch_model.bin.index.json")
+_BIN = ("config.json", "README.md", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 _TARGET = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "chat_template.jinja", "chat_template.json", "vocab.json", "merges.txt",
@@ -61,7 +61,8 @@ def _snapshot(hub_id: str, patterns: Sequence[str]) -> Path:
         ) from error
     except RepositoryNotFoundError as error:
         raise SourceError(
-            f"{repo}: no such repository on the hub (or private: log in with `hf auth login`)"
+            f"{repo}: no such path here and no such repository on the hub (or private: log in with `hf "
+            "auth login`)"
         ) from error
     except LocalEntryNotFoundError as error:
         why = "offline mode is on" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"

@@ -29,10 +29,9 @@ def parse_rope(config: Mapping[str, Any]) -> tuple[RopeSpec, str]:
         (number(b, "rope_theta") for b in (block, config) if b.get("rope_theta") is not None),
         10000.0,
     )
-    if (
-        number(config, "partial_rotary_factor", 1.0) != 1.0
-        or number(block, "partial_rotary_factor", 1.0) != 1.0
-    ):
+    if theta <= 0:
+        raise ConfigError(f"config.json: rope_theta: expected a positive number, found {theta}")
+    if any(number(b, "partial_rotary_factor", 1.0) != 1.0 for b in (config, block)):
         raise UnsupportedError("partial_rotary_factor is not 1: heads rotated in part are not supported")
     kind = str(block.get("rope_type") or block.get("type") or "default")
     if kind in ("default", "none"):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """NVIDIA NeMo Automodel: the whole body behind `model.` (`model.layers.0.*`, `model.fc.weight`); biases
-possible."""
+possible.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ class Speculators(Dialect):
                 "default "
                 "is true)"
             )
-        return {**nested, **{key: value for key, value in seen.config.items() if value is not None}}
+        # The nested config is copied from the target; whether that ties its head says nothing about the draft.
+        base = {key: value for key, value in nested.items() if key != "tie_word_embeddings"}
+        return {**base, **{key: value for key, value in seen.config.items() if value is not None}}
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         return "boundary"

@@ -2,7 +2,8 @@
 """lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export for vLLM.
 
 Natively ids count the block after which a feature was captured; the vLLM export (only for `model_type:
-kimi_k2`) adds the missing 1. Told from SpecForge by the size keys its configs carry.
+kimi_k2`) adds the missing 1. Told from SpecForge by `num_aux_hidden_states` or
+`eagle_config.use_aux_hidden_state`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,8 @@ class TorchSpec(Dialect):
     def matches(self, seen: Seen) -> bool:
         if seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2":
             return True
-        sizes = ("num_aux_hidden_states", "target_hidden_size")
-        marked = (
-            any(seen.config.get(key) is not None for key in sizes)
-            or "use_aux_hidden_state" in seen.eagle_config
-        )
-        return seen.has("midlayer.") and marked and seen.architecture != "LlamaForCausalLM"
+        marked = "num_aux_hidden_states" in seen.config or "use_aux_hidden_state" in seen.eagle_config
+        return seen.has("midlayer.") and marked
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         if seen.has("layers.0."):

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""From slots to bytes: reads each tensor a range of rows at a time, reorders, encodes, and keeps the error.
+
+A chunk is decoded to float32, so memory is a few chunks whatever the tensor's size. Encoding a chunk is
+spread over threads (ggml releases the GIL); rows are independent, so the result does not depend on their
+number.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType
+
+from .errors import TensorError
+from .mapping import Slot
+from .quantize import ErrorSum, TypePlan, encode, plan_type
+from .rope import rope_divisors
+from .spec import DraftSpec
+from .tensor import TensorSource
+from .writer import PlannedTensor
+
+__all__ = ["N_WORKERS", "TensorReport", "TensorStream"]
+
+N_WORKERS = min(os.cpu_count() or 1, 8)
+_CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and as much again for the decoded copy
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One written tensor.
+
+    shape: slowest axis first. rel_rms_error: RMS of the rounding over RMS of the values.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    n_bytes: int
+    rel_rms_error: float
+    note: str = ""
+
+
+class TensorStream:
+    """Makes `PlannedTensor`s of slots.
+
+    ids: absolute target ids of the draft vocabulary, when there is a map.
+    """
+
+    def __init__(
+        self,
+        spec: DraftSpec,
+        types: TypePlan,
+        sources: Mapping[str, TensorSource],
+        ids: npt.NDArray[np.int64] | None,
+        pool: Executor,
+    ) -> None:
+        self._spec, self._types, self._sources, self._ids, self._pool = spec, types, sources, ids, pool
+        self._errors: dict[str, ErrorSum] = {}
+        self._notes: dict[str, str] = {}
+
+    def plan(self, slots: Sequence[Slot]) -> list[PlannedTensor]:
+        """The tensors to write, in order. Raises TensorError when a source holds no floating point values."""
+        wrong = [
+            f"{self._sources[s.source].name} ({self._sources[s.source].dtype})"
+            for s in slots
+            if s.source and not self._sources[s.source].is_float
+        ]
+        if wrong:
+            raise TensorError(f"expected floating point values, found integers in: {', '.join(wrong)}")
+        return [self._tensor(slot) for slot in slots]
+
+    def reports(self, tensors: Sequence[PlannedTensor]) -> tuple[TensorReport, ...]:
+        """One report per tensor; complete after they were written."""
+        return tuple(
+            TensorReport(
+                t.name,
+                t.type.name,
+                t.shape,
+                t.n_bytes,
+                self._errors[t.name].relative_rms,
+                self._notes[t.name],
+            )
+            for t in tensors
+        )
+
+    def _tensor(self, slot: Slot) -> PlannedTensor:
+        kind, self._notes[slot.name] = plan_type(self._types, slot.role, slot.shape[-1])
+        errors = self._errors[slot.name] = ErrorSum()
+        return PlannedTensor(slot.name, slot.shape, kind, self._chunks_of(slot, kind, errors))
+
+    def _chunks_of(
+        self, slot: Slot, kind: GGMLQuantizationType, errors: ErrorSum
+    ) -> Callable[[], Iterator[bytes]]:
+        def chunks() -> Iterator[bytes]:
+            if slot.role == "map":
+                assert self._ids is not None
+                yield self._ids.astype("<i8").tobytes()
+                return
+            for values in self._rows(slot):
+                yield from encode(values, kind, errors, slot.name, self._pool, N_WORKERS)
+
+        return chunks
+
+    def _rows(self, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
+        """The tensor's rows in chunks, q and k rows in rope's pair order."""
+        if slot.role == "freqs":
+            yield rope_divisors(self._spec.rope, self._spec.head_dim)
+            return
+        source = self._sources[slot.source]
+        step = max(1, _CHUNK_VALUES // math.prod(source.shape[1:]))
+        if slot.head_rows:
+            step = max(slot.head_rows, step // slot.head_rows * slot.head_rows)
+        for start in range(0, source.n_rows, step):
+            values = source.read_rows(start, min(start + step, source.n_rows))
+            yield _pair_rows(values, slot.head_rows) if slot.head_rows else values
+
+
+def _pair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
+    """Rows of whole heads from HF's half-split order to rope's adjacent pairs (ggml's NORM type)."""
+    halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
