@@ -17,7 +17,7 @@ import gguf
 
 __all__ = ["BOS", "CHAT_TEMPLATE", "CONTROL", "EOS", "Tokenizer", "tiny_tokenizer"]
 
-CONTROL = ("<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>")
+CONTROL = ("<|bos|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>")
 BOS, EOS = 0, 1
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
