@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// How a round uses the drafter.
+#pragma once
+
+#include <string>
+
+#include "base/error.h"
+
+namespace eaglecpp {
+
+struct Strategy {
+    enum class Kind { off, chain, tree };
+
+    Kind kind = Kind::off;
+    int k = 1;      // children per frontier node; 1 for a chain
+    int depth = 0;  // draft levels
+    int nodes = 0;  // draft nodes kept for verification
+
+    static Strategy make(const std::string & kind, int k, int depth, int nodes) {
+        if (kind == "off") return {};
+        if (kind != "chain" && kind != "tree") {
+            fail(ErrorKind::value, "strategy: '%s' is not one of off, chain, tree", kind.c_str());
+        }
+        if (k < 1 || depth < 1 || nodes < 1) {
+            fail(ErrorKind::value, "strategy %s: k=%d depth=%d nodes=%d, expected at least 1 each", kind.c_str(), k,
+                 depth, nodes);
+        }
+        if (kind == "chain") return {Kind::chain, 1, depth, depth};
+        return {Kind::tree, k, depth, nodes};
+    }
+
+    const char * kind_name() const {
+        return kind == Kind::off ? "off" : kind == Kind::chain ? "chain" : "tree";
+    }
+};
+
+}  // namespace eaglecpp

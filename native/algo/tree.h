@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// The draft tree: what the drafter proposes and the target verifies in one batch. A chain is a tree whose nodes have
+// one child each. Plain values: no ggml, no llama.cpp, no Python.
+//
+// Node 0 is the root, the committed token that has been sampled but not yet run by the target. A node's parent always
+// has a smaller index, so the arrays can be read front to back.
+#pragma once
+
+#include <vector>
+
+#include "base/types.h"
+
+namespace eaglecpp {
+
+struct DraftTree {
+    std::vector<Token> token;     // [n] target token id
+    std::vector<int32_t> parent;  // [n] index of the parent; -1 for the root
+    std::vector<int32_t> depth;   // [n] the root's is 0
+    std::vector<float> logp;      // [n] sum of draft log-probabilities from the root; the root's is 0
+
+    DraftTree() = default;
+    explicit DraftTree(Token root);
+
+    int size() const { return (int)token.size(); }
+
+    // number of draft nodes: all but the root
+    int n_draft() const { return size() - 1; }
+
+    // appends a child of `parent_idx` with conditional log-probability `logp_step`; returns its index
+    int add(Token tok, int parent_idx, float logp_step);
+
+    // The `n_nodes` draft nodes with the highest path log-probability (earlier index first among equals), breadth
+    // first. A path's log-probability never rises with depth and a parent has the smaller index, so the set contains
+    // the parent of each of its nodes.
+    DraftTree select(int n_nodes) const;
+
+    // the best ancestor-closed tree with at most `n_nodes` draft nodes and `n_leaves` leaves, as select()
+    DraftTree select(int n_nodes, int n_leaves) const;
+
+    bool is_chain() const;
+
+    // nodes without children, in index order
+    std::vector<int32_t> leaves() const;
+
+    // nodes from the root to `node`, both included
+    std::vector<int32_t> path(int node) const;
+
+    // child of `node` that carries `tok`, or -1
+    int child(int node, Token tok) const;
+
+    // [n * n] row-major: 1 where column is the row's node or one of its ancestors
+    std::vector<uint8_t> ancestor_mask() const;
+
+  private:
+    DraftTree take(const std::vector<int32_t> & nodes) const;
+};
+
+// One proposed token with its conditional draft log-probability.
+struct Candidate {
+    Token token;
+    float logp;
+};
+
+// EAGLE-2's growth (SafeAILab/EAGLE: eagle/model/cnets.py, topK_genrate): every frontier node gets its k most likely
+// children, all of them join the pool, and the best k of the new ones by path log-probability are the next frontier.
+class TreeGrower {
+  public:
+    TreeGrower(Token root, int k);
+
+    // Frontier nodes whose children the drafter should propose next; the root at first.
+    const std::vector<int32_t> & frontier() const { return frontier_; }
+
+    // children[i]: candidates of frontier()[i], best first; moves the frontier one level down
+    void grow(const std::vector<std::vector<Candidate>> & children);
+
+    const DraftTree & pool() const { return pool_; }
+
+  private:
+    int k_;
+    DraftTree pool_;
+    std::vector<int32_t> frontier_;
+};
+
+}  // namespace eaglecpp

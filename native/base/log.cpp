@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+#include "base/log.h"
+
+#include <deque>
+#include <mutex>
+
+namespace eaglecpp {
+
+namespace {
+constexpr size_t n_queue_max = 4096;
+constexpr size_t n_trail_max = 64;
+
+std::mutex mutex;
+std::deque<LogLine> queue;
+
+// errors of this thread, newest last, and how many were ever pushed (so that marks survive trimming)
+thread_local std::deque<std::string> trail;
+thread_local size_t n_trail = 0;
+}  // namespace
+
+void log_line(LogLevel level, std::string text) {
+    while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+    if (text.empty()) return;
+    if (level >= LogLevel::error) {
+        trail.push_back(text);
+        ++n_trail;
+        if (trail.size() > n_trail_max) trail.pop_front();
+    }
+    std::lock_guard<std::mutex> lock(mutex);
+    if (queue.size() == n_queue_max) queue.pop_front();
+    queue.push_back({level, std::move(text)});
+}
+
+std::vector<LogLine> log_drain() {
+    std::lock_guard<std::mutex> lock(mutex);
+    std::vector<LogLine> lines(queue.begin(), queue.end());
+    queue.clear();
+    return lines;
+}
+
+ErrorTrail::ErrorTrail() : mark_(n_trail) {}
+
+std::string ErrorTrail::text() const {
+    const size_t n_new = std::min(n_trail - mark_, trail.size());
+    std::string text;
+    for (size_t i = trail.size() - n_new; i < trail.size(); ++i) {
+        text += text.empty() ? " (llama.cpp: " : "; ";
+        text += trail[i];
+    }
+    return text.empty() ? text : text + ")";
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "algo/match.h"
+#include "algo/tree.h"
+#include "base/error.h"
+#include "bindings/bindings.h"
+
+namespace nb = nanobind;
+
+namespace eaglecpp {
+
+static nb::ndarray<nb::numpy, bool, nb::ndim<2>> ancestor_mask(const DraftTree & tree) {
+    const size_t n = (size_t)tree.size();
+    const std::vector<uint8_t> mask = tree.ancestor_mask();
+    bool * data = new bool[n * n];
+    std::copy(mask.begin(), mask.end(), data);
+    nb::capsule owner(data, [](void * p) noexcept { delete[](bool *) p; });
+    return nb::ndarray<nb::numpy, bool, nb::ndim<2>>(data, {n, n}, owner);
+}
+
+static int checked(const DraftTree & tree, int node) {
+    if (node < 0 || node >= tree.size()) fail(ErrorKind::value, "node %d is not one of the %d", node, tree.size());
+    return node;
+}
+
+void bind_algo(nb::module_ & m) {
+    nb::class_<DraftTree>(m, "DraftTree")
+        .def(nb::init<Token>(), nb::arg("root"))
+        .def("__len__", &DraftTree::size)
+        .def("add", &DraftTree::add, nb::arg("token"), nb::arg("parent"), nb::arg("logp"))
+        .def(
+            "select",
+            [](const DraftTree & t, int n_nodes, int n_leaves) {
+                return n_leaves > 0 ? t.select(n_nodes, n_leaves) : t.select(n_nodes);
+            },
+            nb::arg("n_nodes"), nb::arg("n_leaves") = 0)
+        .def_prop_ro("tokens", [](const DraftTree & t) { return t.token; })
+        .def_prop_ro("parents", [](const DraftTree & t) { return t.parent; })
+        .def_prop_ro("depths", [](const DraftTree & t) { return t.depth; })
+        .def_prop_ro("logps", [](const DraftTree & t) { return t.logp; })
+        .def("leaves", &DraftTree::leaves)
+        .def("path", [](const DraftTree & t, int node) { return t.path(checked(t, node)); }, nb::arg("node"))
+        .def("ancestor_mask", &ancestor_mask);
+
+    m.def(
+        "match",
+        [](const DraftTree & tree, const std::vector<Token> & sampled) {
+            if ((int)sampled.size() != tree.size()) {
+                fail(ErrorKind::value, "sampled: expected one token per node (%d), found %zu", tree.size(), sampled.size());
+            }
+            const MatchResult r = match(tree, [&](int node) { return Choice{sampled[node], false}; });
+            return std::make_pair(std::vector<int32_t>(r.nodes.begin() + 1, r.nodes.end()), r.tokens.back());
+        },
+        nb::arg("tree"), nb::arg("sampled"));
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+// The drafter alone: teacher-forced forward on numpy arrays.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "draft/drafter.h"
+#include "engine/options.h"
+#include "target/llama_bridge.h"
+#include "target/target.h"
+
+namespace nb = nanobind;
+
+namespace eaglecpp {
+
+namespace {
+
+class StudyDrafter {
+  public:
+    StudyDrafter(const std::string & path, const std::optional<EngineOptions> & given,
+                 const std::optional<ArrayIn<2>> & embedding, const std::optional<ArrayIn<2>> & head) {
+        llama_start();
+        const EngineOptions options = given.value_or(EngineOptions{});
+        const DraftFile file(path);
+        DrafterOptions d;
+        d.n_threads = options.n_threads > 0 ? options.n_threads : n_physical_cores();
+        d.n_ctx = options.n_ctx > 0 ? options.n_ctx : 4096;
+        d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
+        d.type_kv = type_by_name(options.draft_type_kv);
+        d.flash_attn = options.flash_attn != "off";
+        drafter_ = std::make_unique<Drafter>(file, d);
+        const DraftSpec & s = drafter_->spec();
+        if (embedding) {
+            require(embedding->shape(0), s.n_vocab, "embedding rows");
+            require(embedding->shape(1), s.n_embd, "embedding width");
+            std::vector<uint8_t> bytes(embedding->nbytes());
+            std::memcpy(bytes.data(), embedding->data(), bytes.size());
+            drafter_->set_embedding(EmbeddingTable::from_bytes(std::move(bytes), GGML_TYPE_F32, s.n_embd, s.n_vocab));
+        }
+        if (head) share_head(*head);
+        drafter_->finish();
+        sequence_ = std::make_unique<DraftSequence>(*drafter_);
+    }
+
+    nb::dict info() const {
+        nb::dict d = draft_spec_dict(drafter_->spec());
+        d["device"] = drafter_->device_name();
+        d["flash_attn"] = drafter_->flash_attn();
+        return d;
+    }
+
+    void reset() { sequence_->truncate(0); }
+    void truncate(int n_rows) { sequence_->truncate(n_rows); }
+    int n_rows() const { return sequence_->n_rows(); }
+
+    std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
+        const DraftSpec & s = drafter_->spec();
+        require(features.shape(0), s.n_aux(), "aux layers");
+        require(features.shape(1), (int)tokens.size(), "rows (one per token)");
+        require(features.shape(2), s.n_embd_target, "feature width");
+        if (tokens.empty()) fail(ErrorKind::value, "commit needs at least one row");
+        FeatureRows rows;
+        rows.n_rows = (int)tokens.size();
+        for (int a = 0; a < s.n_aux(); ++a) {
+            rows.layer.push_back(features.data() + (size_t)a * tokens.size() * s.n_embd_target);
+        }
+        {
+            nb::gil_scoped_release release;
+            sequence_->commit(rows, tokens.data(), true);
+        }
+        auto [logits, states] = outputs(1, -1);
+        return {to_array(std::move(logits), {(size_t)s.n_draft_vocab}), to_array(std::move(states), {(size_t)s.n_embd})};
+    }
+
+    // `states[i]` replaces what would be fed from the parent; rows of one call may share a parent only if they also
+    // share its state
+    std::pair<ArrayOut, ArrayOut> extend(const ArrayIn<2> & states, const Tokens & tokens,
+                                         const std::vector<int32_t> & parents, int depth) {
+        const DraftSpec & s = drafter_->spec();
+        const size_t n = tokens.size();
+        require(states.shape(0), (int)n, "states (one per token)");
+        require(states.shape(1), s.n_embd, "state width");
+        require(parents.size(), (int)n, "parents (one per token)");
+        std::vector<DraftRow> rows;
+        for (size_t i = 0; i < n; ++i) rows.push_back({tokens[i], parents[i]});
+        for (int32_t p : parents) {
+            if (p < -1 || p >= sequence_->n_draft_rows()) fail(ErrorKind::value, "no draft row %d", p);
+            if (depth_of(p) + 1 != depth) {
+                fail(ErrorKind::value, "parent row %d has depth %d, expected %d", p, depth_of(p), depth - 1);
+            }
+        }
+        for (size_t i = 0; i < n; ++i) sequence_->set_state(parents[i], states.data() + i * s.n_embd);
+        int first = 0;
+        {
+            nb::gil_scoped_release release;
+            first = sequence_->extend(rows);
+        }
+        parents_.resize(first);
+        parents_.insert(parents_.end(), parents.begin(), parents.end());
+        auto [logits, out] = outputs((int)n, first);
+        return {to_array(std::move(logits), {n, (size_t)s.n_draft_vocab}), to_array(std::move(out), {n, (size_t)s.n_embd})};
+    }
+
+    std::pair<ArrayOut, ArrayOut> kv(int layer) const {
+        const DraftSpec & s = drafter_->spec();
+        if (layer < 0 || layer >= s.n_layer) fail(ErrorKind::value, "layer %d of %d", layer, s.n_layer);
+        const auto read = [&](const ggml_tensor * t) {
+            const size_t n = (size_t)sequence_->n_rows(), n_row = (size_t)t->ne[0];
+            std::vector<uint8_t> raw(n * t->nb[1]);
+            if (n > 0) ggml_backend_tensor_get(t, raw.data(), 0, raw.size());
+            std::vector<float> out(n * n_row);
+            if (t->type == GGML_TYPE_F32) {
+                std::memcpy(out.data(), raw.data(), raw.size());
+            } else {
+                ggml_get_type_traits(t->type)->to_float(raw.data(), out.data(), (int64_t)out.size());
+            }
+            return to_array(std::move(out), {n, (size_t)s.n_head_kv, (size_t)s.head_dim});
+        };
+        return {read(sequence_->kv().k()[layer]), read(sequence_->kv().v()[layer])};
+    }
+
+  private:
+    static void require(size_t found, int expected, const char * what) {
+        if (found != (size_t)expected) fail(ErrorKind::value, "%s: expected %d, found %zu", what, expected, found);
+    }
+
+    int depth_of(int row) const {
+        int d = 0;
+        for (int r = row; r >= 0; r = parents_[r]) ++d;
+        return d;
+    }
+
+    void share_head(const ArrayIn<2> & head) {
+        const DraftSpec & s = drafter_->spec();
+        require(head.shape(0), s.n_draft_vocab, "head rows");
+        require(head.shape(1), s.n_embd, "head width");
+        head_ctx_.reset(ggml_init({ggml_tensor_overhead() * 2, nullptr, true}));
+        ggml_tensor * t = ggml_new_tensor_2d(head_ctx_.get(), GGML_TYPE_F32, s.n_embd, s.n_draft_vocab);
+        head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), drafter_->buft()));
+        if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for the given head");
+        ggml_backend_tensor_set(t, head.data(), 0, ggml_nbytes(t));
+        drafter_->share_head(t);
+    }
+
+    std::pair<std::vector<float>, std::vector<float>> outputs(int n, int first_state) const {
+        const DraftSpec & s = drafter_->spec();
+        std::vector<float> logits((size_t)n * s.n_draft_vocab), states((size_t)n * s.n_embd);
+        for (int i = 0; i < n; ++i) {
+            std::copy_n(sequence_->logits(i), s.n_draft_vocab, &logits[(size_t)i * s.n_draft_vocab]);
+            sequence_->get_state(first_state + i, &states[(size_t)i * s.n_embd]);
+        }
+        return {std::move(logits), std::move(states)};
+    }
+
+    ggml_context_ptr head_ctx_;  // before the drafter that borrows them
+    ggml_backend_buffer_ptr head_buffer_;
+    std::unique_ptr<Drafter> drafter_;
+    std::unique_ptr<DraftSequence> sequence_;
+    std::vector<int32_t> parents_;
+};
+
+}  // namespace
+
+void bind_drafter(nb::module_ & m) {
+    nb::class_<StudyDrafter>(m, "Drafter")
+        .def(nb::init<const std::string &, const std::optional<EngineOptions> &, const std::optional<ArrayIn<2>> &,
+                      const std::optional<ArrayIn<2>> &>(),
+             nb::arg("path"), nb::arg("options") = nb::none(), nb::arg("embedding") = nb::none(),
+             nb::arg("head") = nb::none())
+        .def_prop_ro("info", &StudyDrafter::info)
+        .def_prop_ro("n_rows", &StudyDrafter::n_rows)
+        .def("reset", &StudyDrafter::reset)
+        .def("truncate", &StudyDrafter::truncate, nb::arg("n_rows"))
+        .def("commit", &StudyDrafter::commit, nb::arg("features"), nb::arg("tokens"))
+        .def("extend", &StudyDrafter::extend, nb::arg("states"), nb::arg("tokens"), nb::arg("parents"),
+             nb::arg("depth"))
+        .def("kv", &StudyDrafter::kv, nb::arg("layer"));
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/error.h"
+#include "bindings/bindings.h"
+#include "engine/engine.h"
+#include "gguf/guard.h"
+
+namespace nb = nanobind;
+
+namespace eaglecpp {
+
+namespace {
+
+// Owns the engine so that close() can free it while Python still holds the object.
+class EngineHandle {
+  public:
+    explicit EngineHandle(const EngineOptions & options) {
+        nb::gil_scoped_release release;
+        guarded([&] { engine_ = std::make_unique<Engine>(options); });
+    }
+
+    Engine & get() const {
+        if (!engine_) fail(ErrorKind::value, "the engine is closed");
+        return *engine_;
+    }
+    const Target & target() const { return get().target(); }
+
+    void close() {
+        if (engine_ && engine_->in_use()) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
+        engine_.reset();
+    }
+
+  private:
+    std::unique_ptr<Engine> engine_;
+};
+
+std::string from_bytes(const nb::bytes & b) { return std::string(b.c_str(), b.size()); }
+nb::bytes to_bytes(const std::string & s) { return nb::bytes(s.data(), s.size()); }
+
+// metadata of a model file may be any bytes
+nb::object to_str(const std::string & s) {
+    return nb::steal(PyUnicode_DecodeUTF8(s.data(), (Py_ssize_t)s.size(), "replace"));
+}
+
+nb::dict metadata(const EngineHandle & e) {
+    nb::dict d;
+    for (const auto & [key, value] : e.target().metadata()) d[to_str(key)] = to_str(value);
+    return d;
+}
+
+nb::object chat_template(const EngineHandle & e, const std::string & name) {
+    const char * t = llama_model_chat_template(e.target().model(), name.empty() ? nullptr : name.c_str());
+    return to_str(t ? t : "");
+}
+
+nb::object draft_info(const EngineHandle & e) {
+    const Drafter * d = e.get().drafter();
+    if (!d) return nb::none();
+    nb::dict info = draft_spec_dict(d->spec());
+    info["path"] = e.get().draft_file()->path();
+    info["device"] = d->device_name();
+    info["flash_attn"] = d->flash_attn();
+    info["file_size"] = e.get().draft_file()->gguf().file_size();
+    return info;
+}
+
+nb::dict device_info(const EngineHandle & e) {
+    nb::dict d;
+    nb::list target;
+    for (const DeviceInfo & info : list_devices()) target.append(info.name);
+    d["target"] = target;
+    d["draft"] = e.get().drafter() ? nb::cast(e.get().drafter()->device_name()) : nb::none();
+    d["taps"] = e.target().taps_mode();
+    d["repack"] = e.target().uses_repack();
+    d["n_threads"] = e.target().options().n_threads;
+    return d;
+}
+
+nb::dict timings(const EngineHandle & e, int id) {
+    const Stats & s = e.get().sequence(id).stats;
+    nb::dict d;
+    d["prompt_n"] = s.n_prompt;
+    d["prompt_ms"] = s.prompt_ms;
+    d["reused_n"] = s.n_reused;
+    d["predicted_n"] = s.n_predicted;
+    d["predicted_ms"] = s.predicted_ms;
+    d["draft_n"] = s.n_draft;
+    d["draft_n_accepted"] = s.n_accepted;
+    d["rounds"] = s.n_rounds;
+    d["draft_ms"] = s.draft_ms;
+    d["verify_ms"] = s.verify_ms;
+    d["host_ms"] = s.predicted_ms - s.draft_ms - s.verify_ms;
+    d["tried_per_depth"] = s.tried_per_depth;
+    d["accepted_per_depth"] = s.accepted_per_depth;
+    d["draft_bytes"] = e.get().draft_bytes(id);
+    return d;
+}
+
+std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids) {
+    nb::gil_scoped_release release;
+    return guarded([&] { return e.get().step(ids); });
+}
+
+int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params) {
+    nb::gil_scoped_release release;
+    return guarded([&] { return e.get().begin(id, prompt, params); });
+}
+
+void bind_results(nb::module_ & m) {
+    nb::class_<TokenLogprobs>(m, "TokenLogprobs")
+        .def_ro("logprob", &TokenLogprobs::logprob)
+        .def_prop_ro("top", [](const TokenLogprobs & t) {
+            std::vector<std::pair<Token, float>> out;
+            for (const Candidate & c : t.top) out.push_back({c.token, c.logp});
+            return out;
+        });
+    nb::class_<StepResult>(m, "StepResult")
+        .def_ro("sequence", &StepResult::sequence)
+        .def_ro("phase", &StepResult::phase)
+        .def_ro("n_prompt_done", &StepResult::n_prompt_done)
+        .def_ro("n_prompt", &StepResult::n_prompt)
+        .def_ro("tokens", &StepResult::tokens)
+        .def_ro("accepted", &StepResult::accepted)
+        .def_ro("logprobs", &StepResult::logprobs)
+        .def_ro("finish", &StepResult::finish);
+}
+
+}  // namespace
+
+void bind_engine(nb::module_ & m) {
+    bind_results(m);
+    using E = EngineHandle;
+    nb::class_<E>(m, "Engine")
+        .def(nb::init<const EngineOptions &>(), nb::arg("options"))
+        .def_prop_ro("n_ctx", [](const E & e) { return e.target().n_ctx(); })
+        .def_prop_ro("n_ctx_train", [](const E & e) { return llama_model_n_ctx_train(e.target().model()); })
+        .def_prop_ro("n_vocab", [](const E & e) { return e.target().n_vocab(); })
+        .def_prop_ro("n_embd", [](const E & e) { return e.target().n_embd(); })
+        .def_prop_ro("n_layer", [](const E & e) { return e.target().n_layer(); })
+        .def_prop_ro("n_params", [](const E & e) { return llama_model_n_params(e.target().model()); })
+        .def_prop_ro("size_bytes", [](const E & e) { return llama_model_size(e.target().model()); })
+        .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab()); })
+        .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab()); })
+        .def_prop_ro("eot", [](const E & e) { return llama_vocab_eot(e.target().vocab()); })
+        .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab()); })
+        .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab()); })
+        .def_prop_ro("supports_trees", [](const E & e) { return e.target().supports_trees(); })
+        .def("metadata", &metadata)
+        .def("chat_template", &chat_template, nb::arg("name") = "")
+        .def("draft_info", &draft_info)
+        .def("device_info", &device_info)
+        .def("tokenize",
+             [](const E & e, const nb::bytes & text, bool add_special, bool parse_special) {
+                 return e.target().tokenize(from_bytes(text), add_special, parse_special);
+             },
+             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
+        .def("detokenize",
+             [](const E & e, const Tokens & tokens, bool remove_special, bool special) {
+                 for (Token t : tokens) {
+                     if (t < 0 || t >= e.target().n_vocab()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
+                 }
+                 return to_bytes(e.target().detokenize(tokens, remove_special, special));
+             },
+             nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
+        .def("token_to_piece",
+             [](const E & e, Token token, bool special) { return to_bytes(e.target().piece(token, special)); },
+             nb::arg("token"), nb::arg("special"))
+        .def("is_eog",
+             [](const E & e, Token token) {
+                 return token >= 0 && token < e.target().n_vocab() && e.target().is_eog(token);
+             },
+             nb::arg("token"))
+        .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })
+        .def("close_sequence", [](const E & e, int id) { e.get().close_sequence(id); }, nb::arg("sequence"))
+        .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"))
+        .def("step", &step, nb::arg("sequences"))
+        .def("end", [](const E & e, int id) { e.get().end(id); }, nb::arg("sequence"))
+        .def("tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
+        .def("timings", &timings, nb::arg("sequence"))
+        .def("clear", [](const E & e, int id) { e.get().clear(id); }, nb::arg("sequence"))
+        .def("close", &E::close);
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#include <ggml.h>
+#include <llama.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <thread>
+
+#include "base/log.h"
+#include "bindings/bindings.h"
+#include "gguf/keys.h"
+#include "target/llama_bridge.h"
+#include "target/target.h"
+
+namespace nb = nanobind;
+
+namespace eaglecpp {
+
+static nb::dict version_info() {
+    nb::dict d;
+    d["llama"] = llama_version();
+    d["ggml"] = ggml_version();
+    d["ggml_commit"] = ggml_commit();
+    d["built_for"] = EAGLECPP_LLAMA_CPP_PYTHON;
+    return d;
+}
+
+static nb::dict system_info() {
+    nb::list devices;
+    for (const DeviceInfo & info : list_devices()) {
+        nb::dict d;
+        d["name"] = info.name;
+        d["description"] = info.description;
+        d["kind"] = info.kind;
+        d["memory_total"] = info.memory_total;
+        d["memory_free"] = info.memory_free;
+        devices.append(d);
+    }
+    const AmxState amx = probe_amx();
+    nb::dict a;
+    a["claimed"] = amx.claimed;
+    a["works"] = amx.works;
+    nb::dict out;
+    out["devices"] = devices;
+    out["amx"] = a;
+    out["n_cores"] = n_physical_cores();
+    out["n_threads"] = std::thread::hardware_concurrency();
+    out["gpu_offload"] = llama_supports_gpu_offload();
+    out["rpc"] = llama_supports_rpc();
+    return out;
+}
+
+void bind_system(nb::module_ & m) {
+    m.def("version_info", &version_info);
+    m.def("system_info", &system_info);
+    m.def("drain_log", [] {
+        nb::list out;
+        for (const LogLine & line : log_drain()) {
+            // model files may carry any bytes into the log
+            const nb::object text = nb::steal(PyUnicode_DecodeUTF8(line.text.data(), (Py_ssize_t)line.text.size(), "replace"));
+            out.append(nb::make_tuple((int)line.level, text));
+        }
+        return out;
+    });
+    m.def("key_names", [] { return std::vector<std::string>(std::begin(keys::all), std::end(keys::all)); });
+}
+
+}  // namespace eaglecpp

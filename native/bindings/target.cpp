@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+// The target alone, for study, tests and training data.
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "engine/options.h"
+#include "target/target.h"
+
+namespace nb = nanobind;
+
+namespace eaglecpp {
+
+namespace {
+
+class StudyTarget {
+  public:
+    StudyTarget(const EngineOptions & options, const std::vector<int32_t> & layers) : target_(options) {
+        target_.open_context(layers);
+        n_layers_ = layers.size();
+    }
+
+    Target & target() { return target_; }
+
+    std::pair<ArrayOut, nb::object> forward(const Tokens & tokens, bool want_logits) {
+        const size_t n = tokens.size(), n_vocab = (size_t)target_.n_vocab();
+        std::vector<float> features(n_layers_ * n * target_.n_embd()), logits(want_logits ? n * n_vocab : 0);
+        {
+            nb::gil_scoped_release release;
+            target_.clear();
+            run(tokens, want_logits, features, logits);
+        }
+        nb::object out = nb::none();
+        if (want_logits) out = nb::cast(to_array(std::move(logits), {n, n_vocab}));
+        return {to_array(std::move(features), {n_layers_, n, (size_t)target_.n_embd()}), out};
+    }
+
+    std::pair<ArrayOut, ArrayOut> forward_tree(const Tokens & prefix, const Tokens & tokens,
+                                               const std::vector<int32_t> & parents) {
+        if (tokens.empty() || tokens.size() != parents.size() || parents[0] != -1) {
+            fail(ErrorKind::value, "tokens and parents must have one entry per node, parents[0] must be -1");
+        }
+        DraftTree tree(tokens[0]);
+        for (size_t i = 1; i < tokens.size(); ++i) tree.add(tokens[i], parents[i], 0.0f);
+        std::vector<float> unused, features(n_layers_ * tokens.size() * target_.n_embd());
+        std::vector<float> logits(tokens.size() * target_.n_vocab());
+        {
+            nb::gil_scoped_release release;
+            target_.clear();
+            std::vector<float> prefix_features(n_layers_ * prefix.size() * target_.n_embd());
+            if (!prefix.empty()) run(prefix, false, prefix_features, unused);
+            batch_.clear();
+            batch_.add_tree(tree, (Pos)prefix.size(), target_.seqs(0));
+            target_.decode(batch_);
+            copy(0, (int)tokens.size(), (int)tokens.size(), true, features, logits);
+        }
+        return {to_array(std::move(features), {n_layers_, tokens.size(), (size_t)target_.n_embd()}),
+                to_array(std::move(logits), {tokens.size(), (size_t)target_.n_vocab()})};
+    }
+
+  private:
+    void run(const Tokens & tokens, bool want_logits, std::vector<float> & features, std::vector<float> & logits) {
+        const int n = (int)tokens.size();
+        if (n > target_.n_ctx()) {
+            fail(ErrorKind::context_full, "%d tokens do not fit a context of %d", n, target_.n_ctx());
+        }
+        for (Token t : tokens) {
+            if (t < 0 || t >= target_.n_vocab()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
+        }
+        // the context reserves logits for a round, not for a whole prompt
+        const int n_round = target_.options().n_draft_max + 1;
+        const int n_step = want_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();
+        for (int at = 0; at < n; at += n_step) {
+            const int n_rows = std::min(n_step, n - at);
+            batch_.clear();
+            for (int i = 0; i < n_rows; ++i) {
+                batch_.add(tokens[at + i], at + i, target_.seqs(0), want_logits || target_.needs_all_outputs());
+            }
+            target_.decode(batch_);
+            copy(at, n_rows, n, want_logits, features, logits);
+        }
+    }
+
+    // rows of the last decode into their place among n
+    void copy(int at, int n_rows, int n, bool want_logits, std::vector<float> & features, std::vector<float> & logits) {
+        const size_t n_embd = (size_t)target_.n_embd(), n_vocab = (size_t)target_.n_vocab();
+        const FeatureRows rows = target_.features();
+        for (size_t a = 0; a < n_layers_; ++a) {
+            std::copy_n(rows.layer[a], n_rows * n_embd, &features[(a * n + at) * n_embd]);
+        }
+        for (int i = 0; want_logits && i < n_rows; ++i) {
+            std::copy_n(target_.logits(i), n_vocab, &logits[(size_t)(at + i) * n_vocab]);
+        }
+    }
+
+    Target target_;
+    size_t n_layers_;
+    TargetBatch batch_;
+};
+
+}  // namespace
+
+void bind_target(nb::module_ & m) {
+    nb::class_<StudyTarget>(m, "Target")
+        .def(nb::init<const EngineOptions &, const std::vector<int32_t> &>(), nb::arg("options"), nb::arg("layers"))
+        .def_prop_ro("n_embd", [](StudyTarget & t) { return t.target().n_embd(); })
+        .def_prop_ro("n_layer", [](StudyTarget & t) { return t.target().n_layer(); })
+        .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().n_vocab(); })
+        .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
+        .def("tokenize",
+             [](StudyTarget & t, const nb::bytes & text, bool add_special, bool parse_special) {
+                 return t.target().tokenize(std::string(text.c_str(), text.size()), add_special, parse_special);
+             },
+             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
+        .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)
+        .def("forward_tree", &StudyTarget::forward_tree, nb::arg("prefix"), nb::arg("tokens"), nb::arg("parents"));
+}
+
+}  // namespace eaglecpp

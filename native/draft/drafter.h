@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT
+// The drafter: weights on one backend, shared by any number of sequences. It knows nothing of the target beyond the
+// tables it may share with it.
+//
+// A DraftSequence is the drafter's side of one conversation. Rows are committed in order: row p pairs the target's
+// feature at position p with the embedding of the token at p + 1, and lives at K/V slot and RoPE position p. Draft rows
+// come after the committed ones, are fed with the state of an earlier row, and vanish with the next commit.
+#pragma once
+
+#include <ggml-backend.h>
+#include <ggml-cpp.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "algo/tree.h"
+#include "base/features.h"
+#include "draft/graph.h"
+#include "draft/kv.h"
+#include "draft/weights.h"
+#include "gguf/draft_file.h"
+
+namespace eaglecpp {
+
+struct DrafterOptions {
+    ggml_backend_dev_t device = nullptr;  // null: the CPU
+    int n_threads = 1;                    // CPU only
+    int n_ctx = 0;                        // committed rows a sequence can hold
+    int n_draft_rows_max = 128;           // draft rows of one round
+    ggml_type type_kv = GGML_TYPE_F16;
+    bool flash_attn = true;  // where the device supports it for these sizes
+};
+
+// One draft row: `token` is embedded, the state of `parent` is fed, attention sees the committed rows, the chain of
+// parents and the row itself.
+struct DraftRow {
+    Token token;
+    int parent;  // index of an earlier draft row of this round; -1 = the last committed row
+};
+
+class Drafter;
+
+class DraftSequence {
+  public:
+    explicit DraftSequence(Drafter & drafter);
+
+    int n_rows() const { return kv_.n_rows; }
+
+    // Appends rows with true features; tokens[i] is embedded in row i. With `want_output` the last row runs fully:
+    // logits(0) is its draft distribution and its state is fed by DraftRow::parent -1. Drops the draft rows.
+    // Error(context_full)
+    void commit(const FeatureRows & features, const Token * tokens, bool want_output);
+
+    // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i]. Returns the index of the first one.
+    int extend(const std::vector<DraftRow> & rows);
+
+    // draft rows of this round so far
+    int n_draft_rows() const { return (int)parents_.size(); }
+
+    // [n_draft_vocab] of output row i of the last call; valid until the next one
+    const float * logits(int i) const { return logits_.data() + (size_t)i * n_logits_; }
+
+    // the k most likely next tokens after output row i, as target ids
+    std::vector<Candidate> candidates(int i, int k) const;
+
+    // state [H] of the last committed row (-1) or of draft row i
+    void get_state(int row, float * dst) const;
+    void set_state(int row, const float * src);
+
+    // keeps the first n committed rows; drops the draft rows
+    void truncate(int n_rows);
+
+    const DraftKv & kv() const { return kv_; }
+
+    // bytes beyond the weights: cache and compute buffers
+    size_t n_bytes() const;
+
+  private:
+    DraftGraph & graph(const GraphShape & shape);
+    void run(DraftGraph & g, const Token * tokens, const std::vector<int32_t> & pos, int n_out);
+    void commit_chunk(const FeatureRows & features, const Token * tokens, bool want_output);
+    void fill_mask(ggml_tensor * mask, int n_kv, int n_mask_rows, const std::vector<int32_t> & pos, int window);
+
+    Drafter & drafter_;
+    DraftKv kv_;
+    std::map<GraphShape, std::unique_ptr<DraftGraph>> graphs_;
+    std::vector<int32_t> parents_;    // per draft row
+    std::vector<int32_t> positions_;  // per draft row
+    std::vector<float> logits_;
+    size_t n_logits_ = 0;
+    // staging, kept to save allocations
+    std::vector<float> embd_;
+    std::vector<ggml_fp16_t> mask_;
+    std::vector<int64_t> slots_;
+};
+
+class Drafter {
+  public:
+    // loads the weights; Error(gguf | out_of_memory | unsupported)
+    Drafter(const DraftFile & file, const DrafterOptions & options);
+
+    const DraftSpec & spec() const { return spec_; }
+    const DrafterOptions & options() const { return options_; }
+    const std::vector<Token> & d2t() const { return d2t_; }
+    std::string device_name() const;
+    bool flash_attn() const { return flash_attn_; }
+
+    // Tables of the target for a drafter without its own; the tensors must outlive the drafter. A head that lives in
+    // memory the drafter's device cannot read is copied once. Error(mismatch) on wrong shapes.
+    void share_embedding(const ggml_tensor * table);
+    void share_head(const ggml_tensor * head);
+    void set_embedding(EmbeddingTable table);
+
+    // Call after the tables are complete: picks flash attention where the device supports it, and verifies that the
+    // device supports every operation. Error(unsupported | mismatch)
+    void finish();
+
+    const DraftWeights & weights() const { return weights_; }
+    ggml_backend_t backend() const { return backend_.get(); }
+    ggml_backend_buffer_type_t buft() const { return buft_; }
+
+  private:
+    bool supports(bool flash_attn, std::string & missing) const;
+
+    DraftSpec spec_;
+    DrafterOptions options_;
+    std::vector<Token> d2t_;
+    std::string path_;
+    ggml_backend_ptr backend_;
+    ggml_backend_buffer_type_t buft_;
+    DraftWeights weights_;
+    ggml_context_ptr head_ctx_;
+    ggml_backend_buffer_ptr head_buffer_;
+    bool flash_attn_ = true;
+};
+
+}  // namespace eaglecpp

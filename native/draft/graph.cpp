@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+#include "draft/graph.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace eaglecpp {
+
+namespace {
+
+class Builder {
+  public:
+    Builder(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv, const GraphShape & shape,
+            bool flash_attn, DraftGraph & out)
+        : s_(spec), w_(weights), kv_(kv), shape_(shape), flash_attn_(flash_attn), g_(out), ctx_(out.ctx.get()) {}
+
+    void build() {
+        inputs();
+        ggml_tensor * x = shape_.commit ? fuse() : ggml_get_rows(ctx_, kv_.state(), g_.state_idx);
+        name(x, "feature", 0);
+        for (int il = 0; il < s_.n_layer; ++il) {
+            x = layer(il, x, il + 1 < s_.n_layer ? shape_.n_rows : shape_.n_out);
+        }
+        if (x) output(x);
+    }
+
+  private:
+    ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * label) {
+        ggml_tensor * t = ne1 > 0 ? ggml_new_tensor_2d(ctx_, type, ne0, ne1) : ggml_new_tensor_1d(ctx_, type, ne0);
+        ggml_set_input(t);
+        ggml_set_name(t, label);
+        return t;
+    }
+
+    void name(ggml_tensor * t, const char * label, int il) { ggml_set_name(t, strf("%s-%d", label, il).c_str()); }
+
+    void inputs() {
+        const int n = shape_.n_rows;
+        if (shape_.commit) {
+            g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n, "features");
+        } else {
+            g_.state_idx = input(GGML_TYPE_I32, n, 0, "state_idx");
+        }
+        g_.embd = input(GGML_TYPE_F32, s_.n_embd, n, "embd");
+        g_.pos = input(GGML_TYPE_I32, n, 0, "pos");
+        g_.slot = input(GGML_TYPE_I64, n, 0, "slot");
+        g_.n_mask_rows = s_.n_layer > 1 ? n : shape_.n_out;
+        if (g_.n_mask_rows > 0) {
+            const auto slides = [&](uint8_t v) { return std::count(s_.slides.begin(), s_.slides.end(), v) > 0; };
+            if (slides(0)) g_.mask = input(GGML_TYPE_F16, shape_.n_kv, g_.n_mask_rows, "mask");
+            if (slides(1)) g_.mask_window = input(GGML_TYPE_F16, shape_.n_kv, g_.n_mask_rows, "mask_window");
+        }
+        if (shape_.n_out > 0) g_.state_slot = input(GGML_TYPE_I64, shape_.n_out, 0, "state_slot");
+    }
+
+    ggml_tensor * rms(ggml_tensor * x, ggml_tensor * weight) {
+        return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, s_.rms_eps), weight);
+    }
+
+    ggml_tensor * linear(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * x) {
+        ggml_tensor * y = ggml_mul_mat(ctx_, weight, x);
+        return bias ? ggml_add(ctx_, y, bias) : y;
+    }
+
+    // the last n columns of a contiguous [d, n_rows]
+    ggml_tensor * tail(ggml_tensor * x, int n) {
+        const int64_t skip = x->ne[1] - n;
+        return skip == 0 ? x : ggml_view_2d(ctx_, x, x->ne[0], n, x->nb[1], skip * x->nb[1]);
+    }
+
+    // aux features -> [H, n_rows]
+    ggml_tensor * fuse() {
+        ggml_tensor * x = g_.features;
+        // the norm over the concatenation comes before the norms of its parts: the order of these two matters
+        if (w_.input_norm) x = rms(x, w_.input_norm);
+        if (!w_.fc_norm.empty()) {
+            ggml_tensor * all = nullptr;
+            for (size_t a = 0; a < w_.fc_norm.size(); ++a) {
+                ggml_tensor * part = ggml_view_2d(ctx_, x, s_.n_embd_target, x->ne[1], x->nb[1],
+                                                  a * s_.n_embd_target * sizeof(float));
+                part = rms(part, w_.fc_norm[a]);
+                all = all ? ggml_concat(ctx_, all, part, 0) : part;
+            }
+            x = all;
+        }
+        return linear(w_.fc, w_.fc_bias, x);
+    }
+
+    ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
+        const RopeSpec & r = s_.rope;
+        return ggml_rope_ext(ctx_, x, pos, w_.rope_freqs, r.n_rot, r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
+                             r.n_ctx_orig, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast,
+                             r.beta_slow);
+    }
+
+    // [n_in, n] -> [head_dim, n_heads, n]
+    ggml_tensor * heads(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * norm, ggml_tensor * x, int n_heads) {
+        ggml_tensor * y = ggml_reshape_3d(ctx_, linear(weight, bias, x), s_.head_dim, n_heads, x->ne[1]);
+        return norm ? rms(y, norm) : y;
+    }
+
+    void store(ggml_tensor * cache, ggml_tensor * x) {
+        ggml_tensor * rows = ggml_reshape_2d(ctx_, x, x->ne[0] * x->ne[1], x->ne[2]);
+        ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, cache, rows, g_.slot));
+    }
+
+    // one decoder layer; returns [H, n_q] for the last n_q rows, or null when n_q is 0
+    ggml_tensor * layer(int il, ggml_tensor * x, int n_q) {
+        const DraftLayer & l = w_.layers[il];
+        ggml_tensor * u;
+        ggml_tensor * residual = x;
+        if (il == 0) {
+            ggml_tensor * feature = rms(x, l.attn_norm_2);
+            u = ggml_concat(ctx_, rms(g_.embd, l.attn_norm), feature, 0);
+            if (s_.norm_before_residual) residual = feature;
+        } else {
+            u = rms(x, l.attn_norm);
+        }
+        name(u, "attn_input", il);
+        store(kv_.k()[il], rope(heads(l.wk, l.bk, l.k_norm, u, s_.n_head_kv), g_.pos));
+        store(kv_.v()[il], heads(l.wv, l.bv, nullptr, u, s_.n_head_kv));
+        if (n_q == 0) return nullptr;
+
+        const int64_t n_skip = g_.pos->ne[0] - n_q;
+        ggml_tensor * pos = ggml_view_1d(ctx_, g_.pos, n_q, n_skip * sizeof(int32_t));
+        ggml_tensor * q = rope(heads(l.wq, l.bq, l.q_norm, tail(u, n_q), s_.n_head), pos);
+        name(q, "q", il);
+        ggml_tensor * h = ggml_add(ctx_, linear(l.wo, l.bo, attend(il, q)), tail(residual, n_q));
+        ggml_tensor * m = rms(h, l.ffn_norm);
+        m = ggml_swiglu_split(ctx_, linear(l.gate, l.gate_b, m), linear(l.up, l.up_b, m));
+        h = ggml_add(ctx_, linear(l.down, l.down_b, m), h);
+        name(h, "layer_out", il);
+        return h;
+    }
+
+    // q [head_dim, n_head, n_q] -> [head_dim * n_head, n_q]
+    ggml_tensor * attend(int il, ggml_tensor * q) {
+        const int64_t n_q = q->ne[2];
+        const float scale = 1.0f / std::sqrt((float)s_.head_dim);
+        ggml_tensor * mask = tail(s_.slides[il] ? g_.mask_window : g_.mask, (int)n_q);
+        ggml_tensor * k = cache_view(kv_.k()[il]);
+        ggml_tensor * v = cache_view(kv_.v()[il]);
+        q = ggml_permute(ctx_, q, 0, 2, 1, 3);  // [head_dim, n_q, n_head]
+        ggml_tensor * y;
+        if (flash_attn_) {
+            y = ggml_flash_attn_ext(ctx_, q, k, v, mask, scale, 0.0f, 0.0f);  // [head_dim, n_head, n_q]
+        } else {
+            ggml_tensor * p = ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), mask, scale, 0.0f);
+            ggml_tensor * vt = ggml_cont(ctx_, ggml_permute(ctx_, v, 1, 0, 2, 3));  // [n_kv, head_dim, n_head_kv]
+            y = ggml_cont(ctx_, ggml_permute(ctx_, ggml_mul_mat(ctx_, vt, p), 0, 2, 1, 3));
+        }
+        name(y, "attn_out", il);
+        return ggml_reshape_2d(ctx_, y, s_.head_dim * s_.n_head, n_q);
+    }
+
+    // cache [head_dim * n_head_kv, n_slots] -> [head_dim, n_kv, n_head_kv]
+    ggml_tensor * cache_view(ggml_tensor * cache) {
+        const size_t n_head_bytes = ggml_row_size(cache->type, s_.head_dim);
+        return ggml_view_3d(ctx_, cache, s_.head_dim, shape_.n_kv, s_.n_head_kv, cache->nb[1], n_head_bytes, 0);
+    }
+
+    void output(ggml_tensor * h) {
+        ggml_tensor * post = rms(h, w_.output_norm);
+        ggml_tensor * fed = s_.norm_output ? post : h;
+        ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, kv_.state(), fed, g_.state_slot));
+        g_.logits = ggml_mul_mat(ctx_, w_.head, post);
+        if (s_.logit_scale != 1.0f) g_.logits = ggml_scale(ctx_, g_.logits, s_.logit_scale);
+        ggml_set_name(g_.logits, "logits");
+        ggml_set_output(g_.logits);
+        ggml_build_forward_expand(g_.gf, g_.logits);
+    }
+
+    const DraftSpec & s_;
+    const DraftWeights & w_;
+    const DraftKv & kv_;
+    const GraphShape shape_;
+    const bool flash_attn_;
+    DraftGraph & g_;
+    ggml_context * ctx_;
+};
+
+}  // namespace
+
+std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv,
+                                              const GraphShape & shape, bool flash_attn,
+                                              ggml_backend_buffer_type_t buft) {
+    auto g = std::make_unique<DraftGraph>();
+    const size_t n_nodes = 64 + 8 * spec.n_aux() + 64 * (size_t)spec.n_layer;
+    const size_t n_mem = ggml_tensor_overhead() * 2 * n_nodes + ggml_graph_overhead_custom(n_nodes, false);
+    g->ctx.reset(ggml_init({n_mem, nullptr, /*no_alloc=*/true}));
+    g->gf = ggml_new_graph_custom(g->ctx.get(), n_nodes, false);
+    Builder(spec, weights, kv, shape, flash_attn, *g).build();
+    g->alloc.reset(ggml_gallocr_new(buft));
+    if (!ggml_gallocr_alloc_graph(g->alloc.get(), g->gf)) {
+        fail(ErrorKind::out_of_memory, "no room for the drafter's compute buffer (%d rows, %d slots) in %s memory",
+             shape.n_rows, shape.n_kv, ggml_backend_buft_name(buft));
+    }
+    return g;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// The drafter's compute graphs (arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; per-feature norm before
+// fc and post-norm feedback of EAGLE 3.1 as in vllm-project/vllm and sgl-project/sglang llama_eagle3.py). Pure function
+// of switches, weights, memory and sizes. Only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
+//
+// Two kinds of graph:
+//   commit  rows with true target features: fuse them, write K/V; only the last `n_out` (0 or 1) rows run fully
+//   extend  draft rows fed with the state of an earlier row: all rows run fully
+// "Fully" means query, attention, MLP and head of the last layer; layers below the last always run for all rows, as
+// the K/V of the next layer needs their output.
+#pragma once
+
+#include <ggml-alloc.h>
+#include <ggml-cpp.h>
+#include <ggml.h>
+
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "draft/kv.h"
+#include "draft/weights.h"
+
+namespace eaglecpp {
+
+struct GraphShape {
+    bool commit;  // else extend
+    int n_rows;
+    int n_out;
+    int n_kv;  // slots read, padded
+
+    bool operator<(const GraphShape & o) const {
+        return std::tie(commit, n_rows, n_out, n_kv) < std::tie(o.commit, o.n_rows, o.n_out, o.n_kv);
+    }
+};
+
+struct DraftGraph {
+    // inputs, ggml order; absent ones are null
+    ggml_tensor * features = nullptr;      // commit: [n_aux * Ht, n_rows], aux layers side by side
+    ggml_tensor * state_idx = nullptr;     // extend: [n_rows] i32 state slot to feed from
+    ggml_tensor * embd = nullptr;          // [H, n_rows] token embeddings
+    ggml_tensor * pos = nullptr;           // [n_rows] i32
+    ggml_tensor * slot = nullptr;          // [n_rows] i64 K/V slot to write
+    ggml_tensor * mask = nullptr;          // [n_kv, n_mask_rows] f16, 0 or -inf
+    ggml_tensor * mask_window = nullptr;   // the same for layers with a sliding window
+    ggml_tensor * state_slot = nullptr;    // [n_out] i64 state slot to write
+
+    // output
+    ggml_tensor * logits = nullptr;  // [Vd, n_out]; null when n_out == 0
+
+    int n_mask_rows = 0;  // the last n_mask_rows rows have a mask row
+
+    ggml_cgraph * gf = nullptr;
+    ggml_context_ptr ctx;
+    ggml_gallocr_ptr alloc;
+
+    size_t n_bytes() const { return ggml_gallocr_get_buffer_size(alloc.get(), 0); }
+};
+
+// Builds and allocates. `flash_attn`: one fused attention operation instead of the explicit form.
+// Error(out_of_memory)
+std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv,
+                                              const GraphShape & shape, bool flash_attn,
+                                              ggml_backend_buffer_type_t buft);
+
+}  // namespace eaglecpp

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// The drafter's memory of one sequence: keys and values of every layer, and the states fed from row to row.
+//
+// Slot p of K/V holds the row of position p for p < n_rows (rows with true features). The `n_draft_rows_max` slots that
+// follow hold the draft rows of the round under way and are simply overwritten by the next commit, so rolling back is
+// setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j.
+#pragma once
+
+#include <ggml-backend.h>
+#include <ggml-cpp.h>
+#include <ggml.h>
+
+#include <vector>
+
+#include "gguf/draft_file.h"
+
+namespace eaglecpp {
+
+class DraftKv {
+  public:
+    // room for n_ctx committed rows and n_draft_rows_max draft rows; Error(out_of_memory)
+    DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft);
+
+    const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [head_dim * n_head_kv, n_slots]
+    const std::vector<ggml_tensor *> & v() const { return v_; }
+    ggml_tensor * state() const { return state_; }  // [H, 1 + n_draft_rows_max]
+
+    int n_ctx() const { return n_ctx_; }
+    int n_slots() const { return n_slots_; }
+    int n_draft_rows_max() const { return n_draft_rows_max_; }
+    size_t n_bytes() const { return ggml_backend_buffer_get_size(buffer_.get()); }
+
+    // slots a graph reads: up to `n_used`, padded so that few graph shapes occur
+    static int pad(int n_used) { return (n_used + n_pad - 1) / n_pad * n_pad; }
+
+    int n_rows = 0;  // committed rows
+
+  private:
+    static constexpr int n_pad = 256;
+
+    int n_ctx_;
+    int n_draft_rows_max_;
+    int n_slots_;  // padded, so that every padded n_kv view stays inside
+    std::vector<ggml_tensor *> k_, v_;
+    ggml_tensor * state_;
+    ggml_context_ptr ctx_;
+    ggml_backend_buffer_ptr buffer_;
+};
+
+}  // namespace eaglecpp

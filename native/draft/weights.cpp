@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "draft/weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "gguf/keys.h"
+
+namespace eaglecpp {
+
+EmbeddingTable EmbeddingTable::from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows) {
+    EmbeddingTable t;
+    t.own_ = std::move(data);
+    t.type_ = type;
+    t.n_embd_ = n_embd;
+    t.n_rows_ = n_rows;
+    return t;
+}
+
+EmbeddingTable EmbeddingTable::from_tensor(const ggml_tensor * tensor) {
+    EmbeddingTable t;
+    t.tensor_ = tensor;
+    t.type_ = tensor->type;
+    t.n_embd_ = (int)tensor->ne[0];
+    t.n_rows_ = (int)tensor->ne[1];
+    return t;
+}
+
+void EmbeddingTable::row(int id, float * dst) const {
+    if (id < 0 || id >= n_rows_) fail(ErrorKind::value, "token id %d is outside the vocabulary of %d", id, n_rows_);
+    const size_t n_row = ggml_row_size(type_, n_embd_);
+    std::vector<uint8_t> fetched;
+    const void * src;
+    if (!tensor_) {
+        src = own_.data() + (size_t)id * n_row;
+    } else if (ggml_backend_buffer_is_host(tensor_->buffer)) {
+        src = (const uint8_t *)tensor_->data + (size_t)id * tensor_->nb[1];
+    } else {
+        fetched.resize(n_row);
+        ggml_backend_tensor_get(tensor_, fetched.data(), (size_t)id * tensor_->nb[1], n_row);
+        src = fetched.data();
+    }
+    if (type_ == GGML_TYPE_F32) {
+        std::memcpy(dst, src, n_row);
+    } else {
+        ggml_get_type_traits(type_)->to_float(src, dst, n_embd_);
+    }
+}
+
+namespace {
+
+class Loader {
+  public:
+    Loader(const DraftFile & file, DraftWeights & out) : file_(file), out_(out) {
+        const size_t n = file.gguf().tensors().size();
+        out_.ctx.reset(ggml_init({ggml_tensor_overhead() * (n + 1), nullptr, /*no_alloc=*/true}));
+    }
+
+    // declares the tensor in the context; nullptr when the file does not have it (checked by DraftFile)
+    ggml_tensor * want(const std::string & name) {
+        const TensorInfo * info = file_.gguf().find_tensor(name);
+        if (!info) return nullptr;
+        ggml_tensor * t = ggml_new_tensor(out_.ctx.get(), info->type, GGML_MAX_DIMS, info->ne.data());
+        ggml_set_name(t, name.c_str());
+        wanted_.push_back({info, t});
+        return t;
+    }
+
+    void read_all(ggml_backend_buffer_type_t buft) {
+        out_.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(out_.ctx.get(), buft));
+        if (!out_.buffer) {
+            fail(ErrorKind::out_of_memory, "%s: no room for the drafter's weights in %s memory", file_.path().c_str(),
+                 ggml_backend_buft_name(buft));
+        }
+        ggml_backend_buffer_set_usage(out_.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        std::vector<uint8_t> chunk;
+        for (const auto & [info, tensor] : wanted_) {
+            constexpr uint64_t n_chunk = 16 << 20;
+            for (uint64_t at = 0; at < info->n_bytes; at += n_chunk) {
+                chunk.resize(std::min(n_chunk, info->n_bytes - at));
+                file_.gguf().read(*info, at, chunk.data(), chunk.size());
+                ggml_backend_tensor_set(tensor, chunk.data(), at, chunk.size());
+            }
+        }
+    }
+
+  private:
+    const DraftFile & file_;
+    DraftWeights & out_;
+    std::vector<std::pair<const TensorInfo *, ggml_tensor *>> wanted_;
+};
+
+}  // namespace
+
+DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft) {
+    const DraftSpec & s = file.spec();
+    DraftWeights w;
+    Loader loader(file, w);
+    w.fc = loader.want(keys::t_fc);
+    w.fc_bias = loader.want(keys::t_fc_bias);
+    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) w.fc_norm.push_back(loader.want(fill(keys::t_fc_norm, i)));
+    if (s.norm_before_fc) w.input_norm = loader.want(keys::t_enc_output_norm);
+    w.output_norm = loader.want(keys::t_output_norm);
+    w.head = loader.want(keys::t_output);
+    w.rope_freqs = loader.want(keys::t_rope_freqs);
+    for (int i = 0; i < s.n_layer; ++i) {
+        const auto want = [&](const char * pattern) { return loader.want(fill(pattern, i)); };
+        DraftLayer l;
+        l.attn_norm = want(keys::t_attn_norm);
+        if (i == 0) l.attn_norm_2 = want(keys::t_attn_norm_2);
+        l.wq = want(keys::t_attn_q), l.bq = want(keys::t_attn_q_bias), l.q_norm = want(keys::t_attn_q_norm);
+        l.wk = want(keys::t_attn_k), l.bk = want(keys::t_attn_k_bias), l.k_norm = want(keys::t_attn_k_norm);
+        l.wv = want(keys::t_attn_v), l.bv = want(keys::t_attn_v_bias);
+        l.wo = want(keys::t_attn_output), l.bo = want(keys::t_attn_output_bias);
+        l.ffn_norm = want(keys::t_ffn_norm);
+        l.gate = want(keys::t_ffn_gate), l.gate_b = want(keys::t_ffn_gate_bias);
+        l.up = want(keys::t_ffn_up), l.up_b = want(keys::t_ffn_up_bias);
+        l.down = want(keys::t_ffn_down), l.down_b = want(keys::t_ffn_down_bias);
+        w.layers.push_back(l);
+    }
+    loader.read_all(buft);
+    if (const TensorInfo * info = file.gguf().find_tensor(keys::t_token_embd)) {
+        std::vector<uint8_t> data(info->n_bytes);
+        file.gguf().read(*info, 0, data.data(), data.size());
+        w.embedding = EmbeddingTable::from_bytes(std::move(data), info->type, s.n_embd, s.n_vocab);
+    }
+    return w;
+}
+
+}  // namespace eaglecpp

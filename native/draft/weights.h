@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// The drafter's tensors by role, on one backend. The embedding table stays on the host: a round embeds a handful of
+// tokens, and a row is cheaper to upload than the table is to hold on the device.
+#pragma once
+
+#include <ggml-backend.h>
+#include <ggml-cpp.h>
+#include <ggml.h>
+
+#include <string>
+#include <vector>
+
+#include "gguf/draft_file.h"
+
+namespace eaglecpp {
+
+// Rows of a table of any ggml type, dequantised one at a time. The table may live in the drafter's file, in the
+// target (shared in place), or in an array of the caller.
+class EmbeddingTable {
+  public:
+    EmbeddingTable() = default;
+
+    static EmbeddingTable from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows);
+
+    // `tensor` must outlive the table
+    static EmbeddingTable from_tensor(const ggml_tensor * tensor);
+
+    bool empty() const { return n_rows_ == 0; }
+    int n_embd() const { return n_embd_; }
+    int n_rows() const { return n_rows_; }
+
+    // writes row `id` to dst[n_embd]
+    void row(int id, float * dst) const;
+
+  private:
+    std::vector<uint8_t> own_;
+    const ggml_tensor * tensor_ = nullptr;
+    ggml_type type_ = GGML_TYPE_F32;
+    int n_embd_ = 0;
+    int n_rows_ = 0;
+};
+
+struct DraftLayer {
+    ggml_tensor * attn_norm = nullptr;    // [H] token embedding (layer 0) or input (others)
+    ggml_tensor * attn_norm_2 = nullptr;  // [H] feature, layer 0 only
+    ggml_tensor * wq = nullptr, * wk = nullptr, * wv = nullptr, * wo = nullptr;
+    ggml_tensor * bq = nullptr, * bk = nullptr, * bv = nullptr, * bo = nullptr;  // optional
+    ggml_tensor * q_norm = nullptr, * k_norm = nullptr;                          // optional, [head_dim]
+    ggml_tensor * ffn_norm = nullptr;
+    ggml_tensor * gate = nullptr, * up = nullptr, * down = nullptr;
+    ggml_tensor * gate_b = nullptr, * up_b = nullptr, * down_b = nullptr;  // optional
+};
+
+struct DraftWeights {
+    ggml_tensor * fc = nullptr;
+    ggml_tensor * fc_bias = nullptr;        // optional
+    std::vector<ggml_tensor *> fc_norm;     // [n_aux] or empty
+    ggml_tensor * input_norm = nullptr;     // norm_before_fc
+    ggml_tensor * output_norm = nullptr;
+    ggml_tensor * head = nullptr;           // own or the target's
+    ggml_tensor * rope_freqs = nullptr;     // optional
+    std::vector<DraftLayer> layers;
+    EmbeddingTable embedding;
+
+    ggml_context_ptr ctx;
+    ggml_backend_buffer_ptr buffer;
+
+    // Reads all tensors but the embedding into a buffer of `buft`; the embedding into host memory when the file has
+    // it. `head` stays null when the file has none. Error(gguf | out_of_memory)
+    static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft);
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: MIT
+#include "engine/engine.h"
+
+#include <algorithm>
+
+#include "algo/match.h"
+#include "algo/topk.h"
+#include "base/error.h"
+#include "engine/fit.h"
+
+namespace eaglecpp {
+
+namespace {
+// Rows a generation without drafting lets wait before it commits them to the drafter: few enough to stay small, many
+// enough that the drafter costs little when it is not used.
+constexpr int n_pending_max = 64;
+}  // namespace
+
+class Engine::Use {
+  public:
+    explicit Use(Engine & e) : e_(e) {
+        if (e.is_broken_) fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it anew");
+        if (e.in_use_.exchange(true)) {
+            fail(ErrorKind::busy, "the engine is in use by another thread; one thread at a time, or one engine each");
+        }
+    }
+    ~Use() { e_.in_use_ = false; }
+
+  private:
+    Engine & e_;
+};
+
+static ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
+    if (wanted == "cpu") return nullptr;
+    if (wanted == "auto") {
+        ggml_backend_dev_t gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+        if (!gpu) gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
+        return n_gpu_layers == 0 ? nullptr : gpu;
+    }
+    ggml_backend_dev_t dev = ggml_backend_dev_by_name(wanted.c_str());
+    if (dev) return dev;
+    std::string names;
+    for (const auto & d : list_devices()) names += (names.empty() ? "" : ", ") + d.name;
+    fail(ErrorKind::value, "draft_device: no device '%s'; expected auto, cpu or one of %s", wanted.c_str(),
+         names.c_str());
+}
+
+Engine::Engine(const EngineOptions & options) {
+    if (options.n_sequences < 1) fail(ErrorKind::value, "n_sequences: expected at least 1, found %d", options.n_sequences);
+    if (options.n_draft_max < 0 || options.n_draft_max > 1024 || options.n_leaves_max < 1) {
+        fail(ErrorKind::value, "n_draft_max %d and n_leaves_max %d: expected 0 to 1024 and at least 1",
+             options.n_draft_max, options.n_leaves_max);
+    }
+    if (!options.draft_path.empty()) draft_file_ = std::make_unique<DraftFile>(options.draft_path);
+    TargetOptions target_options = options;
+    if (!draft_file_) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
+    target_ = std::make_unique<Target>(target_options);
+    if (!draft_file_) {
+        target_->open_context({});
+        return;
+    }
+    check_fit(*draft_file_, *target_);
+    target_->open_context(draft_file_->spec().target_layers);
+    if (!target_->can_roll_back()) {
+        fail(ErrorKind::unsupported, "%s: this recurrent architecture ('%s') cannot take back rejected drafts; open it "
+                                     "without a drafter", options.path.c_str(),
+             target_->meta("general.architecture").c_str());
+    }
+    DrafterOptions d;
+    d.device = find_device(options.draft_device, options.n_gpu_layers);
+    d.n_threads = target_->options().n_threads;
+    d.n_ctx = target_->n_ctx();
+    d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
+    d.type_kv = type_by_name(options.draft_type_kv);
+    d.flash_attn = options.flash_attn != "off";
+    drafter_ = std::make_unique<Drafter>(*draft_file_, d);
+    const DraftSpec & s = drafter_->spec();
+    if (!s.has_embedding && target_->embedding()) drafter_->share_embedding(target_->embedding());
+    if (!s.has_head && target_->head()) drafter_->share_head(target_->head());
+    drafter_->finish();
+}
+
+int Engine::open_sequence() {
+    Use use(*this);
+    for (int id = 0; id < target_->options().n_sequences; ++id) {
+        if (sequences_.count(id)) continue;
+        Sequence s;
+        s.id = id;
+        s.range = target_->seqs(id);
+        if (drafter_) {
+            s.draft = std::make_unique<DraftSequence>(*drafter_);
+            s.pending = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
+        }
+        sequences_.emplace(id, std::move(s));
+        return id;
+    }
+    fail(ErrorKind::value, "all %d conversations of this engine are open; close one or raise n_sequences",
+         target_->options().n_sequences);
+}
+
+Sequence & Engine::get(int id) {
+    const auto it = sequences_.find(id);
+    if (it == sequences_.end()) fail(ErrorKind::value, "no open sequence %d", id);
+    return it->second;
+}
+
+const Sequence & Engine::sequence(int id) const { return const_cast<Engine *>(this)->get(id); }
+
+void Engine::close_sequence(int id) {
+    Use use(*this);
+    target_->truncate(get(id).range, 0);
+    sequences_.erase(id);
+}
+
+void Engine::clear(int id) {
+    Use use(*this);
+    Sequence & s = get(id);
+    s.is_active = false;
+    target_->truncate(s.range, 0);
+    s.tokens.clear();
+    s.n_past = 0;
+    s.pending.clear();
+    if (s.draft) s.draft->truncate(0);
+}
+
+void Engine::end(int id) {
+    Use use(*this);
+    get(id).is_active = false;
+}
+
+size_t Engine::draft_bytes(int id) const {
+    const Sequence & s = sequence(id);
+    return s.draft ? s.draft->n_bytes() : 0;
+}
+
+int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) {
+    Use use(*this);
+    Sequence & s = get(id);
+    const int n_ctx = target_->n_ctx();
+    if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty: give at least one token (a BOS token will do)");
+    for (Token t : prompt) {
+        if (t < 0 || t >= target_->n_vocab()) {
+            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d", t, target_->n_vocab());
+        }
+    }
+    if ((int)prompt.size() >= n_ctx) {
+        fail(ErrorKind::context_full, "the prompt has %zu tokens but the context holds %d and the answer needs room; "
+                                      "raise n_ctx (the model was trained for %d) or shorten the prompt",
+             prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model()));
+    }
+    if (params.strategy.kind != Strategy::Kind::off && drafter_) {
+        const Strategy & st = params.strategy;
+        const int n_nodes = std::min(st.nodes, target_->options().n_draft_max);
+        if (st.nodes > n_nodes || (st.depth - 1) * st.k > drafter_->options().n_draft_rows_max) {
+            fail(ErrorKind::value, "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft "
+                                   "nodes; raise n_draft_max", st.nodes, st.depth, st.k,
+                 target_->options().n_draft_max);
+        }
+        if (st.kind == Strategy::Kind::tree && !target_->supports_trees()) {
+            fail(ErrorKind::unsupported, "the target's architecture '%s' keeps a recurrent state and takes chains only; "
+                                         "use a chain strategy", target_->meta("general.architecture").c_str());
+        }
+    }
+    auto sampler = std::make_unique<Sampler>(params.sampling, target_->model(), n_ctx);
+    sampler->accept_prompt(prompt);
+
+    s.is_active = false;
+    s.stats = {};
+    s.stats.n_reused = reuse(s, prompt);
+    s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
+    s.tokens = prompt;
+    s.n_prompt = (int)prompt.size();
+    s.n_max = params.max_tokens < 0 ? n_ctx : std::min<int64_t>(n_ctx, (int64_t)s.n_prompt + params.max_tokens);
+    s.params = params;
+    s.sampler = std::move(sampler);
+    s.decode_start_ms = 0.0;
+    s.is_active = true;
+    return s.stats.n_reused;
+}
+
+// Rolls target and drafter back to the longest common prefix. The last prompt token is always run again: its
+// logits give the first token.
+int Engine::reuse(Sequence & s, const Tokens & prompt) {
+    const int n_most = std::min(s.n_past, (int)prompt.size() - 1);
+    int n_keep = 0;
+    while (n_keep < n_most && s.tokens[n_keep] == prompt[n_keep]) ++n_keep;
+    if (s.draft) {
+        // A drafter row embeds the token after its position, so row n_keep - 1 must be made anew for the new
+        // continuation. Its feature is at hand only if nothing was rolled back; else the target runs that position
+        // again, which gives it.
+        const bool at_end = n_keep == s.n_past && s.pending.n_rows() > 0;
+        if (!at_end) {
+            s.pending.clear();
+            s.draft->truncate(std::max(0, n_keep - 1));
+            n_keep = s.draft->n_rows();
+        }
+    }
+    if (n_keep < s.n_past && !target_->truncate(s.range, n_keep)) {
+        n_keep = 0;
+        s.pending.clear();
+        if (s.draft) s.draft->truncate(0);
+    }
+    s.n_past = n_keep;
+    s.tokens.resize(n_keep);
+    return n_keep;
+}
+
+void Engine::roll_back(Sequence & s) {
+    if (!target_->truncate(s.range, s.n_past)) {
+        // a recurrent state that cannot go back: forget the conversation, the next prompt is run in full
+        s.n_past = 0;
+        s.tokens.clear();
+        s.is_active = false;
+        s.pending.clear();
+        if (s.draft) s.draft->truncate(0);
+    }
+}
+
+std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
+    Use use(*this);
+    std::vector<StepResult> results;
+    std::vector<Round> rounds;
+    for (int id : ids) {
+        Sequence & s = get(id);
+        if (!s.is_active) fail(ErrorKind::value, "sequence %d has no generation under way", id);
+    }
+    try {
+        for (int id : ids) {
+            Sequence & s = get(id);
+            if ((int)s.tokens.size() >= s.n_max) {
+                s.is_active = false;
+                results.push_back(result_of(s, "decode"));
+                results.back().finish = "length";
+            } else if (s.is_prefilling()) {
+                results.push_back(prefill(s));
+            } else {
+                rounds.push_back({&s, draft(s), 0});
+            }
+        }
+        if (!rounds.empty()) verify(rounds);
+        for (Round & r : rounds) results.push_back(finish_round(r));
+    } catch (const Error & e) {
+        if (e.kind == ErrorKind::broken) {
+            is_broken_ = true;
+        } else {
+            for (int id : ids) roll_back(get(id));
+            // a sampler may have gone ahead of the text: the generations end, the conversations stay
+            for (int id : ids) get(id).is_active = false;
+        }
+        throw;
+    }
+    return results;
+}
+
+StepResult Engine::result_of(const Sequence & s, const char * phase) const {
+    StepResult r;
+    r.sequence = s.id;
+    r.phase = phase;
+    r.n_prompt = s.n_prompt;
+    r.n_prompt_done = std::min(s.n_past, s.n_prompt);
+    return r;
+}
+
+// --- prefill -------------------------------------------------------------------------------------------------------
+
+// One batch of prompt tokens. The last prompt token gives the first token of the answer: a round with nothing drafted.
+StepResult Engine::prefill(Sequence & s) {
+    const double start = now_ms();
+    const int n = std::min(target_->n_batch(), s.n_prompt - s.n_past);
+    const bool is_last = s.n_past + n == s.n_prompt;
+    batch_.clear();
+    for (int i = 0; i < n; ++i) {
+        const bool output = target_->needs_all_outputs() || (is_last && i == n - 1);
+        batch_.add(s.tokens[s.n_past + i], s.n_past + i, s.range, output);
+    }
+    target_->decode(batch_);
+    const int n_known = is_last ? n - 1 : n;  // rows whose following token is known
+    if (s.draft) commit_prefilled(s, n_known);
+    s.n_past += n_known;
+    s.stats.prompt_ms += now_ms() - start;
+    if (!is_last) return result_of(s, "prefill");
+    s.decode_start_ms = now_ms();
+    return finish_round({&s, DraftTree(s.tokens.back()), n - 1});
+}
+
+// Commits what is pending and the first n_rows rows of the last decode.
+void Engine::commit_prefilled(Sequence & s, int n_rows) {
+    FeatureRows features = target_->features();
+    if (s.pending.n_rows() > 0) {
+        s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
+        s.pending.clear();
+    }
+    features.n_rows = n_rows;
+    if (n_rows > 0) s.draft->commit(features, &s.tokens[s.draft->n_rows() + 1], false);
+}
+
+// --- draft ---------------------------------------------------------------------------------------------------------
+
+DraftTree Engine::draft(Sequence & s) {
+    const DraftTree root(s.tokens.back());
+    if (!s.draft || s.pending.n_rows() == 0) return root;
+    const double start = now_ms();
+    const Strategy & st = s.params.strategy;
+    // a draft that could only be the very last token, or beyond it, would be verified for nothing
+    const int depth = std::min(st.depth, s.n_max - (int)s.tokens.size() - 1);
+    const bool drafts = st.kind != Strategy::Kind::off && depth > 0;
+    DraftTree tree = root;
+    if (drafts) {
+        s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], true);
+        s.pending.clear();
+        TreeGrower grower(root.token[0], st.k);
+        grower.grow({s.draft->candidates(0, st.k)});
+        std::map<int32_t, int> row_of{{0, -1}};  // node -> draft row that gives its children
+        for (int level = 2; level <= depth; ++level) {
+            const std::vector<int32_t> frontier = grower.frontier();
+            std::vector<DraftRow> rows;
+            for (int32_t node : frontier) {
+                rows.push_back({grower.pool().token[node], row_of.at(grower.pool().parent[node])});
+            }
+            const int first = s.draft->extend(rows);
+            std::vector<std::vector<Candidate>> children;
+            for (size_t i = 0; i < frontier.size(); ++i) {
+                row_of[frontier[i]] = first + (int)i;
+                children.push_back(s.draft->candidates((int)i, st.k));
+            }
+            grower.grow(children);
+        }
+        tree = grower.pool().select(st.nodes, s.range.count);
+    } else if (s.pending.n_rows() >= n_pending_max) {
+        s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
+        s.pending.clear();
+    }
+    s.stats.draft_ms += now_ms() - start;
+    return tree;
+}
+
+// --- verify, match, commit -------------------------------------------------------------------------------------------
+
+void Engine::verify(std::vector<Round> & rounds) {
+    const double start = now_ms();
+    batch_.clear();
+    for (Round & r : rounds) r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
+    target_->decode(batch_);
+    const double ms = now_ms() - start;
+    for (Round & r : rounds) r.seq->stats.verify_ms += ms;
+}
+
+StepResult Engine::finish_round(const Round & round) {
+    Sequence & s = *round.seq;
+    StepResult out = result_of(s, "decode");
+    bool is_eog = false;
+    int n_left = s.n_max - (int)s.tokens.size();
+    const MatchResult result = match(round.tree, [&](int node) {
+        const float * logits = target_->logits(round.row + node);
+        const Token token = s.sampler->sample(logits);
+        s.sampler->accept(token);
+        if (s.params.n_probs > 0) {
+            const int n_vocab = target_->n_vocab();
+            out.logprobs.push_back({logits[token] - log_sum_exp(logits, n_vocab),
+                                    top_k(logits, n_vocab, s.params.n_probs, nullptr)});
+        }
+        is_eog = !s.params.ignore_eos && target_->is_eog(token);
+        return Choice{token, is_eog || --n_left == 0};
+    });
+    commit_round(s, round, result);
+    out.tokens = result.tokens;
+    for (size_t i = 0; i < result.tokens.size(); ++i) out.accepted.push_back((int)i < result.n_accepted());
+    out.n_prompt_done = s.n_prompt;
+    if (is_eog) {
+        out.finish = "stop";
+    } else if ((int)s.tokens.size() >= s.n_max) {
+        out.finish = "length";
+    }
+    if (!out.finish.empty()) s.is_active = false;
+    return out;
+}
+
+// Everything that makes the round's tokens history, in one place; nothing in here can fail halfway for a reason other
+// than memory.
+void Engine::commit_round(Sequence & s, const Round & round, const MatchResult & result) {
+    if (s.draft) {
+        std::vector<int32_t> rows;
+        for (int32_t node : result.nodes) rows.push_back(round.row + node);
+        // A stopped walk may end on an accepted node whose own next token is unknown; its row stays pending as any last
+        // row does.
+        s.pending.add(target_->features(), rows);
+    }
+    target_->keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
+    const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's
+    s.n_past += (int)result.nodes.size();
+    s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());
+    s.stats.count(round.tree, result, is_first);
+    s.stats.predicted_ms = now_ms() - s.decode_start_ms;
+}
+
+}  // namespace eaglecpp

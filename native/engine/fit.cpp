@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+#include "engine/fit.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace eaglecpp {
+
+// Token texts that differ. Normal tokens must agree: the drafter was trained on them. Padding, control and added
+// tokens are renamed by fine-tunes and by converters, which does no harm.
+static std::string token_differences(const DraftFile & draft, const Target & target) {
+    constexpr int type_normal = 1;
+    const auto & tokens = draft.tokens();
+    const auto & types = draft.token_types();
+    int n_normal = 0, n_other = 0, first = -1;
+    for (int i = 0; i < (int)tokens.size(); ++i) {
+        const char * text = llama_vocab_get_text(target.vocab(), i);
+        if (text && tokens[i] == text) continue;
+        const bool is_normal = types.empty() || types[i] == type_normal;
+        (is_normal ? n_normal : n_other)++;
+        if (is_normal && first < 0) first = i;
+    }
+    if (n_other > 0) {
+        log_line(LogLevel::warning, strf("%d control or added tokens of the drafter's tokenizer have other texts in the "
+                                         "target", n_other));
+    }
+    if (n_normal == 0) return "";
+    return strf("%d tokens differ, the first is %d: drafter '%s', target '%s'", n_normal, first, tokens[first].c_str(),
+                llama_vocab_get_text(target.vocab(), first));
+}
+
+void check_fit(const DraftFile & draft, const Target & target) {
+    const DraftSpec & s = draft.spec();
+    std::string wrong;
+    const auto differ = [&](const char * what, int drafter, int found) {
+        if (drafter != found) wrong += strf("; %s: drafter %d, target %d", what, drafter, found);
+    };
+    differ("hidden size", s.n_embd_target, target.n_embd());
+    differ("vocabulary size", s.n_vocab, target.n_vocab());
+    if (s.n_layer_target > 0) differ("number of blocks", s.n_layer_target, target.n_layer());
+    const int32_t highest = *std::max_element(s.target_layers.begin(), s.target_layers.end());
+    if (highest > target.n_layer()) {
+        wrong += strf("; layer id %d: the target has only %d blocks", highest, target.n_layer());
+    }
+    if (s.n_vocab == target.n_vocab()) {
+        const std::string tokens = token_differences(draft, target);
+        if (!tokens.empty()) wrong += "; tokenizer: " + tokens;
+    }
+    if (wrong.empty()) return;
+    fail(ErrorKind::mismatch, "the drafter %s was not made for the target %s%s; use the drafter of this very model, or "
+                              "make one with `eaglecpp convert` or `eaglecpp train`",
+         draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// One conversation: what target and drafter hold of it, and the generation under way, if any.
+//
+// Invariants between steps:
+//   the target has run tokens [0, n_past); during a generation past its prefill exactly one token, the root of the
+//   next round, has not been run: n_past == tokens.size() - 1
+//   the drafter has committed rows [0, draft.n_rows()), and `pending` holds the features of positions
+//   [draft.n_rows(), n_past)
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/features.h"
+#include "base/types.h"
+#include "draft/drafter.h"
+#include "engine/options.h"
+#include "engine/stats.h"
+#include "target/sampler.h"
+#include "target/tree_batch.h"
+
+namespace eaglecpp {
+
+// Features waiting for the token that follows them, per aux layer [n_rows, n_embd_target].
+class PendingFeatures {
+  public:
+    PendingFeatures() = default;
+    PendingFeatures(int n_aux, int n_embd_target) : layers_(n_aux), n_embd_(n_embd_target) {}
+
+    int n_rows() const { return n_rows_; }
+
+    // appends the given rows of `features`
+    void add(const FeatureRows & features, const std::vector<int32_t> & rows) {
+        for (size_t a = 0; a < layers_.size(); ++a) {
+            for (int32_t r : rows) {
+                const float * src = features.layer[a] + (size_t)r * n_embd_;
+                layers_[a].insert(layers_[a].end(), src, src + n_embd_);
+            }
+        }
+        n_rows_ += (int)rows.size();
+    }
+
+    FeatureRows rows() const {
+        FeatureRows out;
+        for (const auto & l : layers_) out.layer.push_back(l.data());
+        out.n_rows = n_rows_;
+        return out;
+    }
+
+    void clear() {
+        for (auto & l : layers_) l.clear();
+        n_rows_ = 0;
+    }
+
+  private:
+    std::vector<std::vector<float>> layers_;
+    int n_embd_ = 0;
+    int n_rows_ = 0;
+};
+
+struct Sequence {
+    int id = 0;
+    SeqRange range;
+    Tokens tokens;  // prompt and generated
+    int n_past = 0;
+
+    std::unique_ptr<DraftSequence> draft;  // null without a drafter
+    PendingFeatures pending;
+
+    // the generation under way
+    bool is_active = false;
+    int n_prompt = 0;
+    int n_max = 0;  // tokens.size() at which it ends
+    GenerateParams params;
+    std::unique_ptr<Sampler> sampler;
+    Stats stats;
+    double decode_start_ms = 0.0;
+
+    bool is_prefilling() const { return is_active && n_past < n_prompt; }
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: MIT
+#include "gguf/draft_file.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "gguf/keys.h"
+
+namespace eaglecpp {
+
+namespace {
+
+// Bounds no real drafter reaches; they keep products of hostile sizes within 64 bits and allocations sane.
+constexpr int64_t n_layer_max = 64;
+constexpr int64_t n_width_max = 1 << 18;
+constexpr int64_t n_vocab_max = 1 << 24;
+constexpr int64_t n_aux_max = 64;
+
+}  // namespace
+
+std::string fill(std::string pattern, const std::string & value) {
+    const size_t open = pattern.find('{');
+    if (open == std::string::npos) return pattern;
+    return pattern.replace(open, pattern.find('}') - open + 1, value);
+}
+
+std::string DraftFile::key(const char * pattern) const { return fill(pattern, spec_.arch); }
+
+int DraftFile::size(const char * pattern, int64_t max) const {
+    const uint32_t value = gguf_.u32(key(pattern));
+    if (value < 1 || value > max) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld, found %u", path().c_str(), key(pattern).c_str(),
+             (long long)max, value);
+    }
+    return (int)value;
+}
+
+DraftFile::DraftFile(const std::string & path) : gguf_(path) {
+    spec_.arch = gguf_.str(keys::architecture);
+    if (spec_.arch != keys::arch_eagle3 && spec_.arch != keys::arch_eagle31) {
+        fail(ErrorKind::gguf,
+             "%s: general.architecture is '%s', expected a drafter ('eagle3' or 'eagle31'); make one with "
+             "`eaglecpp convert`",
+             path.c_str(), spec_.arch.c_str());
+    }
+    spec_.name = gguf_.find_str(keys::name).value_or("");
+    read_sizes();
+    read_rope();
+    read_switches();
+    check_tensors();
+    read_d2t();
+    tokens_ = gguf_.find_strs(keys::tokenizer_tokens).value_or(std::vector<std::string>{});
+    token_types_ = gguf_.find_ints(keys::tokenizer_token_type).value_or(std::vector<int32_t>{});
+    if (!tokens_.empty() && (int)tokens_.size() != spec_.n_vocab) {
+        fail(ErrorKind::gguf, "%s: the tokenizer has %zu tokens but the vocabulary size is %d", path.c_str(),
+             tokens_.size(), spec_.n_vocab);
+    }
+}
+
+void DraftFile::read_sizes() {
+    DraftSpec & s = spec_;
+    s.n_layer = size(keys::block_count, n_layer_max);
+    s.n_ctx_train = (int)gguf_.find_u32(key(keys::context_length)).value_or(0);
+    s.n_embd = size(keys::embedding_length, n_width_max);
+    s.n_embd_target = size(keys::target_hidden_size, n_width_max);
+    s.n_ff = size(keys::feed_forward_length, 4 * n_width_max);
+    s.n_head = size(keys::head_count, n_width_max);
+    s.n_head_kv = gguf_.has(key(keys::head_count_kv)) ? size(keys::head_count_kv, n_width_max) : s.n_head;
+    s.head_dim = gguf_.has(key(keys::key_length)) ? size(keys::key_length, n_width_max) : s.n_embd / s.n_head;
+    const int value_dim = gguf_.has(key(keys::value_length)) ? size(keys::value_length, n_width_max) : s.head_dim;
+    if (value_dim != s.head_dim) {
+        fail(ErrorKind::unsupported, "%s: key and value heads differ in size (%d and %d)", path().c_str(), s.head_dim,
+             value_dim);
+    }
+    if (s.n_head % s.n_head_kv != 0 || s.head_dim < 2 || s.head_dim % 2 != 0) {
+        fail(ErrorKind::gguf, "%s: %d heads, %d kv heads, head size %d do not go together", path().c_str(), s.n_head,
+             s.n_head_kv, s.head_dim);
+    }
+    s.rms_eps = gguf_.f32(key(keys::rms_epsilon));
+    if (!(s.rms_eps >= 0.0f) || !std::isfinite(s.rms_eps)) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected a finite positive value, found %g", path().c_str(),
+             key(keys::rms_epsilon).c_str(), s.rms_eps);
+    }
+    if (const auto n = gguf_.find_u32(key(keys::vocab_size))) {
+        s.n_vocab = (int)*n;
+    } else if (const auto tokens = gguf_.find_strs(keys::tokenizer_tokens)) {
+        s.n_vocab = (int)tokens->size();
+    }
+    if (s.n_vocab < 1 || s.n_vocab > n_vocab_max) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld, found %d", path().c_str(),
+             key(keys::vocab_size).c_str(), (long long)n_vocab_max, s.n_vocab);
+    }
+}
+
+void DraftFile::read_rope() {
+    RopeSpec & r = spec_.rope;
+    const DraftSpec & s = spec_;
+    r.n_rot = (int)gguf_.find_u32(key(keys::rope_dimension_count)).value_or(s.head_dim);
+    if (r.n_rot < 2 || r.n_rot > s.head_dim || r.n_rot % 2 != 0) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected an even number up to %d, found %d", path().c_str(),
+             key(keys::rope_dimension_count).c_str(), s.head_dim, r.n_rot);
+    }
+    const std::string type = gguf_.find_str(key(keys::rope_type)).value_or("norm");
+    if (type != "norm" && type != "neox") {
+        fail(ErrorKind::gguf, "%s: key '%s': expected 'norm' or 'neox', found '%s'", path().c_str(),
+             key(keys::rope_type).c_str(), type.c_str());
+    }
+    r.neox = type == "neox";
+    r.freq_base = gguf_.find_f32(key(keys::rope_freq_base)).value_or(10000.0f);
+    const std::string scaling = gguf_.find_str(key(keys::rope_scaling_type)).value_or("none");
+    const float factor = gguf_.find_f32(key(keys::rope_scaling_factor)).value_or(1.0f);
+    if (!(r.freq_base > 0.0f) || !(factor > 0.0f) || !std::isfinite(factor) || !std::isfinite(r.freq_base)) {
+        fail(ErrorKind::gguf, "%s: rope base %g and scaling factor %g: expected positive values", path().c_str(),
+             r.freq_base, factor);
+    }
+    if (scaling != "none" && scaling != "linear" && scaling != "yarn") {
+        fail(ErrorKind::unsupported, "%s: key '%s': expected none, linear or yarn, found '%s'", path().c_str(),
+             key(keys::rope_scaling_type).c_str(), scaling.c_str());
+    }
+    if (scaling != "none") r.freq_scale = 1.0f / factor;
+    r.ext_factor = gguf_.find_f32(key(keys::rope_scaling_ext_factor)).value_or(scaling == "yarn" ? 1.0f : 0.0f);
+    r.attn_factor = gguf_.find_f32(key(keys::rope_scaling_attn_factor)).value_or(1.0f);
+    r.beta_fast = gguf_.find_f32(key(keys::rope_scaling_beta_fast)).value_or(32.0f);
+    r.beta_slow = gguf_.find_f32(key(keys::rope_scaling_beta_slow)).value_or(1.0f);
+    r.n_ctx_orig = (int)gguf_.find_u32(key(keys::rope_scaling_orig_ctx)).value_or(s.n_ctx_train);
+    r.has_freqs = gguf_.find_tensor(keys::t_rope_freqs) != nullptr;
+}
+
+void DraftFile::read_switches() {
+    DraftSpec & s = spec_;
+    s.norm_before_residual = gguf_.find_bool(key(keys::norm_before_residual)).value_or(false);
+    s.norm_before_fc = gguf_.find_bool(key(keys::norm_before_fc)).value_or(false);
+    s.fc_norm = gguf_.find_bool(key(keys::fc_norm)).value_or(false);
+    s.norm_output = gguf_.find_bool(key(keys::norm_output)).value_or(false);
+    s.logit_scale = gguf_.find_f32(key(keys::logit_scale)).value_or(1.0f);
+    s.has_embedding = gguf_.find_tensor(keys::t_token_embd) != nullptr;
+    s.has_head = gguf_.find_tensor(keys::t_output) != nullptr;
+    s.n_layer_target = (int)gguf_.find_u32(keys::target_block_count).value_or(0);
+
+    const auto layers = gguf_.find_ints(key(keys::target_layers));
+    if (!layers || layers->empty() || (int64_t)layers->size() > n_aux_max) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld layer ids, found %zu", path().c_str(),
+             key(keys::target_layers).c_str(), (long long)n_aux_max, layers ? layers->size() : 0);
+    }
+    s.target_layers = *layers;
+    for (int32_t id : s.target_layers) {
+        if (id < 0 || id > 4096 || (s.n_layer_target > 0 && id > s.n_layer_target)) {
+            fail(ErrorKind::gguf, "%s: key '%s': layer id %d is outside the target's %d blocks", path().c_str(),
+                 key(keys::target_layers).c_str(), id, s.n_layer_target);
+        }
+    }
+    s.sliding_window = (int)gguf_.find_u32(key(keys::sliding_window)).value_or(0);
+    s.slides = gguf_.find_bools(key(keys::sliding_window_pattern))
+                   .value_or(std::vector<uint8_t>(s.n_layer, s.sliding_window > 0));
+    if ((int)s.slides.size() != s.n_layer) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected %d values, found %zu", path().c_str(),
+             key(keys::sliding_window_pattern).c_str(), s.n_layer, s.slides.size());
+    }
+    const TensorInfo * d2t = gguf_.find_tensor(keys::t_d2t);
+    s.n_draft_vocab = d2t ? (int)std::min<int64_t>(d2t->ne[0], n_vocab_max) : s.n_vocab;
+    const int n_told = (int)gguf_.find_u32(key(keys::draft_vocab_size)).value_or(s.n_draft_vocab);
+    if (n_told != s.n_draft_vocab) {
+        fail(ErrorKind::gguf, "%s: key '%s' says %d but the d2t table has %d entries", path().c_str(),
+             key(keys::draft_vocab_size).c_str(), n_told, s.n_draft_vocab);
+    }
+}
+
+void DraftFile::check_tensors() const {
+    const DraftSpec & s = spec_;
+    struct Want {
+        std::vector<int64_t> ne;
+        bool required;
+        bool matrix;  // any type ggml can multiply with; else F32
+    };
+    std::map<std::string, Want> want;
+    const int64_t n_feat = (int64_t)s.n_aux() * s.n_embd_target;
+    const int64_t n_q = (int64_t)s.n_head * s.head_dim, n_kv = (int64_t)s.n_head_kv * s.head_dim;
+    const bool own_tables_needed = s.n_embd != s.n_embd_target;
+
+    want[keys::t_fc] = {{n_feat, s.n_embd}, true, true};
+    want[keys::t_fc_bias] = {{s.n_embd}, false, false};
+    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) want[fill(keys::t_fc_norm, i)] = {{s.n_embd_target}, true, false};
+    if (s.norm_before_fc) want[keys::t_enc_output_norm] = {{n_feat}, true, false};
+    want[keys::t_token_embd] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
+    want[keys::t_output_norm] = {{s.n_embd}, true, false};
+    want[keys::t_output] = {{s.n_embd, s.n_draft_vocab}, own_tables_needed || s.n_draft_vocab != s.n_vocab, true};
+    want[keys::t_rope_freqs] = {{s.rope.n_rot / 2}, false, false};
+    for (int i = 0; i < s.n_layer; ++i) {
+        const int64_t n_in = i == 0 ? 2 * s.n_embd : s.n_embd;
+        want[fill(keys::t_attn_norm, i)] = {{s.n_embd}, true, false};
+        if (i == 0) want[fill(keys::t_attn_norm_2, i)] = {{s.n_embd}, true, false};
+        want[fill(keys::t_attn_q, i)] = {{n_in, n_q}, true, true};
+        want[fill(keys::t_attn_k, i)] = {{n_in, n_kv}, true, true};
+        want[fill(keys::t_attn_v, i)] = {{n_in, n_kv}, true, true};
+        want[fill(keys::t_attn_output, i)] = {{n_q, s.n_embd}, true, true};
+        want[fill(keys::t_attn_q_bias, i)] = {{n_q}, false, false};
+        want[fill(keys::t_attn_k_bias, i)] = want[fill(keys::t_attn_v_bias, i)] = {{n_kv}, false, false};
+        want[fill(keys::t_attn_output_bias, i)] = {{s.n_embd}, false, false};
+        want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
+        want[fill(keys::t_ffn_norm, i)] = {{s.n_embd}, true, false};
+        want[fill(keys::t_ffn_gate, i)] = want[fill(keys::t_ffn_up, i)] = {{s.n_embd, s.n_ff}, true, true};
+        want[fill(keys::t_ffn_down, i)] = {{s.n_ff, s.n_embd}, true, true};
+        want[fill(keys::t_ffn_gate_bias, i)] = want[fill(keys::t_ffn_up_bias, i)] = {{s.n_ff}, false, false};
+        want[fill(keys::t_ffn_down_bias, i)] = {{s.n_embd}, false, false};
+    }
+
+    std::string wrong;
+    const auto complain = [&](const std::string & text) { wrong += (wrong.empty() ? "" : "; ") + text; };
+    const auto shape = [](const int64_t * ne, size_t n) {
+        std::string text = "[";
+        for (size_t i = 0; i < n; ++i) text += (i ? ", " : "") + std::to_string(ne[i]);
+        return text + "]";
+    };
+    for (const auto & t : gguf_.tensors()) {
+        if (t.name == keys::t_d2t) continue;  // read_d2t() checks it
+        const auto it = want.find(t.name);
+        if (it == want.end()) {
+            complain("unknown tensor '" + t.name + "'");
+            continue;
+        }
+        const Want & w = it->second;
+        bool same = true;
+        for (size_t i = 0; i < GGML_MAX_DIMS; ++i) same = same && t.ne[i] == (i < w.ne.size() ? w.ne[i] : 1);
+        if (!same) {
+            complain("tensor '" + t.name + "' has shape " + shape(t.ne.data(), w.ne.size()) + ", expected " +
+                     shape(w.ne.data(), w.ne.size()));
+        }
+        const bool is_float = t.type == GGML_TYPE_F32 || t.type == GGML_TYPE_F16 || t.type == GGML_TYPE_BF16;
+        if (w.matrix ? !(is_float || ggml_is_quantized(t.type)) : t.type != GGML_TYPE_F32) {
+            complain("tensor '" + t.name + "' has type " + ggml_type_name(t.type) + ", expected " +
+                     (w.matrix ? "a float or quantised type" : "f32"));
+        }
+    }
+    for (const auto & [name, w] : want) {
+        if (w.required && !gguf_.find_tensor(name)) complain("missing tensor '" + name + "'");
+    }
+    if (!wrong.empty()) {
+        fail(ErrorKind::gguf, "%s: the tensors do not fit the file's own keys: %s; convert the checkpoint again",
+             path().c_str(), wrong.c_str());
+    }
+}
+
+void DraftFile::read_d2t() {
+    const TensorInfo * t = gguf_.find_tensor(keys::t_d2t);
+    const int n = spec_.n_draft_vocab;
+    d2t_.resize(n);
+    if (!t) {
+        for (int i = 0; i < n; ++i) d2t_[i] = i;
+        return;
+    }
+    if (t->type != GGML_TYPE_I64 || t->ne[0] != n || t->n_bytes != (uint64_t)n * sizeof(int64_t) ||
+        n > spec_.n_vocab) {
+        fail(ErrorKind::gguf, "%s: tensor 'd2t': expected up to %d i64 values, found %lld of type %s", path().c_str(),
+             spec_.n_vocab, (long long)t->ne[0], ggml_type_name(t->type));
+    }
+    std::vector<int64_t> ids(n);
+    gguf_.read(*t, 0, ids.data(), t->n_bytes);
+    std::set<int64_t> seen;
+    for (int i = 0; i < n; ++i) {
+        if (ids[i] < 0 || ids[i] >= spec_.n_vocab || !seen.insert(ids[i]).second) {
+            fail(ErrorKind::gguf, "%s: tensor 'd2t': entry %d is %lld, expected distinct target ids below %d",
+                 path().c_str(), i, (long long)ids[i], spec_.n_vocab);
+        }
+        d2t_[i] = (Token)ids[i];
+    }
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// A drafter GGUF: its switches and sizes as plain values, and the tensors they call for. Opening reads the header and
+// the small draft-to-target table only. Everything is checked here, once: after the constructor the sizes agree with
+// the tensors, the tensors with the file, and the table with the vocabularies.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "gguf/reader.h"
+
+namespace eaglecpp {
+
+struct RopeSpec {
+    bool neox = false;  // halves are rotated (neox) or neighbouring pairs (norm)
+    int n_rot = 0;
+    float freq_base = 10000.0f;
+    float freq_scale = 1.0f;   // 1 / scaling factor
+    float ext_factor = 0.0f;   // 1 for YaRN
+    float attn_factor = 1.0f;  // multiplies cos and sin, beside what ggml adds itself for YaRN
+    float beta_fast = 32.0f;
+    float beta_slow = 1.0f;
+    int n_ctx_orig = 0;
+    bool has_freqs = false;  // rope_freqs.weight is present (llama3 scaling)
+};
+
+struct DraftSpec {
+    std::string arch;
+    std::string name;
+    int n_layer = 0;
+    int n_ctx_train = 0;
+    int n_embd = 0;          // H
+    int n_embd_target = 0;   // Ht
+    int n_vocab = 0;         // the target's
+    int n_draft_vocab = 0;   // rows of the draft head
+    int n_head = 0;
+    int n_head_kv = 0;
+    int head_dim = 0;
+    int n_ff = 0;
+    float rms_eps = 0.0f;
+    float logit_scale = 1.0f;
+    RopeSpec rope;
+    int sliding_window = 0;        // 0 = none
+    std::vector<uint8_t> slides;   // [n_layer] layer uses the window
+    std::vector<int32_t> target_layers;  // boundary ids: k is the residual stream entering 0-based block k
+    int n_layer_target = 0;              // blocks of the target it was made for; 0 = not recorded
+    bool norm_before_residual = false;
+    bool norm_before_fc = false;
+    bool fc_norm = false;
+    bool norm_output = false;
+    bool has_embedding = false;  // own token_embd.weight, else the target's
+    bool has_head = false;       // own output.weight, else the target's
+
+    int n_aux() const { return (int)target_layers.size(); }
+};
+
+class DraftFile {
+  public:
+    // Error(not_found | gguf | unsupported)
+    explicit DraftFile(const std::string & path);
+
+    const GgufReader & gguf() const { return gguf_; }
+    const std::string & path() const { return gguf_.path(); }
+    const DraftSpec & spec() const { return spec_; }
+
+    // [n_draft_vocab] draft id -> target id; identity when the file has no table
+    const std::vector<Token> & d2t() const { return d2t_; }
+
+    // token texts of the target the drafter was made for; empty when the file carries no tokenizer
+    const std::vector<std::string> & tokens() const { return tokens_; }
+
+    // [n_vocab] llama.cpp token types, 1 = normal; may be empty
+    const std::vector<int32_t> & token_types() const { return token_types_; }
+
+  private:
+    std::string key(const char * pattern) const;
+    int size(const char * pattern, int64_t max) const;
+    void read_sizes();
+    void read_rope();
+    void read_switches();
+    void check_tensors() const;
+    void read_d2t();
+
+    GgufReader gguf_;
+    DraftSpec spec_;
+    std::vector<Token> d2t_;
+    std::vector<std::string> tokens_;
+    std::vector<int32_t> token_types_;
+};
+
+// a key pattern with its "{arch}" or "{i}" filled in
+std::string fill(std::string pattern, const std::string & value);
+inline std::string fill(const char * pattern, int i) { return fill(pattern, std::to_string(i)); }
+
+}  // namespace eaglecpp

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+#include "gguf/reader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "gguf/guard.h"
+
+namespace eaglecpp {
+
+namespace fs = std::filesystem;
+
+GgufReader::GgufReader(std::string path) : path_(std::move(path)), gguf_(nullptr, gguf_free) {
+    std::error_code ec;
+    const fs::path file = fs::u8path(path_);
+    if (!fs::exists(file, ec)) fail(ErrorKind::not_found, "%s: no such file", path_.c_str());
+    if (!fs::is_regular_file(file, ec)) fail(ErrorKind::gguf, "%s: not a regular file", path_.c_str());
+    file_size_ = fs::file_size(file, ec);
+    if (ec) fail(ErrorKind::gguf, "%s: %s", path_.c_str(), ec.message().c_str());
+
+    char magic[4] = {};
+    std::ifstream(file, std::ios::binary).read(magic, 4);
+    if (std::string(magic, 4) != "GGUF") {
+        fail(ErrorKind::gguf, "%s: not a GGUF file (first bytes %02x %02x %02x %02x, expected 'GGUF')", path_.c_str(),
+             (uint8_t)magic[0], (uint8_t)magic[1], (uint8_t)magic[2], (uint8_t)magic[3]);
+    }
+    ErrorTrail trail;
+    try {
+        guarded([&] { gguf_.reset(gguf_init_from_file(path_.c_str(), {/*no_alloc=*/true, /*ctx=*/nullptr})); });
+    } catch (const std::exception & e) {
+        fail(ErrorKind::gguf, "%s: damaged GGUF header: %s", path_.c_str(), e.what());
+    }
+    if (!gguf_) {
+        fail(ErrorKind::gguf, "%s: damaged or truncated GGUF header, %llu bytes%s; download or convert it again",
+             path_.c_str(), (unsigned long long)file_size_, trail.text().c_str());
+    }
+    read_tensor_table();
+}
+
+void GgufReader::read_tensor_table() {
+    const gguf_context * g = gguf_.get();
+    const uint64_t data_offset = gguf_get_data_offset(g);
+    for (int64_t i = 0; i < gguf_get_n_tensors(g); ++i) {
+        TensorInfo t;
+        t.name = gguf_get_tensor_name(g, i);
+        t.type = gguf_get_tensor_type(g, i);
+        std::copy_n(gguf_get_tensor_ne(g, i), GGML_MAX_DIMS, t.ne.begin());
+        t.n_bytes = gguf_get_tensor_size(g, i);
+        const uint64_t start = gguf_get_tensor_offset(g, i);
+        t.offset = data_offset + start;
+        // written so that hostile offsets cannot wrap around
+        if (data_offset > file_size_ || start > file_size_ - data_offset || t.n_bytes > file_size_ - t.offset) {
+            fail(ErrorKind::gguf, "%s: tensor '%s' ends at byte %llu but the file has %llu: truncated, get it again",
+                 path_.c_str(), t.name.c_str(), (unsigned long long)(t.offset + t.n_bytes),
+                 (unsigned long long)file_size_);
+        }
+        tensors_.push_back(std::move(t));
+    }
+}
+
+int64_t GgufReader::find(const std::string & key) const { return gguf_find_key(gguf_.get(), key.c_str()); }
+
+bool GgufReader::has(const std::string & key) const { return find(key) >= 0; }
+
+void GgufReader::wrong_type(const std::string & key, const char * expected) const {
+    const int64_t id = find(key);
+    const gguf_type type = gguf_get_kv_type(gguf_.get(), id);
+    const bool is_array = type == GGUF_TYPE_ARRAY;
+    fail(ErrorKind::gguf, "%s: key '%s': expected %s, found %s%s", path_.c_str(), key.c_str(), expected,
+         is_array ? "an array of " : "", gguf_type_name(is_array ? gguf_get_arr_type(gguf_.get(), id) : type));
+}
+
+std::optional<uint32_t> GgufReader::find_u32(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) return std::nullopt;
+    const gguf_context * g = gguf_.get();
+    int64_t value = -1;
+    switch (gguf_get_kv_type(g, id)) {
+        case GGUF_TYPE_UINT8: value = gguf_get_val_u8(g, id); break;
+        case GGUF_TYPE_INT8: value = gguf_get_val_i8(g, id); break;
+        case GGUF_TYPE_UINT16: value = gguf_get_val_u16(g, id); break;
+        case GGUF_TYPE_INT16: value = gguf_get_val_i16(g, id); break;
+        case GGUF_TYPE_UINT32: value = gguf_get_val_u32(g, id); break;
+        case GGUF_TYPE_INT32: value = gguf_get_val_i32(g, id); break;
+        case GGUF_TYPE_UINT64: value = (int64_t)gguf_get_val_u64(g, id); break;
+        case GGUF_TYPE_INT64: value = gguf_get_val_i64(g, id); break;
+        default: wrong_type(key, "an integer");
+    }
+    if (value < 0 || value > INT32_MAX) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld", path_.c_str(), key.c_str(), INT32_MAX,
+             (long long)value);
+    }
+    return (uint32_t)value;
+}
+
+std::optional<float> GgufReader::find_f32(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) return std::nullopt;
+    switch (gguf_get_kv_type(gguf_.get(), id)) {
+        case GGUF_TYPE_FLOAT32: return gguf_get_val_f32(gguf_.get(), id);
+        case GGUF_TYPE_FLOAT64: return (float)gguf_get_val_f64(gguf_.get(), id);
+        default: wrong_type(key, "a float");
+    }
+}
+
+std::optional<bool> GgufReader::find_bool(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) return std::nullopt;
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_BOOL) wrong_type(key, "a bool");
+    return gguf_get_val_bool(gguf_.get(), id);
+}
+
+std::optional<std::string> GgufReader::find_str(const std::string & key) const {
+    const int64_t id = find(key);
+    if (id < 0) return std::nullopt;
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_STRING) wrong_type(key, "a string");
+    return std::string(gguf_get_val_str(gguf_.get(), id));
+}
+
+int64_t GgufReader::find_array(const std::string & key, gguf_type & type) const {
+    const int64_t id = find(key);
+    if (id < 0) return id;
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY) wrong_type(key, "an array");
+    type = gguf_get_arr_type(gguf_.get(), id);
+    return id;
+}
+
+std::optional<std::vector<int32_t>> GgufReader::find_ints(const std::string & key) const {
+    gguf_type type;
+    const int64_t id = find_array(key, type);
+    if (id < 0) return std::nullopt;
+    const size_t n = gguf_get_arr_n(gguf_.get(), id);
+    if (type != GGUF_TYPE_INT32 && type != GGUF_TYPE_UINT32) wrong_type(key, "an array of 32-bit integers");
+    std::vector<int32_t> out(n);
+    // uint32 values above INT32_MAX become negative and are refused by the range checks of the callers
+    if (n > 0) std::copy_n((const int32_t *)gguf_get_arr_data(gguf_.get(), id), n, out.begin());
+    return out;
+}
+
+std::optional<std::vector<uint8_t>> GgufReader::find_bools(const std::string & key) const {
+    gguf_type type;
+    const int64_t id = find_array(key, type);
+    if (id < 0) return std::nullopt;
+    if (type != GGUF_TYPE_BOOL) wrong_type(key, "an array of bools");
+    const size_t n = gguf_get_arr_n(gguf_.get(), id);
+    std::vector<uint8_t> out(n);
+    const auto * data = (const int8_t *)gguf_get_arr_data(gguf_.get(), id);
+    for (size_t i = 0; i < n; ++i) out[i] = data[i] != 0;
+    return out;
+}
+
+std::optional<std::vector<std::string>> GgufReader::find_strs(const std::string & key) const {
+    gguf_type type;
+    const int64_t id = find_array(key, type);
+    if (id < 0) return std::nullopt;
+    if (type != GGUF_TYPE_STRING) wrong_type(key, "an array of strings");
+    const size_t n = gguf_get_arr_n(gguf_.get(), id);
+    std::vector<std::string> out(n);
+    for (size_t i = 0; i < n; ++i) out[i] = gguf_get_arr_str(gguf_.get(), id, i);
+    return out;
+}
+
+uint32_t GgufReader::u32(const std::string & key) const {
+    const auto value = find_u32(key);
+    if (!value) fail(ErrorKind::gguf, "%s: key '%s' is missing, expected an integer", path_.c_str(), key.c_str());
+    return *value;
+}
+
+float GgufReader::f32(const std::string & key) const {
+    const auto value = find_f32(key);
+    if (!value) fail(ErrorKind::gguf, "%s: key '%s' is missing, expected a float", path_.c_str(), key.c_str());
+    return *value;
+}
+
+std::string GgufReader::str(const std::string & key) const {
+    const auto value = find_str(key);
+    if (!value) fail(ErrorKind::gguf, "%s: key '%s' is missing, expected a string", path_.c_str(), key.c_str());
+    return *value;
+}
+
+const TensorInfo * GgufReader::find_tensor(const std::string & name) const {
+    for (const auto & t : tensors_) {
+        if (t.name == name) return &t;
+    }
+    return nullptr;
+}
+
+void GgufReader::read(const TensorInfo & tensor, uint64_t offset, void * dst, uint64_t n) const {
+    if (offset > tensor.n_bytes || n > tensor.n_bytes - offset) {
+        fail(ErrorKind::value, "tensor '%s': bytes %llu + %llu are outside its %llu", tensor.name.c_str(),
+             (unsigned long long)offset, (unsigned long long)n, (unsigned long long)tensor.n_bytes);
+    }
+    std::ifstream file(fs::u8path(path_), std::ios::binary);
+    file.seekg((std::streamoff)(tensor.offset + offset));
+    file.read((char *)dst, (std::streamsize)n);
+    if (!file) {
+        fail(ErrorKind::gguf, "%s: could not read %llu bytes of tensor '%s': has the file changed while in use?",
+             path_.c_str(), (unsigned long long)n, tensor.name.c_str());
+    }
+}
+
+}  // namespace eaglecpp

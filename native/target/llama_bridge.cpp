@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+#include "target/llama_bridge.h"
+
+#include <ggml-alloc.h>
+#include <ggml-cpp.h>
+
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "base/error.h"
+#include "base/log.h"
+
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <ctime>
+#endif
+
+namespace eaglecpp {
+
+// --- log ---------------------------------------------------------------------------------------------------------
+
+// llama.cpp logs pieces of lines; GGML_LOG_LEVEL_CONT continues the line before.
+static void on_log(ggml_log_level level, const char * text, void *) {
+    thread_local std::string line;
+    thread_local LogLevel line_level = LogLevel::info;
+    if (level != GGML_LOG_LEVEL_CONT) {
+        line_level = level == GGML_LOG_LEVEL_ERROR  ? LogLevel::error
+                     : level == GGML_LOG_LEVEL_WARN ? LogLevel::warning
+                     : level == GGML_LOG_LEVEL_INFO ? LogLevel::info
+                                                    : LogLevel::debug;
+    }
+    line += text;
+    if (!line.empty() && line.back() == '\n') {
+        log_line(line_level, line);
+        line.clear();
+    }
+}
+
+void llama_start() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        llama_log_set(on_log, nullptr);
+        ggml_backend_load_all();
+        llama_backend_init();
+    });
+    // llama_cpp installs its own callback when it is imported, perhaps after us
+    llama_log_set(on_log, nullptr);
+}
+
+// --- staging functions ---------------------------------------------------------------------------------------------
+
+namespace {
+
+#ifdef _WIN32
+void * symbol(const char * name) {
+    HMODULE module = nullptr;
+    GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT,
+                       (LPCSTR)&llama_decode, &module);
+    return module ? (void *)GetProcAddress(module, name) : nullptr;
+}
+#else
+// From the very library that llama_decode was bound to: llama_cpp loads it with local visibility.
+void * symbol(const char * name) {
+    static void * library = [] {
+        Dl_info info;
+        return dladdr((void *)&llama_decode, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
+    }();
+    return dlsym(library ? library : RTLD_DEFAULT, name);
+}
+#endif
+
+// the plain C name, the Itanium mangling, the Microsoft mangling
+template <typename F>
+F lookup(std::initializer_list<const char *> names) {
+    for (const char * name : names) {
+        if (void * p = symbol(name)) return (F)p;
+    }
+    return nullptr;
+}
+
+using SetLayerInput = void (*)(llama_context *, uint32_t, bool);
+using GetLayerInput = float * (*)(llama_context *, uint32_t);
+using GetTensor = const ggml_tensor * (*)(const llama_model *, const char *);
+
+SetLayerInput set_layer_input_fn() {
+    static const auto f = lookup<SetLayerInput>(
+        {"llama_set_embeddings_layer_inp", "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+         "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"});
+    return f;
+}
+
+GetLayerInput get_layer_input_fn() {
+    static const auto f = lookup<GetLayerInput>(
+        {"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+         "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
+    return f;
+}
+
+}  // namespace
+
+bool has_layer_input_functions() { return set_layer_input_fn() && get_layer_input_fn(); }
+
+void set_layer_input(llama_context * ctx, uint32_t layer, bool on) {
+    if (!has_layer_input_functions()) {
+        fail(ErrorKind::unsupported, "this libllama does not export llama_set_embeddings_layer_inp; expected the one "
+                                     "of the pinned llama-cpp-python");
+    }
+    set_layer_input_fn()(ctx, layer, on);
+}
+
+const float * get_layer_input(llama_context * ctx, uint32_t layer) { return get_layer_input_fn()(ctx, layer); }
+
+const ggml_tensor * model_tensor(const llama_model * model, const char * name) {
+    static const auto get = lookup<GetTensor>(
+        {"_ZNK11llama_model10get_tensorEPKc", "?get_tensor@llama_model@@QEBAPEBUggml_tensor@@PEBD@Z"});
+    return get ? get(model, name) : nullptr;
+}
+
+bool records_layer_inputs(const std::string & architecture) {
+    // files of llama.cpp's src/models that fill t_layer_inp, and those that inherit their graphs
+    static const std::set<std::string> names = {
+        "llama",     "qwen3",   "qwen3moe",   "qwen3next",     "qwen35",     "qwen35moe",      "qwen4exp",
+        "gpt-oss",   "gemma4",  "minimax-m2", "minimax-01",    "lfm2",       "lfm2moe",        "hunyuan-dense",
+        "hunyuan_vl", "nemotron_h", "nemotron_h_moe", "mimo2", "bailingmoe3", "nanbeige", "muse-glimmer", "deepseek4",
+    };
+    return names.count(architecture) > 0;
+}
+
+// --- devices -------------------------------------------------------------------------------------------------------
+
+std::vector<DeviceInfo> list_devices() {
+    llama_start();
+    std::vector<DeviceInfo> out;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        DeviceInfo info{ggml_backend_dev_name(dev), ggml_backend_dev_description(dev), "", 0, 0};
+        const enum ggml_backend_dev_type type = ggml_backend_dev_type(dev);
+        info.kind = type == GGML_BACKEND_DEVICE_TYPE_CPU ? "cpu" : type == GGML_BACKEND_DEVICE_TYPE_ACCEL ? "accel" : "gpu";
+        ggml_backend_dev_memory(dev, &info.memory_free, &info.memory_total);
+        out.push_back(info);
+    }
+    return out;
+}
+
+// --- AMX -----------------------------------------------------------------------------------------------------------
+
+static ggml_backend_buffer_type_t amx_buffer_type() {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (!cpu) return nullptr;
+    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
+    for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) {
+        if (std::strcmp(ggml_backend_buft_name(*b), "AMX") == 0) return *b;
+    }
+    return nullptr;
+}
+
+#ifndef _WIN32
+// Q8_0 weights [n_out, n_in] in tiles times 4 rows, on this thread only (a forked child has no other threads).
+static bool multiply_in_tiles(ggml_backend_buffer_type_t tiles) {
+    constexpr int n_in = 256, n_out = 64, n_rows = 4;
+    ggml_context_ptr wctx(ggml_init({2 * ggml_tensor_overhead(), nullptr, true}));
+    ggml_tensor * w = ggml_new_tensor_2d(wctx.get(), GGML_TYPE_Q8_0, n_in, n_out);
+    ggml_backend_buffer_ptr wbuf(ggml_backend_alloc_ctx_tensors_from_buft(wctx.get(), tiles));
+    if (!wbuf) return false;
+    const std::vector<uint8_t> zeros(ggml_nbytes(w), 0);
+    ggml_backend_tensor_set(w, zeros.data(), 0, zeros.size());
+
+    ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    const auto set = (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get())), "ggml_backend_set_n_threads");
+    if (set) set(cpu.get(), 1);
+    ggml_context_ptr ctx(ggml_init({8 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+    ggml_tensor * x = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, n_rows);
+    ggml_cgraph * gf = ggml_new_graph(ctx.get());
+    ggml_build_forward_expand(gf, ggml_mul_mat(ctx.get(), w, x));
+    ggml_gallocr_ptr alloc(ggml_gallocr_new(ggml_backend_get_default_buffer_type(cpu.get())));
+    if (!ggml_gallocr_alloc_graph(alloc.get(), gf)) return false;
+    const std::vector<float> ones(n_in * n_rows, 1.0f);
+    ggml_backend_tensor_set(x, ones.data(), 0, ones.size() * sizeof(float));
+    return ggml_backend_graph_compute(cpu.get(), gf) == GGML_STATUS_SUCCESS;
+}
+
+static bool child_survives(ggml_backend_buffer_type_t tiles) {
+    const pid_t pid = fork();
+    if (pid < 0) return false;
+    if (pid == 0) {
+        for (int sig : {SIGILL, SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) std::signal(sig, SIG_DFL);
+        _exit(multiply_in_tiles(tiles) ? 0 : 1);
+    }
+    for (int i = 0; i < 500; ++i) {
+        int status = 0;
+        const pid_t done = waitpid(pid, &status, WNOHANG);
+        if (done == pid) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        if (done < 0 && errno != EINTR) return false;
+        const timespec pause{0, i < 100 ? 1000000 : 20000000};
+        nanosleep(&pause, nullptr);
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return false;
+}
+#endif
+
+AmxState probe_amx() {
+    llama_start();
+    static const AmxState state = [] {
+        ggml_backend_buffer_type_t tiles = amx_buffer_type();
+        if (!tiles) return AmxState{false, false};
+#ifdef _WIN32
+        const bool works = false;
+#else
+        const bool works = child_survives(tiles);
+#endif
+        if (!works) {
+            log_line(LogLevel::info, "the CPU announces AMX but its tile instructions fail; weights stay unpacked");
+        }
+        return AmxState{true, works};
+    }();
+    return state;
+}
+
+}  // namespace eaglecpp

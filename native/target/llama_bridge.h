@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// The one file that knows llama.cpp beyond its public C header: staging functions looked up by name at run time, log
+// and abort routing, the list of architectures that record layer inputs, and the AMX probe. When the pinned version of
+// llama-cpp-python moves, this is what to check.
+#pragma once
+
+#include <ggml-backend.h>
+#include <llama.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace eaglecpp {
+
+struct LlamaModelDeleter {
+    void operator()(llama_model * m) const { llama_model_free(m); }
+};
+struct LlamaContextDeleter {
+    void operator()(llama_context * c) const { llama_free(c); }
+};
+struct LlamaLoraDeleter {
+    // adapters are freed with their model
+    void operator()(llama_adapter_lora *) const {}
+};
+using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
+using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
+
+// Starts llama.cpp once per process: backends, log sink. Cheap afterwards.
+void llama_start();
+
+// True when llama.cpp's graph of this architecture records the input of every block; asking the others aborts.
+bool records_layer_inputs(const std::string & architecture);
+
+// Tapping of block inputs (llama.cpp: src/llama-ext.h). Error(unsupported) when this libllama does not export them.
+bool has_layer_input_functions();
+void set_layer_input(llama_context * ctx, uint32_t layer, bool on);
+const float * get_layer_input(llama_context * ctx, uint32_t layer);
+
+// A weight of the model by its GGUF name, or null. Null as well when this libllama does not export the accessor.
+const ggml_tensor * model_tensor(const llama_model * model, const char * name);
+
+struct AmxState {
+    bool claimed;  // ggml would place weights in AMX tiles
+    bool works;    // and the first tile instruction does not kill the process
+};
+
+// Some virtual machines announce AMX and then fault on the first tile instruction. Multiplies a small matrix in a
+// forked child, once per process. Where forking is not possible an announced AMX counts as broken.
+AmxState probe_amx();
+
+struct DeviceInfo {
+    std::string name, description, kind;
+    size_t memory_total, memory_free;
+};
+std::vector<DeviceInfo> list_devices();
+
+}  // namespace eaglecpp

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include "target/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "algo/topk.h"
+#include "base/error.h"
+
+namespace eaglecpp {
+
+static void check(bool ok, const char * name, double found, const char * expected) {
+    if (!ok) fail(ErrorKind::value, "%s: expected %s, found %g", name, expected, found);
+}
+
+Sampler::Sampler(const SamplingParams & p, const llama_model * model, int n_ctx) {
+    const llama_vocab * vocab = llama_model_get_vocab(model);
+    n_vocab_ = llama_vocab_n_tokens(vocab);
+    check(std::isfinite(p.temperature), "temperature", p.temperature, "a finite number");
+    check(p.repeat_penalty > 0.0f && std::isfinite(p.repeat_penalty), "repeat_penalty", p.repeat_penalty, "above 0");
+    check(p.mirostat >= 0 && p.mirostat <= 2, "mirostat", p.mirostat, "0, 1 or 2");
+    check(p.min_keep >= 0, "min_keep", p.min_keep, "0 or more");
+    for (const auto & [token, bias] : p.logit_bias) {
+        check(token >= 0 && token < n_vocab_, "logit_bias token", token, "an id of the vocabulary");
+        check(!std::isnan(bias), "logit_bias", bias, "a number");
+    }
+    build_chain(p, vocab, n_ctx);
+    if (!p.grammar.empty()) {
+        grammar_.reset(llama_sampler_init_grammar(vocab, p.grammar.c_str(), p.grammar_root.c_str()));
+        if (!grammar_) {
+            fail(ErrorKind::grammar, "the grammar does not parse, or has no rule '%s'; see llama.cpp's "
+                                     "grammars/README.md for GBNF", p.grammar_root.c_str());
+        }
+        plain_greedy_ = false;
+    }
+}
+
+void Sampler::add(llama_sampler * s) { llama_sampler_chain_add(chain_.get(), s); }
+
+// Order and omissions of llama.cpp's common/sampling.cpp.
+void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx) {
+    chain_.reset(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+    std::vector<llama_logit_bias> biases;
+    for (const auto & [token, bias] : p.logit_bias) biases.push_back({token, bias});
+    int32_t n_suppress = 0;
+    const llama_token * suppress = llama_vocab_get_suppress_tokens(vocab, &n_suppress);
+    for (int i = 0; i < n_suppress; ++i) biases.push_back({suppress[i], -INFINITY});
+    if (!biases.empty()) add(llama_sampler_init_logit_bias(n_vocab_, (int32_t)biases.size(), biases.data()));
+
+    const int repeat_last_n = p.repeat_last_n < 0 ? n_ctx : p.repeat_last_n;
+    const int dry_last_n = p.dry_penalty_last_n < 0 ? n_ctx : p.dry_penalty_last_n;
+    const bool penalises = repeat_last_n > 0 && (p.repeat_penalty != 1.0f || p.frequency_penalty != 0.0f ||
+                                                 p.presence_penalty != 0.0f);
+    if (penalises) {
+        add(llama_sampler_init_penalties(n_vocab_, repeat_last_n, p.repeat_penalty, p.frequency_penalty,
+                                         p.presence_penalty));
+    }
+    if (p.dry_multiplier != 0.0f && dry_last_n > 0) {
+        std::vector<const char *> breakers;
+        for (const auto & b : p.dry_sequence_breakers) breakers.push_back(b.c_str());
+        add(llama_sampler_init_dry(vocab, p.dry_multiplier, p.dry_base, p.dry_allowed_length, dry_last_n,
+                                   breakers.data(), breakers.size()));
+    }
+    n_history_ = std::max(penalises ? repeat_last_n : 0, p.dry_multiplier != 0.0f ? dry_last_n : 0);
+    plain_greedy_ = llama_sampler_chain_n(chain_.get()) == 0 && p.temperature <= 0.0f && p.mirostat == 0;
+
+    if (p.temperature <= 0.0f) {
+        add(llama_sampler_init_greedy());
+    } else if (p.mirostat != 0) {
+        add(llama_sampler_init_temp(p.temperature));
+        add(p.mirostat == 1 ? llama_sampler_init_mirostat(n_vocab_, p.seed, p.mirostat_tau, p.mirostat_eta, 100)
+                            : llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta));
+    } else {
+        if (p.top_n_sigma >= 0.0f) add(llama_sampler_init_top_n_sigma(p.top_n_sigma));
+        if (p.top_k > 0) add(llama_sampler_init_top_k(p.top_k));
+        if (p.typical_p < 1.0f) add(llama_sampler_init_typical(p.typical_p, p.min_keep));
+        if (p.top_p < 1.0f) add(llama_sampler_init_top_p(p.top_p, p.min_keep));
+        if (p.min_p > 0.0f) add(llama_sampler_init_min_p(p.min_p, p.min_keep));
+        if (p.xtc_probability > 0.0f) {
+            add(llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed));
+        }
+        add(llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent));
+        add(llama_sampler_init_dist(p.seed));
+    }
+}
+
+void Sampler::accept_prompt(const Tokens & prompt) {
+    const size_t n = std::min<size_t>(prompt.size(), n_history_);
+    for (size_t i = prompt.size() - n; i < prompt.size(); ++i) llama_sampler_accept(chain_.get(), prompt[i]);
+}
+
+// chain over all candidates, after `first` if there is one
+Token Sampler::apply(const float * logits, llama_sampler * first) {
+    data_.resize(n_vocab_);
+    for (int i = 0; i < n_vocab_; ++i) data_[i] = {i, logits[i], 0.0f};
+    llama_token_data_array all = {data_.data(), data_.size(), -1, false};
+    if (first) {
+        llama_sampler_apply(first, &all);
+        const bool any = std::any_of(all.data, all.data + all.size, [](const auto & d) { return d.logit > -INFINITY; });
+        if (!any) {
+            fail(ErrorKind::grammar, "the grammar allows no token of this vocabulary at this point; loosen the "
+                                     "grammar or end it earlier");
+        }
+    }
+    llama_sampler_apply(chain_.get(), &all);
+    if (all.selected < 0 || (size_t)all.selected >= all.size) {
+        fail(ErrorKind::broken, "the sampler chain selected no token");
+    }
+    return all.data[all.selected].id;
+}
+
+Token Sampler::sample(const float * logits) {
+    if (plain_greedy_) return argmax(logits, n_vocab_);
+    const Token token = apply(logits, nullptr);
+    if (!grammar_) return token;
+    // Most sampled tokens fit the grammar, and checking one costs far less than filtering all: reject and resample.
+    // The two draws together follow the filtered distribution exactly.
+    llama_token_data one = {token, 1.0f, 0.0f};
+    llama_token_data_array only = {&one, 1, -1, false};
+    llama_sampler_apply(grammar_.get(), &only);
+    if (one.logit > -INFINITY) return token;
+    return apply(logits, grammar_.get());
+}
+
+void Sampler::accept(Token token) {
+    if (grammar_) llama_sampler_accept(grammar_.get(), token);
+    llama_sampler_accept(chain_.get(), token);
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+// The user's sampler: llama.cpp's own samplers in llama.cpp's own order, grammar included. One call of sample() and one
+// of accept() per emitted token, in order: the random state depends on the tokens emitted and on nothing else.
+#pragma once
+
+#include <llama.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+
+namespace eaglecpp {
+
+struct SamplingParams {
+    uint32_t seed = 0;
+    float temperature = 0.8f;  // <= 0: greedy
+    float dynatemp_range = 0.0f;
+    float dynatemp_exponent = 1.0f;
+    int top_k = 40;            // 0 = off
+    float top_p = 0.95f;       // 1 = off
+    float min_p = 0.05f;       // 0 = off
+    float typical_p = 1.0f;    // 1 = off
+    float top_n_sigma = -1.0f; // < 0 = off
+    float xtc_probability = 0.0f;
+    float xtc_threshold = 0.1f;
+    int min_keep = 0;
+    int repeat_last_n = 64;  // -1 = n_ctx
+    float repeat_penalty = 1.0f;
+    float frequency_penalty = 0.0f;
+    float presence_penalty = 0.0f;
+    float dry_multiplier = 0.0f;
+    float dry_base = 1.75f;
+    int dry_allowed_length = 2;
+    int dry_penalty_last_n = -1;  // -1 = n_ctx
+    std::vector<std::string> dry_sequence_breakers = {"\n", ":", "\"", "*"};
+    int mirostat = 0;
+    float mirostat_tau = 5.0f;
+    float mirostat_eta = 0.1f;
+    std::string grammar;  // GBNF
+    std::string grammar_root = "root";
+    std::vector<std::pair<Token, float>> logit_bias;
+};
+
+class Sampler {
+  public:
+    // Error(grammar) when the grammar does not parse, Error(value) on impossible parameters
+    Sampler(const SamplingParams & params, const llama_model * model, int n_ctx);
+
+    // lets penalties see the prompt
+    void accept_prompt(const Tokens & prompt);
+
+    // The next token from the target's logits [n_vocab], which stay untouched. Error(grammar) when the grammar allows
+    // no token of the vocabulary.
+    Token sample(const float * logits);
+
+    // the sampled token becomes part of the text
+    void accept(Token token);
+
+  private:
+    struct Deleter {
+        void operator()(llama_sampler * s) const { llama_sampler_free(s); }
+    };
+    using Ptr = std::unique_ptr<llama_sampler, Deleter>;
+
+    void add(llama_sampler * s);
+    void build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx);
+    Token apply(const float * logits, llama_sampler * first);
+
+    int n_vocab_;
+    int n_history_;             // prompt tokens that penalties can see
+    bool plain_greedy_ = true;  // nothing but the argmax is asked for
+    Ptr chain_;
+    Ptr grammar_;
+    std::vector<llama_token_data> data_;
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#include "target/taps.h"
+
+#include <ggml-backend.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "target/llama_bridge.h"
+
+namespace eaglecpp {
+
+static std::string architecture(const llama_model * model) {
+    char buf[128] = {};
+    llama_model_meta_val_str(model, "general.architecture", buf, sizeof(buf));
+    return buf;
+}
+
+Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::string & wanted)
+    : layers_(std::move(layers)), n_embd_(llama_model_n_embd(model)) {
+    if (layers_.empty()) return;
+    const int n_layer = llama_model_n_layer(model);
+    for (int32_t k : layers_) {
+        if (k < 0 || k > n_layer) {
+            fail(ErrorKind::mismatch, "the drafter reads layer id %d but the target has %d blocks", k, n_layer);
+        }
+    }
+    const std::string arch = architecture(model);
+    needs_all_outputs_ = std::count(layers_.begin(), layers_.end(), n_layer) > 0;
+    const bool can_record = records_layer_inputs(arch) && has_layer_input_functions() && !needs_all_outputs_;
+    if (wanted == "layer_inp" && !can_record) {
+        fail(ErrorKind::unsupported, "taps=layer_inp: llama.cpp does not record the wanted block inputs of "
+                                     "architecture '%s'; use taps=auto", arch.c_str());
+    }
+    mode_ = wanted == "cb_eval" || !can_record ? Mode::cb_eval : Mode::layer_inp;
+    if (mode_ == Mode::cb_eval) {
+        for (int32_t k : layers_) {
+            if (k == 0) {
+                fail(ErrorKind::unsupported, "layer id 0 (the token embeddings) of architecture '%s' cannot be read",
+                     arch.c_str());
+            }
+            names_.push_back("l_out-" + std::to_string(k - 1));
+        }
+        rows_.resize(layers_.size());
+    }
+}
+
+const char * Taps::mode_name() const {
+    return mode_ == Mode::none ? "none" : mode_ == Mode::layer_inp ? "layer_inp" : "cb_eval";
+}
+
+void Taps::configure(llama_context_params & params) {
+    if (mode_ != Mode::cb_eval) return;
+    params.cb_eval = on_eval;
+    params.cb_eval_user_data = this;
+}
+
+void Taps::attach(llama_context * ctx) {
+    if (mode_ != Mode::layer_inp) return;
+    for (int32_t k : layers_) set_layer_input(ctx, (uint32_t)k, true);
+}
+
+void Taps::begin(int n_rows) {
+    n_rows_ = n_rows;
+    for (auto & r : rows_) r.clear();
+}
+
+bool Taps::on_eval(ggml_tensor * t, bool ask, void * self) {
+    auto * taps = (Taps *)self;
+    for (size_t i = 0; i < taps->names_.size(); ++i) {
+        if (taps->names_[i] == t->name) return ask ? true : taps->copy(t, i);
+    }
+    return !ask;  // not asked for: nothing to observe; after a computed tensor: go on
+}
+
+bool Taps::copy(ggml_tensor * t, size_t tap) {
+    if (t->type != GGML_TYPE_F32 || t->ne[0] != n_embd_) return true;  // read() reports the missing rows
+    auto & rows = rows_[tap];
+    const size_t at = rows.size();
+    rows.resize(at + (size_t)ggml_nelements(t));
+    ggml_backend_tensor_get(t, rows.data() + at, 0, ggml_nbytes(t));
+    return true;
+}
+
+FeatureRows Taps::read(llama_context * ctx) {
+    FeatureRows out;
+    out.n_rows = n_rows_;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+        if (mode_ == Mode::layer_inp) {
+            const float * p = get_layer_input(ctx, (uint32_t)layers_[i]);
+            if (!p) fail(ErrorKind::unsupported, "llama.cpp recorded no input of block %d", layers_[i]);
+            out.layer.push_back(p);
+            continue;
+        }
+        const size_t n_found = rows_[i].size() / n_embd_;
+        if (n_found != (size_t)n_rows_) {
+            fail(ErrorKind::unsupported,
+                 "the target's graph gave %zu of %d rows of tensor '%s'; its architecture does not expose this layer",
+                 n_found, n_rows_, names_[i].c_str());
+        }
+        out.layer.push_back(rows_[i].data());
+    }
+    return out;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+// Reads the residual stream R_k entering 0-based block k, for chosen k, out of every decode. Two ways:
+//   layer_inp  llama.cpp records block inputs itself; for architectures whose graph does (llama_bridge has the list)
+//   cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>"; costs a graph split per layer
+// k = n_layer (the last block's output before the final norm) is always read by cb_eval, and only for rows whose
+// logits are asked for, since llama.cpp drops the other rows inside the last block.
+#pragma once
+
+#include <llama.h>
+
+#include <string>
+#include <vector>
+
+#include "base/features.h"
+
+namespace eaglecpp {
+
+class Taps {
+  public:
+    enum class Mode { none, layer_inp, cb_eval };
+
+    // `wanted`: "auto", "layer_inp" or "cb_eval". Error(unsupported) for layers this target cannot serve.
+    Taps(const llama_model * model, std::vector<int32_t> layers, const std::string & wanted);
+    Taps(const Taps &) = delete;  // the context holds a pointer to it
+    Taps & operator=(const Taps &) = delete;
+
+    Mode mode() const { return mode_; }
+    const char * mode_name() const;
+    const std::vector<int32_t> & layers() const { return layers_; }
+    bool needs_all_outputs() const { return needs_all_outputs_; }
+
+    // before and after creating the context
+    void configure(llama_context_params & params);
+    void attach(llama_context * ctx);
+
+    // Call before each decode of n_rows rows.
+    void begin(int n_rows);
+
+    // Features of the last decode in batch order, valid until the next one. Error(unsupported) when the graph did not
+    // produce a wanted tensor.
+    FeatureRows read(llama_context * ctx);
+
+  private:
+    static bool on_eval(ggml_tensor * t, bool ask, void * self);
+    bool copy(ggml_tensor * t, size_t tap);
+
+    std::vector<int32_t> layers_;
+    std::vector<std::string> names_;  // "l_out-<k-1>" per layer
+    Mode mode_ = Mode::none;
+    bool needs_all_outputs_ = false;
+    int n_embd_;
+    int n_rows_ = 0;
+    std::vector<std::vector<float>> rows_;  // cb_eval: per layer, ubatch after ubatch
+};
+
+}  // namespace eaglecpp

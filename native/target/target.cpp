@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: MIT
+#include "target/target.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "gguf/guard.h"
+#include "gguf/keys.h"
+#include "gguf/reader.h"
+
+namespace eaglecpp {
+
+int n_physical_cores() {
+    const int n_logical = std::max(1u, std::thread::hardware_concurrency());
+    std::set<std::string> cores;
+    for (int i = 0; i < n_logical; ++i) {
+        std::ifstream f("/sys/devices/system/cpu/cpu" + std::to_string(i) + "/topology/thread_siblings_list");
+        std::string siblings;
+        if (std::getline(f, siblings)) cores.insert(siblings);
+    }
+    return cores.empty() ? n_logical : (int)cores.size();
+}
+
+ggml_type type_by_name(const std::string & name) {
+    for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
+        const char * n = ggml_type_name((ggml_type)i);
+        if (n && name == n) return (ggml_type)i;
+    }
+    fail(ErrorKind::value, "'%s' is not a ggml type; expected one like f16, q8_0, q4_0", name.c_str());
+}
+
+Target::Target(TargetOptions options) : options_(std::move(options)) {
+    llama_start();
+    load_model();
+    if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
+    if (options_.n_threads_batch <= 0) options_.n_threads_batch = options_.n_threads;
+    const int n_ctx_train = llama_model_n_ctx_train(model_.get());
+    if (options_.n_ctx <= 0) options_.n_ctx = n_ctx_train > 0 ? std::min(n_ctx_train, 4096) : 4096;
+    options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
+    // a tree must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own
+    const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1);
+    options_.n_batch = std::max(options_.n_batch, n_rows_max);
+    options_.n_ubatch = std::max(std::min(options_.n_ubatch, options_.n_batch), n_rows_max);
+    if (!supports_trees()) options_.n_leaves_max = 1;
+    if ((size_t)options_.n_sequences * options_.n_leaves_max > llama_max_parallel_sequences()) {
+        fail(ErrorKind::value, "n_sequences %d times n_leaves_max %d: llama.cpp allows %zu sequence ids",
+             options_.n_sequences, options_.n_leaves_max, llama_max_parallel_sequences());
+    }
+    load_lora();
+}
+
+void Target::load_model() {
+    const GgufReader header(options_.path);
+    const std::string arch = header.str(keys::architecture);
+    if (arch == keys::arch_eagle3 || arch == keys::arch_eagle31) {
+        fail(ErrorKind::unsupported, "%s is an EAGLE drafter, not a target; give the target first and this file as "
+                                     "the draft", options_.path.c_str());
+    }
+    llama_model_params p = llama_model_default_params();
+    p.n_gpu_layers = options_.n_gpu_layers;
+    p.main_gpu = options_.main_gpu;
+    p.load_mode = options_.use_mlock ? (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
+                                     : (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
+    if (options_.repack == "auto") {
+        const AmxState amx = probe_amx();
+        use_repack_ = !amx.claimed || amx.works;
+    } else {
+        use_repack_ = options_.repack == "on";
+    }
+    p.use_extra_bufts = use_repack_;
+
+    ErrorTrail trail;
+    try {
+        guarded([&] { model_.reset(llama_model_load_from_file(options_.path.c_str(), p)); });
+    } catch (const std::bad_alloc &) {
+        fail(ErrorKind::out_of_memory, "%s: not enough memory to load the target", options_.path.c_str());
+    } catch (const Error & e) {
+        fail(ErrorKind::gguf, "%s: llama.cpp could not load this target: %s", options_.path.c_str(), e.what());
+    }
+    if (!model_) {
+        const std::string why = trail.text();
+        const bool is_memory = why.find("alloc") != std::string::npos;
+        fail(is_memory ? ErrorKind::out_of_memory : ErrorKind::gguf, "%s: llama.cpp could not load this target%s",
+             options_.path.c_str(), why.c_str());
+    }
+    if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
+        llama_model_is_diffusion(model_.get())) {
+        fail(ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token",
+             options_.path.c_str(), arch.c_str());
+    }
+}
+
+void Target::load_lora() {
+    for (const auto & [path, scale] : options_.lora) {
+        ErrorTrail trail;
+        llama_adapter_lora * adapter = nullptr;
+        guarded([&] { adapter = llama_adapter_lora_init(model_.get(), path.c_str()); });
+        if (!adapter) {
+            fail(ErrorKind::gguf, "%s: not a LoRA adapter for this target%s", path.c_str(), trail.text().c_str());
+        }
+        lora_.push_back({adapter, scale});
+    }
+}
+
+llama_context_params Target::context_params() const {
+    llama_context_params p = llama_context_default_params();
+    const int n_seq = options_.n_sequences * options_.n_leaves_max;
+    const int n_round = options_.n_draft_max + 1;
+    // draft nodes of a full conversation need cells of their own
+    p.n_ctx = (uint32_t)(options_.n_sequences * (options_.n_ctx + n_round));
+    p.n_batch = (uint32_t)options_.n_batch;
+    p.n_ubatch = (uint32_t)options_.n_ubatch;
+    p.n_seq_max = (uint32_t)n_seq;
+    p.n_outputs_max = (uint32_t)(taps_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
+    p.n_threads = options_.n_threads;
+    p.n_threads_batch = options_.n_threads_batch;
+    p.kv_unified = true;
+    p.swa_full = true;
+    p.flash_attn_type = options_.flash_attn == "on"    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                        : options_.flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                                       : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    p.type_k = type_by_name(options_.type_k);
+    p.type_v = type_by_name(options_.type_v);
+    p.offload_kqv = options_.offload_kqv;
+    p.rope_freq_base = options_.rope_freq_base;
+    p.rope_freq_scale = options_.rope_freq_scale;
+    p.no_perf = true;
+    // snapshots for rolling back recurrent states; ignored by other architectures
+    if (llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get())) {
+        p.n_rs_seq = (uint32_t)options_.n_draft_max;
+    }
+    return p;
+}
+
+void Target::open_context(const std::vector<int32_t> & layers) {
+    taps_ = std::make_unique<Taps>(model_.get(), layers, options_.taps);
+    llama_context_params p = context_params();
+    taps_->configure(p);
+    ErrorTrail trail;
+    try {
+        guarded([&] { ctx_.reset(llama_init_from_model(model_.get(), p)); });
+    } catch (const std::bad_alloc &) {
+        // reported below
+    }
+    if (!ctx_) {
+        fail(ErrorKind::out_of_memory, "%s: no room for a context of %d tokens%s; try a smaller n_ctx",
+             options_.path.c_str(), options_.n_ctx, trail.text().c_str());
+    }
+    guarded([&] { taps_->attach(ctx_.get()); });
+    if (!lora_.empty()) {
+        std::vector<llama_adapter_lora *> adapters;
+        std::vector<float> scales;
+        for (const auto & [adapter, scale] : lora_) {
+            adapters.push_back(adapter);
+            scales.push_back(scale);
+        }
+        if (llama_set_adapters_lora(ctx_.get(), adapters.data(), adapters.size(), scales.data()) != 0) {
+            fail(ErrorKind::unsupported, "llama.cpp refused the LoRA adapters");
+        }
+    }
+    if (taps_->mode() == Taps::Mode::cb_eval) {
+        // finds out now, not in the middle of a text, whether the graph names its layers
+        TargetBatch probe;
+        probe.add(0, 0, seqs(0), true);
+        decode(probe);
+        features();
+        clear();
+    }
+}
+
+std::string Target::meta(const char * key) const {
+    const int n = llama_model_meta_val_str(model_.get(), key, nullptr, 0);
+    if (n < 0) return "";
+    std::string value(n + 1, '\0');
+    llama_model_meta_val_str(model_.get(), key, value.data(), value.size());
+    value.resize(n);
+    return value;
+}
+
+std::vector<std::pair<std::string, std::string>> Target::metadata() const {
+    std::vector<std::pair<std::string, std::string>> out;
+    for (int i = 0; i < llama_model_meta_count(model_.get()); ++i) {
+        const int n = llama_model_meta_key_by_index(model_.get(), i, nullptr, 0);
+        if (n < 0) continue;
+        std::string key(n + 1, '\0');
+        llama_model_meta_key_by_index(model_.get(), i, key.data(), key.size());
+        key.resize(n);
+        out.push_back({key, meta(key.c_str())});
+    }
+    return out;
+}
+
+const ggml_tensor * Target::head() const {
+    const ggml_tensor * own = model_tensor(model_.get(), "output.weight");
+    return own ? own : embedding();
+}
+
+bool Target::supports_trees() const {
+    return !llama_model_is_recurrent(model_.get()) && !llama_model_is_hybrid(model_.get());
+}
+
+bool Target::can_roll_back() const { return supports_trees() || (ctx_ && llama_n_rs_seq(ctx_.get()) > 0); }
+
+std::vector<Token> Target::tokenize(const std::string & text, bool add_special, bool parse_special) const {
+    std::vector<Token> out(text.size() + 8);
+    int n = llama_tokenize(vocab(), text.data(), (int32_t)text.size(), out.data(), (int32_t)out.size(), add_special,
+                           parse_special);
+    if (n == INT32_MIN) fail(ErrorKind::value, "the text is too long to tokenise in one piece");
+    if (n < 0) {
+        out.resize(-n);
+        n = llama_tokenize(vocab(), text.data(), (int32_t)text.size(), out.data(), (int32_t)out.size(), add_special,
+                           parse_special);
+    }
+    out.resize(std::max(n, 0));
+    return out;
+}
+
+std::string Target::detokenize(const Tokens & tokens, bool remove_special, bool special) const {
+    std::string out(tokens.size() * 8 + 16, '\0');
+    int n = llama_detokenize(vocab(), tokens.data(), (int32_t)tokens.size(), out.data(), (int32_t)out.size(),
+                             remove_special, special);
+    if (n < 0) {
+        out.resize(-n);
+        n = llama_detokenize(vocab(), tokens.data(), (int32_t)tokens.size(), out.data(), (int32_t)out.size(),
+                             remove_special, special);
+    }
+    out.resize(std::max(n, 0));
+    return out;
+}
+
+std::string Target::piece(Token token, bool special) const {
+    if (token < 0 || token >= n_vocab()) {
+        fail(ErrorKind::value, "token id %d is outside the vocabulary of %d", token, n_vocab());
+    }
+    std::string out(32, '\0');
+    int n = llama_token_to_piece(vocab(), token, out.data(), (int32_t)out.size(), 0, special);
+    if (n < 0) {
+        out.resize(-n);
+        n = llama_token_to_piece(vocab(), token, out.data(), (int32_t)out.size(), 0, special);
+    }
+    out.resize(std::max(n, 0));
+    return out;
+}
+
+void Target::decode(TargetBatch & batch, int from, int to) {
+    llama_batch rows;
+    batch.view(from, to, rows);
+    taps_->begin(to - from);
+    ErrorTrail trail;
+    int32_t rc = 0;
+    try {
+        guarded([&] {
+            rc = llama_decode(ctx_.get(), rows);
+            if (rc == 0) llama_synchronize(ctx_.get());
+        });
+    } catch (const std::bad_alloc &) {
+        rc = -2;
+    }
+    if (rc == 0) return;
+    const std::string why = trail.text();
+    if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the target's cache", to - from);
+    if (rc == -2) fail(ErrorKind::out_of_memory, "the target's compute buffer does not fit%s", why.c_str());
+    fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, to - from, why.c_str());
+}
+
+const float * Target::logits(int row) const {
+    const float * p = llama_get_logits_ith(ctx_.get(), row);
+    if (!p) fail(ErrorKind::broken, "llama.cpp has no logits for row %d", row);
+    return p;
+}
+
+FeatureRows Target::features() { return taps_->read(ctx_.get()); }
+
+bool Target::truncate(const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    bool ok = true;
+    for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
+    if (ok) return true;
+    for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
+    return false;
+}
+
+void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    const Pos end = pos + tree.depth[node] + 1;
+    const std::vector<int32_t> leaves = tree.leaves();
+    const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
+    const std::vector<int32_t> accepted = tree.path(node);
+
+    // first position at which an id's own path leaves the accepted one
+    std::vector<Pos> fork(range.count);
+    int winner = -1;
+    for (int i = 0; i < range.count; ++i) {
+        const std::vector<int32_t> own = tree.path(leaves[leaf[i]]);
+        size_t n_same = 0;
+        while (n_same < own.size() && n_same < accepted.size() && own[n_same] == accepted[n_same]) ++n_same;
+        fork[i] = pos + (Pos)n_same;
+        if (fork[i] == end && winner < 0) winner = i;
+    }
+    const bool is_exact = tree.depth.back() == tree.depth[node] && tree.is_chain();
+    if (!is_exact) {
+        for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, fork[i], -1);
+    }
+    for (int i = 0; i < range.count; ++i) {
+        if (fork[i] < end) llama_memory_seq_cp(mem, range.first + winner, range.first + i, fork[i], end);
+    }
+}
+
+void Target::clear() { llama_memory_clear(llama_get_memory(ctx_.get()), false); }
+
+}  // namespace eaglecpp

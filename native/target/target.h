@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// The target model: the only user of libllama's model and context. Loads, tokenises, decodes batches of rows, hands
+// out logits and features, and keeps or rolls back what sequences hold.
+//
+// Loading happens in two steps because the drafter's file decides which layers to tap and taps must be known when the
+// context is made: construct, check the fit, open_context().
+#pragma once
+
+#include <llama.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/features.h"
+#include "base/types.h"
+#include "target/llama_bridge.h"
+#include "target/taps.h"
+#include "target/tree_batch.h"
+
+namespace eaglecpp {
+
+struct TargetOptions {
+    std::string path;
+    int n_ctx = 0;  // tokens per conversation; 0 = min(n_ctx_train, 4096)
+    int n_batch = 512;
+    int n_ubatch = 512;
+    int n_threads = 0;        // 0 = physical cores
+    int n_threads_batch = 0;  // 0 = n_threads
+    int n_gpu_layers = -1;    // -1 = all
+    int main_gpu = 0;
+    std::string flash_attn = "auto";
+    std::string type_k = "f16";
+    std::string type_v = "f16";
+    bool use_mmap = true;
+    bool use_mlock = false;
+    bool offload_kqv = true;
+    float rope_freq_base = 0.0f;
+    float rope_freq_scale = 0.0f;
+    std::string taps = "auto";
+    std::string repack = "auto";
+    int n_sequences = 1;  // conversations
+    int n_draft_max = 64;  // draft nodes of one round and conversation
+    int n_leaves_max = 1;  // tree leaves of one round and conversation
+    std::vector<std::pair<std::string, float>> lora;
+};
+
+class Target {
+  public:
+    // loads the model; Error(not_found | gguf | unsupported | out_of_memory)
+    explicit Target(TargetOptions options);
+
+    // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty)
+    void open_context(const std::vector<int32_t> & layers);
+
+    const TargetOptions & options() const { return options_; }
+    const llama_model * model() const { return model_.get(); }
+    const llama_vocab * vocab() const { return llama_model_get_vocab(model_.get()); }
+    int n_ctx() const { return options_.n_ctx; }
+    int n_batch() const { return options_.n_batch; }
+    int n_vocab() const { return llama_vocab_n_tokens(vocab()); }
+    int n_embd() const { return llama_model_n_embd(model_.get()); }
+    int n_layer() const { return llama_model_n_layer(model_.get()); }
+    const char * taps_mode() const { return taps_->mode_name(); }
+    bool uses_repack() const { return use_repack_; }
+    std::string meta(const char * key) const;
+    std::vector<std::pair<std::string, std::string>> metadata() const;
+
+    // a weight shared with the drafter, or null
+    const ggml_tensor * embedding() const { return model_tensor(model_.get(), "token_embd.weight"); }
+    const ggml_tensor * head() const;
+
+    // Trees need plain attention over one unified cache; recurrent and hybrid targets take chains only.
+    bool supports_trees() const;
+    // rejected rows can be removed again
+    bool can_roll_back() const;
+
+    std::vector<Token> tokenize(const std::string & text, bool add_special, bool parse_special) const;
+    std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
+    std::string piece(Token token, bool special) const;
+    bool is_eog(Token token) const { return llama_vocab_is_eog(vocab(), token); }
+
+    // sequence ids of conversation i
+    SeqRange seqs(int conversation) const {
+        return {conversation * options_.n_leaves_max, options_.n_leaves_max};
+    }
+
+    // Runs rows [from, to) of the batch, at most n_batch of them. Error(context_full | out_of_memory | broken); after
+    // an error the caller rolls its conversations back.
+    void decode(TargetBatch & batch, int from, int to);
+    void decode(TargetBatch & batch) { decode(batch, 0, batch.n_rows()); }
+
+    // of row i of the last decode (rows with output only); valid until the next decode
+    const float * logits(int row) const;
+    // of all rows of the last decode; valid until the next decode
+    FeatureRows features();
+    // prefill rows must ask for output (a tap at the very last layer reads output rows only)
+    bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
+
+    // Keeps positions [0, n) of a conversation; false when this target cannot remove the rest (it was then cleared).
+    bool truncate(const SeqRange & range, Pos n);
+
+    // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`.
+    void keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
+
+    void clear();
+
+  private:
+    void load_model();
+    void load_lora();
+    llama_context_params context_params() const;
+
+    TargetOptions options_;
+    bool use_repack_ = true;
+    LlamaModelPtr model_;
+    std::unique_ptr<Taps> taps_;
+    LlamaContextPtr ctx_;  // after taps_: the context holds a pointer to them
+    std::vector<std::pair<llama_adapter_lora *, float>> lora_;
+};
+
+// physical cores of this machine
+int n_physical_cores();
+
+// ggml type by name; Error(value)
+ggml_type type_by_name(const std::string & name);
+
+}  // namespace eaglecpp

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+#include "target/tree_batch.h"
+
+#include "base/error.h"
+
+namespace eaglecpp {
+
+void TargetBatch::clear() {
+    tokens_.clear();
+    pos_.clear();
+    seqs_.clear();
+    output_.clear();
+}
+
+void TargetBatch::add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output) {
+    tokens_.push_back(token);
+    pos_.push_back(pos);
+    seqs_.push_back(seqs);
+    output_.push_back(output);
+}
+
+void TargetBatch::add(Token token, Pos pos, const SeqRange & range, bool output) {
+    std::vector<llama_seq_id> seqs(range.count);
+    for (int i = 0; i < range.count; ++i) seqs[i] = range.first + i;
+    add(token, pos, seqs, output);
+}
+
+std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range) {
+    std::vector<int> leaf(range.count, 0);
+    for (int i = 0; i < range.count && i < n_leaves; ++i) leaf[i] = i;
+    return leaf;
+}
+
+int TargetBatch::add_tree(const DraftTree & tree, Pos pos, const SeqRange & range) {
+    const std::vector<int32_t> leaves = tree.leaves();
+    if ((int)leaves.size() > range.count) {
+        fail(ErrorKind::value, "the tree has %zu leaves but the conversation has %d sequence ids; raise n_leaves_max",
+             leaves.size(), range.count);
+    }
+    std::vector<std::vector<llama_seq_id>> seqs(tree.size());
+    const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
+    for (int i = 0; i < range.count; ++i) {
+        for (int node = leaves[leaf[i]]; node >= 0; node = tree.parent[node]) seqs[node].push_back(range.first + i);
+    }
+    const int root = n_rows();
+    for (int node = 0; node < tree.size(); ++node) {
+        add(tree.token[node], pos + tree.depth[node], seqs[node], /*output=*/true);
+    }
+    return root;
+}
+
+void TargetBatch::view(int from, int to, llama_batch & out) {
+    n_seqs_.resize(n_rows());
+    seq_ptrs_.resize(n_rows());
+    for (int i = 0; i < n_rows(); ++i) {
+        n_seqs_[i] = (int32_t)seqs_[i].size();
+        seq_ptrs_[i] = seqs_[i].data();
+    }
+    out.n_tokens = to - from;
+    out.token = tokens_.data() + from;
+    out.embd = nullptr;
+    out.pos = pos_.data() + from;
+    out.n_seq_id = n_seqs_.data() + from;
+    out.seq_id = seq_ptrs_.data() + from;
+    out.logits = output_.data() + from;
+}
+
+}  // namespace eaglecpp

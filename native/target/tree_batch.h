@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// Rows for one target decode. A tree becomes a batch through sequence ids: one id per leaf, every node carries the ids
+// of the leaves beneath it, and llama.cpp's mask then shows a node exactly its ancestors (position and sequence both
+// decide; reference: llama.cpp src/llama-kv-cache.cpp, set_input_kq_mask). Rows keep their order, so row i of the
+// batch is logits row i and feature row i.
+#pragma once
+
+#include <llama.h>
+
+#include <vector>
+
+#include "algo/tree.h"
+
+namespace eaglecpp {
+
+// Sequence ids of one conversation: [first, first + count). All of them always hold the committed prefix.
+struct SeqRange {
+    llama_seq_id first = 0;
+    int count = 1;
+};
+
+class TargetBatch {
+  public:
+    void clear();
+    int n_rows() const { return (int)tokens_.size(); }
+
+    // `seqs`: the sequence ids that see this row
+    void add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output);
+
+    // a committed row: every id of the conversation sees it
+    void add(Token token, Pos pos, const SeqRange & range, bool output);
+
+    // All nodes of a tree whose root is at `pos`, in index order, all with output; returns the row of the root.
+    // Error(value) when the tree has more leaves than the conversation has ids.
+    int add_tree(const DraftTree & tree, Pos pos, const SeqRange & range);
+
+    // rows [from, to)
+    void view(int from, int to, llama_batch & out);
+
+  private:
+    std::vector<llama_token> tokens_;
+    std::vector<llama_pos> pos_;
+    std::vector<std::vector<llama_seq_id>> seqs_;
+    std::vector<int8_t> output_;
+    // filled by view()
+    std::vector<int32_t> n_seqs_;
+    std::vector<llama_seq_id *> seq_ptrs_;
+};
+
+// leaf index (into tree.leaves()) served by each id of the conversation: the first ids take a leaf each, the rest
+// follow leaf 0
+std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range);
+
+}  // namespace eaglecpp
