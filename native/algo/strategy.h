@@ -29,9 +29,7 @@ struct Strategy {
         return {Kind::tree, k, depth, nodes};
     }
 
-    const char * kind_name() const {
-        return kind == Kind::off ? "off" : kind == Kind::chain ? "chain" : "tree";
-    }
+    const char * kind_name() const { return kind == Kind::off ? "off" : kind == Kind::chain ? "chain" : "tree"; }
 };
 
 }  // namespace eaglecpp

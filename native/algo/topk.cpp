@@ -51,7 +51,9 @@ static float log_sum_exp(const float * x, int n, float max) {
     return max + (float)std::log(sum);
 }
 
-float log_sum_exp(const float * x, int n) { return log_sum_exp(x, n, row_max(x, n)); }
+float log_sum_exp(const float * x, int n) {
+    return log_sum_exp(x, n, row_max(x, n));
+}
 
 int argmax(const float * x, int n) {
     const float best = row_max(x, n);

@@ -34,7 +34,9 @@ DraftTree DraftTree::take(const std::vector<int32_t> & nodes) const {
     return out;
 }
 
-DraftTree DraftTree::select(int n_nodes) const { return select(n_nodes, size()); }
+DraftTree DraftTree::select(int n_nodes) const {
+    return select(n_nodes, size());
+}
 
 DraftTree DraftTree::select(int n_nodes, int n_leaves) const {
     std::vector<int32_t> order(n_draft());

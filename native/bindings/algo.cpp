@@ -19,7 +19,7 @@ static nb::ndarray<nb::numpy, bool, nb::ndim<2>> ancestor_mask(const DraftTree &
     const std::vector<uint8_t> mask = tree.ancestor_mask();
     bool * data = new bool[n * n];
     std::copy(mask.begin(), mask.end(), data);
-    nb::capsule owner(data, [](void * p) noexcept { delete[](bool *) p; });
+    nb::capsule owner(data, [](void * p) noexcept { delete[] (bool *)p; });
     return nb::ndarray<nb::numpy, bool, nb::ndim<2>>(data, {n, n}, owner);
 }
 
@@ -44,14 +44,16 @@ void bind_algo(nb::module_ & m) {
         .def_prop_ro("depths", [](const DraftTree & t) { return t.depth; })
         .def_prop_ro("logps", [](const DraftTree & t) { return t.logp; })
         .def("leaves", &DraftTree::leaves)
-        .def("path", [](const DraftTree & t, int node) { return t.path(checked(t, node)); }, nb::arg("node"))
+        .def(
+            "path", [](const DraftTree & t, int node) { return t.path(checked(t, node)); }, nb::arg("node"))
         .def("ancestor_mask", &ancestor_mask);
 
     m.def(
         "match",
         [](const DraftTree & tree, const std::vector<Token> & sampled) {
             if ((int)sampled.size() != tree.size()) {
-                fail(ErrorKind::value, "sampled: expected one token per node (%d), found %zu", tree.size(), sampled.size());
+                fail(ErrorKind::value, "sampled: expected one token per node (%d), found %zu", tree.size(),
+                     sampled.size());
             }
             const MatchResult r = match(tree, [&](int node) { return Choice{sampled[node], false}; });
             return std::make_pair(std::vector<int32_t>(r.nodes.begin() + 1, r.nodes.end()), r.tokens.back());

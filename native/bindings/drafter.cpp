@@ -76,7 +76,8 @@ class StudyDrafter {
             sequence_->commit(rows, tokens.data(), true);
         }
         auto [logits, states] = outputs(1, -1);
-        return {to_array(std::move(logits), {(size_t)s.n_draft_vocab}), to_array(std::move(states), {(size_t)s.n_embd})};
+        return {to_array(std::move(logits), {(size_t)s.n_draft_vocab}),
+                to_array(std::move(states), {(size_t)s.n_embd})};
     }
 
     // `states[i]` replaces what would be fed from the parent; rows of one call may share a parent only if they also
@@ -105,7 +106,8 @@ class StudyDrafter {
         parents_.resize(first);
         parents_.insert(parents_.end(), parents.begin(), parents.end());
         auto [logits, out] = outputs((int)n, first);
-        return {to_array(std::move(logits), {n, (size_t)s.n_draft_vocab}), to_array(std::move(out), {n, (size_t)s.n_embd})};
+        return {to_array(std::move(logits), {n, (size_t)s.n_draft_vocab}),
+                to_array(std::move(out), {n, (size_t)s.n_embd})};
     }
 
     std::pair<ArrayOut, ArrayOut> kv(int layer) const {

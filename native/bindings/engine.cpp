@@ -29,7 +29,8 @@ class EngineHandle {
     const Target & target() const { return get().target(); }
 
     void close() {
-        if (engine_ && engine_->in_use()) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
+        if (engine_ && engine_->in_use())
+            fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
         engine_.reset();
     }
 
@@ -37,8 +38,12 @@ class EngineHandle {
     std::unique_ptr<Engine> engine_;
 };
 
-std::string from_bytes(const nb::bytes & b) { return std::string(b.c_str(), b.size()); }
-nb::bytes to_bytes(const std::string & s) { return nb::bytes(s.data(), s.size()); }
+std::string from_bytes(const nb::bytes & b) {
+    return std::string(b.c_str(), b.size());
+}
+nb::bytes to_bytes(const std::string & s) {
+    return nb::bytes(s.data(), s.size());
+}
 
 // metadata of a model file may be any bytes
 nb::object to_str(const std::string & s) {
@@ -152,35 +157,44 @@ void bind_engine(nb::module_ & m) {
         .def("chat_template", &chat_template, nb::arg("name") = "")
         .def("draft_info", &draft_info)
         .def("device_info", &device_info)
-        .def("tokenize",
-             [](const E & e, const nb::bytes & text, bool add_special, bool parse_special) {
-                 return e.target().tokenize(from_bytes(text), add_special, parse_special);
-             },
-             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
-        .def("detokenize",
-             [](const E & e, const Tokens & tokens, bool remove_special, bool special) {
-                 for (Token t : tokens) {
-                     if (t < 0 || t >= e.target().n_vocab()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
-                 }
-                 return to_bytes(e.target().detokenize(tokens, remove_special, special));
-             },
-             nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
-        .def("token_to_piece",
-             [](const E & e, Token token, bool special) { return to_bytes(e.target().piece(token, special)); },
-             nb::arg("token"), nb::arg("special"))
-        .def("is_eog",
-             [](const E & e, Token token) {
-                 return token >= 0 && token < e.target().n_vocab() && e.target().is_eog(token);
-             },
-             nb::arg("token"))
+        .def(
+            "tokenize",
+            [](const E & e, const nb::bytes & text, bool add_special, bool parse_special) {
+                return e.target().tokenize(from_bytes(text), add_special, parse_special);
+            },
+            nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
+        .def(
+            "detokenize",
+            [](const E & e, const Tokens & tokens, bool remove_special, bool special) {
+                for (Token t : tokens) {
+                    if (t < 0 || t >= e.target().n_vocab())
+                        fail(ErrorKind::value, "token %d is outside the vocabulary", t);
+                }
+                return to_bytes(e.target().detokenize(tokens, remove_special, special));
+            },
+            nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
+        .def(
+            "token_to_piece",
+            [](const E & e, Token token, bool special) { return to_bytes(e.target().piece(token, special)); },
+            nb::arg("token"), nb::arg("special"))
+        .def(
+            "is_eog",
+            [](const E & e, Token token) {
+                return token >= 0 && token < e.target().n_vocab() && e.target().is_eog(token);
+            },
+            nb::arg("token"))
         .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })
-        .def("close_sequence", [](const E & e, int id) { e.get().close_sequence(id); }, nb::arg("sequence"))
+        .def(
+            "close_sequence", [](const E & e, int id) { e.get().close_sequence(id); }, nb::arg("sequence"))
         .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"))
         .def("step", &step, nb::arg("sequences"))
-        .def("end", [](const E & e, int id) { e.get().end(id); }, nb::arg("sequence"))
-        .def("tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
+        .def(
+            "end", [](const E & e, int id) { e.get().end(id); }, nb::arg("sequence"))
+        .def(
+            "tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
         .def("timings", &timings, nb::arg("sequence"))
-        .def("clear", [](const E & e, int id) { e.get().clear(id); }, nb::arg("sequence"))
+        .def(
+            "clear", [](const E & e, int id) { e.get().clear(id); }, nb::arg("sequence"))
         .def("close", &E::close);
 }
 

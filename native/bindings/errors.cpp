@@ -9,16 +9,26 @@ namespace eaglecpp {
 
 static const char * class_name(ErrorKind kind) {
     switch (kind) {
-        case ErrorKind::gguf: return "GgufError";
-        case ErrorKind::mismatch: return "MismatchError";
-        case ErrorKind::unsupported: return "UnsupportedError";
-        case ErrorKind::context_full: return "ContextFullError";
-        case ErrorKind::out_of_memory: return "OutOfMemoryError";
-        case ErrorKind::busy: return "EngineBusyError";
-        case ErrorKind::broken: return "EngineBrokenError";
-        case ErrorKind::grammar: return "GrammarError";
-        case ErrorKind::not_found: return "ModelNotFoundError";
-        case ErrorKind::value: break;
+        case ErrorKind::gguf:
+            return "GgufError";
+        case ErrorKind::mismatch:
+            return "MismatchError";
+        case ErrorKind::unsupported:
+            return "UnsupportedError";
+        case ErrorKind::context_full:
+            return "ContextFullError";
+        case ErrorKind::out_of_memory:
+            return "OutOfMemoryError";
+        case ErrorKind::busy:
+            return "EngineBusyError";
+        case ErrorKind::broken:
+            return "EngineBrokenError";
+        case ErrorKind::grammar:
+            return "GrammarError";
+        case ErrorKind::not_found:
+            return "ModelNotFoundError";
+        case ErrorKind::value:
+            break;
     }
     return nullptr;
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "bindings/bindings.h"
+#include "target/llama_bridge.h"
 
 NB_MODULE(_core, m) {
     m.doc() = "Native engine of eaglecpp; see _core.pyi.";
+    eaglecpp::route_logs();  // before anything can be logged to stderr
     eaglecpp::bind_errors(m);
     eaglecpp::bind_system(m);
     eaglecpp::bind_algo(m);

@@ -16,30 +16,30 @@ void bind_options(nb::module_ & m) {
         using T = EngineOptions;
         nb::class_<T>(m, "EngineOptions")
             .def(nb::init<>())
-            .def_rw("target_path", &T::path)
-            FIELD(draft_path) FIELD(n_ctx) FIELD(n_batch) FIELD(n_ubatch) FIELD(n_threads) FIELD(n_threads_batch)
-            FIELD(n_gpu_layers) FIELD(main_gpu) FIELD(flash_attn) FIELD(type_k) FIELD(type_v) FIELD(use_mmap)
-            FIELD(use_mlock) FIELD(offload_kqv) FIELD(rope_freq_base) FIELD(rope_freq_scale) FIELD(taps)
-            FIELD(repack) FIELD(n_sequences) FIELD(n_draft_max) FIELD(n_leaves_max) FIELD(draft_device)
-            FIELD(draft_type_kv) FIELD(lora);
+            .def_rw("target_path", &T::path) FIELD(draft_path) FIELD(n_ctx) FIELD(n_batch) FIELD(n_ubatch)
+                FIELD(n_threads) FIELD(n_threads_batch) FIELD(n_gpu_layers) FIELD(main_gpu) FIELD(flash_attn)
+                    FIELD(type_k) FIELD(type_v) FIELD(use_mmap) FIELD(use_mlock) FIELD(offload_kqv)
+                        FIELD(rope_freq_base) FIELD(rope_freq_scale) FIELD(taps) FIELD(repack) FIELD(n_sequences)
+                            FIELD(n_draft_max) FIELD(n_leaves_max) FIELD(draft_device) FIELD(draft_type_kv) FIELD(lora);
     }
     {
         using T = SamplingParams;
         nb::class_<T>(m, "SamplingParams")
-            .def(nb::init<>())
-            FIELD(seed) FIELD(temperature) FIELD(dynatemp_range) FIELD(dynatemp_exponent) FIELD(top_k) FIELD(top_p)
-            FIELD(min_p) FIELD(typical_p) FIELD(top_n_sigma) FIELD(xtc_probability) FIELD(xtc_threshold)
-            FIELD(min_keep) FIELD(repeat_last_n) FIELD(repeat_penalty) FIELD(frequency_penalty)
-            FIELD(presence_penalty) FIELD(dry_multiplier) FIELD(dry_base) FIELD(dry_allowed_length)
-            FIELD(dry_penalty_last_n) FIELD(dry_sequence_breakers) FIELD(mirostat) FIELD(mirostat_tau)
-            FIELD(mirostat_eta) FIELD(grammar) FIELD(grammar_root) FIELD(logit_bias);
+            .def(nb::init<>()) FIELD(seed) FIELD(temperature) FIELD(dynatemp_range) FIELD(dynatemp_exponent)
+                FIELD(top_k) FIELD(top_p) FIELD(min_p) FIELD(typical_p) FIELD(top_n_sigma) FIELD(xtc_probability)
+                    FIELD(xtc_threshold) FIELD(min_keep) FIELD(repeat_last_n) FIELD(repeat_penalty)
+                        FIELD(frequency_penalty) FIELD(presence_penalty) FIELD(dry_multiplier) FIELD(dry_base)
+                            FIELD(dry_allowed_length) FIELD(dry_penalty_last_n) FIELD(dry_sequence_breakers)
+                                FIELD(mirostat) FIELD(mirostat_tau) FIELD(mirostat_eta) FIELD(grammar)
+                                    FIELD(grammar_root) FIELD(logit_bias);
     }
     nb::class_<Strategy>(m, "Strategy")
-        .def("__init__",
-             [](Strategy * self, const std::string & kind, int k, int depth, int nodes) {
-                 new (self) Strategy(Strategy::make(kind, k, depth, nodes));
-             },
-             nb::arg("kind") = "off", nb::arg("k") = 1, nb::arg("depth") = 0, nb::arg("nodes") = 0)
+        .def(
+            "__init__",
+            [](Strategy * self, const std::string & kind, int k, int depth, int nodes) {
+                new (self) Strategy(Strategy::make(kind, k, depth, nodes));
+            },
+            nb::arg("kind") = "off", nb::arg("k") = 1, nb::arg("depth") = 0, nb::arg("nodes") = 0)
         .def_prop_ro("kind", &Strategy::kind_name)
         .def_ro("k", &Strategy::k)
         .def_ro("depth", &Strategy::depth)
@@ -47,8 +47,7 @@ void bind_options(nb::module_ & m) {
     {
         using T = GenerateParams;
         nb::class_<T>(m, "GenerateParams")
-            .def(nb::init<>())
-            FIELD(sampling) FIELD(strategy) FIELD(max_tokens) FIELD(n_probs) FIELD(ignore_eos);
+            .def(nb::init<>()) FIELD(sampling) FIELD(strategy) FIELD(max_tokens) FIELD(n_probs) FIELD(ignore_eos);
     }
 #undef FIELD
 }

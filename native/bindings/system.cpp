@@ -58,7 +58,8 @@ void bind_system(nb::module_ & m) {
         nb::list out;
         for (const LogLine & line : log_drain()) {
             // model files may carry any bytes into the log
-            const nb::object text = nb::steal(PyUnicode_DecodeUTF8(line.text.data(), (Py_ssize_t)line.text.size(), "replace"));
+            const nb::object text =
+                nb::steal(PyUnicode_DecodeUTF8(line.text.data(), (Py_ssize_t)line.text.size(), "replace"));
             out.append(nb::make_tuple((int)line.level, text));
         }
         return out;

@@ -112,11 +112,12 @@ void bind_target(nb::module_ & m) {
         .def_prop_ro("n_layer", [](StudyTarget & t) { return t.target().n_layer(); })
         .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().n_vocab(); })
         .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
-        .def("tokenize",
-             [](StudyTarget & t, const nb::bytes & text, bool add_special, bool parse_special) {
-                 return t.target().tokenize(std::string(text.c_str(), text.size()), add_special, parse_special);
-             },
-             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
+        .def(
+            "tokenize",
+            [](StudyTarget & t, const nb::bytes & text, bool add_special, bool parse_special) {
+                return t.target().tokenize(std::string(text.c_str(), text.size()), add_special, parse_special);
+            },
+            nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)
         .def("forward_tree", &StudyTarget::forward_tree, nb::arg("prefix"), nb::arg("tokens"), nb::arg("parents"));
 }

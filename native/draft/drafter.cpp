@@ -33,8 +33,8 @@ DraftGraph & DraftSequence::graph(const GraphShape & shape) {
         }
         if (graphs_.size() >= n_graphs_max) graphs_.clear();
     }
-    auto built = build_draft_graph(drafter_.spec(), drafter_.weights(), kv_, shape, drafter_.flash_attn(),
-                                   drafter_.buft());
+    auto built =
+        build_draft_graph(drafter_.spec(), drafter_.weights(), kv_, shape, drafter_.flash_attn(), drafter_.buft());
     return *(graphs_[shape] = std::move(built));
 }
 
@@ -180,8 +180,7 @@ size_t DraftSequence::n_bytes() const {
 
 static void set_n_threads(ggml_backend_t backend, int n_threads) {
     ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend));
-    const auto set =
-        (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
+    const auto set = (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
     if (set) set(backend, n_threads);
 }
 
@@ -199,7 +198,9 @@ Drafter::Drafter(const DraftFile & file, const DrafterOptions & options)
     weights_ = DraftWeights::load(file, buft_);
 }
 
-std::string Drafter::device_name() const { return ggml_backend_dev_name(options_.device); }
+std::string Drafter::device_name() const {
+    return ggml_backend_dev_name(options_.device);
+}
 
 static void check_table(const std::string & path, const char * what, const ggml_tensor * t, int n_embd, int n_rows) {
     if (t->ne[0] != n_embd || t->ne[1] != n_rows) {
@@ -213,7 +214,9 @@ void Drafter::share_embedding(const ggml_tensor * table) {
     weights_.embedding = EmbeddingTable::from_tensor(table);
 }
 
-void Drafter::set_embedding(EmbeddingTable table) { weights_.embedding = std::move(table); }
+void Drafter::set_embedding(EmbeddingTable table) {
+    weights_.embedding = std::move(table);
+}
 
 void Drafter::share_head(const ggml_tensor * head) {
     check_table(path_, "output head", head, spec_.n_embd, spec_.n_draft_vocab);
@@ -224,8 +227,9 @@ void Drafter::share_head(const ggml_tensor * head) {
     if (!ggml_backend_buffer_is_host(head->buffer) &&
         ggml_backend_dev_type(ggml_backend_buft_get_device(ggml_backend_buffer_get_type(head->buffer))) ==
             GGML_BACKEND_DEVICE_TYPE_CPU) {
-        fail(ErrorKind::unsupported, "%s uses the target's output head, which was repacked for the CPU and cannot be "
-                                     "copied to %s; use repack='off' or draft_device='cpu'",
+        fail(ErrorKind::unsupported,
+             "%s uses the target's output head, which was repacked for the CPU and cannot be "
+             "copied to %s; use repack='off' or draft_device='cpu'",
              path_.c_str(), device_name().c_str());
     }
     head_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));

@@ -78,8 +78,8 @@ class Builder {
         if (!w_.fc_norm.empty()) {
             ggml_tensor * all = nullptr;
             for (size_t a = 0; a < w_.fc_norm.size(); ++a) {
-                ggml_tensor * part = ggml_view_2d(ctx_, x, s_.n_embd_target, x->ne[1], x->nb[1],
-                                                  a * s_.n_embd_target * sizeof(float));
+                ggml_tensor * part =
+                    ggml_view_2d(ctx_, x, s_.n_embd_target, x->ne[1], x->nb[1], a * s_.n_embd_target * sizeof(float));
                 part = rms(part, w_.fc_norm[a]);
                 all = all ? ggml_concat(ctx_, all, part, 0) : part;
             }

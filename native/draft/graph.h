@@ -36,14 +36,14 @@ struct GraphShape {
 
 struct DraftGraph {
     // inputs, ggml order; absent ones are null
-    ggml_tensor * features = nullptr;      // commit: [n_aux * Ht, n_rows], aux layers side by side
-    ggml_tensor * state_idx = nullptr;     // extend: [n_rows] i32 state slot to feed from
-    ggml_tensor * embd = nullptr;          // [H, n_rows] token embeddings
-    ggml_tensor * pos = nullptr;           // [n_rows] i32
-    ggml_tensor * slot = nullptr;          // [n_rows] i64 K/V slot to write
-    ggml_tensor * mask = nullptr;          // [n_kv, n_mask_rows] f16, 0 or -inf
-    ggml_tensor * mask_window = nullptr;   // the same for layers with a sliding window
-    ggml_tensor * state_slot = nullptr;    // [n_out] i64 state slot to write
+    ggml_tensor * features = nullptr;     // commit: [n_aux * Ht, n_rows], aux layers side by side
+    ggml_tensor * state_idx = nullptr;    // extend: [n_rows] i32 state slot to feed from
+    ggml_tensor * embd = nullptr;         // [H, n_rows] token embeddings
+    ggml_tensor * pos = nullptr;          // [n_rows] i32
+    ggml_tensor * slot = nullptr;         // [n_rows] i64 K/V slot to write
+    ggml_tensor * mask = nullptr;         // [n_kv, n_mask_rows] f16, 0 or -inf
+    ggml_tensor * mask_window = nullptr;  // the same for layers with a sliding window
+    ggml_tensor * state_slot = nullptr;   // [n_out] i64 state slot to write
 
     // output
     ggml_tensor * logits = nullptr;  // [Vd, n_out]; null when n_out == 0

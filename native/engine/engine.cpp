@@ -19,7 +19,8 @@ constexpr int n_pending_max = 64;
 class Engine::Use {
   public:
     explicit Use(Engine & e) : e_(e) {
-        if (e.is_broken_) fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it anew");
+        if (e.is_broken_)
+            fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it anew");
         if (e.in_use_.exchange(true)) {
             fail(ErrorKind::busy, "the engine is in use by another thread; one thread at a time, or one engine each");
         }
@@ -46,7 +47,8 @@ static ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_laye
 }
 
 Engine::Engine(const EngineOptions & options) {
-    if (options.n_sequences < 1) fail(ErrorKind::value, "n_sequences: expected at least 1, found %d", options.n_sequences);
+    if (options.n_sequences < 1)
+        fail(ErrorKind::value, "n_sequences: expected at least 1, found %d", options.n_sequences);
     if (options.n_draft_max < 0 || options.n_draft_max > 1024 || options.n_leaves_max < 1) {
         fail(ErrorKind::value, "n_draft_max %d and n_leaves_max %d: expected 0 to 1024 and at least 1",
              options.n_draft_max, options.n_leaves_max);
@@ -62,9 +64,10 @@ Engine::Engine(const EngineOptions & options) {
     check_fit(*draft_file_, *target_);
     target_->open_context(draft_file_->spec().target_layers);
     if (!target_->can_roll_back()) {
-        fail(ErrorKind::unsupported, "%s: this recurrent architecture ('%s') cannot take back rejected drafts; open it "
-                                     "without a drafter", options.path.c_str(),
-             target_->meta("general.architecture").c_str());
+        fail(ErrorKind::unsupported,
+             "%s: this recurrent architecture ('%s') cannot take back rejected drafts; open it "
+             "without a drafter",
+             options.path.c_str(), target_->meta("general.architecture").c_str());
     }
     DrafterOptions d;
     d.device = find_device(options.draft_device, options.n_gpu_layers);
@@ -104,7 +107,9 @@ Sequence & Engine::get(int id) {
     return it->second;
 }
 
-const Sequence & Engine::sequence(int id) const { return const_cast<Engine *>(this)->get(id); }
+const Sequence & Engine::sequence(int id) const {
+    return const_cast<Engine *>(this)->get(id);
+}
 
 void Engine::close_sequence(int id) {
     Use use(*this);
@@ -144,21 +149,25 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
         }
     }
     if ((int)prompt.size() >= n_ctx) {
-        fail(ErrorKind::context_full, "the prompt has %zu tokens but the context holds %d and the answer needs room; "
-                                      "raise n_ctx (the model was trained for %d) or shorten the prompt",
+        fail(ErrorKind::context_full,
+             "the prompt has %zu tokens but the context holds %d and the answer needs room; "
+             "raise n_ctx (the model was trained for %d) or shorten the prompt",
              prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model()));
     }
     if (params.strategy.kind != Strategy::Kind::off && drafter_) {
         const Strategy & st = params.strategy;
         const int n_nodes = std::min(st.nodes, target_->options().n_draft_max);
         if (st.nodes > n_nodes || (st.depth - 1) * st.k > drafter_->options().n_draft_rows_max) {
-            fail(ErrorKind::value, "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft "
-                                   "nodes; raise n_draft_max", st.nodes, st.depth, st.k,
-                 target_->options().n_draft_max);
+            fail(ErrorKind::value,
+                 "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft "
+                 "nodes; raise n_draft_max",
+                 st.nodes, st.depth, st.k, target_->options().n_draft_max);
         }
         if (st.kind == Strategy::Kind::tree && !target_->supports_trees()) {
-            fail(ErrorKind::unsupported, "the target's architecture '%s' keeps a recurrent state and takes chains only; "
-                                         "use a chain strategy", target_->meta("general.architecture").c_str());
+            fail(ErrorKind::unsupported,
+                 "the target's architecture '%s' keeps a recurrent state and takes chains only; "
+                 "use a chain strategy",
+                 target_->meta("general.architecture").c_str());
         }
     }
     auto sampler = std::make_unique<Sampler>(params.sampling, target_->model(), n_ctx);
@@ -227,7 +236,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
     try {
         for (int id : ids) {
             Sequence & s = get(id);
-            if ((int)s.tokens.size() >= s.n_max) {
+            if (s.n_past + 1 >= s.n_max) {
                 s.is_active = false;
                 results.push_back(result_of(s, "decode"));
                 results.back().finish = "length";
@@ -266,7 +275,9 @@ StepResult Engine::result_of(const Sequence & s, const char * phase) const {
 // One batch of prompt tokens. The last prompt token gives the first token of the answer: a round with nothing drafted.
 StepResult Engine::prefill(Sequence & s) {
     const double start = now_ms();
-    const int n = std::min(target_->n_batch(), s.n_prompt - s.n_past);
+    // without an answer to give, the last prompt token is not needed either
+    const int n_end = s.n_max > s.n_prompt ? s.n_prompt : s.n_prompt - 1;
+    const int n = std::min(target_->n_batch(), n_end - s.n_past);
     const bool is_last = s.n_past + n == s.n_prompt;
     batch_.clear();
     for (int i = 0; i < n; ++i) {
@@ -356,8 +367,8 @@ StepResult Engine::finish_round(const Round & round) {
         s.sampler->accept(token);
         if (s.params.n_probs > 0) {
             const int n_vocab = target_->n_vocab();
-            out.logprobs.push_back({logits[token] - log_sum_exp(logits, n_vocab),
-                                    top_k(logits, n_vocab, s.params.n_probs, nullptr)});
+            out.logprobs.push_back(
+                {logits[token] - log_sum_exp(logits, n_vocab), top_k(logits, n_vocab, s.params.n_probs, nullptr)});
         }
         is_eog = !s.params.ignore_eos && target_->is_eog(token);
         return Choice{token, is_eog || --n_left == 0};

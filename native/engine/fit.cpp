@@ -23,8 +23,10 @@ static std::string token_differences(const DraftFile & draft, const Target & tar
         if (is_normal && first < 0) first = i;
     }
     if (n_other > 0) {
-        log_line(LogLevel::warning, strf("%d control or added tokens of the drafter's tokenizer have other texts in the "
-                                         "target", n_other));
+        log_line(LogLevel::warning,
+                 strf("%d control or added tokens of the drafter's tokenizer have other texts in the "
+                      "target",
+                      n_other));
     }
     if (n_normal == 0) return "";
     return strf("%d tokens differ, the first is %d: drafter '%s', target '%s'", n_normal, first, tokens[first].c_str(),
@@ -49,8 +51,9 @@ void check_fit(const DraftFile & draft, const Target & target) {
         if (!tokens.empty()) wrong += "; tokenizer: " + tokens;
     }
     if (wrong.empty()) return;
-    fail(ErrorKind::mismatch, "the drafter %s was not made for the target %s%s; use the drafter of this very model, or "
-                              "make one with `eaglecpp convert` or `eaglecpp train`",
+    fail(ErrorKind::mismatch,
+         "the drafter %s was not made for the target %s%s; use the drafter of this very model, or "
+         "make one with `eaglecpp convert` or `eaglecpp train`",
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 

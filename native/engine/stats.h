@@ -18,9 +18,9 @@ struct Stats {
     int n_draft = 0;      // draft nodes verified
     int n_accepted = 0;   // of these, accepted
     double prompt_ms = 0.0;
-    double predicted_ms = 0.0;  // wall time from the first token to the end of the last round
-    double draft_ms = 0.0;      // drafter: commit and draft rows
-    double verify_ms = 0.0;     // target: decode
+    double predicted_ms = 0.0;            // wall time from the first token to the end of the last round
+    double draft_ms = 0.0;                // drafter: commit and draft rows
+    double verify_ms = 0.0;               // target: decode
     std::vector<int> tried_per_depth;     // [depth - 1] rounds in which a draft of this depth could have been accepted
     std::vector<int> accepted_per_depth;  // [depth - 1] and was
 

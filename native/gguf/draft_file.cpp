@@ -26,7 +26,9 @@ std::string fill(std::string pattern, const std::string & value) {
     return pattern.replace(open, pattern.find('}') - open + 1, value);
 }
 
-std::string DraftFile::key(const char * pattern) const { return fill(pattern, spec_.arch); }
+std::string DraftFile::key(const char * pattern) const {
+    return fill(pattern, spec_.arch);
+}
 
 int DraftFile::size(const char * pattern, int64_t max) const {
     const uint32_t value = gguf_.u32(key(pattern));
@@ -250,8 +252,7 @@ void DraftFile::read_d2t() {
         for (int i = 0; i < n; ++i) d2t_[i] = i;
         return;
     }
-    if (t->type != GGML_TYPE_I64 || t->ne[0] != n || t->n_bytes != (uint64_t)n * sizeof(int64_t) ||
-        n > spec_.n_vocab) {
+    if (t->type != GGML_TYPE_I64 || t->ne[0] != n || t->n_bytes != (uint64_t)n * sizeof(int64_t) || n > spec_.n_vocab) {
         fail(ErrorKind::gguf, "%s: tensor 'd2t': expected up to %d i64 values, found %lld of type %s", path().c_str(),
              spec_.n_vocab, (long long)t->ne[0], ggml_type_name(t->type));
     }

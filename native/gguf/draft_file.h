@@ -31,10 +31,10 @@ struct DraftSpec {
     std::string name;
     int n_layer = 0;
     int n_ctx_train = 0;
-    int n_embd = 0;          // H
-    int n_embd_target = 0;   // Ht
-    int n_vocab = 0;         // the target's
-    int n_draft_vocab = 0;   // rows of the draft head
+    int n_embd = 0;         // H
+    int n_embd_target = 0;  // Ht
+    int n_vocab = 0;        // the target's
+    int n_draft_vocab = 0;  // rows of the draft head
     int n_head = 0;
     int n_head_kv = 0;
     int head_dim = 0;
@@ -42,8 +42,8 @@ struct DraftSpec {
     float rms_eps = 0.0f;
     float logit_scale = 1.0f;
     RopeSpec rope;
-    int sliding_window = 0;        // 0 = none
-    std::vector<uint8_t> slides;   // [n_layer] layer uses the window
+    int sliding_window = 0;              // 0 = none
+    std::vector<uint8_t> slides;         // [n_layer] layer uses the window
     std::vector<int32_t> target_layers;  // boundary ids: k is the residual stream entering 0-based block k
     int n_layer_target = 0;              // blocks of the target it was made for; 0 = not recorded
     bool norm_before_residual = false;
@@ -92,6 +92,8 @@ class DraftFile {
 
 // a key pattern with its "{arch}" or "{i}" filled in
 std::string fill(std::string pattern, const std::string & value);
-inline std::string fill(const char * pattern, int i) { return fill(pattern, std::to_string(i)); }
+inline std::string fill(const char * pattern, int i) {
+    return fill(pattern, std::to_string(i));
+}
 
 }  // namespace eaglecpp

@@ -34,6 +34,8 @@ AbortGuard::AbortGuard() {
     ++n_guards;
 }
 
-AbortGuard::~AbortGuard() { --n_guards; }
+AbortGuard::~AbortGuard() {
+    --n_guards;
+}
 
 }  // namespace eaglecpp

@@ -62,9 +62,13 @@ void GgufReader::read_tensor_table() {
     }
 }
 
-int64_t GgufReader::find(const std::string & key) const { return gguf_find_key(gguf_.get(), key.c_str()); }
+int64_t GgufReader::find(const std::string & key) const {
+    return gguf_find_key(gguf_.get(), key.c_str());
+}
 
-bool GgufReader::has(const std::string & key) const { return find(key) >= 0; }
+bool GgufReader::has(const std::string & key) const {
+    return find(key) >= 0;
+}
 
 void GgufReader::wrong_type(const std::string & key, const char * expected) const {
     const int64_t id = find(key);
@@ -80,15 +84,32 @@ std::optional<uint32_t> GgufReader::find_u32(const std::string & key) const {
     const gguf_context * g = gguf_.get();
     int64_t value = -1;
     switch (gguf_get_kv_type(g, id)) {
-        case GGUF_TYPE_UINT8: value = gguf_get_val_u8(g, id); break;
-        case GGUF_TYPE_INT8: value = gguf_get_val_i8(g, id); break;
-        case GGUF_TYPE_UINT16: value = gguf_get_val_u16(g, id); break;
-        case GGUF_TYPE_INT16: value = gguf_get_val_i16(g, id); break;
-        case GGUF_TYPE_UINT32: value = gguf_get_val_u32(g, id); break;
-        case GGUF_TYPE_INT32: value = gguf_get_val_i32(g, id); break;
-        case GGUF_TYPE_UINT64: value = (int64_t)gguf_get_val_u64(g, id); break;
-        case GGUF_TYPE_INT64: value = gguf_get_val_i64(g, id); break;
-        default: wrong_type(key, "an integer");
+        case GGUF_TYPE_UINT8:
+            value = gguf_get_val_u8(g, id);
+            break;
+        case GGUF_TYPE_INT8:
+            value = gguf_get_val_i8(g, id);
+            break;
+        case GGUF_TYPE_UINT16:
+            value = gguf_get_val_u16(g, id);
+            break;
+        case GGUF_TYPE_INT16:
+            value = gguf_get_val_i16(g, id);
+            break;
+        case GGUF_TYPE_UINT32:
+            value = gguf_get_val_u32(g, id);
+            break;
+        case GGUF_TYPE_INT32:
+            value = gguf_get_val_i32(g, id);
+            break;
+        case GGUF_TYPE_UINT64:
+            value = (int64_t)gguf_get_val_u64(g, id);
+            break;
+        case GGUF_TYPE_INT64:
+            value = gguf_get_val_i64(g, id);
+            break;
+        default:
+            wrong_type(key, "an integer");
     }
     if (value < 0 || value > INT32_MAX) {
         fail(ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld", path_.c_str(), key.c_str(), INT32_MAX,
@@ -101,9 +122,12 @@ std::optional<float> GgufReader::find_f32(const std::string & key) const {
     const int64_t id = find(key);
     if (id < 0) return std::nullopt;
     switch (gguf_get_kv_type(gguf_.get(), id)) {
-        case GGUF_TYPE_FLOAT32: return gguf_get_val_f32(gguf_.get(), id);
-        case GGUF_TYPE_FLOAT64: return (float)gguf_get_val_f64(gguf_.get(), id);
-        default: wrong_type(key, "a float");
+        case GGUF_TYPE_FLOAT32:
+            return gguf_get_val_f32(gguf_.get(), id);
+        case GGUF_TYPE_FLOAT64:
+            return (float)gguf_get_val_f64(gguf_.get(), id);
+        default:
+            wrong_type(key, "a float");
     }
 }
 

@@ -44,15 +44,17 @@ static void on_log(ggml_log_level level, const char * text, void *) {
     }
 }
 
+void route_logs() {
+    llama_log_set(on_log, nullptr);
+}
+
 void llama_start() {
+    route_logs();  // again: llama_cpp installs its own callback when it is imported, perhaps after us
     static std::once_flag once;
     std::call_once(once, [] {
-        llama_log_set(on_log, nullptr);
         ggml_backend_load_all();
         llama_backend_init();
     });
-    // llama_cpp installs its own callback when it is imported, perhaps after us
-    llama_log_set(on_log, nullptr);
 }
 
 // --- staging functions ---------------------------------------------------------------------------------------------
@@ -91,32 +93,37 @@ using GetLayerInput = float * (*)(llama_context *, uint32_t);
 using GetTensor = const ggml_tensor * (*)(const llama_model *, const char *);
 
 SetLayerInput set_layer_input_fn() {
-    static const auto f = lookup<SetLayerInput>(
-        {"llama_set_embeddings_layer_inp", "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-         "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"});
+    static const auto f =
+        lookup<SetLayerInput>({"llama_set_embeddings_layer_inp", "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+                               "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"});
     return f;
 }
 
 GetLayerInput get_layer_input_fn() {
-    static const auto f = lookup<GetLayerInput>(
-        {"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-         "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
+    static const auto f =
+        lookup<GetLayerInput>({"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+                               "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
     return f;
 }
 
 }  // namespace
 
-bool has_layer_input_functions() { return set_layer_input_fn() && get_layer_input_fn(); }
+bool has_layer_input_functions() {
+    return set_layer_input_fn() && get_layer_input_fn();
+}
 
 void set_layer_input(llama_context * ctx, uint32_t layer, bool on) {
     if (!has_layer_input_functions()) {
-        fail(ErrorKind::unsupported, "this libllama does not export llama_set_embeddings_layer_inp; expected the one "
-                                     "of the pinned llama-cpp-python");
+        fail(ErrorKind::unsupported,
+             "this libllama does not export llama_set_embeddings_layer_inp; expected the one "
+             "of the pinned llama-cpp-python");
     }
     set_layer_input_fn()(ctx, layer, on);
 }
 
-const float * get_layer_input(llama_context * ctx, uint32_t layer) { return get_layer_input_fn()(ctx, layer); }
+const float * get_layer_input(llama_context * ctx, uint32_t layer) {
+    return get_layer_input_fn()(ctx, layer);
+}
 
 const ggml_tensor * model_tensor(const llama_model * model, const char * name) {
     static const auto get = lookup<GetTensor>(
@@ -127,9 +134,10 @@ const ggml_tensor * model_tensor(const llama_model * model, const char * name) {
 bool records_layer_inputs(const std::string & architecture) {
     // files of llama.cpp's src/models that fill t_layer_inp, and those that inherit their graphs
     static const std::set<std::string> names = {
-        "llama",     "qwen3",   "qwen3moe",   "qwen3next",     "qwen35",     "qwen35moe",      "qwen4exp",
-        "gpt-oss",   "gemma4",  "minimax-m2", "minimax-01",    "lfm2",       "lfm2moe",        "hunyuan-dense",
-        "hunyuan_vl", "nemotron_h", "nemotron_h_moe", "mimo2", "bailingmoe3", "nanbeige", "muse-glimmer", "deepseek4",
+        "llama",       "qwen3",         "qwen3moe",     "qwen3next",  "qwen35",         "qwen35moe",
+        "qwen4exp",    "gpt-oss",       "gemma4",       "minimax-m2", "minimax-01",     "lfm2",
+        "lfm2moe",     "hunyuan-dense", "hunyuan_vl",   "nemotron_h", "nemotron_h_moe", "mimo2",
+        "bailingmoe3", "nanbeige",      "muse-glimmer", "deepseek4",
     };
     return names.count(architecture) > 0;
 }
@@ -143,7 +151,9 @@ std::vector<DeviceInfo> list_devices() {
         ggml_backend_dev_t dev = ggml_backend_dev_get(i);
         DeviceInfo info{ggml_backend_dev_name(dev), ggml_backend_dev_description(dev), "", 0, 0};
         const enum ggml_backend_dev_type type = ggml_backend_dev_type(dev);
-        info.kind = type == GGML_BACKEND_DEVICE_TYPE_CPU ? "cpu" : type == GGML_BACKEND_DEVICE_TYPE_ACCEL ? "accel" : "gpu";
+        info.kind = type == GGML_BACKEND_DEVICE_TYPE_CPU     ? "cpu"
+                    : type == GGML_BACKEND_DEVICE_TYPE_ACCEL ? "accel"
+                                                             : "gpu";
         ggml_backend_dev_memory(dev, &info.memory_free, &info.memory_total);
         out.push_back(info);
     }

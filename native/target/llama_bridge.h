@@ -26,6 +26,9 @@ struct LlamaLoraDeleter {
 using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
 using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
 
+// Sends the log of llama.cpp and ggml to our sink.
+void route_logs();
+
 // Starts llama.cpp once per process: backends, log sink. Cheap afterwards.
 void llama_start();
 

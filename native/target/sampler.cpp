@@ -28,14 +28,18 @@ Sampler::Sampler(const SamplingParams & p, const llama_model * model, int n_ctx)
     if (!p.grammar.empty()) {
         grammar_.reset(llama_sampler_init_grammar(vocab, p.grammar.c_str(), p.grammar_root.c_str()));
         if (!grammar_) {
-            fail(ErrorKind::grammar, "the grammar does not parse, or has no rule '%s'; see llama.cpp's "
-                                     "grammars/README.md for GBNF", p.grammar_root.c_str());
+            fail(ErrorKind::grammar,
+                 "the grammar does not parse, or has no rule '%s'; see llama.cpp's "
+                 "grammars/README.md for GBNF",
+                 p.grammar_root.c_str());
         }
         plain_greedy_ = false;
     }
 }
 
-void Sampler::add(llama_sampler * s) { llama_sampler_chain_add(chain_.get(), s); }
+void Sampler::add(llama_sampler * s) {
+    llama_sampler_chain_add(chain_.get(), s);
+}
 
 // Order and omissions of llama.cpp's common/sampling.cpp.
 void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx) {
@@ -49,8 +53,8 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
 
     const int repeat_last_n = p.repeat_last_n < 0 ? n_ctx : p.repeat_last_n;
     const int dry_last_n = p.dry_penalty_last_n < 0 ? n_ctx : p.dry_penalty_last_n;
-    const bool penalises = repeat_last_n > 0 && (p.repeat_penalty != 1.0f || p.frequency_penalty != 0.0f ||
-                                                 p.presence_penalty != 0.0f);
+    const bool penalises =
+        repeat_last_n > 0 && (p.repeat_penalty != 1.0f || p.frequency_penalty != 0.0f || p.presence_penalty != 0.0f);
     if (penalises) {
         add(llama_sampler_init_penalties(n_vocab_, repeat_last_n, p.repeat_penalty, p.frequency_penalty,
                                          p.presence_penalty));
@@ -98,8 +102,9 @@ Token Sampler::apply(const float * logits, llama_sampler * first) {
         llama_sampler_apply(first, &all);
         const bool any = std::any_of(all.data, all.data + all.size, [](const auto & d) { return d.logit > -INFINITY; });
         if (!any) {
-            fail(ErrorKind::grammar, "the grammar allows no token of this vocabulary at this point; loosen the "
-                                     "grammar or end it earlier");
+            fail(ErrorKind::grammar,
+                 "the grammar allows no token of this vocabulary at this point; loosen the "
+                 "grammar or end it earlier");
         }
     }
     llama_sampler_apply(chain_.get(), &all);

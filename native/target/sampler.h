@@ -19,11 +19,11 @@ struct SamplingParams {
     float temperature = 0.8f;  // <= 0: greedy
     float dynatemp_range = 0.0f;
     float dynatemp_exponent = 1.0f;
-    int top_k = 40;            // 0 = off
-    float top_p = 0.95f;       // 1 = off
-    float min_p = 0.05f;       // 0 = off
-    float typical_p = 1.0f;    // 1 = off
-    float top_n_sigma = -1.0f; // < 0 = off
+    int top_k = 40;             // 0 = off
+    float top_p = 0.95f;        // 1 = off
+    float min_p = 0.05f;        // 0 = off
+    float typical_p = 1.0f;     // 1 = off
+    float top_n_sigma = -1.0f;  // < 0 = off
     float xtc_probability = 0.0f;
     float xtc_threshold = 0.1f;
     int min_keep = 0;

@@ -29,8 +29,10 @@ Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::st
     needs_all_outputs_ = std::count(layers_.begin(), layers_.end(), n_layer) > 0;
     const bool can_record = records_layer_inputs(arch) && has_layer_input_functions() && !needs_all_outputs_;
     if (wanted == "layer_inp" && !can_record) {
-        fail(ErrorKind::unsupported, "taps=layer_inp: llama.cpp does not record the wanted block inputs of "
-                                     "architecture '%s'; use taps=auto", arch.c_str());
+        fail(ErrorKind::unsupported,
+             "taps=layer_inp: llama.cpp does not record the wanted block inputs of "
+             "architecture '%s'; use taps=auto",
+             arch.c_str());
     }
     mode_ = wanted == "cb_eval" || !can_record ? Mode::cb_eval : Mode::layer_inp;
     if (mode_ == Mode::cb_eval) {

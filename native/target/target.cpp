@@ -40,6 +40,7 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
     if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
     if (options_.n_threads_batch <= 0) options_.n_threads_batch = options_.n_threads;
     const int n_ctx_train = llama_model_n_ctx_train(model_.get());
+    if (options_.n_ctx < 0) options_.n_ctx = n_ctx_train;
     if (options_.n_ctx <= 0) options_.n_ctx = n_ctx_train > 0 ? std::min(n_ctx_train, 4096) : 4096;
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     // a tree must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own
@@ -58,8 +59,10 @@ void Target::load_model() {
     const GgufReader header(options_.path);
     const std::string arch = header.str(keys::architecture);
     if (arch == keys::arch_eagle3 || arch == keys::arch_eagle31) {
-        fail(ErrorKind::unsupported, "%s is an EAGLE drafter, not a target; give the target first and this file as "
-                                     "the draft", options_.path.c_str());
+        fail(ErrorKind::unsupported,
+             "%s is an EAGLE drafter, not a target; give the target first and this file as "
+             "the draft",
+             options_.path.c_str());
     }
     llama_model_params p = llama_model_default_params();
     p.n_gpu_layers = options_.n_gpu_layers;
@@ -204,7 +207,9 @@ bool Target::supports_trees() const {
     return !llama_model_is_recurrent(model_.get()) && !llama_model_is_hybrid(model_.get());
 }
 
-bool Target::can_roll_back() const { return supports_trees() || (ctx_ && llama_n_rs_seq(ctx_.get()) > 0); }
+bool Target::can_roll_back() const {
+    return supports_trees() || (ctx_ && llama_n_rs_seq(ctx_.get()) > 0);
+}
 
 std::vector<Token> Target::tokenize(const std::string & text, bool add_special, bool parse_special) const {
     std::vector<Token> out(text.size() + 8);
@@ -274,7 +279,9 @@ const float * Target::logits(int row) const {
     return p;
 }
 
-FeatureRows Target::features() { return taps_->read(ctx_.get()); }
+FeatureRows Target::features() {
+    return taps_->read(ctx_.get());
+}
 
 bool Target::truncate(const SeqRange & range, Pos n) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
@@ -311,6 +318,8 @@ void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node,
     }
 }
 
-void Target::clear() { llama_memory_clear(llama_get_memory(ctx_.get()), false); }
+void Target::clear() {
+    llama_memory_clear(llama_get_memory(ctx_.get()), false);
+}
 
 }  // namespace eaglecpp

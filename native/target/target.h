@@ -23,7 +23,7 @@ namespace eaglecpp {
 
 struct TargetOptions {
     std::string path;
-    int n_ctx = 0;  // tokens per conversation; 0 = min(n_ctx_train, 4096)
+    int n_ctx = 0;  // tokens per conversation; 0 = min(n_ctx_train, 4096), -1 = n_ctx_train
     int n_batch = 512;
     int n_ubatch = 512;
     int n_threads = 0;        // 0 = physical cores
@@ -40,7 +40,7 @@ struct TargetOptions {
     float rope_freq_scale = 0.0f;
     std::string taps = "auto";
     std::string repack = "auto";
-    int n_sequences = 1;  // conversations
+    int n_sequences = 1;   // conversations
     int n_draft_max = 64;  // draft nodes of one round and conversation
     int n_leaves_max = 1;  // tree leaves of one round and conversation
     std::vector<std::pair<std::string, float>> lora;
@@ -82,9 +82,7 @@ class Target {
     bool is_eog(Token token) const { return llama_vocab_is_eog(vocab(), token); }
 
     // sequence ids of conversation i
-    SeqRange seqs(int conversation) const {
-        return {conversation * options_.n_leaves_max, options_.n_leaves_max};
-    }
+    SeqRange seqs(int conversation) const { return {conversation * options_.n_leaves_max, options_.n_leaves_max}; }
 
     // Runs rows [from, to) of the batch, at most n_batch of them. Error(context_full | out_of_memory | broken); after
     // an error the caller rolls its conversations back.
