@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""A conversation as plain values: `Message`, `ToolCall`, `Role`.
+
+The shape is what the chat APIs of Ollama and OpenAI have in common; `from_dict` reads both. Nothing here
+knows templates or models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["Message", "Role", "ToolCall"]
+
+
+class Role(StrEnum):
+    """The usual roles. A message may have another one that its model's template knows."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call that the model asks for. arguments: JSON values by parameter name."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    id: str = ""
+
+    @classmethod
+    def from_dict(cls, call: Mapping[str, Any]) -> ToolCall:
+        """From `{"id", "function": {"name", "arguments"}}`; arguments as an object or as JSON text."""
+        function = call.get("function")
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ValueError("tool call: expected an object with function.name")
+        arguments = function.get("arguments") or {}
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except ValueError as error:
+                raise ValueError(f"tool call {function['name']}: arguments are no JSON: {error}") from None
+        if not isinstance(arguments, Mapping):
+            raise ValueError(
+                f"tool call {function['name']}: expected an object of arguments, found {arguments!r}"
+            )
+        return cls(function["name"], dict(arguments), str(call.get("id") or ""))
+
+    def to_dict(self) -> dict[str, Any]:
+        """`{"type", "function": {"name", "arguments"}}`, arguments as an object, and the id if it has one."""
+        function = {"name": self.name, "arguments": dict(self.arguments)}
+        call: dict[str, Any] = {"type": "function", "function": function}
+        return {"id": self.id, **call} if self.id else call
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn. thinking: the reasoning text that belongs to an assistant's content."""
+
+    role: str
+    content: str = ""
+    thinking: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+    @classmethod
+    def from_dict(cls, message: Mapping[str, Any]) -> Message:
+        """From a message of the Ollama or OpenAI chat API.
+
+        Raises ValueError for a missing role and for content that is not text.
+        """
+        role = message.get("role")
+        if not isinstance(role, str) or not role:
+            raise ValueError(f"message: expected a role, found {role!r}")
+        thinking = (message.get(key) for key in ("thinking", "reasoning_content", "reasoning"))
+        return cls(
+            role=role,
+            content=_text(message.get("content")),
+            thinking=str(next(filter(None, thinking), "")),
+            tool_calls=tuple(ToolCall.from_dict(call) for call in message.get("tool_calls") or ()),
+            tool_name=str(message.get("tool_name") or message.get("name") or ""),
+            tool_call_id=str(message.get("tool_call_id") or ""),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The message as JSON values, empty fields left out; what Jinja templates see."""
+        values: dict[str, Any] = {"role": str(self.role), "content": self.content}
+        if self.thinking:
+            values |= {"thinking": self.thinking, "reasoning_content": self.thinking}
+        if self.tool_calls:
+            values["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        if self.tool_name:
+            values |= {"tool_name": self.tool_name, "name": self.tool_name}
+        if self.tool_call_id:
+            values["tool_call_id"] = self.tool_call_id
+        return values
+
+
+def _text(content: object) -> str:
+    """Message content as one string; a list of `{"type": "text"}` parts is joined."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ValueError(f"message: content must be text, found {type(content).__name__}")
+    parts: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        if kind != "text" or not isinstance(part.get("text"), str):
+            raise ValueError(f"message: content of type {kind!r} is not supported, only text is")
+        parts.append(part["text"])
+    return "".join(parts)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""Which template turns a conversation into a prompt, why that one, and the prompt itself.
+
+`ChatTemplate.choose` picks by one rule: what the Modelfile says, else what the GGUF carries, else what the
+store has, else the format of the model's family, else the bare prompt. `describe()` tells which and why,
+because that is what people ask when a model answers oddly. Compiling waits for the first use, so that a bad
+template keeps no model from loading. `Rendered.has_bos` lets the caller tokenize without a second BOS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from eaglecpp.chat.families import family_names, family_of, render_family
+from eaglecpp.chat.gotemplate import Conversation, Template
+from eaglecpp.chat.jinja import JinjaTemplate
+from eaglecpp.chat.message import Message
+
+__all__ = ["ChatTemplate", "Rendered", "is_jinja"]
+
+BARE_PROMPT = "{{ .Prompt }}"
+_GO_MARK = re.compile(
+    r"\{\{-?\s*(?:[.$]|/\*|(?:if|range|with|end|else|template|define|block|break|continue)\b)"
+)
+_JINJA_NAMES = (
+    "messages message bos_token eos_token add_generation_prompt system_message raise_exception tools loop"
+)
+_JINJA_MARK = re.compile(rf"\{{\{{-?\s*(?:{'|'.join(_JINJA_NAMES.split())})\b")
+
+
+def is_jinja(text: str) -> bool:
+    """Whether a TEMPLATE is written in Jinja instead of Go's language.
+
+    `{%` alone does not tell, it may be text of a Go template; an action that only Go has does.
+    """
+    if "{%" in text:
+        return _GO_MARK.search(text) is None
+    return _JINJA_MARK.search(text) is not None
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized."""
+
+    text: str
+    has_bos: bool
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template and the reason it was chosen.
+
+    language: "go", "jinja", or "family" (text is then a name of llama.cpp's list)
+    source:   where the text is from, as in "the Modelfile's TEMPLATE"
+    notices:  what the user should know about the choice
+    """
+
+    language: Literal["go", "jinja", "family"]
+    text: str
+    source: str
+    reason: str = ""
+    bos_text: str = ""
+    eos_text: str = ""
+    notices: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def from_gguf(cls, text: str, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
+        """The Jinja template that a GGUF carries."""
+        return cls("jinja", text, "the GGUF (tokenizer.chat_template)", bos_text=bos_text, eos_text=eos_text)
+
+    @classmethod
+    def choose(
+        cls,
+        *,
+        modelfile: str | None = None,
+        gguf: str | None = None,
+        stored: str | None = None,
+        choice: str = "auto",
+        has_token: Callable[[str], bool] | None = None,
+        bos_text: str = "",
+        eos_text: str = "",
+    ) -> ChatTemplate:
+        """Picks one. None or "" is a template that is not there.
+
+        modelfile: the TEMPLATE instruction; Go, or Jinja, which Ollama refuses
+        gguf:      tokenizer.chat_template
+        stored:    the template layer of a model in the store
+        choice:    the `chat_template` pragma: auto, modelfile, gguf, raw, or a family
+        has_token: whether the vocabulary has a token of that text
+        Raises ValueError for a choice that is not there.
+        """
+        return _Chooser(modelfile, gguf, stored, bos_text, eos_text).chosen(choice, has_token)
+
+    def describe(self) -> str:
+        """One sentence: which language, from where, and why."""
+        kind = {"go": "Go template", "jinja": "Jinja template", "family": f"llama.cpp's format '{self.text}'"}
+        return f"{kind[self.language]} from {self.source}{f': {self.reason}' if self.reason else ''}"
+
+    def check(self) -> None:
+        """Compiles the template now. Raises TemplateError."""
+        _ = self._compiled
+
+    def render(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        think: bool | str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Rendered:
+        """The prompt of a conversation; a trailing assistant message is the start of the answer.
+
+        think: None = as the template has it; a bool or a level such as "high"
+        add_generation_prompt: open the assistant's turn; a Go template always does
+        Raises TemplateError, and ValueError for a message of the wrong form.
+        """
+        turns = tuple(turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in messages)
+        prefill = ""
+        if self.language != "go" and add_generation_prompt and turns and turns[-1].role == "assistant":
+            prefill, turns = turns[-1].content, turns[:-1]
+        compiled = self._compiled
+        if isinstance(compiled, Template):
+            text = compiled.render(Conversation(turns, tuple(tools), think))
+        elif isinstance(compiled, JinjaTemplate):
+            text = compiled.render(self._variables(turns, tools, think, add_generation_prompt))
+        else:
+            text = render_family(self.text, turns, add_generation_prompt)
+        text += prefill
+        return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
+
+    @cached_property
+    def _compiled(self) -> Template | JinjaTemplate | None:
+        if self.language == "go":
+            return Template.parse(self.text)
+        return JinjaTemplate(self.text) if self.language == "jinja" else None
+
+    def _variables(
+        self,
+        turns: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        think: bool | str | None,
+        add: bool,
+    ) -> dict[str, Any]:
+        variables: dict[str, Any] = {
+            "messages": [turn.to_dict() for turn in turns],
+            "tools": [dict(tool) for tool in tools] or None,
+            "bos_token": self.bos_text,
+            "eos_token": self.eos_text,
+            "add_generation_prompt": add,
+        }
+        if think is not None:
+            variables["enable_thinking"] = bool(think)
+        if isinstance(think, str):
+            variables["reasoning_effort"] = think
+        return variables
+
+
+@dataclass(frozen=True)
+class _Chooser:
+    """The templates that are there, and the rule that picks among them."""
+
+    modelfile: str | None
+    gguf: str | None
+    stored: str | None
+    bos_text: str
+    eos_text: str
+
+    def chosen(self, choice: str, has_token: Callable[[str], bool] | None) -> ChatTemplate:
+        asked = f"chat_template {choice} was asked for"
+        match choice:
+            case "auto":
+                return self._automatic(has_token)
+            case "modelfile" if self.modelfile:
+                return self._written(self.modelfile, "the Modelfile's TEMPLATE", asked)
+            case "gguf" if self.gguf:
+                return self._made("jinja", self.gguf, "the GGUF (tokenizer.chat_template)", asked)
+            case "modelfile":
+                raise ValueError("chat_template modelfile: the Modelfile has no TEMPLATE")
+            case "gguf":
+                raise ValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
+            case "raw":
+                return self._made("go", BARE_PROMPT, "nowhere, the bare prompt", asked)
+        if choice not in family_names():
+            known = ", ".join(("auto", "modelfile", "gguf", "raw", *family_names()))
+            raise ValueError(f"chat_template {choice}: unknown; there is {known}")
+        return self._made("family", choice, "llama.cpp", asked)
+
+    def _automatic(self, has_token: Callable[[str], bool] | None) -> ChatTemplate:
+        if self.modelfile:
+            reason = "a TEMPLATE wins over the GGUF's own" if self.gguf else ""
+            return self._written(self.modelfile, "the Modelfile's TEMPLATE", reason)
+        if self.gguf:
+            reason = "drafters are trained on it, so it wins over the stored one" if self.stored else ""
+            return self._made("jinja", self.gguf, "the GGUF (tokenizer.chat_template)", reason)
+        if self.stored:
+            return self._written(self.stored, "the store (template layer)", "the GGUF carries none")
+        family = family_of(has_token) if has_token is not None else ""
+        if family:
+            notice = f"the model carries no chat template; its vocabulary looks like {family}"
+            return self._made("family", family, "llama.cpp", "guessed from the vocabulary", notice)
+        notice = "the model carries no chat template; the prompt goes in bare, as for a base model"
+        return self._made("go", BARE_PROMPT, "nowhere, the bare prompt", "no template was found", notice)
+
+    def _written(self, text: str, source: str, reason: str) -> ChatTemplate:
+        return self._made("jinja" if is_jinja(text) else "go", text, source, reason)
+
+    def _made(
+        self, language: Literal["go", "jinja", "family"], text: str, source: str, reason: str, *notices: str
+    ) -> ChatTemplate:
+        return ChatTemplate(language, text, source, reason, self.bos_text, self.eos_text, notices)

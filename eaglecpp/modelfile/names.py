@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+"""Model names as Ollama writes them: `[scheme://][host/][namespace/]model[:tag]`.
+
+Text in, a `ModelName` with every default filled in out, and back. Whether a model of that name exists is the
+store's business. Source of the rules: ollama/ollama: types/model/name.go.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from eaglecpp.errors import EagleError
+
+__all__ = ["HUB_HOSTS", "ModelName", "ModelNameError"]
+
+HUB_HOSTS = ("hf.co", "huggingface.co")
+_DEFAULT_HOST = "registry.ollama.ai"
+_DEFAULT_NAMESPACE = "library"
+_PARTS = {
+    "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}"),
+    "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
+    "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
+    "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}"),
+}
+
+
+class ModelNameError(EagleError, ValueError):
+    """A text that cannot be a model name; the message says which part is wrong."""
+
+
+@dataclass(frozen=True)
+class ModelName:
+    """One model by name. Case is kept; names that differ only in case are the same model (`same_as`)."""
+
+    model: str
+    tag: str = "latest"
+    namespace: str = _DEFAULT_NAMESPACE
+    host: str = _DEFAULT_HOST
+    scheme: str = "https"
+
+    @classmethod
+    def parse(cls, text: str) -> ModelName:
+        """Reads a name; a trailing `:local` is cut. Raises ModelNameError for a cloud model or a bad name."""
+        scheme, separator, rest = text.partition("://")
+        if not separator:
+            scheme, rest = cls.scheme, text
+        rest = rest.removesuffix(":local")
+        path, colon, tag = rest.rpartition(":")
+        if not colon or "/" in tag:  # a colon before the last slash belongs to the host's port
+            path, tag = rest, cls.tag
+        if tag.lower() == "cloud" or tag.lower().endswith("-cloud"):
+            raise ModelNameError(f"'{text}' runs in Ollama's cloud; eaglecpp runs models on this machine")
+        head, _, model = path.rpartition("/")
+        host, _, namespace = head.rpartition("/")
+        namespace = namespace if head else cls.namespace
+        name = cls(model, tag, namespace, host if "/" in head else cls.host, scheme)
+        for part, pattern in _PARTS.items():
+            if pattern.fullmatch(getattr(name, part)) is None:
+                raise ModelNameError(
+                    f"'{text}' is no model name: its {part} '{getattr(name, part)}' must be letters, digits, "
+                    "'_' and '-', begin with no sign, and not be longer than 80"
+                )
+        return name
+
+    @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """(host, namespace, model, tag): the path of its manifest below `manifests/`."""
+        return (self.host, self.namespace, self.model, self.tag)
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether the host is the Hugging Face Hub."""
+        return self.host.lower() in HUB_HOSTS
+
+    def same_as(self, other: ModelName) -> bool:
+        """Whether both name one model; case and scheme do not matter."""
+        return [part.lower() for part in self.parts] == [part.lower() for part in other.parts]
+
+    def __str__(self) -> str:
+        """The shortest text that reads back as this name; the tag is always there."""
+        head = ""
+        if self.host != _DEFAULT_HOST:
+            head = f"{self.host}/{self.namespace}/"
+        elif self.namespace != _DEFAULT_NAMESPACE:
+            head = f"{self.namespace}/"
+        scheme = "" if self.scheme == "https" else f"{self.scheme}://"
+        return f"{scheme}{head}{self.model}:{self.tag}"

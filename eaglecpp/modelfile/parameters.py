@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""Every `PARAMETER`, declared once: name, type, default, range, help, and the engine option it sets.
+
+The Modelfile, `/set parameter` and the `options` of an HTTP request read this table. Types and defaults are
+Ollama's (ollama/ollama: api/types.go). Ollama checks no ranges and one file must work in both programs, so a
+value outside the range is moved to its nearest end, with a notice. Which option a value reaches is only named
+here, as "group.field" of `eaglecpp.options`; nothing of the engine is imported.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "DEPRECATED",
+    "PARAMETERS",
+    "RETIRED",
+    "Parameter",
+    "ParameterError",
+    "ParameterValue",
+    "defaults",
+    "engine_options",
+    "from_json",
+    "parse_number",
+    "parse_value",
+]
+
+ParameterValue = int | float | bool | tuple[str, ...]
+
+_INT = re.compile(r"([+-]?)([0-9]+)")
+_DIGITS = r"[0-9](?:_?[0-9])*"
+_HEX = r"[0-9a-fA-F](?:_?[0-9a-fA-F])*"
+_DECIMAL_FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
+_HEX_FLOAT = re.compile(rf"[+-]?0[xX](?:_?{_HEX}(?:\.(?:{_HEX})?)?|\.{_HEX})[pP][+-]?{_DIGITS}")
+_SPECIAL_FLOAT = re.compile(r"[+-]?inf(?:inity)?|nan", re.IGNORECASE)
+_BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
+    ("0", "f", "F", "FALSE", "false", "False"), False
+)
+_FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127  # from here on a number rounds to infinity in single precision
+
+
+class ParameterError(ValueError):
+    """A parameter that does not exist or a value that it cannot have; the text is Ollama's."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One `PARAMETER`.
+
+    kind:      "int", "float", "bool" or "strings" (repeatable)
+    default:   Ollama's; None where the engine decides
+    option:    "group.field" of eaglecpp.options that it sets, "strategy", or "" where the engine has none
+    low, high: the range the engine takes, ends included; None = open
+    """
+
+    name: str
+    kind: str
+    default: ParameterValue | None
+    option: str
+    help: str
+    low: int | None = None
+    high: int | None = None
+
+    def fitted(self, value: ParameterValue) -> ParameterValue:
+        """The value, or the end of the range that is nearest to it."""
+        if isinstance(value, tuple | bool):
+            return value
+        if self.low is not None and not value >= self.low:
+            return type(value)(self.low)
+        if self.high is not None and not value <= self.high:
+            return type(value)(self.high)
+        return value
+
+    @property
+    def range(self) -> str:
+        """`0 to 1`, `-1 and up`, or the empty string for an open range."""
+        if self.low is None:
+            return ""
+        return f"{self.low} and up" if self.high is None else f"{self.low} to {self.high}"
+
+
+_TABLE = (
+    Parameter("num_ctx", "int", None, "model.n_ctx", "context length in tokens, 0 = automatic", 0),
+    Parameter("num_batch", "int", None, "model.n_batch", "prompt tokens per forward pass", 1),
+    Parameter("num_gpu", "int", -1, "model.n_gpu_layers", "layers on the GPU, -1 = all, 0 = none", -1),
+    Parameter("main_gpu", "int", None, "model.main_gpu", "index of the main GPU", 0),
+    Parameter("use_mmap", "bool", None, "model.use_mmap", "map the file instead of reading it"),
+    Parameter("num_thread", "int", 0, "model.n_threads", "CPU threads, 0 = one per core", 0),
+    Parameter(
+        "draft_num_predict", "int", None, "strategy", "draft depth per round, 0 = no drafting", 0, 1024
+    ),
+    Parameter("num_keep", "int", 4, "", "prompt tokens kept when the context shifts; ours never shifts", -1),
+    Parameter(
+        "num_predict", "int", -1, "sampling.max_tokens", "most tokens to generate, -1 = until stop", -1
+    ),
+    Parameter("seed", "int", -1, "sampling.seed", "random seed, -1 = a new one each time", -1, 2**32 - 1),
+    Parameter("temperature", "float", 0.8, "sampling.temperature", "0 = always the likeliest token", 0),
+    Parameter("top_k", "int", 40, "sampling.top_k", "sample among the k likeliest, 0 = off", 0),
+    Parameter(
+        "top_p", "float", 0.9, "sampling.top_p", "sample among the likeliest that sum to p, 1 = off", 0, 1
+    ),
+    Parameter(
+        "min_p", "float", 0.0, "sampling.min_p", "least probability relative to the likeliest, 0 = off", 0, 1
+    ),
+    Parameter("typical_p", "float", 1.0, "sampling.typical_p", "locally typical sampling, 1 = off", 0, 1),
+    Parameter(
+        "repeat_last_n", "int", 64, "sampling.repeat_last_n", "tokens penalised, -1 = all, 0 = off", -1
+    ),
+    Parameter(
+        "repeat_penalty",
+        "float",
+        1.0,
+        "sampling.repeat_penalty",
+        "divides logits of recent tokens, 1 = off",
+        0,
+    ),
+    Parameter(
+        "presence_penalty", "float", 0.0, "sampling.presence_penalty", "subtracted once for recent tokens"
+    ),
+    Parameter(
+        "frequency_penalty", "float", 0.0, "sampling.frequency_penalty", "subtracted per recent occurrence"
+    ),
+    Parameter("stop", "strings", (), "sampling.stop", "text that ends the answer (repeatable)"),
+)
+PARAMETERS: Mapping[str, Parameter] = {parameter.name: parameter for parameter in _TABLE}
+
+DEPRECATED = frozenset(
+    (
+        "penalize_newline",
+        "low_vram",
+        "f16_kv",
+        "logits_all",
+        "vocab_only",
+        "use_mlock",
+        "mirostat",
+        "mirostat_tau",
+        "mirostat_eta",
+    )
+)
+"""Accepted with a warning and ignored, by Ollama too."""
+
+RETIRED = frozenset(
+    ("numa", "num_gqa", "tfs_z", "rope_frequency_base", "rope_frequency_scale", "embedding_only")
+)
+"""In old Modelfiles; Ollama refuses them now, here they are ignored with a notice."""
+
+
+def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue | str]:
+    """What the engine is to be told, by option name ("model.n_ctx", "sampling.top_p", "strategy").
+
+    Ollama's defaults stand in for what `parameters` leaves out, values are fitted to their range, and
+    `draft_num_predict` becomes a chain of that depth, or "off" when it is 0. Absent: what the engine decides.
+    """
+    values = defaults() | dict(parameters)
+    options: dict[str, ParameterValue | str] = {}
+    for parameter in _TABLE:
+        value = values[parameter.name]
+        if value is None or not parameter.option:
+            continue
+        value = parameter.fitted(value)
+        if parameter.option == "strategy":
+            options["strategy"] = f"chain:{value}" if value else "off"
+        else:
+            options[parameter.option] = value
+    return options
+
+
+def defaults() -> dict[str, ParameterValue | None]:
+    """Ollama's value of every parameter that a file leaves out; None where the engine decides."""
+    return {parameter.name: parameter.default for parameter in _TABLE}
+
+
+def parse_value(name: str, text: str) -> ParameterValue:
+    """The value that `PARAMETER name text` stands for; a one-element tuple for a repeatable one.
+
+    Raises ParameterError for an unknown name or a text of the wrong type.
+    """
+    parameter = PARAMETERS.get(name)
+    if parameter is None:
+        raise ParameterError(f"unknown parameter '{name}'")
+    return (text,) if parameter.kind == "strings" else parse_number(parameter.kind, text)
+
+
+def parse_number(kind: str, text: str) -> int | float | bool:
+    """Reads an "int", "float" or "bool" as Go does. Raises ParameterError."""
+    value = _PARSERS[kind](text)
+    if value is None:
+        raise ParameterError(f"invalid {kind} value [{text}]")
+    return value
+
+
+def from_json(name: str, value: object) -> ParameterValue:
+    """The value of one key of a request's `options` object. Raises ParameterError as `parse_value` does."""
+    parameter = PARAMETERS.get(name)
+    if parameter is None:
+        raise ParameterError(f"unknown parameter '{name}'")
+    if parameter.kind == "strings":
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            return tuple(texts)
+        raise ParameterError(f'option "{name}" must be of type array of strings')
+    if parameter.kind == "bool" and isinstance(value, bool):
+        return value
+    if parameter.kind != "bool" and isinstance(value, int | float) and not isinstance(value, bool):
+        if parameter.kind == "float":
+            return float(value)
+        if math.isfinite(value):
+            return int(value)
+    type_name = {"int": "integer", "float": "float32", "bool": "boolean"}[parameter.kind]
+    raise ParameterError(f'option "{name}" must be of type {type_name}')
+
+
+def _parse_int(text: str) -> int | None:
+    match = _INT.fullmatch(text)
+    if match is None:
+        return None
+    digits = match[2].lstrip("0") or "0"
+    number = int(match[1] + digits) if len(digits) <= 19 else 2**63
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def _parse_float(text: str) -> float | None:
+    digits = text.replace("_", "")
+    try:
+        if _DECIMAL_FLOAT.fullmatch(text) or _SPECIAL_FLOAT.fullmatch(text):
+            number = float(digits)
+        elif _HEX_FLOAT.fullmatch(text):
+            number = float.fromhex(digits)
+        else:
+            return None
+    except OverflowError:
+        return None
+    too_large = abs(number) >= _FLOAT32_LIMIT and not _SPECIAL_FLOAT.fullmatch(text)
+    return None if too_large else number
+
+
+_PARSERS: Mapping[str, Callable[[str], int | float | bool | None]] = {
+    "int": _parse_int,
+    "float": _parse_float,
+    "bool": _BOOLS.get,
+}

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: MIT
+"""Modelfile + directory -> `Plan`: which target, drafter and adapters, as paths or as typed references.
+
+A reference is written the same way everywhere (FROM, DRAFT, command line): a path, `hf.co/user/repo:QUANT`,
+a blob digest, or the name of a stored model. What exists as a path wins. Names and hub references stay
+references here: the store and the hub turn them into paths. Only magic numbers of files are read, and the
+architecture of GGUF files when a directory holds several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .errors import ModelfileError, Notice
+from .files import FileSearchError, expand_path, model_files, same_path
+from .model import Modelfile
+from .names import HUB_HOSTS, ModelName, ModelNameError
+from .syntax import Command
+
+__all__ = ["Plan", "Reference", "refer", "resolve"]
+
+_OTHER_DRAFTERS = ("dflash",)
+_DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
+_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
+_FILE_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One model that a text names.
+
+    kind:  "path" (GGUF files that exist), "checkpoint" (a drafter checkpoint to convert, exists), "digest" (a
+           blob), "hub", "name" (of a stored model)
+    text:  as written
+    paths: for "path" the files, first shard first; for "checkpoint" the directory or file
+    name:  for "hub" and "name"; a hub name's tag is the quantisation or file asked for
+    """
+
+    kind: Literal["path", "checkpoint", "digest", "hub", "name"]
+    text: str
+    line: int = 0
+    paths: tuple[Path, ...] = ()
+    name: ModelName | None = None
+
+    @property
+    def path(self) -> Path:
+        """The first path. Raises ValueError for a reference that is not on disk yet."""
+        if not self.paths:
+            raise ValueError(f"{self.text}: a {self.kind} reference has no path before it is looked up")
+        return self.paths[0]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to load. `notices` also says what was left out and why."""
+
+    target: Reference
+    draft: Reference | None = None
+    adapters: tuple[Path, ...] = ()
+    projectors: tuple[Path, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+def refer(text: str, directory: Path) -> Reference:
+    """Reads one reference; relative paths are below `directory`.
+
+    Raises FileSearchError or FileNotFoundError for a path that is not there, ModelNameError for an impossible
+    name.
+    """
+    hub_text = text.removeprefix("hf://")
+    if hub_text != text or text.lower().startswith(tuple(f"{host}/" for host in HUB_HOSTS)):
+        name = ModelName.parse(hub_text if hub_text == text else f"hf.co/{hub_text}")
+        return Reference("hub", text, name=name)
+    path = expand_path(text, directory)
+    if path.exists():
+        return Reference("checkpoint" if _is_checkpoint(path) else "path", text, paths=(path,))
+    if text.startswith(("./", "../", "/", "~", ".\\")) or text.lower().endswith(_FILE_SUFFIXES):
+        raise FileNotFoundError(f"no such file: {path}")
+    if _DIGEST.fullmatch(text):
+        return Reference("digest", text)
+    return Reference("name", text, name=ModelName.parse(text))
+
+
+def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
+    """The plan of a Modelfile whose relative paths are below `directory`.
+
+    Raises ModelfileError, with the line, for a path that is not there, two targets, a FROM that is no GGUF,
+    or a FROM and DRAFT that are one file.
+    """
+    return _Resolver(modelfile, Path(directory)).plan()
+
+
+@contextmanager
+def located(modelfile: Modelfile, command: Command) -> Iterator[None]:
+    """Gives errors of the file search the line of the command that caused them."""
+    try:
+        yield
+    except (FileSearchError, OSError, ModelNameError) as error:
+        raise ModelfileError(str(error), line=command.line or None, file=modelfile.file) from None
+
+
+def same_path_error(modelfile: Modelfile, command: Command, path: Path) -> ModelfileError:
+    message = f"DRAFT must not reference the same local path as FROM: {path}"
+    return ModelfileError(message, line=command.line or None, file=modelfile.file)
+
+
+class _Resolver:
+    def __init__(self, modelfile: Modelfile, directory: Path) -> None:
+        self.modelfile = modelfile
+        self.directory = directory
+        self.notices: list[Notice] = []
+        self.targets: list[Path] = []
+        self.drafters: list[Path] = []  # found beside the target, in a FROM directory
+        self.projectors: list[Path] = []
+        self.lora: list[Path] = []
+
+    def plan(self) -> Plan:
+        reference, command = self._base()
+        draft = self._draft()
+        if draft is None and self.drafters:
+            draft = Reference("path", str(self.drafters[-1]), command.line, (self.drafters[-1],))
+        self._refuse_same(draft)
+        return Plan(
+            target=reference,
+            draft=draft,
+            adapters=(*self.lora, *self._adapters()),
+            projectors=tuple(self.projectors),
+            notices=tuple(self.notices),
+        )
+
+    def _base(self) -> tuple[Reference, Command]:
+        """Of several FROM a name beats paths, and the last name beats the others; paths belong together."""
+        references = [self._refer(command) for command in self.modelfile.from_]
+        named = [(r, c) for r, c in zip(references, self.modelfile.from_, strict=True) if not r.paths]
+        if named:
+            if len(references) > 1:
+                self._note(named[-1][1], f"several FROM: {named[-1][0].text} is used")
+            return named[-1]
+        command = self.modelfile.from_[-1]
+        for reference, origin in zip(references, self.modelfile.from_, strict=True):
+            self._sort(reference, origin)
+        shards = _shards(self.targets)
+        if shards is None:
+            raise self._error(
+                command,
+                f"FROM gives {len(self.targets)} targets: {', '.join(map(str, self.targets))}",
+                "name the one to run; a drafter belongs in DRAFT",
+            )
+        if not shards:
+            raise self._error(command, f"FROM {command.args}: no target GGUF in it", "name a GGUF file")
+        return Reference("path", references[-1].text, command.line, shards), command
+
+    def _refer(self, command: Command) -> Reference:
+        if not command.args.strip():
+            raise self._error(command, f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
+        with located(self.modelfile, command):
+            found = refer(command.args, self.directory)
+        return Reference(found.kind, found.text, command.line, found.paths, found.name)
+
+    def _sort(self, reference: Reference, command: Command) -> None:
+        """Puts the files of one FROM path where they belong, by their own metadata."""
+        if reference.kind == "checkpoint":
+            raise self._error(
+                command,
+                f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF",
+                "convert it with llama.cpp's convert_hf_to_gguf.py and name the result",
+            )
+        with located(self.modelfile, command):
+            files = _weights(reference.path)
+        for file in files:
+            self._need_gguf(command, file)
+        if len(files) == 1:  # the engine reads the one file anyway, and says what is wrong with it
+            self.targets += files
+            return
+        for file in files:
+            self._group(command, file).append(file)
+
+    def _group(self, command: Command, file: Path) -> list[Path]:
+        """The list that a file of a FROM directory belongs in, by what its metadata says it is."""
+        from eaglecpp.convert import ConvertError, inspect_file
+
+        try:
+            facts = inspect_file(file)
+        except ConvertError as error:
+            raise self._error(command, str(error), "") from None
+        architecture = facts["architecture"]
+        if architecture in _OTHER_DRAFTERS:
+            self._note(command, f"{file.name}: {architecture} drafters do not run here; left out")
+            return []
+        if facts["kind"] == "drafter":
+            return self.drafters
+        if architecture == "clip":
+            return self.projectors
+        is_adapter = facts["kind"] == "other" and architecture  # a shard behind the first has no architecture
+        return self.lora if is_adapter else self.targets
+
+    def _draft(self) -> Reference | None:
+        """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama."""
+        commands = [*self.modelfile.draft, *filter(None, [self.modelfile.settings.draft])]
+        if not commands:
+            return None
+        command = commands[-1]
+        if len(commands) > 1:
+            self._note(command, f"several drafters are named: {command.args} is used")
+        reference = self._refer(command)
+        if reference.kind != "path" or not reference.path.is_dir():
+            if reference.kind == "path":
+                self._need_gguf(command, reference.path)
+            return reference
+        with located(self.modelfile, command):
+            files = _weights(reference.path)
+        if len(files) != 1:
+            names = ", ".join(file.name for file in files)
+            raise self._error(command, f"DRAFT {command.args}: several GGUF files: {names}", "name one")
+        self._need_gguf(command, files[0])
+        return Reference("path", reference.text, command.line, (files[0],))
+
+    def _adapters(self) -> tuple[Path, ...]:
+        """The LoRA of the last ADAPTER; Ollama too lets a later one replace the earlier."""
+        if not self.modelfile.adapters:
+            return ()
+        command = self.modelfile.adapters[-1]
+        if len(self.modelfile.adapters) > 1:
+            self._note(command, f"several ADAPTER: {command.args} is used")
+        with located(self.modelfile, command):
+            files = _weights(expand_path(command.args, self.directory))
+        if len(files) != 1:
+            raise self._error(
+                command, f"ADAPTER {command.args}: {len(files)} files of weights", "name one GGUF"
+            )
+        self._need_gguf(command, files[0])
+        return (files[0],)
+
+    def _refuse_same(self, draft: Reference | None) -> None:
+        if draft is None or not draft.paths or draft.path in self.drafters:
+            return
+        bases = [expand_path(command.args, self.directory) for command in self.modelfile.from_]
+        for path in (*self.targets, *(base for base in bases if base.exists())):
+            if same_path(path, draft.path):
+                command = next(c for c in (*self.modelfile.draft, self.modelfile.settings.draft) if c)
+                raise same_path_error(self.modelfile, command, draft.path)
+
+    def _need_gguf(self, command: Command, file: Path) -> None:
+        with located(self.modelfile, command), file.open("rb") as stream:
+            magic = stream.read(4)
+        if magic != b"GGUF":
+            raise self._error(command, f"{file}: not a GGUF file, it begins with {magic!r}", "")
+
+    def _note(self, command: Command, message: str) -> None:
+        self.notices.append(Notice(message, command.line or None, self.modelfile.file))
+
+    def _error(self, command: Command, message: str, hint: str) -> ModelfileError:
+        return ModelfileError(message, line=command.line or None, file=self.modelfile.file, hint=hint)
+
+
+def _word(command: Command) -> str:
+    return "FROM" if command.name == "model" else command.name.upper()
+
+
+def _is_checkpoint(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "config.json").is_file() and not any(path.glob("*.gguf"))
+    return path.suffix in (".safetensors", ".bin", ".pt", ".pth") and not _starts_with_magic(path)
+
+
+def _starts_with_magic(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"GGUF"
+
+
+def _weights(path: Path) -> list[Path]:
+    """The files of `path` that hold weights, not those that describe them."""
+    describing = ("chat_template.jinja", "tokenizer.model")
+    return [file for file in model_files(path) if file.suffix != ".json" and file.name not in describing]
+
+
+def _shards(targets: Sequence[Path]) -> tuple[Path, ...] | None:
+    """The targets as the ordered parts of one split file, () for none, None when they are several models."""
+    if len(targets) <= 1:
+        return tuple(targets)
+    wholes = set()
+    for path in targets:
+        match = _SHARD.fullmatch(path.name)
+        wholes.add((path.parent, match[1], int(match[2])) if match else (path, "", 1))
+    one_whole = len(wholes) == 1 and next(iter(wholes))[2] == len(targets)
+    return tuple(sorted(targets)) if one_whole else None

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: MIT
+"""The Modelfile language: bytes -> text -> commands -> text.
+
+`decode` gives the text of a file, `parse` its commands, `read` commands together with `#eaglecpp:` pragmas
+and notices, `format` the text again. The grammar is Ollama's, its corner cases included, because one file
+must mean the same in both programs. No file is opened here and no value is interpreted: `FROM` may name
+nothing that exists. Source of the rules: ollama/ollama: parser/parser.go.
+"""
+
+from __future__ import annotations
+
+import bisect
+import codecs
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from .errors import ModelfileError, Notice
+
+__all__ = ["ROLES", "Command", "Document", "decode", "format", "parse", "read"]
+
+INSTRUCTIONS = (
+    "from",
+    "license",
+    "template",
+    "system",
+    "adapter",
+    "draft",
+    "renderer",
+    "parser",
+    "parameter",
+    "message",
+    "requires",
+)
+ROLES = ("system", "user", "assistant")
+_PRINTED_AS = {
+    "model": "FROM",
+    "adapter": "ADAPTER",
+    "draft": "DRAFT",
+    "renderer": "RENDERER",
+    "parser": "PARSER",
+    "requires": "REQUIRES",
+}
+
+_UNKNOWN_COMMAND = (
+    'command must be one of "from", "license", "template", "system", "adapter", "draft", "renderer", '
+    '"parser", "parameter", "message", or "requires"'
+)
+_BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
+_UNEXPECTED_EOF = "unexpected EOF"
+_NO_FROM = "no FROM line"
+
+_BLANKS = " \t\r\n"
+_IDLE = re.compile(r"[ \t\r\n]*")
+_LINE = re.compile(r"[^\r\n]*")
+_LETTERS = re.compile(r"[A-Za-z]*")
+_PARAMETER_NAME = re.compile(r"[A-Za-z0-9_]*")
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+_ANY_NEWLINE = re.compile(r"[\r\n]")
+_SPACE = re.compile(r"\s")
+_PRAGMA = re.compile(r"[ \t]*eaglecpp:(.*)", re.DOTALL)
+_PRAGMA_WORDS = re.compile(r"(?:(?i:PARAMETER)[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)(?:[ \t]+(.*))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One instruction, or one pragma.
+
+    name: lower-case instruction, with two exceptions that are Ollama's: `FROM` is "model", and a
+          `PARAMETER` goes by its own name. A `MESSAGE` has args "role: text".
+    line: 1-based line of the instruction; 0 when it comes from no file. Not part of equality.
+    """
+
+    name: str
+    args: str
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Document:
+    """Everything one Modelfile says: its commands, its `#eaglecpp:` pragmas, and what to tell the author."""
+
+    commands: tuple[Command, ...]
+    pragmas: tuple[Command, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+def decode(data: bytes) -> str:
+    """Text of a Modelfile's bytes: UTF-16 when a byte-order mark says so, else UTF-8.
+
+    A byte-order mark is not part of the text, and what is not valid becomes U+FFFD, as in Ollama.
+    """
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8"),
+        (codecs.BOM_UTF16_LE, "utf-16-le"),
+        (codecs.BOM_UTF16_BE, "utf-16-be"),
+    ):
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding, "replace")
+    return data.decode("utf-8", "replace")
+
+
+def parse(text: str | bytes, *, file: str | None = None, strict: bool = False) -> list[Command]:
+    """The commands of a Modelfile, in order; pragmas are comments and not among them (see `read`).
+
+    strict: Ollama's exact line numbers (CR LF counts as two lines). Raises ModelfileError.
+    """
+    return list(read(text, file=file, strict=strict).commands)
+
+
+def read(text: str | bytes, *, file: str | None = None, strict: bool = False) -> Document:
+    """Commands, pragmas and notices of a Modelfile.
+
+    file:   its name, for messages only.
+    strict: Ollama's view, where a pragma is a comment like any other. Raises ModelfileError.
+    """
+    if isinstance(text, bytes):
+        text = decode(text)
+    reader = _Reader(text.removeprefix("\ufeff"), file, strict)
+    reader.run()
+    if not any(command.name == "model" for command in reader.commands):
+        raise ModelfileError(_NO_FROM, file=file, hint="say what to start from, as in FROM ./model.gguf")
+    return Document(tuple(reader.commands), tuple(reader.pragmas), tuple(reader.notices))
+
+
+def format(commands: Iterable[Command], pragmas: Iterable[Command] = ()) -> str:
+    """Text that `parse` turns into the same commands, pragmas first.
+
+    Raises ModelfileError for a value that the language cannot express (see `docs/modelfile.md`).
+    """
+    lines = [_pragma_line(pragma) for pragma in pragmas]
+    lines += [_command_line(command) for command in commands]
+    return "".join(f"{line}\n" for line in lines)
+
+
+class _Reader:
+    """One pass over the text. Each method leaves `at` behind what it read.
+
+    Ollama feeds a state machine rune by rune and re-examines the whole value at every blank. Only what a
+    value looks like at a newline or at the end can end it, so this reader goes line by line and stays
+    linear in the size of the file.
+    """
+
+    def __init__(self, text: str, file: str | None, strict: bool) -> None:
+        self.text = text
+        self.file = file
+        self.strict = strict
+        self.at = 0
+        self.commands: list[Command] = []
+        self.pragmas: list[Command] = []
+        self.notices: list[Notice] = []
+        self._line_starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+
+    def run(self) -> None:
+        while True:
+            self.at = self._end_of(_IDLE)
+            if self.at == len(self.text):
+                return
+            if self.text[self.at] == "#":
+                self._comment()
+            else:
+                self._command()
+
+    def _end_of(self, pattern: re.Pattern[str]) -> int:
+        match = pattern.match(self.text, self.at)
+        return match.end() if match else self.at
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        start, self.at = self.at, self._end_of(pattern)
+        return self.text[start : self.at]
+
+    def _comment(self) -> None:
+        line = self._line_of(self.at)
+        self.at += 1
+        match = _PRAGMA.match(self._take(_LINE))
+        if match is None or self.strict:
+            return
+        words = _PRAGMA_WORDS.fullmatch(_kept(match[1]).strip(_BLANKS))
+        if words is None:
+            message = f"pragma '{match[1].strip()}' ignored: expected '#eaglecpp: NAME VALUE'"
+            self.notices.append(Notice(message, line, self.file))
+            return
+        value = (words[2] or "").strip(_BLANKS)
+        self.pragmas.append(Command(words[1].lower(), _unquoted(value), line))
+
+    def _command(self) -> None:
+        start = self.at
+        self.at += 1  # whatever it is: a first character that is not kept vanishes, another makes a bad name
+        word = (_kept(self.text[start]) + self._take(_LETTERS)).lower()
+        self._need_blank(start, _UNKNOWN_COMMAND, hint=f"found '{word}'")
+        if word not in INSTRUCTIONS:
+            raise self._error(_UNKNOWN_COMMAND, start, hint=f"found '{word}'")
+        self.at += 1
+        name, role = ("model" if word == "from" else word), ""
+        if word == "parameter":
+            name = self._second_word(_PARAMETER_NAME, "write PARAMETER NAME VALUE")
+        elif word == "message":
+            role = self._role()
+        value = self._value()
+        self.commands.append(Command(name, f"{role}: {value}" if role else value, self._line_of(start)))
+
+    def _need_blank(self, start: int, message: str, hint: str) -> None:
+        if self.at == len(self.text):
+            raise self._end_error(start, "the file ends here; the instruction needs a value")
+        if self.text[self.at] not in " \t":
+            raise self._error(message, start, hint=hint)
+
+    def _second_word(self, pattern: re.Pattern[str], hint: str) -> str:
+        start = self.at
+        word = self._take(pattern)
+        self._need_blank(start, f"{_UNEXPECTED_EOF}: {word}", hint)
+        self.at += 1
+        return word
+
+    def _role(self) -> str:
+        start = self.at
+        role = self._second_word(_LETTERS, "write MESSAGE ROLE TEXT")
+        if role not in ROLES:
+            self.at -= 1  # Ollama notices at the blank
+            raise self._error(_BAD_ROLE, start, hint=f"found '{role}'")
+        return role
+
+    def _value(self) -> str:
+        """The rest of the instruction, over several lines when a quote is open."""
+        start, parts = self.at, [self._kept_line()]
+        head = parts[0].strip(_BLANKS)
+        quote = _opening_quote(head)
+        closed = not quote or _unquoted(head) != head
+        while not closed:
+            if self.at == len(self.text):
+                hint = f"the {quote} that opens here needs a line that ends in {quote}"
+                raise self._end_error(start + self.text[start:].index('"'), hint)
+            parts.append(self.text[self.at])
+            self.at += 1
+            parts.append(self._kept_line())
+            closed = parts[-1].rstrip(_BLANKS).endswith(quote)
+        value = "".join(parts).strip(_BLANKS)
+        return value[len(quote) : len(value) - len(quote)]
+
+    def _kept_line(self) -> str:
+        """The line up to its newline, without the characters that a Modelfile cannot hold."""
+        line = self._line_of(self.at)
+        found = self._take(_LINE)
+        kept = _kept(found)
+        if kept != found:
+            message = f"dropped, as in Ollama: {_not_kept(found)}; a Modelfile cannot hold them"
+            self.notices.append(Notice(message, line, self.file))
+        return kept
+
+    def _line_of(self, index: int) -> int:
+        return bisect.bisect_right(self._line_starts, index)
+
+    def _error(self, message: str, start: int, hint: str) -> ModelfileError:
+        """An error noticed at `self.at` about the word that starts at `start`."""
+        read_so_far = self.text[: self.at + 1]
+        newlines = sum(map(read_so_far.count, "\r\n")) if self.strict else len(_NEWLINE.findall(read_so_far))
+        return self._located(message, start, newlines + 1, hint)
+
+    def _end_error(self, start: int, hint: str) -> ModelfileError:
+        return self._located(_UNEXPECTED_EOF, start, self._line_of(start), hint)
+
+    def _located(self, message: str, start: int, line: int, hint: str) -> ModelfileError:
+        start_line = self._line_of(start)
+        column = start - self._line_starts[start_line - 1] + 1
+        return ModelfileError(
+            message, line=line, start_line=start_line, column=column, file=self.file, hint=hint
+        )
+
+
+def _is_kept(char: str) -> bool:
+    """Whether a value keeps this character of a line.
+
+    Ollama keeps letters, marks, numbers, punctuation, symbols, the plain space and the tab. A code point that
+    this Python does not know yet may be a letter or an emoji for another one, so it is kept as well.
+    """
+    if char == "\t" or char.isprintable():
+        return True
+    code = ord(char)
+    is_noncharacter = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF
+    return unicodedata.category(char) == "Cn" and not is_noncharacter
+
+
+def _not_kept(line: str) -> str:
+    return ", ".join(sorted({f"U+{ord(char):04X}" for char in line if not _is_kept(char)}))
+
+
+def _kept(line: str) -> str:
+    return line if line.isprintable() else "".join(filter(_is_kept, line))
+
+
+def _opening_quote(value: str) -> str:
+    return '"""' if value.startswith('"""') else '"' if value.startswith('"') else ""
+
+
+def _unquoted(value: str) -> str:
+    """The value between its quotes, or the value itself where none are closed."""
+    quote = _opening_quote(value)
+    if quote and len(value) >= 2 * len(quote) and value.endswith(quote):
+        return value[len(quote) : len(value) - len(quote)]
+    return value
+
+
+def _pragma_line(pragma: Command) -> str:
+    words = _PRAGMA_WORDS.fullmatch(f"{pragma.name} x")
+    if words is None or words[1] != pragma.name or pragma.name != pragma.name.lower():
+        raise ModelfileError(f"'{pragma.name}' is no name for a pragma", line=pragma.line or None)
+    if _ANY_NEWLINE.search(pragma.args):
+        message = f"pragma {pragma.name}: the value has a line break, a pragma is one line"
+        raise ModelfileError(message, line=pragma.line or None)
+    return f"#eaglecpp: {pragma.name} {_written(pragma, pragma.args, bare=_is_bare(pragma.args))}"
+
+
+def _command_line(command: Command) -> str:
+    name, args = command.name, command.args
+    if name == "message":
+        role, _, text = args.partition(": ")
+        if role not in ROLES:
+            raise ModelfileError(_BAD_ROLE, line=command.line or None, hint=f"found '{role}'")
+        return f"MESSAGE {role} {_written(command, text, bare=False)}"
+    if name in ("system", "template", "license"):
+        return f"{name.upper()} {_written(command, args, bare=False)}"
+    if name in _PRINTED_AS:
+        return f"{_PRINTED_AS[name]} {_written(command, args, bare=_is_bare(args))}"
+    if _PARAMETER_NAME.fullmatch(name) is None:
+        raise ModelfileError(f"'{name}' is no name for a parameter", line=command.line or None)
+    return f"PARAMETER {name} {_written(command, args, bare=_is_bare(args) and not _SPACE.search(args))}"
+
+
+def _is_bare(value: str) -> bool:
+    """Whether the value means itself without quotes."""
+    if value == "" or value[0] == '"' or value != value.strip(_BLANKS):
+        return False
+    return _ANY_NEWLINE.search(value) is None
+
+
+def _written(command: Command, value: str, *, bare: bool) -> str:
+    """The value as a file has it. Triple quotes hold every value that the language can hold at all."""
+    problem = _why_inexpressible(value)
+    if problem:
+        hint = "no quoting in a Modelfile can express this; change the text"
+        raise ModelfileError(f"{command.name}: {problem}", line=command.line or None, hint=hint)
+    return value if bare else f'"""{value}"""'
+
+
+def _why_inexpressible(value: str) -> str:
+    *inner_lines, last_line = _ANY_NEWLINE.split(value)
+    for line in inner_lines:
+        if line.rstrip(_BLANKS).endswith('"""'):
+            return 'a line before the last ends in """, which would close the value there'
+    dropped = _not_kept("".join((*inner_lines, last_line)))
+    return f"it has characters that a reader drops: {dropped}" if dropped else ""
