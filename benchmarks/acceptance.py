@@ -45,11 +45,17 @@ class Counts:
 
 @dataclass(frozen=True)
 class Parting:
-    """Where a run with drafting left the plain one, and the margin of the plain run's two best logits."""
+    """Where a run with drafting left the plain one.
+
+    `margin`: difference of the two best logits there, which decides a greedy token. `gap`: largest difference
+    of a likely token's log-probability between the two runs: what rounding in another batch shape did. A
+    sampled token flips when the random number falls into such a gap.
+    """
 
     prompt: int
     position: int
     margin: float
+    gap: float
 
 
 def count_rounds(engine: eaglecpp.Engine, prompt: Prompt, depth: int) -> tuple[list[int], list[int]]:
@@ -89,12 +95,23 @@ def measure(engine: eaglecpp.Engine, prompts: list[Prompt], depth: int) -> tuple
     return counts, differing
 
 
-def margin_at(engine: eaglecpp.Engine, tokens: list[int]) -> float:
-    """Difference of the two best logits after `tokens`, in plain decoding."""
+def run(engine: eaglecpp.Engine, prompt: Prompt, **options: Any) -> eaglecpp.Completion:
+    """A generation in a conversation without a past."""
     with engine.session() as session:
-        plain = session.generate(tokens, max_tokens=1, temperature=0.0, strategy="off", n_probs=2)
-    best, second = plain.logprobs[0].top[:2]
-    return best[1] - second[1]
+        return session.generate(prompt.ids, seed=SEED, ignore_eos=True, **options)
+
+
+def part(
+    engine: eaglecpp.Engine, prompt: Prompt, i: int, at: int, options: dict[str, Any], strategy: str
+) -> Parting:
+    """Measures a parting: the same two runs again, with log-probabilities up to the token that differs."""
+    options = options | {"max_tokens": at + 1, "n_probs": 20}
+    # drafting looks ahead: room for whole rounds keeps the batches of the run that parted
+    drafted = run(engine, prompt, strategy=strategy, **(options | {"max_tokens": at + 17})).logprobs[at]
+    plain = run(engine, prompt, strategy="off", **options).logprobs[at]
+    ours, theirs = dict(plain.top), dict(drafted.top)
+    gap = max(abs(ours[token] - theirs[token]) for token in ours if token in theirs)
+    return Parting(i, at, plain.top[0][1] - plain.top[1][1], gap)
 
 
 def check_law(
@@ -103,20 +120,11 @@ def check_law(
     """Runs each prompt with and without drafting, same seed; where they part."""
     partings = []
     for i, prompt in enumerate(prompts):
-        options: dict[str, Any] = {
-            "max_tokens": n_tokens,
-            "temperature": temperature,
-            "seed": SEED,
-            "ignore_eos": True,
-        }
-        runs = []
-        for used in ("off", strategy):
-            with engine.session() as session:
-                runs.append(session.generate(prompt.ids, strategy=used, **options).tokens)
-        plain, drafted = runs
+        options: dict[str, Any] = {"max_tokens": n_tokens, "temperature": temperature}
+        plain, drafted = (run(engine, prompt, strategy=used, **options).tokens for used in ("off", strategy))
         at = next((k for k, (a, b) in enumerate(zip(plain, drafted, strict=True)) if a != b), None)
         if at is not None:
-            partings.append(Parting(i, at, margin_at(engine, [*prompt.ids, *plain[:at]])))
+            partings.append(part(engine, prompt, i, at, options, strategy))
     return partings
 
 
@@ -193,7 +201,7 @@ def main() -> int:
             )
             for parting in law[name]:
                 at = f"prompt {parting.prompt} parts at token {parting.position}"
-                print(f"  {at}, logit margin {parting.margin:.2e}")
+                print(f"  {at}: logit margin {parting.margin:.2e}, rounding gap {parting.gap:.2e}")
     result = facts(
         {"target": args.target, "draft": args.draft}, seed=SEED, exact=args.exact, prompts=len(prompts)
     )

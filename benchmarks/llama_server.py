@@ -24,11 +24,11 @@ from typing import Any, Self
 
 from eaglecpp.lowlevel import system_info
 
-__all__ = ["Answer", "LlamaServer", "ServerError", "drafts_in_log"]
+__all__ = ["Answer", "Draft", "LlamaServer", "ServerError", "drafts_in_log"]
 
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
-CANDIDATE = re.compile(r"seq_id \d+, draft candidate +0, pos +(\d+): +(\d+) \( *([\d.]+)\)")
+CANDIDATE = re.compile(r"seq_id \d+, draft candidate +([01]), pos +(\d+): +(\d+) \( *([\d.]+)\)")
 
 
 class ServerError(RuntimeError):
@@ -167,11 +167,23 @@ class LlamaServer:
         self.log.unlink(missing_ok=True)
 
 
-def drafts_in_log(text: str) -> list[list[int]]:
+@dataclass(frozen=True)
+class Draft:
+    """One drafted token and how far its probability was above the second best's (three digits are logged)."""
+
+    token: int
+    lead: float
+
+
+def drafts_in_log(text: str) -> list[list[Draft]]:
     """The drafts of each round, read from a log of verbosity 5: the best candidate at every position."""
-    rounds: list[list[int]] = []
-    for pos, token, _ in CANDIDATE.findall(text):
-        if int(pos) == 0:
-            rounds.append([])
-        rounds[-1].append(int(token))
+    rounds: list[list[Draft]] = []
+    for rank, pos, token, p in CANDIDATE.findall(text):
+        if rank == "0":
+            if int(pos) == 0:
+                rounds.append([])
+            rounds[-1].append(Draft(int(token), float(p)))
+        else:
+            best = rounds[-1][-1]
+            rounds[-1][-1] = Draft(best.token, best.lead - float(p))
     return rounds
