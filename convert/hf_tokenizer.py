@@ -60,20 +60,25 @@ def build_tokenizer(directory: Path, vocab_size: int) -> tuple[Field, ...]:
     path = directory / "tokenizer.json"
     if not path.is_file():
         raise TokenizerError(f"{path}: not found; {_ADVICE}")
-    data = load_json(path)
+    try:
+        return (*_vocabulary(path, load_json(path), vocab_size), *_special(directory, vocab_size))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise TokenizerError(f"{path}: malformed: {type(error).__name__}: {error}; {_ADVICE}") from error
+
+
+def _vocabulary(path: Path, data: Mapping[str, Any], vocab_size: int) -> list[Field]:
     model = data.get("model")
     if not isinstance(model, dict) or model.get("type") != "BPE" or model.get("byte_fallback"):
         kind = model.get("type") if isinstance(model, dict) else None
         raise TokenizerError(f"{path}: expected a byte-level BPE tokenizer, found {kind}; {_ADVICE}")
     pre = _pre_tokenizer(path, data, bool(model.get("ignore_merges")))
     tokens, types = _tokens(path, data, model, vocab_size)
-    fields = [
+    return [
         Field("tokenizer.ggml.model", GGUFValueType.STRING, None, b"gpt2"),
         Field("tokenizer.ggml.pre", GGUFValueType.STRING, None, pre.encode()),
         Field("tokenizer.ggml.tokens", GGUFValueType.ARRAY, GGUFValueType.STRING, tokens),
         Field("tokenizer.ggml.token_type", GGUFValueType.ARRAY, GGUFValueType.INT32, types),
     ]
-    return (*fields, *_special(directory, vocab_size))
 
 
 def _pre_tokenizer(path: Path, data: Mapping[str, Any], ignore_merges: bool) -> str:
@@ -130,12 +135,9 @@ def _tokens(
 def _special(directory: Path, vocab_size: int) -> tuple[Field, ...]:
     """Merges, special ids and the chat template, read by the gguf package."""
     logging.getLogger("gguf").setLevel(logging.ERROR)
-    try:
-        vocab = gguf.SpecialVocab(directory, load_merges=True, n_vocab=vocab_size)
-        writer = gguf.GGUFWriter(None, "llama")
-        vocab.add_to_gguf(writer, quiet=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TokenizerError(f"{directory}: tokenizer files cannot be read: {error}; {_ADVICE}") from error
+    vocab = gguf.SpecialVocab(directory, load_merges=True, n_vocab=vocab_size)
+    writer = gguf.GGUFWriter(None, "llama")
+    vocab.add_to_gguf(writer, quiet=True)
     return tuple(
         field_of(name, entry) for name, entry in writer.kv_data[0].items() if name.startswith("tokenizer.")
     )

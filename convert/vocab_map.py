@@ -84,7 +84,7 @@ def _from_table(
         valid = matching
     if not valid:
         raise VocabMapError(_why_invalid(offsets, n_target))
-    if "offsets" in valid and "absolute ids" in valid and n_draft < n_target:
+    if len(valid) == 2 and not np.array_equal(offsets, table) and n_draft < n_target:
         raise VocabMapError(
             "d2t: all values differ, so it may hold offsets or absolute ids, and both would be valid maps; "
             "add t2d to the checkpoint, or store the offsets target_id - i"

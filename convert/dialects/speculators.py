@@ -40,7 +40,7 @@ class Speculators(Dialect):
                 "default "
                 "is true)"
             )
-        # The nested config is copied from the target; whether that ties its head says nothing about the draft.
+        # Copied from the target: whether that ties its head says nothing about the draft.
         base = {key: value for key, value in nested.items() if key != "tie_word_embeddings"}
         return {**base, **{key: value for key, value in seen.config.items() if value is not None}}
 

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: MIT
+"""Tiny drafter checkpoints in the layout of every trainer and exporter the converter reads.
+
+`write_checkpoint(directory, family, shape)` takes a `DraftShape` (canonical names, boundary ids) and spells
+it the way that family does: prefixes, nested configs, where the layer ids stand and how they count. `edit`
+and `drop` damage it on purpose. Weights go to safetensors, shards, or a .bin written by torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from helpers.random_drafter import DraftShape
+
+__all__ = ["FAMILIES", "rewrite_config", "save_bin", "save_shards", "write_checkpoint"]
+
+Config = dict[str, Any]
+Weights = dict[str, Any]
+
+_SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual", "attention_bias", "mlp_bias")
+_IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def _plain(config: Config) -> Config:
+    """Without switches that are off, as trainers that do not know them write it."""
+    return {key: value for key, value in config.items() if key not in _SWITCHES or value}
+
+
+def _midlayer(weights: Weights) -> Weights:
+    return {name.replace("layers.0.", "midlayer."): value for name, value in weights.items()}
+
+
+def _without(weights: Weights, *names: str) -> Weights:
+    return {name: value for name, value in weights.items() if name not in names}
+
+
+def _post(config: Config) -> list[int]:
+    return [k - 1 for k in config[_IDS]]
+
+
+def _eagle(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    config = {**_plain(config), "architectures": ["LlamaForCausalLM"]}
+    return {k: v for k, v in config.items() if k != _IDS}, _midlayer(weights)
+
+
+def _specforge(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    config = {
+        **_plain(config),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "eagle_config": {_IDS: _post(config)},
+    }
+    return {k: v for k, v in config.items() if k != _IDS}, _midlayer(_without(weights, "embed_tokens.weight"))
+
+
+def _vllm(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    return config, weights
+
+
+def _speculators(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    own = (*_SWITCHES[:4], "draft_vocab_size", "target_hidden_size", _IDS)
+    nested = {k: v for k, v in config.items() if k not in own and k != "architectures"}
+    top = {k: config[k] for k in own}
+    return {
+        **top,
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_config": {"verifier": {"name_or_path": "owner/target"}},
+        "transformer_layer_config": {**nested, "tie_word_embeddings": True},
+    }, weights
+
+
+def _modelopt(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    eagle_config = {
+        _IDS: _post(config),
+        "use_aux_hidden_state": True,
+        "use_input_layernorm_in_first_layer": True,
+        "use_last_layernorm": True,
+        "use_mtp_layernorm": False,
+        "next_layer_regular": True,
+        "parallel_draft_step": 1,
+        "parallel_draft_heads_num_layers": None,
+    }
+    config = {**_plain(config), "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": eagle_config}
+    return {k: v for k, v in config.items() if k != _IDS}, _without(weights, "embed_tokens.weight", "t2d")
+
+
+def _torchspec(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    eagle_config = {_IDS: _post(config), "use_aux_hidden_state": True}
+    config = {**_plain(config), "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": eagle_config}
+    return {k: v for k, v in config.items() if k != _IDS}, _midlayer(weights)
+
+
+def _automodel(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    outside = ("lm_head.weight", "d2t", "t2d")
+    config = {**_plain(config), "architectures": ["LlamaForCausalLMEagle3"]}
+    return config, {name if name in outside else f"model.{name}": value for name, value in weights.items()}
+
+
+FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
+    "eagle": _eagle,
+    "specforge": _specforge,
+    "vllm": _vllm,
+    "speculators": _speculators,
+    "modelopt": _modelopt,
+    "torchspec": _torchspec,
+    "automodel": _automodel,
+}
+
+
+def write_checkpoint(
+    directory: Path,
+    family: str = "vllm",
+    shape: DraftShape | None = None,
+    *,
+    edit: Mapping[str, Any] | None = None,
+    add: Mapping[str, Any] | None = None,
+    drop: Iterable[str] = (),
+    save: Callable[[Path, Weights], None] | None = None,
+) -> Path:
+    """Writes the checkpoint and returns its directory.
+
+    edit: config values over the family's (None removes the key). add, drop: tensors by the family's names.
+    save: how to store the weights (default: one model.safetensors).
+    """
+    shape = shape or DraftShape()
+    config, weights = FAMILIES[family](shape.config(), shape.weights())
+    config = {**config, **(edit or {})}
+    weights = {**_without(weights, *drop), **(add or {})}
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({key: value for key, value in config.items() if value is not None}, indent=1)
+    (directory / "config.json").write_text(text, encoding="utf-8")
+    (save or _save_safetensors)(directory, {name: np.ascontiguousarray(w) for name, w in weights.items()})
+    return directory
+
+
+def rewrite_config(directory: Path, **values: Any) -> None:
+    """Changes keys of an existing config.json; None removes one."""
+    path = directory / "config.json"
+    config = {**json.loads(path.read_text(encoding="utf-8")), **values}
+    path.write_text(
+        json.dumps({key: value for key, value in config.items() if value is not None}), encoding="utf-8"
+    )
+
+
+def _save_safetensors(directory: Path, weights: Weights) -> None:
+    save_file(weights, directory / "model.safetensors")
+
+
+def save_shards(directory: Path, weights: Weights) -> None:
+    """Two safetensors shards with an index."""
+    names = sorted(weights)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, part in parts.items():
+        save_file({name: weights[name] for name in part}, directory / file)
+    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+
+
+def save_bin(directory: Path, weights: Weights) -> None:
+    """`pytorch_model.bin` as torch writes it, matrices in bfloat16."""
+    import torch
+
+    def tensor(value: Any) -> Any:
+        made = torch.from_numpy(np.array(value))
+        return made.to(torch.bfloat16) if made.is_floating_point() else made
+
+    torch.save({name: tensor(value) for name, value in weights.items()}, directory / "pytorch_model.bin")

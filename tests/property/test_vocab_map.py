@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""Any increasing choice of target tokens survives every way of storing it; any other map is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from eaglecpp.convert.errors import VocabMapError
+from eaglecpp.convert.vocab_map import absolute_ids
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> tuple[np.ndarray, int]:
+    """Increasing target ids and the size of the target vocabulary, smaller than it."""
+    n_target = draw(st.integers(2, 200))
+    ids = draw(st.sets(st.integers(0, n_target - 1), min_size=1, max_size=n_target - 1))
+    return np.array(sorted(ids), np.int64), n_target
+
+
+def stored(ids: np.ndarray, n_target: int) -> tuple[np.ndarray, np.ndarray]:
+    return ids - np.arange(ids.size), np.isin(np.arange(n_target), ids)
+
+
+@given(choices(), st.sampled_from([np.int64, np.int32]), st.sampled_from([bool, np.uint8, np.int64]))
+def test_offsets_with_a_mask(choice: tuple[np.ndarray, int], table_type: type, mask_type: type) -> None:
+    ids, n_target = choice
+    d2t, t2d = stored(ids, n_target)
+    found, _ = absolute_ids(d2t.astype(table_type), t2d.astype(mask_type), ids.size, n_target)
+    np.testing.assert_array_equal(found, ids)
+    assert found is not None
+    assert found.dtype == np.int64
+
+
+@given(choices())
+def test_a_mask_alone(choice: tuple[np.ndarray, int]) -> None:
+    ids, n_target = choice
+    found, note = absolute_ids(None, stored(ids, n_target)[1], ids.size, n_target)
+    np.testing.assert_array_equal(found, ids)
+    assert "t2d" in note
+
+
+@given(choices())
+def test_absolute_ids_with_a_mask(choice: tuple[np.ndarray, int]) -> None:
+    ids, n_target = choice
+    found, _ = absolute_ids(ids, stored(ids, n_target)[1], ids.size, n_target)
+    np.testing.assert_array_equal(found, ids)
+
+
+@given(choices())
+def test_a_table_alone_is_read_rightly_or_refused(choice: tuple[np.ndarray, int]) -> None:
+    """Offsets repeat wherever neighbours are kept; without a repeat there may be two readings."""
+    ids, n_target = choice
+    d2t, _ = stored(ids, n_target)
+    ambiguous = ids.size == np.unique(d2t).size
+    try:
+        found, _ = absolute_ids(d2t, None, ids.size, n_target)
+    except VocabMapError:
+        assert ambiguous or not d2t.any()
+        return
+    np.testing.assert_array_equal(found, ids)
+
+
+@given(choices(), st.data())
+def test_a_mask_that_says_otherwise_is_refused(choice: tuple[np.ndarray, int], data: st.DataObject) -> None:
+    ids, n_target = choice
+    d2t, t2d = stored(ids, n_target)
+    flipped = t2d.copy()
+    flipped[data.draw(st.integers(0, n_target - 1))] ^= True
+    with pytest.raises(VocabMapError):
+        absolute_ids(d2t, flipped, ids.size, n_target)
+
+
+@given(st.lists(st.integers(-300, 300), min_size=2, max_size=60), st.integers(61, 200))
+def test_what_comes_out_is_always_a_map(table: list[int], n_target: int) -> None:
+    d2t = np.array(table, np.int64)
+    try:
+        found, _ = absolute_ids(d2t, None, d2t.size, n_target)
+    except VocabMapError:
+        return
+    assert found is not None
+    assert (np.diff(found) > 0).all()
+    assert found[0] >= 0
+    assert found[-1] < n_target
+
+
+@given(choices(), st.integers(0, 1000))
+def test_ids_outside_the_target_are_refused(choice: tuple[np.ndarray, int], beyond: int) -> None:
+    ids, n_target = choice
+    assume(ids.size > 2)
+    d2t, _ = stored(ids, n_target)
+    d2t[-1] = n_target + beyond - (ids.size - 1)
+    d2t[0] = d2t[1] = 0  # a repeat, so that absolute ids are no reading
+    with pytest.raises(VocabMapError, match=r"outside|strictly increasing"):
+        absolute_ids(d2t, None, ids.size, n_target)
+
+
+@given(st.integers(1, 100))
+def test_the_whole_vocabulary_is_the_identity(n: int) -> None:
+    identity = np.zeros(n, np.int64)
+    for d2t in (None, identity, np.arange(n)):
+        for t2d in (None, np.ones(n, bool)):
+            assert absolute_ids(d2t, t2d, n, n)[0] is None

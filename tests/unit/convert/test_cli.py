@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""The commands: what they print where, exit codes, and `python -m convert` in a bare checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from eaglecpp.convert.cli import convert, inspect
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import TinyTarget
+
+import eaglecpp.convert
+from eaglecpp.convert import ConvertError
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "draft", "torchspec", DraftShape(fc_norm=True, norm_output=True))
+
+
+def run(checkpoint: Path, target: TinyTarget, *args: str) -> Result:
+    return CliRunner().invoke(convert, [str(checkpoint), "--target", str(target.gguf), *args])
+
+
+def test_convert_says_what_it_recognised(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+    result = run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    for text in (
+        "TorchSpec",
+        "eagle31",
+        "fc_norm, norm_output",
+        "R_2, R_4, R_5",
+        "160 of 367",
+        "wrote",
+        "fc.weight",
+    ):
+        assert text in result.stdout
+
+
+def test_convert_json_is_one_object(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+    result = run(checkpoint, target, "-o", str(tmp_path / "x.gguf"), "--json", "--type", "q4_0")
+    report = json.loads(result.stdout)
+    assert report["type"] == "Q4_0"
+    assert report["architecture"] == "eagle31"
+    assert report["spec"]["aux_layers"] == [2, 4, 5]
+    assert {t["name"] for t in report["tensors"]} >= {"fc.weight", "d2t"}
+    assert all(t["rel_rms_error"] >= 0 for t in report["tensors"])
+
+
+def test_options_reach_the_conversion(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+    options = ["--aux-layers", "1,3,6", "--layer-ids", "post", "--feed", "pre", "--type", "F16"]
+    report = json.loads(run(checkpoint, target, "-o", str(tmp_path / "x.gguf"), "--json", *options).stdout)
+    assert report["spec"]["aux_layers"] == [2, 4, 7]
+    assert report["spec"]["norm_output"] is False
+    assert report["type"] == "F16"
+
+
+def test_a_conversion_error_is_left_to_the_caller(tmp_path: Path, target: TinyTarget) -> None:
+    result = run(tmp_path / "none", target)
+    assert isinstance(result.exception, ConvertError)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["x"], ["x", "--target", "y", "--type", "Q9"], ["x", "--target", "y", "--aux-layers", "2,a"],
+     ["x", "--target", "y", "--layer-ids", "middle"], ["x", "--target", "y", "--nonsense"]],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
+    assert CliRunner().invoke(convert, args).exit_code == 2
+
+
+def test_inspect_a_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+    run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
+    text = CliRunner().invoke(inspect, [str(tmp_path / "x.gguf")]).stdout
+    assert "fc_norm yes, norm_output yes" in text
+    facts = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)
+    assert (facts["kind"], facts["aux_layers"], facts["layer_ids"]) == ("drafter", [2, 4, 5], "post+1")
+    assert (facts["vocab_size"], facts["draft_vocab_size"]) == (367, 160)
+    assert facts["runs_in_llama_cpp"] is False
+    assert facts["switches"]["norm_before_fc"] is False
+    assert facts["fits"]["hidden_size"] == 64
+    assert facts["fits"]["block_count"] == 8
+    assert sum(t["tensors"] for t in facts["types"].values()) == facts["n_tensors"]
+
+
+def test_inspect_a_target_shows_what_fits_it(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+    run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
+    theirs = json.loads(CliRunner().invoke(inspect, [str(target.gguf), "--json"]).stdout)
+    ours = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)
+    assert theirs["kind"] == "target"
+    assert theirs["fits"]["target_hidden_size"] == ours["fits"]["hidden_size"]
+    assert theirs["fits"]["tokens_sha256"] == ours["fits"]["tokens_sha256"]
+
+
+def bare(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """`python -m convert` in a directory that holds nothing but a copy of the package."""
+    source = Path(eaglecpp.convert.__file__).resolve().parent
+    checkout = tmp_path / "checkout"
+    if not checkout.exists():
+        shutil.copytree(source, checkout / "convert", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "convert", *args]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+
+
+def test_a_bare_checkout_converts_and_inspects(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
+    out = str(tmp_path / "bare.gguf")
+    done = bare(tmp_path, str(checkpoint), "--target", str(target.gguf), "-o", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "eagle31" in bare(tmp_path, "inspect", out).stdout
+
+
+def test_a_bare_checkout_reports_errors_in_one_line(tmp_path: Path) -> None:
+    failed = bare(tmp_path, "nothing", "--target", "nowhere")
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("error: nothing: expected a checkpoint directory")
+    assert failed.stderr.count("\n") == 1
+    assert failed.stdout == ""
+    misused = bare(tmp_path, "nothing")
+    assert misused.returncode == 2
+    assert misused.stderr == "error: Missing option '--target'.\n"
+    assert bare(tmp_path, "--help").returncode == 0

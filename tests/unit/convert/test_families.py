@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""Every layout of the same drafter becomes the same file, whatever it is stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from eaglecpp.convert.errors import CheckpointError, SourceError
+from helpers.checkpoints import FAMILIES, save_bin, save_shards, write_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import TinyTarget
+
+from eaglecpp.convert import ConvertReport
+
+Convert = Callable[..., ConvertReport]
+
+
+def tensors(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
+
+
+def key(path: Path, name: str) -> Any:
+    return gguf.GGUFReader(path).fields[name].contents()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_becomes_the_same_plain_eagle3_file(
+    family: str, convert: Convert, tmp_path: Path
+) -> None:
+    shape = DraftShape(own_embedding=family not in ("specforge", "modelopt"))
+    report = convert(write_checkpoint(tmp_path / "in", family, shape))
+    reference = convert(write_checkpoint(tmp_path / "ref", "vllm", shape), out=tmp_path / "ref.gguf")
+    assert report.spec.architecture == "eagle3"
+    assert report.spec.aux_layers == (2, 4, 5)
+    assert key(report.out, "eaglecpp.family") == family
+    found, expected = tensors(report.out), tensors(reference.out)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("family", ["specforge", "torchspec", "speculators", "automodel", "vllm"])
+def test_eagle_31_switches_survive_in_every_family_that_has_them(
+    family: str, convert: Convert, tmp_path: Path
+) -> None:
+    shape = DraftShape(fc_norm=True, norm_output=True, own_embedding=family != "specforge")
+    report = convert(write_checkpoint(tmp_path / "in", family, shape))
+    assert (report.spec.fc_norm, report.spec.norm_output) == (True, True)
+    assert report.spec.architecture == "eagle31"
+    assert {f"fc_norm.{i}.weight" for i in range(3)} <= tensors(report.out).keys()
+
+
+def test_rows_of_q_and_k_are_paired_and_nothing_else_is_moved(convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape()
+    weights = shape.weights()
+    found = tensors(convert(write_checkpoint(tmp_path / "in", "vllm", shape)).out)
+    q = weights["layers.0.self_attn.q_proj.weight"]
+    half = shape.head_dim // 2
+    for head in range(shape.n_heads):
+        for i in range(half):
+            row = head * shape.head_dim
+            np.testing.assert_array_equal(found["blk.0.attn_q.weight"][row + 2 * i], q[row + i])
+            np.testing.assert_array_equal(found["blk.0.attn_q.weight"][row + 2 * i + 1], q[row + half + i])
+    np.testing.assert_array_equal(found["blk.0.attn_v.weight"], weights["layers.0.self_attn.v_proj.weight"])
+    np.testing.assert_array_equal(found["output.weight"], weights["lm_head.weight"])
+    np.testing.assert_array_equal(found["d2t"], weights["d2t"] + np.arange(shape.n_draft_vocab))
+
+
+def test_the_older_names_of_feature_norms_are_known(convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape(fc_norm=True)
+    weights = shape.weights()
+    old = {
+        f"aux_norm_{x}.weight": weights[f"fc_norm.{i}.weight"] for i, x in enumerate(("low", "mid", "high"))
+    }
+    checkpoint = write_checkpoint(
+        tmp_path / "in",
+        "vllm",
+        shape,
+        edit={"fc_norm": None, "use_aux_norm": True},
+        add=old,
+        drop=[f"fc_norm.{i}.weight" for i in range(3)],
+    )
+    found = tensors(convert(checkpoint).out)
+    for i in range(3):
+        np.testing.assert_array_equal(found[f"fc_norm.{i}.weight"], weights[f"fc_norm.{i}.weight"])
+
+
+def test_buffers_that_inference_never_uses_are_skipped(convert: Convert, tmp_path: Path) -> None:
+    stale = {
+        "midlayer.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32),
+        "verifier_lm_head.weight": np.ones((4, 4), np.float32),
+        "verifier_norm.weight": np.ones(4, np.float32),
+    }
+    report = convert(write_checkpoint(tmp_path / "in", "eagle", add=stale))
+    assert not [t.name for t in report.tensors if "verifier" in t.name or "inv_freq" in t.name]
+
+
+@pytest.mark.parametrize("save", [save_shards, save_bin], ids=["shards", "bin"])
+def test_shards_and_torch_files_hold_the_same_drafter(
+    save: Callable[[Path, dict[str, Any]], None], convert: Convert, tmp_path: Path
+) -> None:
+    found = tensors(convert(write_checkpoint(tmp_path / "in", "eagle", save=save)).out)
+    expected = tensors(convert(write_checkpoint(tmp_path / "ref", "eagle"), out=tmp_path / "ref.gguf").out)
+    for name, value in expected.items():
+        rounding = 2**-8 if save is save_bin else 0.0  # the .bin is bfloat16
+        np.testing.assert_allclose(found[name], value, rtol=rounding, err_msg=name)
+
+
+def test_a_weight_file_can_be_named_instead_of_its_directory(convert: Convert, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "draft-x", "eagle")
+    report = convert(directory / "model.safetensors")
+    assert key(report.out, "eaglecpp.source") == "draft-x"
+
+
+def test_safetensors_win_over_a_bin_beside_them(convert: Convert, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "in", "eagle")
+    (directory / "pytorch_model.bin").write_bytes(b"not read")
+    assert any("safetensors" in note for note in convert(directory).notes)
+
+
+def test_a_missing_shard_is_named(convert: Convert, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "in", "eagle", save=save_shards)
+    (directory / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"shard model-00002-of-00002\.safetensors is missing"):
+        convert(directory)
+
+
+def test_an_index_cannot_reach_outside_its_directory(convert: Convert, tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "in", "eagle", save=save_shards)
+    index = directory / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model-00001", "../model-00001"))
+    with pytest.raises(CheckpointError, match="expected plain file names"):
+        convert(directory)
+
+
+def test_a_hub_id_is_taken_from_the_cache_when_offline(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hub"
+    repo, revision = cache / "models--owner--draft", "0123456789abcdef0123456789abcdef01234567"
+    write_checkpoint(repo / "snapshots" / revision, "torchspec", DraftShape(fc_norm=True))
+    (repo / "snapshots" / revision / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text(revision)
+    offline(monkeypatch, cache)
+    report = convert("owner/draft")  # type: ignore[arg-type]
+    assert key(report.out, "eaglecpp.source") == "owner/draft"
+    assert key(report.out, "general.license") == "apache-2.0"
+    assert key(report.out, "general.name") == "Draft"
+
+
+def test_an_unknown_hub_id_offline_says_so(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offline(monkeypatch, tmp_path)
+    with pytest.raises(SourceError, match="owner/nothing: not in the local cache and offline mode is on"):
+        convert("owner/nothing")  # type: ignore[arg-type]
+
+
+def offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+
+
+def test_target_as_gguf_and_as_directory_give_the_same_file(
+    convert: Convert, target: TinyTarget, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
+    a = gguf.GGUFReader(convert(checkpoint, out=tmp_path / "a.gguf").out)
+    b = gguf.GGUFReader(convert(checkpoint, out=tmp_path / "b.gguf", target=target.directory).out)
+    assert a.fields.keys() == b.fields.keys()
+    for name, field in a.fields.items():
+        if name != "general.base_model.0.name":
+            assert field.contents() == b.fields[name].contents(), name
+            assert field.types == b.fields[name].types, name

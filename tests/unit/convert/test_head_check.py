@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""A draft head gathered by the wrong rows is recognised by its likeness to the target's head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import TinyTarget
+
+from eaglecpp.convert import ConvertReport, errors
+
+Convert = Callable[..., ConvertReport]
+
+
+def with_head(
+    tmp_path: Path, target: TinyTarget, rows: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> Path:
+    """A drafter whose head is the target's at `rows(offsets, ids)`, with a little training noise."""
+    shape = DraftShape()
+    offsets = shape.weights()["d2t"]
+    ids = offsets + np.arange(shape.n_draft_vocab)
+    head = target.weights["lm_head.weight"][rows(offsets, ids)]
+    noise = np.random.default_rng(2).normal(0, 0.2 * head.std(), head.shape)
+    add = {"lm_head.weight": (head + noise).astype(np.float32)}
+    return write_checkpoint(tmp_path / "in", "torchspec", shape, add=add)
+
+
+@pytest.mark.parametrize("form", ["gguf", "directory"])
+def test_rows_gathered_by_offsets_are_refused(
+    form: str, convert: Convert, target: TinyTarget, tmp_path: Path
+) -> None:
+    checkpoint = with_head(tmp_path, target, lambda offsets, ids: offsets)
+    with pytest.raises(errors.VocabMapError, match="the exporter gathered them by offsets"):
+        convert(checkpoint, target=getattr(target, form))
+
+
+def test_rows_gathered_by_id_are_confirmed(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
+    report = convert(with_head(tmp_path, target, lambda offsets, ids: ids))
+    assert any("the draft head resembles the target's" in note for note in report.notes)
+
+
+def test_a_head_trained_from_scratch_proves_nothing(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "torchspec"))
+    assert not any("resembles" in note for note in report.notes)
+
+
+def test_an_end_of_text_that_can_never_be_drafted_is_noted(convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape()
+    assert not shape.weights()["t2d"][1], "the tiny drafter is expected to lack the end-of-sequence token"
+    report = convert(write_checkpoint(tmp_path / "in", "torchspec", shape))
+    assert "the target's end-of-sequence token 1 is outside the draft vocabulary" in report.notes

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+"""`keys.py` is the list of truth: files, documentation and the table agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import pytest
+from eaglecpp.convert.keys import EAGLE3, EAGLE31, KEYS, TENSORS
+from eaglecpp.convert.metadata import GGUF_TYPES
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape
+
+from eaglecpp.convert import ConvertReport
+
+Convert = Callable[..., ConvertReport]
+DOCS = Path(__file__).parents[3] / "docs" / "gguf-format.md"
+EVERYTHING = DraftShape(
+    fc_norm=True, norm_output=True, norm_before_fc=True, norm_before_residual=True, qk_norm=True,
+    attention_bias=True, mlp_bias=True, fc_bias=True, n_layers=2, window=64,
+    rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "attention_factor": 1.0,
+          "extrapolation_factor": 0.9, "beta_fast": 16.0, "beta_slow": 2.0},
+)  # fmt: skip
+
+
+def test_documentation_names_exactly_the_listed_keys_and_tensors() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted([key.name for key in KEYS] + [tensor.name for tensor in TENSORS])
+
+
+def test_documentation_gives_the_listed_types() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for key in KEYS:
+        assert re.search(rf"^\| `{re.escape(key.name)}` \| {re.escape(key.type)} \|", text, re.MULTILINE), (
+            key.name
+        )
+
+
+@pytest.mark.parametrize("arch", [EAGLE3, EAGLE31])
+def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
+    arch: str, convert: Convert, tmp_path: Path
+) -> None:
+    shape = DraftShape() if arch == EAGLE3 else EVERYTHING
+    edit = None if arch == EAGLE3 else {"logit_scale": 0.5}
+    reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit=edit)).out)
+    found = {name.replace(f"{arch}.", "{arch}.", 1): field for name, field in reader.fields.items()}
+    listed = {key.name: key for key in KEYS if arch in key.archs}
+    for key in listed.values():
+        if key.presence != "optional" or (arch == EAGLE31 and "factor" not in key.name):
+            kind, sub = GGUF_TYPES[key.type]
+            assert found[key.name].types == [kind, *([sub] if sub else [])], key.name
+    own = {name for name in found if not name.startswith(("GGUF.", "general.", "tokenizer."))}
+    assert own <= listed.keys()
+
+
+def test_every_listed_tensor_can_be_written(convert: Convert, tmp_path: Path) -> None:
+    written = {
+        re.sub(r"blk\.\d", "blk.{i}", re.sub(r"fc_norm\.\d", "fc_norm.{a}", tensor.name))
+        for shape in (EVERYTHING, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}))
+        for tensor in convert(
+            write_checkpoint(tmp_path / "in", "automodel", shape), layer_ids="boundary"
+        ).tensors
+    }
+    assert {tensor.name for tensor in TENSORS} - written == {"blk.{i}.attn_output.bias"}
+    assert written <= {tensor.name for tensor in TENSORS}
+
+
+def test_names_are_listed_once() -> None:
+    names = [key.name for key in KEYS] + [tensor.name for tensor in TENSORS]
+    assert len(names) == len(set(names))

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: MIT
+"""The rules that turn a checkpoint's layer ids into boundary ids, one row per rule and refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eaglecpp.convert.errors import LayerIdError
+from eaglecpp.convert.layer_ids import resolve_layer_ids
+from helpers.checkpoints import rewrite_config, write_checkpoint
+from helpers.random_drafter import DraftShape
+
+from eaglecpp.convert import ConvertReport
+
+Convert = Callable[..., ConvertReport]
+
+
+@pytest.mark.parametrize(
+    ("ids", "n_blocks", "options", "expected", "rule"),
+    [
+        (None, 32, {}, (2, 16, 29), "default"),
+        ([], 32, {}, (2, 16, 29), "default"),
+        ([1, 15, 28], 32, {}, (2, 16, 29), "post+1"),
+        ([2, 16, 29], 32, {}, (2, 16, 29), "boundary"),
+        ([24, 30, 36], 36, {}, (24, 30, 36), "boundary"),
+        ([24, 30, 36], 36, {"convention": "post"}, (24, 30, 36), "boundary"),
+        ([1, 17, 33], 36, {"convention": "post"}, (2, 18, 34), "post+1"),
+        ([1, 17, 33], 36, {"convention": "boundary"}, (1, 17, 33), "boundary"),
+        ([2, 16, 29], 32, {"convention": "post"}, (2, 16, 29), "boundary"),
+        ([1, 15, 28], 32, {"convention": "boundary"}, (2, 16, 29), "post+1"),
+        ([1, 21, 40], 43, {"forced": "post"}, (2, 22, 41), "post+1"),
+        ([1, 21, 40], 43, {"forced": "boundary"}, (1, 21, 40), "boundary"),
+        ([1, 15, 28], 32, {"forced": "boundary"}, (1, 15, 28), "boundary"),
+        ([9, 9, 9], 32, {"given": [2, 16, 29]}, (2, 16, 29), "given"),
+        (None, 32, {"given": [1, 15, 28], "forced": "post"}, (2, 16, 29), "given"),
+        (None, 6, {"given": [0, 3, 6]}, (0, 3, 6), "given"),
+    ],
+)  # fmt: skip
+def test_rules(
+    ids: list[int] | None, n_blocks: int, options: dict[str, Any], expected: tuple[int, ...], rule: str
+) -> None:
+    found = resolve_layer_ids(ids, n_blocks, 3, **options)
+    assert (found.ids, found.rule) == (expected, rule)
+
+
+@pytest.mark.parametrize(
+    ("ids", "n_blocks", "n_aux", "options", "message"),
+    [
+        ([1, 21, 40], 43, 3, {}, "ambiguous"),
+        ([1, 3, 5], 6, 3, {}, "--layer-ids boundary or --layer-ids post"),
+        (None, 32, 4, {}, "default exists only for 3"),
+        (None, 6, 3, {}, "distinct ascending"),
+        ([2, 16, 29], 32, 4, {}, "expected 4, one per feature of fc.weight, found 3"),
+        ([16, 2, 29], 32, 3, {"forced": "boundary"}, "distinct ascending"),
+        ([2, 2, 29], 32, 3, {"forced": "boundary"}, "distinct ascending"),
+        ([2, 16, 33], 32, 3, {"forced": "boundary"}, "from 0 to 32"),
+        ([2, 16, 32], 32, 3, {"forced": "post"}, "from 0 to 32"),
+        ([-1, 16, 29], 32, 3, {"forced": "boundary"}, "from 0 to 32"),
+        (None, 32, 3, {"given": [2, 16]}, "found 2"),
+    ],
+)  # fmt: skip
+def test_refusals(
+    ids: list[int] | None, n_blocks: int, n_aux: int, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LayerIdError, match=message):
+        resolve_layer_ids(ids, n_blocks, n_aux, **options)
+
+
+def test_a_rule_against_the_familys_convention_is_noted() -> None:
+    assert "post-layer default" in resolve_layer_ids([1, 15, 28], 32, 3, convention="boundary").notes[0]
+    assert not resolve_layer_ids([1, 15, 28], 32, 3, convention="post").notes
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [("specforge", (2, 4, 7)), ("torchspec", (2, 4, 7)), ("modelopt", (2, 4, 7)), ("speculators", (2, 4, 7))],
+)
+def test_families_with_a_convention_need_no_flag(
+    family: str, expected: tuple[int, ...], convert: Convert, tmp_path: Path
+) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", family, DraftShape(layers=expected)))
+    assert report.spec.aux_layers == expected
+
+
+@pytest.mark.parametrize("family", ["eagle", "vllm", "automodel"])
+def test_families_without_one_are_refused_until_told(family: str, convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", family, DraftShape(layers=(1, 3, 6)))
+    rewrite_config(checkpoint, eagle_aux_hidden_state_layer_ids=[1, 3, 6])
+    with pytest.raises(LayerIdError, match="ambiguous"):
+        convert(checkpoint)
+    assert convert(checkpoint, layer_ids="post").spec.aux_layers == (2, 4, 7)
+    assert convert(checkpoint, aux_layers=[1, 3, 5]).spec.aux_layers == (1, 3, 5)
+
+
+def test_torchspecs_export_for_vllm_holds_boundary_ids(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(
+        tmp_path / "in",
+        "vllm",
+        DraftShape(layers=(2, 4, 7)),
+        edit={"model_type": "kimi_k2", "architectures": None},
+    )
+    report = convert(checkpoint)
+    assert (report.family, report.spec.aux_layers) == ("TorchSpec", (2, 4, 7))
+
+
+def test_ids_in_two_places_are_refused(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(
+        tmp_path / "in", "torchspec", edit={"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
+    )
+    with pytest.raises(LayerIdError, match="given twice"):
+        convert(checkpoint)
+
+
+def test_four_features_are_counted_from_fc(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "speculators", DraftShape(layers=(1, 3, 5, 7)))
+    rewrite_config(checkpoint, num_aux_hidden_states=3)
+    assert convert(checkpoint).spec.aux_layers == (1, 3, 5, 7)
+
+
+@pytest.mark.parametrize("value", ["2,4,5", [2, "4", 5], [2.0, 4, 5], [True, 4, 5]])
+def test_ids_of_another_type_are_one_clear_error(value: Any, convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", edit={"eagle_aux_hidden_state_layer_ids": value})
+    with pytest.raises(Exception, match="expected a list of integers") as caught:
+        convert(checkpoint)
+    assert type(caught.value).__name__ == "ConfigError"
+
+
+def test_unknown_option_values_are_a_misuse(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in")
+    with pytest.raises(ValueError, match="layer_ids: expected"):
+        convert(checkpoint, layer_ids="middle")
+    with pytest.raises(ValueError, match="feed: expected"):
+        convert(checkpoint, feed="both")

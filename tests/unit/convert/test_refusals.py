@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: MIT
+"""What must never be converted silently: one row per check, every message names the thing and the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import TargetSpec, make_target
+
+from eaglecpp.convert import ConvertReport, errors
+
+Convert = Callable[..., ConvertReport]
+F32 = np.float32
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A damaged checkpoint and what the refusal must say."""
+
+    id: str
+    error: type[errors.ConvertError]
+    message: str
+    family: str = "vllm"
+    shape: DraftShape = field(default_factory=DraftShape)
+    edit: dict[str, Any] = field(default_factory=dict)
+    add: dict[str, Any] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+
+
+Q = "layers.0.self_attn.q_proj.weight"
+TENSORS = [
+    Bad("fc width", errors.TensorError, r"fc\.weight.*multiple of the target's hidden size 64",
+        add={"fc.weight": np.ones((64, 190), F32)}, drop=("fc.weight",)),
+    Bad("q in-dim", errors.TensorError, r"q_proj\.weight: expected \[64, 128\], found \[64, 64\]",
+        add={Q: np.ones((64, 64), F32)}, drop=(Q,)),
+    Bad("heads", errors.TensorError, r"q_proj\.weight: expected \[80, 128\]",
+        edit={"num_attention_heads": 5}),
+    Bad("kv heads", errors.TensorError, r"k_proj\.weight: expected \[64, 128\]",
+        edit={"num_key_value_heads": 4}),
+    Bad("head dim", errors.TensorError, r"q_proj\.weight: expected \[128, 128\]", edit={"head_dim": 32}),
+    Bad("missing", errors.TensorError, r"missing: norm\.weight \[64\]", drop=("norm.weight",)),
+    Bad("unknown", errors.TensorError, r"unknown: adapter\.weight", add={"adapter.weight": np.ones(3, F32)}),
+    Bad("fc_norm incomplete", errors.TensorError, r"missing: fc_norm\.1\.weight \[64\]",
+        shape=DraftShape(fc_norm=True), drop=("fc_norm.1.weight",)),
+    Bad("fc_norm too many", errors.TensorError, r"unknown: fc_norm\.3\.weight",
+        shape=DraftShape(fc_norm=True), add={"fc_norm.3.weight": np.ones(64, F32)}),
+    Bad("one bias of three", errors.TensorError, r"missing: layers\.0\.self_attn\.k_proj\.bias",
+        shape=DraftShape(attention_bias=True), drop=("layers.0.self_attn.k_proj.bias",)),
+    Bad("q norm alone", errors.TensorError, r"missing: layers\.0\.self_attn\.k_norm",
+        shape=DraftShape(qk_norm=True), drop=("layers.0.self_attn.k_norm.weight",)),
+    Bad("both later norms", errors.TensorError, "expected one norm before attention, found both",
+        shape=DraftShape(n_layers=2), add={"layers.1.hidden_norm.weight": np.ones(64, F32)}),
+    Bad("layer gap", errors.TensorError, r"missing: layers\.1\.",
+        add={"layers.2.input_layernorm.weight": np.ones(64, F32)}),
+    Bad("head rows", errors.TensorError, r"lm_head\.weight: expected \[150, 64\], found \[160, 64\]",
+        edit={"draft_vocab_size": 150}),
+    Bad("embedding rows", errors.TensorError,
+        r"embed_tokens\.weight: expected \[367, 64\], found \[300, 64\]",
+        add={"embed_tokens.weight": np.ones((300, 64), F32)}, drop=("embed_tokens.weight",)),
+    Bad("no head, small vocabulary", errors.TensorError,
+        r"missing: lm_head\.weight; the target's cannot stand in",
+        drop=("lm_head.weight",)),
+    Bad("NaN", errors.TensorError, r"norm\.weight: holds NaN",
+        add={"norm.weight": np.full(64, np.nan, F32)}, drop=("norm.weight",)),
+    Bad("integers", errors.TensorError,
+        r"expected floating point values, found integers in: norm\.weight \(I32\)",
+        add={"norm.weight": np.ones(64, np.int32)}, drop=("norm.weight",)),
+    Bad("same tensor twice", errors.CheckpointError, "the same one under two names",
+        add={"model.norm.weight": np.ones(64, F32)}),
+]  # fmt: skip
+CONFIG = [
+    Bad("fc_norm flag", errors.ConfigError, r"fc_norm is true, but the checkpoint has no tensor fc_norm\.\*",
+        edit={"fc_norm": True}),
+    Bad("fc_norm tensors", errors.ConfigError,
+        r"fc_norm\.0\.weight is in the checkpoint.*does not set fc_norm",
+        shape=DraftShape(fc_norm=True), edit={"fc_norm": None}),
+    Bad("norm_before_fc flag", errors.ConfigError, "norm_before_fc is true", edit={"norm_before_fc": True}),
+    Bad("norm_before_fc tensor", errors.ConfigError, r"input_norm\.weight is in the checkpoint",
+        shape=DraftShape(norm_before_fc=True), edit={"norm_before_fc": False}),
+    Bad("norm_before_fc twice", errors.ConfigError, "True at the top level and False in eagle_config",
+        shape=DraftShape(norm_before_fc=True), edit={"eagle_config": {"norm_before_fc": False}}),
+    Bad("flag type", errors.ConfigError, "norm_output: expected true or false, found 'yes'",
+        edit={"norm_output": "yes"}),
+    Bad("no hidden size", errors.ConfigError, "hidden_size: expected a positive integer, found nothing",
+        edit={"hidden_size": None}),
+    Bad("size type", errors.ConfigError, "hidden_size: expected a positive integer, found 64.5",
+        edit={"hidden_size": 64.5}),
+    Bad("head dim odd", errors.ConfigError, "head_dim: expected an even number", edit={"head_dim": 15}),
+    Bad("head dim absent", errors.ConfigError, "hidden_size 64 does not divide by 5",
+        edit={"head_dim": None, "num_attention_heads": 5}),
+    Bad("draft vocabulary", errors.ConfigError,
+        "draft_vocab_size: expected at most vocab_size 367, found 400",
+        edit={"draft_vocab_size": 400}),
+    Bad("epsilon", errors.ConfigError, "rms_norm_eps: expected a positive number", edit={"rms_norm_eps": 0}),
+    Bad("tied twice", errors.ConfigError,
+        "tie_word_embeddings is true, but the checkpoint has its own lm_head",
+        edit={"tie_word_embeddings": True}),
+    Bad("tied to nothing", errors.ConfigError, r"no embed_tokens\.weight to be the head",
+        shape=DraftShape(n_draft_vocab=367, own_head=False, own_embedding=False),
+        edit={"tie_word_embeddings": True}),
+    Bad("activation", errors.UnsupportedError, "hidden_act: expected silu, found 'gelu'",
+        edit={"hidden_act": "gelu"}),
+    Bad("sliding without layers", errors.ConfigError, "use_sliding_window is true without layer_types",
+        edit={"use_sliding_window": True, "sliding_window": 64}),
+    Bad("sliding without window", errors.ConfigError, "sliding_window is not set",
+        edit={"layer_types": ["sliding_attention"]}),
+    Bad("layer_types", errors.ConfigError, "expected 2 of full_attention or sliding_attention",
+        shape=DraftShape(n_layers=2), edit={"layer_types": ["full_attention"]}),
+    Bad("speculators residual", errors.ConfigError,
+        "norm_before_residual: expected true or false, found nothing",
+        family="speculators", edit={"norm_before_residual": None}),
+    Bad("speculators nested", errors.ConfigError, "transformer_layer_config: expected an object",
+        family="speculators", edit={"transformer_layer_config": 3}),
+    Bad("SafeAILab theta", errors.ConfigError, "rope_theta together with linear rope_scaling",
+        family="eagle", edit={"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}),
+]  # fmt: skip
+MAPS = [
+    Bad("no map", errors.VocabMapError, "neither d2t nor t2d", drop=("d2t", "t2d")),
+    Bad("d2t length", errors.VocabMapError, r"d2t: expected shape \[160\]",
+        add={"d2t": np.zeros(159, np.int64)}, drop=("d2t",)),
+    Bad("d2t not increasing", errors.VocabMapError, "found 5 then 5 at draft ids 0 and 1",
+        add={"d2t": np.array([5, 4, *[4] * 158], np.int64)}, drop=("d2t", "t2d")),
+    Bad("d2t out of range", errors.VocabMapError, "draft id 159 maps to target id 459, outside",
+        add={"d2t": np.array([0] * 159 + [300], np.int64)}, drop=("d2t", "t2d")),
+    Bad("d2t all zero", errors.VocabMapError, "all zero", add={"d2t": np.zeros(160, np.int64)}, drop=("d2t",
+        "t2d")),
+    Bad("d2t floats", errors.VocabMapError, "expected int64 or int32", add={"d2t": np.zeros(160, F32)},
+        drop=("d2t",)),
+    Bad("masks disagree", errors.VocabMapError, "disagree",
+        add={"t2d": np.arange(367) < 160, "d2t": np.array([0] * 80 + [1] * 80, np.int64)}, drop=("t2d",
+        "d2t")),
+    Bad("mask of ones", errors.VocabMapError, "t2d: expected 160 marked tokens.*found 367",
+        add={"t2d": np.ones(367, bool)}, drop=("t2d",)),
+    Bad("mask length", errors.VocabMapError, r"t2d: expected shape \[367\]",
+        add={"t2d": np.ones(200, bool)}, drop=("t2d",)),
+]  # fmt: skip
+ones = np.ones((4, 4), F32)
+FAMILIES = [
+    Bad("EAGLE-1", errors.UnsupportedError, "EAGLE-1/2 checkpoint", "eagle",
+        add={"fc.weight": np.ones((64, 128), F32),
+             "midlayer.self_attn.q_proj.weight": np.ones((64, 64), F32)},
+        drop=("fc.weight", "midlayer.self_attn.q_proj.weight")),
+    Bad("Megatron layers", errors.UnsupportedError, "Megatron export with several layers",
+        add={"midlayer.1.mlp.up_proj.weight": ones}),
+    Bad("Megatron EAGLE-1", errors.UnsupportedError, "Megatron export of an EAGLE-1",
+        edit={"architectures": ["LlamaForCausalLMEagle"]}),
+    Bad("MLA tensors", errors.UnsupportedError, "multi-head latent attention",
+        add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
+    Bad("MLA name", errors.UnsupportedError, "multi-head latent attention",
+        edit={"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
+    Bad("P-EAGLE tensor", errors.UnsupportedError, "P-EAGLE", add={"mask_hidden": np.ones((1, 1, 192), F32)}),
+    Bad("P-EAGLE type", errors.UnsupportedError, "P-EAGLE", "speculators",
+        edit={"speculators_model_type": "peagle"}),
+    Bad("parallel drafting", errors.UnsupportedError, "P-EAGLE", edit={"parallel_drafting": True}),
+    Bad("experts", errors.UnsupportedError, "mixture-of-experts",
+        add={"layers.0.mlp.experts.0.up_proj.weight": ones}),
+    Bad("quantised", errors.UnsupportedError, "quantised checkpoint",
+        add={"layers.0.mlp.up_proj.weight_scale": ones}),
+    Bad("architecture", errors.UnsupportedError, "'CohereEagle3': expected one of",
+        edit={"architectures": ["CohereEagle3"]}),
+    Bad("eagle_config key", errors.UnsupportedError, r"eagle_config\.use_new_thing: unknown key", "modelopt",
+        edit={"eagle_config": {"use_new_thing": True, "next_layer_regular": True}}),
+    Bad("eagle_config value", errors.UnsupportedError, r"use_mtp_layernorm: expected False, found True",
+        "modelopt",
+        edit={"eagle_config": {"use_mtp_layernorm": True}}),
+    Bad("no aux features", errors.UnsupportedError, r"use_aux_hidden_state: expected True, found False",
+        "torchspec",
+        edit={"eagle_config": {"use_aux_hidden_state": False}}),
+    Bad("eagle_config type", errors.ConfigError, "eagle_config: expected an object",
+        edit={"eagle_config": [1]}),
+    Bad("unmarked", errors.UnsupportedError, "no known exporter's marks",
+        edit={"architectures": ["LlamaForCausalLM"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", [*TENSORS, *CONFIG, *MAPS, *FAMILIES], ids=lambda bad: bad.id)
+def test_refused_with_the_reason(bad: Bad, convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(
+        tmp_path / "in", bad.family, bad.shape, edit=bad.edit, add=bad.add, drop=bad.drop
+    )
+    with pytest.raises(bad.error, match=bad.message) as caught:
+        convert(checkpoint)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"], "something was left behind"
+
+
+def test_all_differences_come_in_one_message(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(
+        tmp_path / "in",
+        "vllm",
+        add={"a.weight": ones, "b.weight": ones, "layers.0.mlp.up_proj.weight": ones},
+        drop=("norm.weight", "layers.0.mlp.down_proj.weight", "layers.0.mlp.up_proj.weight"),
+    )
+    with pytest.raises(errors.TensorError) as caught:
+        convert(checkpoint)
+    for part in (
+        "missing",
+        "norm.weight",
+        "down_proj",
+        "unknown",
+        "a.weight",
+        "b.weight",
+        "wrong shape",
+        "up_proj",
+    ):
+        assert part in str(caught.value)
+
+
+def test_a_directory_of_something_else_is_refused_by_what_it_lacks(convert: Convert, tmp_path: Path) -> None:
+    target = make_target(tmp_path, TargetSpec(n_layers=2))
+    with pytest.raises(errors.UnsupportedError, match="not an EAGLE-3 drafter: expected tensors such as"):
+        convert(target.directory)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (TargetSpec(n_embd=32, n_layers=2), "made for hidden size 64, the target has 32"),
+        (TargetSpec(n_layers=4), "ambiguous|from 0 to 4"),
+    ],
+)
+def test_a_target_that_does_not_fit(convert: Convert, tmp_path: Path, spec: TargetSpec, message: str) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm")
+    with pytest.raises((errors.TargetError, errors.LayerIdError), match=message):
+        convert(checkpoint, target=make_target(tmp_path, spec).gguf)
+
+
+def test_a_target_with_another_vocabulary(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(n_vocab=400))
+    with pytest.raises(errors.TargetError, match="a vocabulary of 400, the target has 367"):
+        convert(checkpoint)

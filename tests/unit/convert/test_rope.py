@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""Rope settings of a draft config, and the numbers that make ggml's rope compute the same angles."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from eaglecpp.convert.errors import ConfigError, UnsupportedError
+from eaglecpp.convert.rope import parse_rope, rope_divisors
+from eaglecpp.convert.spec import RopeSpec
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize(
+    ("config", "theta"),
+    [
+        ({}, 10000.0),
+        ({"rope_theta": 5e5}, 5e5),
+        ({"rope_theta": None, "rope_scaling": None}, 10000.0),
+        ({"rope_theta": 5e5, "rope_scaling": {"rope_type": "default", "rope_theta": 1e6}}, 1e6),
+        ({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 2e6}}, 2e6),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 3e6}}}, 3e6),
+    ],
+)
+def test_theta_is_found_where_each_version_writes_it(config: dict[str, Any], theta: float) -> None:
+    assert parse_rope(config)[0] == RopeSpec(theta)
+
+
+def test_linear() -> None:
+    assert parse_rope({"rope_scaling": {"type": "linear", "factor": 2}})[0] == RopeSpec(1e4, "linear", 2.0)
+
+
+def test_mrope_is_plain_rope_with_a_note() -> None:
+    rope, note = parse_rope({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
+    assert rope == RopeSpec(1e4)
+    assert "text positions only" in note
+
+
+@pytest.mark.parametrize(
+    ("extra", "multiplier"),
+    [
+        ({}, 0.1 * math.log(4) + 1),
+        ({"attention_factor": 1.0}, 1.0),
+        ({"attention_factor": 1.25}, 1.25),
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
+        ({"mscale": 0.707, "mscale_all_dim": 1.0}, (0.0707 * math.log(4) + 1) / (0.1 * math.log(4) + 1)),
+        ({"attn_factor": 2.0}, 2 * (0.1 * math.log(4) + 1)),
+    ],
+)
+def test_yarn_multiplies_cos_and_sin_by_what_the_checkpoint_wants(
+    extra: dict[str, Any], multiplier: float
+) -> None:
+    rope, _ = parse_rope({"rope_scaling": {**YARN, **extra}})
+    by_ggml = 1 + 0.1 * math.log(rope.factor)
+    assert rope.attn_factor * by_ggml == pytest.approx(multiplier, rel=1e-6)
+    assert (rope.scaling, rope.factor, rope.original_context) == ("yarn", 4.0, 4096)
+
+
+def test_yarn_betas_are_kept() -> None:
+    rope, _ = parse_rope(
+        {"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": 2, "extrapolation_factor": 0.5}}
+    )
+    assert (rope.beta_fast, rope.beta_slow, rope.ext_factor) == (16, 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "error", "message"),
+    [
+        ({"type": "dynamic", "factor": 2.0}, UnsupportedError, "'dynamic' is not supported"),
+        ({"type": "longrope"}, UnsupportedError, "'longrope' is not supported"),
+        ({"type": "linear"}, ConfigError, r"rope_scaling\.factor: expected a positive number"),
+        ({"type": "linear", "factor": -1}, ConfigError, "expected a positive number"),
+        ({"type": "linear", "factor": "2"}, ConfigError, "expected a number, found '2'"),
+        ({"type": "yarn", "factor": 2.0}, ConfigError, "original_max_position_embeddings: yarn needs it"),
+        ({**YARN, "truncate": False}, UnsupportedError, "truncate is false"),
+        ({**LLAMA3, "high_freq_factor": 1.0}, ConfigError, "low_freq_factor < high_freq_factor"),
+        ([1, 2], ConfigError, "expected an object, found list"),
+        ({"a": {"rope_theta": 1}, "b": {"rope_theta": 2}}, UnsupportedError, "different rope settings"),
+    ],
+)
+def test_refusals(scaling: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        parse_rope({"rope_scaling": scaling})
+
+
+def test_a_partly_rotated_head_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="partial_rotary_factor"):
+        parse_rope({"partial_rotary_factor": 0.5})
+
+
+def test_llama3_divisors_follow_the_three_bands() -> None:
+    rope, _ = parse_rope({"rope_theta": 5e5, "rope_scaling": LLAMA3})
+    divisors = rope_divisors(rope, 128)
+    wavelengths = 2 * np.pi * 5e5 ** (np.arange(0, 128, 2) / 128)
+    assert divisors.shape == (64,)
+    assert (divisors[wavelengths < 8192 / 4] == 1).all()
+    assert (divisors[wavelengths > 8192] == 8).all()
+    middle = (wavelengths >= 8192 / 4) & (wavelengths <= 8192)
+    smooth = (8192 / wavelengths - 1) / 3
+    np.testing.assert_allclose(divisors[middle], 1 / ((1 - smooth) / 8 + smooth)[middle], rtol=1e-5)
+    assert 1 < middle.sum() < 40

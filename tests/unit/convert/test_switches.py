@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT
+"""Each switch of a drafter reaches its key and tensors; what llama.cpp would run wrong is `eagle31`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import TargetSpec, make_target
+
+from eaglecpp.convert import ConvertReport
+
+Convert = Callable[..., ConvertReport]
+
+
+class Written:
+    """A converted file, keys without their architecture prefix."""
+
+    def __init__(self, path: Path) -> None:
+        reader = gguf.GGUFReader(path)
+        self.arch: str = reader.fields["general.architecture"].contents()
+        self.keys = {n.removeprefix(f"{self.arch}."): f.contents() for n, f in reader.fields.items()}
+        self.tensors = {t.name: np.array(t.data) for t in reader.tensors}
+
+
+@pytest.fixture
+def written(convert: Convert, tmp_path: Path) -> Callable[..., Written]:
+    def run(shape: DraftShape, *, options: dict[str, Any] | None = None, **changes: Any) -> Written:
+        return Written(
+            convert(write_checkpoint(tmp_path / "in", "vllm", shape, **changes), **(options or {})).out
+        )
+
+    return run
+
+
+def test_plain_eagle3_has_exactly_llama_cpps_keys(written: Callable[..., Written]) -> None:
+    file = written(DraftShape())
+    own = {n for n in file.keys if not n.startswith(("GGUF.", "general.", "tokenizer.", "eaglecpp."))}
+    assert file.arch == "eagle3"
+    assert own == {
+        "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size",
+        "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
+        "attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.dimension_count", "target_layers",
+        "target_hidden_size", "norm_before_residual", "norm_before_fc",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("switch", ["norm_before_residual", "norm_before_fc"])
+def test_switches_that_llama_cpp_knows_stay_plain(written: Callable[..., Written], switch: str) -> None:
+    file = written(DraftShape(**{switch: True}))
+    assert file.arch == "eagle3"
+    assert file.keys[switch] is True
+    assert ("enc.output_norm.weight" in file.tensors) == (switch == "norm_before_fc")
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys", "tensors"),
+    [
+        (DraftShape(fc_norm=True), {"fc_norm": True, "norm_output": False}, ["fc_norm.2.weight"]),
+        (DraftShape(norm_output=True), {"norm_output": True, "fc_norm": False}, []),
+        (
+            DraftShape(qk_norm=True),
+            {"rope.type": "neox"},
+            ["blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"],
+        ),
+        (DraftShape(attention_bias=True), {}, [f"blk.0.attn_{x}.bias" for x in "qkv"]),
+        (DraftShape(mlp_bias=True), {}, [f"blk.0.ffn_{x}.bias" for x in ("gate", "up", "down")]),
+        (DraftShape(fc_bias=True), {}, ["fc.bias"]),
+        (DraftShape(n_layers=2), {"block_count": 2}, ["blk.1.attn_norm.weight", "blk.1.ffn_down.weight"]),
+        (DraftShape(layers=(1, 3, 5, 7)), {"target_layers": [1, 3, 5, 7]}, []),
+        (
+            DraftShape(window=512, n_layers=2),
+            {"attention.sliding_window": 512, "attention.sliding_window_pattern": [True, True]},
+            [],
+        ),
+    ],
+    ids=[
+        "fc_norm",
+        "norm_output",
+        "qk_norm",
+        "qkv bias",
+        "mlp bias",
+        "fc bias",
+        "layers",
+        "4 aux",
+        "sliding",
+    ],
+)
+def test_everything_else_is_eagle31(
+    written: Callable[..., Written], shape: DraftShape, keys: dict[str, Any], tensors: list[str]
+) -> None:
+    ambiguous = shape.layers != (2, 4, 5)
+    file = written(shape, options={"layer_ids": "boundary"} if ambiguous else None)
+    assert file.arch == "eagle31"
+    assert {name: file.keys[name] for name in keys} == keys
+    assert set(tensors) <= file.tensors.keys()
+    assert {
+        "fc_norm",
+        "norm_output",
+        "norm_before_fc",
+        "norm_before_residual",
+        "draft_vocab_size",
+        "rope.type",
+    } <= (file.keys.keys())
+
+
+def test_rows_stay_as_they_are_with_qk_norms(written: Callable[..., Written]) -> None:
+    shape = DraftShape(qk_norm=True)
+    expected = shape.weights()["layers.0.self_attn.q_proj.weight"]
+    np.testing.assert_array_equal(written(shape).tensors["blk.0.attn_q.weight"], expected)
+
+
+def test_q_and_k_biases_are_paired_like_their_rows(written: Callable[..., Written]) -> None:
+    shape = DraftShape(attention_bias=True)
+    bias = shape.weights()["layers.0.self_attn.k_proj.bias"].reshape(shape.n_kv_heads, 2, -1)
+    np.testing.assert_array_equal(written(shape).tensors["blk.0.attn_k.bias"], bias.swapaxes(1, 2).ravel())
+
+
+def test_the_later_layers_norm_may_be_called_hidden_norm(written: Callable[..., Written]) -> None:
+    shape = DraftShape(n_layers=2)
+    norm = shape.weights()["layers.1.input_layernorm.weight"]
+    file = written(shape, drop=["layers.1.input_layernorm.weight"], add={"layers.1.hidden_norm.weight": norm})
+    np.testing.assert_array_equal(file.tensors["blk.1.attn_norm.weight"], norm)
+
+
+def test_layers_are_counted_from_tensors(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "vllm", edit={"num_hidden_layers": 40}))
+    assert report.spec.n_layers == 1
+    assert any("num_hidden_layers 40" in note for note in report.notes)
+
+
+def test_the_whole_vocabulary_needs_no_map(written: Callable[..., Written]) -> None:
+    file = written(DraftShape(n_draft_vocab=367, fc_norm=True), edit={"draft_vocab_size": None})
+    assert "d2t" not in file.tensors
+    assert file.keys["draft_vocab_size"] == 367
+
+
+def test_a_map_can_come_from_the_mask_alone(written: Callable[..., Written]) -> None:
+    shape = DraftShape()
+    file = written(shape, drop=["d2t"])
+    np.testing.assert_array_equal(file.tensors["d2t"], np.flatnonzero(shape.weights()["t2d"]))
+
+
+def test_absent_head_and_embeddings_are_left_to_the_target(written: Callable[..., Written]) -> None:
+    file = written(DraftShape(n_draft_vocab=367, own_head=False, own_embedding=False))
+    assert file.arch == "eagle3"
+    assert not {"output.weight", "token_embd.weight"} & file.tensors.keys()
+
+
+def test_a_tied_head_is_written_out(written: Callable[..., Written]) -> None:
+    shape = DraftShape(n_draft_vocab=367, own_head=False)
+    file = written(shape, edit={"tie_word_embeddings": True})
+    np.testing.assert_array_equal(file.tensors["output.weight"], file.tensors["token_embd.weight"])
+
+
+def test_a_drafter_narrower_than_its_target(convert: Convert, tmp_path: Path) -> None:
+    wide = make_target(tmp_path, TargetSpec(n_embd=96, n_heads=4, n_layers=8, mixing=0.1))
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(n_embd_target=96))
+    file = Written(convert(checkpoint, target=wide.gguf).out)
+    assert (file.arch, file.keys["target_hidden_size"], file.keys["embedding_length"]) == ("eagle3", 96, 64)
+    assert file.tensors["fc.weight"].shape == (64, 3 * 96)
+
+
+def test_logit_scale_is_a_key_only_when_it_scales(written: Callable[..., Written]) -> None:
+    assert written(DraftShape(), edit={"logit_scale": 0.5}).keys["logit_scale"] == 0.5
+    assert written(DraftShape(), edit={"logit_scale": 1.0}).arch == "eagle3"
+
+
+@pytest.mark.parametrize(("feed", "expected"), [("pre", False), ("post", True), (None, True)])
+def test_feed_overrides_norm_output(
+    written: Callable[..., Written], feed: str | None, expected: bool
+) -> None:
+    file = written(DraftShape(norm_output=True, fc_norm=True), options={"feed": feed})
+    assert file.keys["norm_output"] is expected
+
+
+def test_specforge_checkpoints_warn_about_norm_output(convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape(fc_norm=True, norm_output=True)
+    report = convert(write_checkpoint(tmp_path / "in", "specforge", shape))
+    assert any("--feed pre" in note for note in report.notes)
+
+
+def test_layer_types_decide_per_layer(written: Callable[..., Written]) -> None:
+    types = ["full_attention", "sliding_attention"]
+    file = written(DraftShape(n_layers=2, window=64), edit={"layer_types": types})
+    assert file.keys["attention.sliding_window_pattern"] == [False, True]
+
+
+def test_a_window_no_layer_uses_is_no_switch(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "vllm", edit={"sliding_window": 4096}))
+    assert report.spec.architecture == "eagle3"
+    assert any("sliding_window 4096 is not used" in note for note in report.notes)
+
+
+def test_the_last_boundary_is_plain_only_where_llama_cpp_has_it(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 4, 8))))
+    assert (report.spec.layer_ids_rule, report.spec.architecture) == ("boundary", "eagle31")
+
+
+def test_the_tokenizer_of_the_target_is_copied(convert: Convert, tmp_path: Path, target: Any) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "vllm"))
+    ours, theirs = gguf.GGUFReader(report.out), gguf.GGUFReader(target.gguf)
+    names = {name for name in theirs.fields if name.startswith("tokenizer.")}
+    assert "tokenizer.chat_template" in names
+    assert {name for name in ours.fields if name.startswith("tokenizer.")} == names
+    for name in names:
+        assert ours.fields[name].contents() == theirs.fields[name].contents()
+        assert ours.fields[name].types == theirs.fields[name].types

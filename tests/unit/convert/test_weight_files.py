@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: MIT
+"""Weight files that are damaged, hostile or of another kind: one CheckpointError each, and none runs code."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from eaglecpp.convert.errors import CheckpointError
+from helpers.checkpoints import save_bin, write_checkpoint
+
+from eaglecpp.convert import ConvertReport, safetensors_file, torch_zip
+
+Convert = Callable[..., ConvertReport]
+
+
+def test_every_dtype_of_a_torch_file_is_read_exactly(tmp_path: Path) -> None:
+    values = torch.tensor([[0.5, -1.75, 3.0], [1e-3, 2.0, -4.0]])
+    kinds = [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+    ]
+    kinds += [torch.int8, torch.uint8, torch.bool]
+    state = {
+        str(kind): values.to(kind) if kind is not torch.uint8 else values.abs().to(kind) for kind in kinds
+    }
+    torch.save(state, tmp_path / "x.bin")
+    index = torch_zip.read_index(tmp_path / "x.bin")
+    assert index.keys() == state.keys()
+    for name, tensor in state.items():
+        expected = tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+        np.testing.assert_array_equal(index[name].read(), expected, err_msg=name)
+        np.testing.assert_array_equal(index[name].read_rows(1, 2), expected[1:], err_msg=name)
+
+
+def test_parameters_views_and_state_dict_metadata_are_understood(tmp_path: Path) -> None:
+    module = torch.nn.Linear(3, 2, bias=False)
+    big = torch.arange(12, dtype=torch.float32).reshape(4, 3)
+    state = module.state_dict()
+    state["view"] = big[1:3]
+    state["parameter"] = torch.nn.Parameter(big)
+    torch.save(state, tmp_path / "x.bin")
+    index = torch_zip.read_index(tmp_path / "x.bin")
+    np.testing.assert_array_equal(index["view"].read(), big[1:3].numpy())
+    np.testing.assert_array_equal(index["parameter"].read(), big.numpy())
+    np.testing.assert_array_equal(index["weight"].read(), module.weight.detach().numpy())
+
+
+class Attack:
+    """Unpickled by an open unpickler, this would create a file."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.marker), "w"))
+
+
+def archive(path: Path, data: bytes, **entries: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", data)
+        for name, content in entries.items():
+            file.writestr(f"archive/{name.replace('__', '/')}", content)
+
+
+def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
+    archive(tmp_path / "x.bin", pickle.dumps({"a": Attack(tmp_path / "marker")}))
+    with pytest.raises(
+        CheckpointError, match=r"asks for _?io\.open|asks for io\.open|asks for builtins\.open"
+    ):
+        torch_zip.read_index(tmp_path / "x.bin")
+    assert not (tmp_path / "marker").exists()
+
+
+class Tensors(pickle.Pickler):
+    """Writes tensors the way torch.save does, so that single fields can be wrong."""
+
+    def persistent_id(self, obj: Any) -> Any:
+        return obj.pid if isinstance(obj, Storage) else None
+
+
+class Storage:
+    def __init__(self, pid: Any) -> None:
+        self.pid = pid
+
+
+class Rebuilt:
+    def __init__(self, *args: Any) -> None:
+        self.args = args
+
+    def __reduce__(self) -> Any:
+        return (torch._utils._rebuild_tensor_v2, self.args)
+
+
+def pickled(**fields: Any) -> bytes:
+    f: dict[str, Any] = {"pid": None, "offset": 0, "size": (2, 3), "stride": (3, 1), **fields}
+    pid = f["pid"] or ("storage", torch.FloatStorage, "0", "cpu", 6)
+    tensor = Rebuilt(Storage(pid), f["offset"], f["size"], f["stride"], False, OrderedDict())
+    out = io.BytesIO()
+    Tensors(out, 2).dump({"w": tensor})
+    return out.getvalue()
+
+
+def test_the_hand_made_pickle_is_valid_when_nothing_is_wrong(tmp_path: Path) -> None:
+    archive(tmp_path / "x.bin", pickled(), data__0=np.arange(6, dtype="<f4").tobytes())
+    np.testing.assert_array_equal(
+        torch_zip.read_index(tmp_path / "x.bin")["w"].read(), np.arange(6).reshape(2, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"stride": (1, 2)}, "not contiguous"),
+        ({"offset": 1}, "larger than its storage"),
+        ({"size": (2, 1 << 60)}, "not contiguous|larger than its storage"),
+        ({"size": (1 << 60, 3)}, "larger than its storage"),
+        ({"offset": -1}, "malformed tensor"),
+        ({"size": (2.0, 3)}, "malformed tensor"),
+        (
+            {"pid": ("storage", torch.FloatStorage, "7", "cpu", 6)},
+            "refers to archive/data/7, which is not in",
+        ),
+        (
+            {"pid": ("storage", torch.FloatStorage, "0", "cpu", 600), "size": (200, 3)},
+            "expected 2400 stored bytes",
+        ),
+        ({"pid": ("storage", torch.FloatStorage, "../x", "cpu", 6)}, "not in the archive"),
+        ({"pid": ("module", torch.FloatStorage, "0", "cpu", 6)}, "not a tensor storage"),
+        ({"pid": ("storage", torch.FloatStorage, "0", "cpu", "6")}, "malformed tensor storage"),
+    ],
+)
+def test_wrong_fields_of_a_torch_file(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    archive(tmp_path / "x.bin", pickled(**fields), data__0=np.arange(6, dtype="<f4").tobytes())
+    with pytest.raises(CheckpointError, match=message):
+        torch_zip.read_index(tmp_path / "x.bin")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x80\x02K\x01.", "expected a state dict, found int"),
+        (pickle.dumps({"epoch": 3}, 2), "something else: epoch"),
+        (pickle.dumps({"state_dict": {}}, 2), "something else: state_dict"),
+        (b"\x80\x02}", "data.pkl cannot be read"),
+        (b"", "data.pkl cannot be read"),
+    ],
+)
+def test_other_pickles(data: bytes, message: str, tmp_path: Path) -> None:
+    archive(tmp_path / "x.bin", data)
+    with pytest.raises(CheckpointError, match=message):
+        torch_zip.read_index(tmp_path / "x.bin")
+
+
+def test_the_old_torch_format_is_refused_by_name(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(2)}, tmp_path / "x.bin", _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointError, match=r"legacy \.bin from before torch 1\.6"):
+        torch_zip.read_index(tmp_path / "x.bin")
+
+
+def test_compressed_storages_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.bin", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data.pkl", pickled())
+        file.writestr("archive/data/0", np.arange(6, dtype="<f4").tobytes())
+    with pytest.raises(CheckpointError, match="compressed"):
+        torch_zip.read_index(tmp_path / "x.bin")
+
+
+def test_big_endian_torch_files_are_refused(tmp_path: Path) -> None:
+    archive(tmp_path / "x.bin", pickled(), data__0=bytes(24), byteorder=b"big")
+    with pytest.raises(CheckpointError, match="big-endian"):
+        torch_zip.read_index(tmp_path / "x.bin")
+
+
+def test_a_truncated_torch_file(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle", save=save_bin)
+    path = checkpoint / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(CheckpointError, match="not a readable PyTorch file"):
+        convert(checkpoint)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 200, -100])
+def test_a_truncated_safetensors_file(keep: int, convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
+    path = checkpoint / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        convert(checkpoint)
+
+
+def safetensors(path: Path, header: Any, data: bytes = b"", size: int | None = None) -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text) if size is None else size) + text + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        ({}, 1 << 62),
+        ({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}, None),
+        ({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, None),
+        ({"w": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 8]}}, None),
+        ({"w": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}}, None),
+        ({"w": {"shape": [2], "data_offsets": [0, 8]}}, None),
+        ([1, 2], None),
+    ],
+)
+def test_hostile_safetensors_headers(header: Any, size: int | None, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+        safetensors_file.read_index(safetensors(tmp_path / "x.safetensors", header, bytes(8), size))
+
+
+def test_float8_checkpoints_are_refused_by_dtype(tmp_path: Path) -> None:
+    header = {"w": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}
+    with pytest.raises(CheckpointError, match="tensor w has dtype F8_E4M3"):
+        safetensors_file.read_index(safetensors(tmp_path / "x.safetensors", header, bytes(8)))
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "\x00", "[" * 100000])
+def test_a_broken_config_is_one_error(text: str, convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
+    (checkpoint / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        convert(checkpoint)

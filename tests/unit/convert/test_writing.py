@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""A conversion either replaces the output completely or leaves everything as it was."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import TinyTarget
+
+from eaglecpp.convert import ConvertReport, Progress, convert_checkpoint, errors, verify, writer
+
+Convert = Callable[..., ConvertReport]
+
+KILLED = """
+import os, signal, sys
+from eaglecpp.convert import convert_checkpoint
+def stop(progress):
+    if progress.done > progress.total // 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+convert_checkpoint(sys.argv[1], sys.argv[2], sys.argv[3], "F32", progress=stop)
+"""
+
+
+def test_a_killed_conversion_leaves_the_old_file(target: TinyTarget, tmp_path: Path) -> None:
+    checkpoint, out = write_checkpoint(tmp_path / "in"), tmp_path / "out.gguf"
+    out.write_bytes(b"the old drafter")
+    args = [sys.executable, "-P", "-c", KILLED, str(checkpoint), str(target.gguf), str(out)]
+    child = subprocess.run(args, capture_output=True, text=True, check=False)
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert out.read_bytes() == b"the old drafter"
+    convert_checkpoint(checkpoint, target.gguf, out, "F32")
+    assert out.read_bytes().startswith(b"GGUF")
+
+
+def test_an_error_in_the_middle_leaves_the_old_file_and_no_other(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "out.gguf").write_bytes(b"the old drafter")
+    late = {"layers.0.mlp.down_proj.weight": np.full((64, 96), np.nan, np.float32)}
+    with pytest.raises(errors.TensorError, match="NaN"):
+        convert(write_checkpoint(tmp_path / "in", drop=list(late), add=late))
+    assert (tmp_path / "out.gguf").read_bytes() == b"the old drafter"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.gguf"]
+
+
+def test_an_interrupt_leaves_the_old_file_and_no_other(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "out.gguf").write_bytes(b"the old drafter")
+
+    def interrupt(progress: Progress) -> None:
+        if progress.done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(write_checkpoint(tmp_path / "in"), progress=interrupt)
+    assert (tmp_path / "out.gguf").read_bytes() == b"the old drafter"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.gguf"]
+
+
+def test_damage_between_writing_and_reading_back_is_found(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out.gguf").write_bytes(b"the old drafter")
+
+    def damaged(path: Path, *args: Any) -> None:
+        data = bytearray(path.read_bytes())
+        data[-8] ^= 1
+        path.write_bytes(data)
+        verify.verify_file(path, *args)
+
+    monkeypatch.setattr("eaglecpp.convert.pipeline.verify_file", damaged)
+    with pytest.raises(errors.VerifyError, match="the data read back differs"):
+        convert(write_checkpoint(tmp_path / "in"))
+    assert (tmp_path / "out.gguf").read_bytes() == b"the old drafter"
+
+
+def test_a_dropped_key_or_tensor_is_found(tmp_path: Path) -> None:
+    def chunk() -> Iterator[bytes]:
+        yield bytes(16)
+
+    tensor = writer.PlannedTensor("t", (4,), GGMLQuantizationType.F32, chunk)
+    path = tmp_path / "x.gguf"
+    crcs = writer.write_gguf(path, "eagle3", {}, [tensor], lambda *_: None)
+    verify.verify_file(path, "eagle3", {}, [tensor], crcs)
+    with pytest.raises(errors.VerifyError, match="tensors read back differ from those written: t"):
+        verify.verify_file(path, "eagle3", {}, [], crcs)
+    with pytest.raises(errors.VerifyError, match=r"key general\.architecture"):
+        verify.verify_file(path, "eagle31", {}, [tensor], crcs)
+
+
+@pytest.mark.parametrize("which", ["source", "target"])
+def test_a_file_that_is_read_is_never_overwritten(
+    which: str, convert: Convert, target: TinyTarget, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in")
+    victim = checkpoint / "model.safetensors" if which == "source" else target.gguf
+    before = victim.read_bytes()
+    link = tmp_path / "link.gguf"
+    link.symlink_to(victim)
+    for out in (victim, link):
+        with pytest.raises(errors.WriteError, match="is a file this conversion reads"):
+            convert(checkpoint, out=out)
+    assert victim.read_bytes() == before
+
+
+def test_unwritable_places(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in")
+    with pytest.raises(errors.WriteError, match="does not exist"):
+        convert(checkpoint, out=tmp_path / "none" / "x.gguf")
+    with pytest.raises(errors.WriteError, match="is a directory"):
+        convert(checkpoint, out=tmp_path)
+
+
+def test_the_result_has_ordinary_permissions_and_keeps_old_ones(convert: Convert, tmp_path: Path) -> None:
+    checkpoint, out = write_checkpoint(tmp_path / "in"), tmp_path / "out.gguf"
+    convert(checkpoint)
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert out.stat().st_mode == plain.stat().st_mode
+    out.chmod(0o640)
+    convert(checkpoint)
+    assert out.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_link_is_followed(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "real.gguf").write_bytes(b"old")
+    (tmp_path / "link.gguf").symlink_to(tmp_path / "real.gguf")
+    convert(write_checkpoint(tmp_path / "in"), out=tmp_path / "link.gguf")
+    assert (tmp_path / "link.gguf").is_symlink()
+    assert (tmp_path / "real.gguf").read_bytes().startswith(b"GGUF")
+
+
+def test_the_default_name_is_the_sources_with_the_type(
+    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = convert(write_checkpoint(tmp_path / "my-draft"), out=None, type="q4_0")
+    assert report.out == Path("my-draft-Q4_0.gguf")
+    assert report.size == (tmp_path / "my-draft-Q4_0.gguf").stat().st_size
+
+
+def test_the_same_checkpoint_gives_the_same_bytes(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", DraftShape(fc_norm=True))
+    first = convert(checkpoint, out=tmp_path / "a.gguf", type="Q8_0").out.read_bytes()
+    assert convert(checkpoint, out=tmp_path / "b.gguf", type="Q8_0").out.read_bytes() == first
+
+
+def test_progress_reaches_the_total(convert: Convert, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    report = convert(write_checkpoint(tmp_path / "in"), progress=seen.append)
+    assert seen[-1].done == seen[-1].total == sum(tensor.n_bytes for tensor in report.tensors)
+    assert [p.done for p in seen] == sorted(p.done for p in seen)
+    assert {tensor.name for tensor in report.tensors} <= {p.what for p in seen}
