@@ -87,8 +87,9 @@ def fuzz() -> None:
         options.append("-DCMAKE_CXX_COMPILER=clang++")
     folder = cmake("fuzz", *options)
     corpus = folder / "corpus"
-    python_tool("pytest", "-q", ROOT / "tests/fuzz/make_corpus.py", f"--corpus={corpus}")
-    run(folder / "tests/native/fuzz_draft_file", f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048", corpus)
+    programs = folder / "tests" / "native" / "gguf"
+    run(programs / "make_corpus", corpus)
+    run(programs / "fuzz_draft_file", f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048", corpus, cwd=folder)
 
 
 def python() -> None:
