@@ -38,14 +38,8 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
         command = [COMMAND, *(str(arg) for arg in args)]
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        return subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            env=environment,
-            **options,
-        )
+        # bufsize 0: what a `read` leaves over must still be there for `communicate`
+        options |= {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "bufsize": 0}
+        return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
 
     return run
