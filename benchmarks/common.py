@@ -23,7 +23,17 @@ import gguf
 import eaglecpp
 from eaglecpp.lowlevel import system_info, versions
 
-__all__ = ["Prompt", "facts", "median", "model_facts", "note", "read_prompts", "table", "write_json"]
+__all__ = [
+    "Prompt",
+    "facts",
+    "median",
+    "model_facts",
+    "note",
+    "read_prompts",
+    "table",
+    "warn_if_busy",
+    "write_json",
+]
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,12 @@ def median(values: Iterable[float]) -> float:
 def note(text: str) -> None:
     """Progress, on stderr: stdout carries only results."""
     print(text, file=sys.stderr, flush=True)
+
+
+def warn_if_busy() -> None:
+    """Threads that wait for each other on shared cores make every figure meaningless."""
+    if hasattr(os, "getloadavg") and os.getloadavg()[0] > 0.5:
+        note(f"load average is {os.getloadavg()[0]:.1f}: something else is running, expect useless figures")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

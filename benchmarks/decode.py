@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import Prompt, facts, median, note, read_prompts, table, write_json
+from common import Prompt, facts, median, note, read_prompts, table, warn_if_busy, write_json
 from llama_server import LlamaServer
 
 import eaglecpp
@@ -189,6 +189,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
+    warn_if_busy()
     with (
         eaglecpp.Engine.open(
             args.target,

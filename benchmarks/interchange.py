@@ -27,8 +27,9 @@ from llama_server import Draft, LlamaServer, drafts_in_log
 import eaglecpp
 from eaglecpp.lowlevel import Drafter, EngineOptions, Target
 
-# probability between llama.cpp's two best candidates below which another order of summation may swap them
-NEAR_TIE = 0.005
+# lead of llama.cpp's best candidate below which another order of summation, or activations rounded to 8 bits
+# for a quantised drafter, may swap the two
+NEAR_TIE = 0.01
 
 
 @dataclass(frozen=True)
