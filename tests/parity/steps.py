@@ -72,7 +72,3 @@ def compare_steps(
         logits, state, ref_logits, ref_state = out[0], states[0], ref_out[0], ref_states[0]
         found.append(Difference(step, gap(logits, ref_logits), gap(state, ref_state)))
     return found
-
-
-def n_rows_needed() -> int:
-    return sum(CHUNKS)

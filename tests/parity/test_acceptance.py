@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -20,12 +19,10 @@ from helpers.tiny import prompt_ids
 
 import eaglecpp
 
-from .conftest import ConvertedPair
+from .conftest import EXACT, ConvertedPair
 
 DEPTH = 5
 N_TOKENS = 150
-# half-precision caches flip a near-tie among the drafts now and then
-EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
 
 
 @dataclass(frozen=True)

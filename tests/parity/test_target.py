@@ -79,7 +79,8 @@ def test_a_tree_equals_the_chains_of_its_paths(taps: str, target: TinyTarget) ->
     parents = [-1, 0, 0, 0, 1, 1, 2, 3, 4, 7, 9]
     features, logits = it.forward_tree(prefix, tokens, parents)
     for node in range(len(tokens)):
-        path, up = [], node
+        path: list[int] = []
+        up = node
         while up >= 0:
             path.insert(0, tokens[up])
             up = parents[up]

@@ -119,7 +119,7 @@ def test_selection_equals_the_reference_rerank(
     """Two levels of EAGLE-2 growth, scores without ties."""
     k, first, second = drawn
     scores = np.array([*first, *(s + first[i // k] for i, s in enumerate(second))])
-    if len(set(np.float32(scores))) < len(scores):
+    if len(set(scores.astype(np.float32).tolist())) < len(scores):
         return
     pool = Pool(k, list(range(100, 100 + len(scores))), scores.tolist(), [0, *range(1, k + 1)])
     tree = DraftTree(ROOT)
