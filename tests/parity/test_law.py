@@ -2,24 +2,75 @@
 """The law: same seed, same tokens, with or without drafting, whatever the sampler.
 
 On a tiny F32 pair whose drafter is right about half the time, so that rounds accept none, some and all
-drafts. Where a token differs anyway, the failure says how close the call was in the plain run.
-"""The law: same seed, same tokens, with or without drafting, whatever the sampler.
-
-On a tiny F32 pair whose drafter is right about half the time, so that rounds accept none, some and all
 drafts. With F32 caches and plain attention a batch of several rows gives the logits of single rows to about
 1e-6, and all tokens must be equal; where one differs anyway, the failure says how close the call was.
 Half-precision caches and flash attention round by batch shape and by the order of cells (about 1e-3), which
 one draw in a thousand notices: there the log-probabilities are compared instead.
 """
-    plain = engine.generate([*prompt, *tokens[:at]], max_tokens=1, temperature=0.0, strategy="off", n_probs=2)
-    best, second = plain.logprobs[0].top[:2]
-    return best[1] - second[1]
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from helpers.tiny import prompt_ids
+
+import eaglecpp
+
+from .conftest import EXACT, ConvertedPair
+
+STRATEGIES = ["chain:1", "chain:3", "chain:5", "tree:k=3,depth=4,nodes=12"]
+N_TOKENS = 120
+PRINTABLE = r"root ::= [ -~]*"
+
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "temperature": {"temperature": 0.8},
+    "hot": {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "penalties": {
+        "temperature": 0.8,
+        "repeat_penalty": 1.2,
+        "frequency_penalty": 0.3,
+        "presence_penalty": 0.2,
+        "repeat_last_n": 40,
+    },
+    "greedy-penalties": {"temperature": 0.0, "repeat_penalty": 1.1, "repeat_last_n": 32},
+    "dry": {"temperature": 0.8, "dry_multiplier": 0.8, "dry_allowed_length": 2, "dry_penalty_last_n": -1},
+    "mirostat-1": {"temperature": 0.8, "mirostat": 1, "mirostat_tau": 2.0},
+    "mirostat-2": {"temperature": 0.8, "mirostat": 2, "mirostat_tau": 2.0},
+    "grammar": {"temperature": 0.8, "grammar": PRINTABLE},
+    "greedy-grammar": {"temperature": 0.0, "grammar": PRINTABLE},
+    "xtc": {"temperature": 0.8, "xtc_probability": 0.5, "xtc_threshold": 0.1},
+    "typical": {"temperature": 0.8, "typical_p": 0.7},
+    "dynamic-temperature": {"temperature": 0.8, "dynatemp_range": 0.4},
+    "logit-bias": {"temperature": 0.8, "logit_bias": {100: 4.0, 101: -4.0}},
+}
+
+
+def open_engine(it: ConvertedPair, **options: Any) -> eaglecpp.Engine:
+    sizes = {"n_ctx": 512, "n_threads": 1, "n_leaves_max": 12}
+    return eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, strategy="off", **sizes, **options)
+
+
+@pytest.fixture(scope="module", params=["eagle3", "eagle31"])
+def engine(request: pytest.FixtureRequest, pairs: Callable[..., ConvertedPair]) -> Iterator[eaglecpp.Engine]:
+    with open_engine(pairs(request.param), **EXACT) as opened:
+        yield opened
 
 
 def run(engine: eaglecpp.Engine, prompt: list[int], **options: Any) -> eaglecpp.Completion:
     # a conversation without a past: prefix reuse would compare other batch shapes
     with engine.session() as session:
         return session.generate(prompt, max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
+
+
+def closeness(engine: eaglecpp.Engine, tokens: list[int]) -> float:
+    """Logit margin between the two best next tokens, in plain decoding."""
+    with engine.session() as session:
+        plain = session.generate(tokens, max_tokens=1, temperature=0.0, strategy="off", n_probs=2)
+    best, second = plain.logprobs[0].top[:2]
+    return best[1] - second[1]
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -29,11 +80,10 @@ def test_same_seed_same_tokens(name: str, engine: eaglecpp.Engine) -> None:
     assert len(plain.tokens) == N_TOKENS
     for strategy in STRATEGIES:
         drafted = run(engine, prompt, strategy=strategy, **sampler)
-        parted = next(
-            (i for i, (a, b) in enumerate(zip(plain.tokens, drafted.tokens, strict=True)) if a != b), None
-        )
+        pairs = zip(plain.tokens, drafted.tokens, strict=True)
+        parted = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
         if parted is not None:
-            margin = closeness(engine, prompt, plain.tokens, parted)
+            margin = closeness(engine, [*prompt, *plain.tokens[:parted]])
             pytest.fail(f"{strategy}: token {parted} differs; logit margin there {margin:.2e}")
         assert drafted.text == plain.text
         assert drafted.stats.rounds < plain.stats.rounds, "nothing was accepted: the test would mean nothing"
