@@ -49,7 +49,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 
 def open_engine(it: ConvertedPair, **options: Any) -> eaglecpp.Engine:
-    sizes = {"n_ctx": 512, "n_threads": 1, "n_leaves_max": 12}
+    sizes: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_leaves_max": 12}
     return eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, strategy="off", **sizes, **options)
 
 
