@@ -132,6 +132,15 @@ void DraftFile::read_rope() {
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
+    if (s.arch == keys::arch_eagle31) {
+        // a missing switch would be a silently wrong one
+        for (const char * pattern : {keys::fc_norm, keys::norm_output, keys::draft_vocab_size, keys::rope_type}) {
+            if (!gguf_.has(key(pattern))) {
+                fail(ErrorKind::gguf, "%s: key '%s' is missing; convert the checkpoint again", path().c_str(),
+                     key(pattern).c_str());
+            }
+        }
+    }
     s.norm_before_residual = gguf_.find_bool(key(keys::norm_before_residual)).value_or(false);
     s.norm_before_fc = gguf_.find_bool(key(keys::norm_before_fc)).value_or(false);
     s.fc_norm = gguf_.find_bool(key(keys::fc_norm)).value_or(false);

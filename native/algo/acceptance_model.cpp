@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+#include "algo/acceptance_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "algo/state_text.h"
+#include "base/error.h"
+
+namespace eaglecpp {
+
+namespace {
+constexpr const char * state_kind = "eaglecpp acceptance-model 1";
+constexpr double x_max = 8.0;       // |logit| of a drafter probability is clipped here
+constexpr double slope_min = 0.1, slope_max = 1.5;
+constexpr double text_max = 7.0;    // |text term|
+constexpr double pull = 0.97;       // per label: no text may lock itself off for good
+constexpr double drift = 0.02;      // variance a text gains per label
+constexpr double variance_max = 2.0;
+constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations
+
+double sigmoid(double z) { return 1.0 / (1.0 + std::exp(-z)); }
+
+// logit of exp(logp) / left, clipped; a logp that is no number counts as "hardly"
+double logit_of(float logp, double left) {
+    if (!(logp > -60.0f)) return -x_max;
+    const double q = std::min(std::exp((double)std::min(logp, 0.0f)) / left, 1.0);
+    if (q >= 1.0) return x_max;
+    return std::clamp(std::log(q / (1.0 - q)), -x_max, x_max);
+}
+
+// drafter probability not taken by the siblings before
+double left_after(float logp, double left) {
+    const double q = logp > -60.0f ? std::exp((double)std::min(logp, 0.0f)) : 0.0;
+    return std::max(left - q, 1e-6);
+}
+
+double information_of(double a) { return std::max(0.01, a * (1.0 - a)); }
+
+}  // namespace
+
+RequestKind request_kind(double temperature, bool has_grammar) {
+    if (has_grammar) return RequestKind::constrained;
+    if (!(temperature > 0.0)) return RequestKind::greedy;
+    return temperature <= 0.7 ? RequestKind::sampled : RequestKind::hot;
+}
+
+void TextTerm::learn(double error, double information) {
+    variance = std::min(variance + drift, variance_max);
+    variance = 1.0 / (1.0 / variance + information);
+    value = std::clamp(pull * (value + variance * error), -text_max, text_max);
+    const double z = std::clamp(error / std::sqrt(information), -3.0, 3.0);
+    rise = std::max(0.0, rise + z - slack);
+    fall = std::max(0.0, fall - z - slack);
+    if (rise > alarm || fall > alarm) {
+        variance = variance_max;
+        rise = fall = 0.0;
+    }
+}
+
+void TextTerm::restart() {
+    value *= 0.3;
+    variance = std::max(variance, 0.5);
+    rise = fall = 0.0;
+}
+
+void Reliability::add(double predicted, bool accepted) {
+    const int bin = std::clamp((int)(predicted * 10.0), 0, 9);
+    n_[bin] += 1.0;
+    predicted_[bin] += predicted;
+    accepted_[bin] += accepted;
+}
+
+double Reliability::n_labels() const {
+    double n = 0.0;
+    for (double v : n_) n += v;
+    return n;
+}
+
+double Reliability::calibration_error() const {
+    const double n = n_labels();
+    double sum = 0.0;
+    for (int i = 0; i < 10; ++i) sum += std::fabs(predicted_[i] - accepted_[i]);
+    return n > 0.0 ? sum / n : 0.0;
+}
+
+// Priors: published fits of the same shape have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm #52228).
+AcceptanceModel::Class::Class() {
+    slope_first.value = slope_later.value = 0.65;
+    for (int d = 0; d < n_depths; ++d) depth[d].value = -0.3 - 0.1 * std::min(d, 6);
+    rank[0].value = -0.4;
+    rank[1].value = -0.4;
+    rank[2].value = -0.4;
+}
+
+void AcceptanceModel::Weight::learn(double error, double info, double x, double memory, double prior) {
+    information = memory * information + info * x * x;
+    value += error * x / (information + prior);
+}
+
+double AcceptanceModel::first_logit(const Class & c, const TextState & text, int depth, double x) const {
+    return c.slope_first.value * x + c.depth[std::clamp(depth - 1, 0, n_depths - 1)].value + text.first.value;
+}
+
+double AcceptanceModel::later_logit(const Class & c, const TextState & text, int rank, double x) const {
+    return c.slope_later.value * x + c.rank[std::min(rank - 2, n_rank_terms - 1)].value + text.later.value;
+}
+
+void AcceptanceModel::predict(RequestKind kind, const TextState & text, int depth, const Candidate * children, int n,
+                              double * a) const {
+    const Class & c = classes_[(int)kind];
+    double left_q = 1.0, left_a = 1.0;
+    for (int i = 0; i < n; ++i) {
+        const double x = logit_of(children[i].logp, left_q);
+        const double z = i == 0 ? first_logit(c, text, depth, x) : later_logit(c, text, i + 1, x);
+        a[i] = left_a * sigmoid(z);
+        left_a -= a[i];
+        left_q = left_after(children[i].logp, left_q);
+    }
+}
+
+void AcceptanceModel::learn(RequestKind kind, TextState & text, int depth, const Candidate * children, int n,
+                            int matched) {
+    double left_q = 1.0;
+    for (int i = 0; i < n; ++i) {
+        const double x = logit_of(children[i].logp, left_q);
+        if (i == 0) {
+            learn_first(kind, text, depth, x, matched == 0);
+        } else {
+            learn_later(kind, text, i + 1, x, matched == i);
+        }
+        if (matched == i) break;  // the siblings after it had no chance to show anything
+        left_q = left_after(children[i].logp, left_q);
+    }
+}
+
+void AcceptanceModel::learn_first(RequestKind kind, TextState & text, int depth, double x, bool accepted) {
+    Class & c = classes_[(int)kind];
+    const double a = sigmoid(first_logit(c, text, depth, x));
+    const double error = accepted - a, info = information_of(a);
+    c.reliability.add(a, accepted);
+    // A grammar changes what the target may say, which tells nothing lasting about the drafter.
+    if (kind != RequestKind::constrained) {
+        c.slope_first.learn(error, info, x, 0.9995, 200.0);
+        c.slope_first.value = std::clamp(c.slope_first.value, slope_min, slope_max);
+        c.depth[std::clamp(depth - 1, 0, n_depths - 1)].learn(error, info, 1.0, 0.998, 25.0);
+    }
+    text.first.learn(error, info);
+}
+
+void AcceptanceModel::learn_later(RequestKind kind, TextState & text, int rank, double x, bool accepted) {
+    Class & c = classes_[(int)kind];
+    const double a = sigmoid(later_logit(c, text, rank, x));
+    const double error = accepted - a, info = information_of(a);
+    if (kind != RequestKind::constrained) {
+        c.slope_later.learn(error, info, x, 0.9995, 200.0);
+        c.slope_later.value = std::clamp(c.slope_later.value, slope_min, slope_max);
+        c.rank[std::min(rank - 2, n_rank_terms - 1)].learn(error, info, 1.0, 0.999, 25.0);
+    }
+    text.later.learn(error, info);
+}
+
+std::string AcceptanceModel::to_text(const std::string & key) const {
+    std::vector<StateLine> lines;
+    for (int k = 0; k < n_request_kinds; ++k) {
+        StateLine line{strf("class%d", k), {}};
+        const auto put = [&](const Weight & w) { line.values.insert(line.values.end(), {w.value, w.information}); };
+        put(classes_[k].slope_first);
+        put(classes_[k].slope_later);
+        for (const Weight & w : classes_[k].depth) put(w);
+        for (const Weight & w : classes_[k].rank) put(w);
+        lines.push_back(std::move(line));
+    }
+    return write_state(state_kind, key, lines);
+}
+
+bool AcceptanceModel::from_text(const std::string & text, const std::string & key) {
+    const auto lines = read_state(text, state_kind, key);
+    if (!lines || (int)lines->size() != n_request_kinds) return false;
+    AcceptanceModel loaded;
+    for (int k = 0; k < n_request_kinds; ++k) {
+        const std::vector<double> & v = (*lines)[k].values;
+        if ((*lines)[k].name != strf("class%d", k) || (int)v.size() != 2 * (2 + n_depths + n_rank_terms)) return false;
+        for (size_t i = 0; i < v.size(); i += 2) {
+            if (std::fabs(v[i]) > 20.0 || v[i + 1] < 0.0 || v[i + 1] > 1e6) return false;
+        }
+        size_t i = 0;
+        const auto take = [&](Weight & w) { w = {v[i], v[i + 1]}, i += 2; };
+        take(loaded.classes_[k].slope_first);
+        take(loaded.classes_[k].slope_later);
+        for (Weight * w : {&loaded.classes_[k].slope_first, &loaded.classes_[k].slope_later}) {
+            if (w->value < slope_min || w->value > slope_max) return false;
+        }
+        for (Weight & w : loaded.classes_[k].depth) take(w);
+        for (Weight & w : loaded.classes_[k].rank) take(w);
+    }
+    *this = loaded;
+    return true;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: MIT
+// From what the drafter says to the chance that the target agrees. For the siblings of one node, best first, with
+// drafter probabilities q_1 >= q_2 >= ...
+//
+//     first child    a_1 = sigmoid(slope_1 * logit(q_1) + depth[d] + text_1)
+//     k-th child     a_k = (1 - a_1 - ... - a_{k-1}) * sigmoid(slope_2 * logit(q_k / (1 - q_1 - ...)) + rank[k] + text_2)
+//
+// The target emits one token per position, so a later sibling is judged on what the earlier ones leave over: the
+// chances of siblings sum to at most 1 by construction, and the product along a path never rises. Slopes, depth and
+// rank terms belong to the drafter and the kind of request and are kept on disk; the text terms belong to one
+// conversation and follow it within some ten rounds. All of it is online logistic regression with per-parameter
+// step sizes; a two-sided CUSUM test of the text term notices a sudden change.
+//
+// Only positions the target visited may be learned from. Counting unreached drafts as rejected would teach that deep
+// drafts never hold.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "algo/tree.h"
+
+namespace eaglecpp {
+
+// What decides whether two requests can share what was learned.
+enum class RequestKind { greedy, sampled, hot, constrained };
+constexpr int n_request_kinds = 4;
+
+// temperature <= 0 is greedy, above 0.7 hot; a grammar makes a request constrained
+RequestKind request_kind(double temperature, bool has_grammar);
+
+// An additive term that follows one text.
+struct TextTerm {
+    double value = 0.0;
+    double variance = 0.5;
+    double rise = 0.0, fall = 0.0;  // CUSUM of standardised errors
+
+    void learn(double error, double information);
+
+    // a new text: most of what was learned is dropped
+    void restart();
+};
+
+struct TextState {
+    TextTerm first, later;
+
+    void restart() {
+        first.restart();
+        later.restart();
+    }
+};
+
+// How well predicted and true acceptance agree, over ten bins of the predicted chance.
+class Reliability {
+  public:
+    void add(double predicted, bool accepted);
+    double n_labels() const;
+
+    // mean |predicted - true| over the bins, weighted by their labels (expected calibration error); 0 without labels
+    double calibration_error() const;
+
+  private:
+    std::array<double, 10> n_{}, predicted_{}, accepted_{};
+};
+
+class AcceptanceModel {
+  public:
+    static constexpr int n_ranks_max = 16;  // siblings looked at
+
+    // Chances a[0..n) that children[i] of a node at depth - 1 carries the target's token, given that the target gets
+    // there; children best first, n at most n_ranks_max.
+    void predict(RequestKind kind, const TextState & text, int depth, const Candidate * children, int n,
+                 double * a) const;
+
+    // The target emitted children[matched], or none of them (-1).
+    void learn(RequestKind kind, TextState & text, int depth, const Candidate * children, int n, int matched);
+
+    const Reliability & reliability(RequestKind kind) const { return classes_[(int)kind].reliability; }
+
+    // Persistent part as text (state_text.h); from_text() keeps the old state and returns false if it does not fit.
+    std::string to_text(const std::string & key) const;
+    bool from_text(const std::string & text, const std::string & key);
+
+  private:
+    static constexpr int n_depths = 12;
+    static constexpr int n_rank_terms = 3;  // ranks 2, 3, and 4 on
+
+    // One coefficient and the information gathered about it.
+    struct Weight {
+        double value = 0.0;
+        double information = 0.0;
+
+        void learn(double error, double information, double x, double memory, double prior);
+    };
+
+    struct Class {
+        Class();
+
+        Weight slope_first, slope_later;
+        std::array<Weight, n_depths> depth;
+        std::array<Weight, n_rank_terms> rank;
+        Reliability reliability;
+    };
+
+    void learn_first(RequestKind kind, TextState & text, int depth, double x, bool accepted);
+    void learn_later(RequestKind kind, TextState & text, int rank, double x, bool accepted);
+    double first_logit(const Class & c, const TextState & text, int depth, double x) const;
+    double later_logit(const Class & c, const TextState & text, int rank, double x) const;
+
+    std::array<Class, n_request_kinds> classes_;
+};
+
+}  // namespace eaglecpp

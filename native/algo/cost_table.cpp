@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+#include "algo/cost_table.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "algo/state_text.h"
+
+namespace eaglecpp {
+
+namespace {
+constexpr const char * state_kind = "eaglecpp cost-table 1";
+constexpr double slowdown_rate = 0.05;
+constexpr double step_max = 0.25;     // one residual moves the slowdown by at most this, in the log
+constexpr double jump_min = 0.2;      // median residual that counts as a change of the machine ...
+constexpr double jump_noise = 3.0;    // ... if it is also this many mean residuals
+constexpr double absurd = 20.0;       // times the expectation: a suspended process, not a measurement
+constexpr double ms_max = 1e7;
+
+// prior shares of a plain round: an EAGLE drafter is one layer and a head
+constexpr double commit_share = 0.08, level_share = 0.06;
+
+double ema(double value, double sample, int n, double step_limit) {
+    const double rate = std::max(0.05, 1.0 / (n + 1));
+    return value + rate * std::clamp(sample - value, -step_limit, step_limit);
+}
+}  // namespace
+
+CostTable::CostTable()
+    : shapes_{StepCosts(0.06), StepCosts(0.06), StepCosts(0.06), StepCosts(0.06),
+              StepCosts(0.06), StepCosts(0.06), StepCosts(0.06), StepCosts(0.06)},
+      commit_(0.06), level_(0.1) {}
+
+void CostTable::set_kv(int n_kv) {
+    int b = 0;
+    while (b + 1 < n_kv_buckets && n_kv >= 1024 << b) ++b;
+    if (b == kv_bucket_) return;
+    if (shapes_[b].empty()) {
+        int nearest = kv_bucket_;
+        for (int i = 0; i < n_kv_buckets; ++i) {
+            if (!shapes_[i].empty() && std::abs(i - b) < std::abs(nearest - b)) nearest = i;
+        }
+        shapes_[b].assume(shapes_[nearest]);
+    } else {
+        n_anchor_ = n_residuals;  // the machine may have changed since that length was last seen
+    }
+    kv_bucket_ = b;
+    n_residuals_ = 0;
+    is_changed_ = true;
+}
+
+double CostTable::plain(int n_rows) const { return slowdown_ * (shape().ms(n_rows) + host_plain_); }
+
+double CostTable::verify(int n_rows) const {
+    return slowdown_ * (shape().ms(n_rows) + (n_rows != last_rows_ ? rebuild_ : 0.0));
+}
+
+double CostTable::guess(double share, int n_rows, const StepCosts & costs) const {
+    const double ms = costs.empty() ? share * shape().ms(1) * costs.prior_ratio(n_rows) : costs.ms(n_rows);
+    return slowdown_ * ms;
+}
+
+double CostTable::commit(int n_rows) const { return guess(commit_share, n_rows, commit_); }
+
+double CostTable::level(int n_rows) const { return guess(level_share, n_rows, level_); }
+
+int CostTable::n_rows_max() const { return std::max(4, 2 * shape().n_rows_measured()); }
+
+bool CostTable::is_sane(double ms, double expected) const {
+    return std::isfinite(ms) && ms > 0.0 && ms < ms_max && (expected <= 0.0 || ms < absurd * expected);
+}
+
+void CostTable::learn_verify(int n_rows, double ms) {
+    ++round_;
+    StepCosts & costs = shapes_[kv_bucket_];
+    const bool is_known = costs.n_samples(n_rows) >= 1.0;
+    if (!is_sane(ms, is_known ? verify(n_rows) : 0.0) || n_rows < 1) {
+        last_rows_ = n_rows;
+        return;
+    }
+    const double shape_ms = costs.ms(n_rows);
+    const bool is_rebuilt = last_rows_ > 0 && n_rows != last_rows_;
+    last_rows_ = n_rows;
+    double rest = ms;
+    if (is_rebuilt) rest = std::max(0.3 * ms, ms - slowdown_ * rebuild_);
+    if (is_known && costs.n_samples(n_rows) >= 2.0) {
+        if (is_rebuilt) {
+            const double error = rest / slowdown_ - shape_ms;
+            rebuild_ = std::max(0.0, rebuild_ + 0.05 * std::clamp(error, -step_max * shape_ms, step_max * shape_ms));
+        }
+        learn_slowdown(std::log(rest / shape_ms));
+    } else if (is_known && n_anchor_ > 0) {
+        anchor(std::log(rest / shape_ms));
+    }
+    costs.learn(n_rows, rest / slowdown_, round_);
+    if (round_ % 64 == 0) costs.forget(round_);
+}
+
+// raw: log(time / shape)
+void CostTable::learn_slowdown(double raw) {
+    if (n_anchor_ > 0) return anchor(raw);
+    const double error = raw - std::log(slowdown_);
+    mean_error_ += 0.05 * (std::min(std::fabs(error), 1.0) - mean_error_);
+    slowdown_ *= std::exp(slowdown_rate * std::clamp(error, -step_max, step_max));
+    residuals_[n_residuals_++ % n_residuals] = raw;
+    if (n_residuals_ < n_residuals) return;
+    std::array<double, n_residuals> sorted = residuals_;
+    std::sort(sorted.begin(), sorted.end());
+    const double shift = sorted[n_residuals / 2] - std::log(slowdown_);
+    if (std::fabs(shift) <= std::max(jump_min, jump_noise * mean_error_)) return;
+    slowdown_ *= std::exp(shift);
+    n_residuals_ = 0;
+    is_changed_ = true;
+}
+
+// Until a few samples are in, the slowdown is their lower median: the first one after a change is often too long.
+void CostTable::anchor(double raw) {
+    const int n = n_residuals - n_anchor_--;
+    std::fill(residuals_.begin() + n, residuals_.end(), 1e9);
+    residuals_[n] = raw;
+    std::array<double, n_residuals> sorted = residuals_;
+    std::sort(sorted.begin(), sorted.end());
+    slowdown_ = std::exp(std::clamp(sorted[n / 2], -3.0, 3.0));
+    n_residuals_ = 0;
+}
+
+void CostTable::learn_commit(int n_rows, double ms) {
+    if (n_rows >= 1 && is_sane(ms, commit_.empty() ? 0.0 : commit(n_rows))) {
+        commit_.learn(n_rows, ms / slowdown_, round_);
+    }
+}
+
+void CostTable::learn_level(int n_rows, double ms) {
+    if (n_rows >= 1 && is_sane(ms, level_.empty() ? 0.0 : level(n_rows))) level_.learn(n_rows, ms / slowdown_, round_);
+}
+
+void CostTable::learn_host(bool drafted, double ms) {
+    if (!std::isfinite(ms)) return;
+    const double sample = std::max(0.0, ms) / slowdown_;
+    const double limit = 0.2 * shape().ms(1);
+    if (drafted) {
+        host_draft_ = ema(host_draft_, sample, n_host_draft_++, limit);
+    } else {
+        host_plain_ = ema(host_plain_, sample, n_host_plain_++, limit);
+    }
+}
+
+bool CostTable::take_changed() {
+    const bool was = is_changed_;
+    is_changed_ = false;
+    return was;
+}
+
+std::string CostTable::to_text(const std::string & key) const {
+    std::vector<StateLine> lines;
+    const auto put = [&](const char * name, const StepCosts & costs, double kv) {
+        for (int b = 0; b < StepCosts::n_buckets; ++b) {
+            const StepCosts::Entry & e = costs.entry(b);
+            if (e.count < 1.0) continue;
+            lines.push_back({name, {kv, (double)b, slowdown_ * std::exp(e.log_ms)}});
+        }
+    };
+    for (int k = 0; k < n_kv_buckets; ++k) put("verify", shapes_[k], k);
+    put("commit", commit_, 0);
+    put("level", level_, 0);
+    lines.push_back({"host", {slowdown_ * host_plain_, slowdown_ * host_draft_, slowdown_ * rebuild_}});
+    return write_state(state_kind, key, lines);
+}
+
+bool CostTable::from_text(const std::string & text, const std::string & key) {
+    const auto lines = read_state(text, state_kind, key);
+    if (!lines) return false;
+    CostTable loaded;
+    for (const StateLine & line : *lines) {
+        const std::vector<double> & v = line.values;
+        if (v.size() != 3) return false;
+        if (line.name == "host") {
+            for (double ms : v) {
+                if (ms < 0.0 || ms > ms_max) return false;
+            }
+            loaded.host_plain_ = v[0], loaded.host_draft_ = v[1], loaded.rebuild_ = v[2];
+            loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
+            continue;
+        }
+        const bool is_fine = v[0] >= 0 && v[0] < n_kv_buckets && v[1] >= 0 && v[1] < StepCosts::n_buckets &&
+                             v[2] > 1e-6 && v[2] < ms_max;
+        if (!is_fine) return false;
+        StepCosts * costs = line.name == "verify"   ? &loaded.shapes_[(int)v[0]]
+                            : line.name == "commit" ? &loaded.commit_
+                            : line.name == "level"  ? &loaded.level_
+                                                    : nullptr;
+        if (!costs) return false;
+        costs->set_entry((int)v[1], v[2]);
+    }
+    loaded.kv_bucket_ = kv_bucket_;
+    loaded.n_anchor_ = n_residuals;
+    loaded.is_changed_ = true;
+    *this = loaded;
+    return true;
+}
+
+std::vector<CostTable::Point> CostTable::verify_points(int n_rows_max) const {
+    std::vector<Point> out;
+    for (int b = 0; b < StepCosts::n_buckets && StepCosts::rows_of(b) <= n_rows_max; ++b) {
+        const int n = StepCosts::rows_of(b);
+        out.push_back({n, slowdown_ * shape().ms(n), shape().n_samples(n)});
+    }
+    return out;
+}
+
+}  // namespace eaglecpp

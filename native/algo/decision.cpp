@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT
+#include "algo/decision.h"
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <locale>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace eaglecpp {
+
+namespace {
+using Mode = Decision::Mode;
+using Reason = Decision::Reason;
+
+constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
+constexpr std::array<const char *, 10> reason_names = {"off",   "room", "measuring", "parked", "saving",
+                                                       "probe", "vain", "pays",      "pinned", "replay"};
+constexpr int node_max = 1 << 20;
+
+template <size_t n>
+int index_of(const std::array<const char *, n> & names, const std::string & name) {
+    for (size_t i = 0; i < n; ++i) {
+        if (name == names[i]) return (int)i;
+    }
+    return -1;
+}
+
+std::string join(const std::vector<int32_t> & values) {
+    std::string out;
+    for (int32_t v : values) out += (out.empty() ? "" : ",") + std::to_string(v);
+    return out;
+}
+
+std::vector<std::string> split(const std::string & text, char at) {
+    std::vector<std::string> out;
+    std::istringstream in(text);
+    std::string part;
+    while (std::getline(in, part, at)) out.push_back(part);
+    return out;
+}
+
+[[noreturn]] void refuse(const std::string & line, const std::string & part) {
+    fail(ErrorKind::value, "plan log: cannot read '%s' in '%s'; expected a line such as 'draft k=4 levels=0/1,2 "
+                           "nodes=1,2,5 reason=pays tokens=2.91 cost=1.31'", part.c_str(), line.c_str());
+}
+
+double number(const std::string & line, const std::string & text) {
+    std::istringstream in(text);
+    in.imbue(std::locale::classic());
+    double v;
+    if (!(in >> v) || !(in >> std::ws).eof() || !std::isfinite(v)) refuse(line, text);
+    return v;
+}
+
+int node_number(const std::string & line, const std::string & text) {
+    const double v = number(line, text);
+    if (v < 0 || v > node_max || v != std::floor(v)) refuse(line, text);
+    return (int)v;
+}
+
+std::vector<int32_t> node_list(const std::string & line, const std::string & text) {
+    std::vector<int32_t> out;
+    for (const std::string & part : split(text, ',')) out.push_back(node_number(line, part));
+    return out;
+}
+
+std::string plain_number(double v) {
+    std::ostringstream out;
+    out.imbue(std::locale::classic());
+    out.precision(4);
+    out << v;
+    return out.str();
+}
+
+std::string shape(bool is_chain, double n_nodes, double depth) {
+    if (is_chain) return strf("chain %.0f", n_nodes);
+    return strf("tree %.0f nodes, depth %.0f", n_nodes, depth);
+}
+}  // namespace
+
+const char * reason_name(Reason reason) { return reason_names[(int)reason]; }
+
+std::string Decision::to_line() const {
+    std::string out = mode_names[(int)mode];
+    if (mode != Mode::plain) {
+        out += " k=" + std::to_string(k) + " levels=";
+        for (size_t i = 0; i < levels.size(); ++i) out += (i ? "/" : "") + join(levels[i]);
+    }
+    if (mode == Mode::draft) {
+        out += " nodes=" + join(nodes) + " depth=" + std::to_string(depth) + " leaves=" + std::to_string(n_leaves);
+    }
+    out += std::string(" reason=") + reason_name(reason);
+    if (mode != Mode::plain) out += " tokens=" + plain_number(n_tokens) + " cost=" + plain_number(cost);
+    if (best_speed > 0.0) out += " speed=" + plain_number(best_speed);
+    return out;
+}
+
+Decision Decision::from_line(const std::string & line) {
+    Decision out;
+    const std::vector<std::string> parts = split(line, ' ');
+    const int mode = parts.empty() ? -1 : index_of(mode_names, parts[0]);
+    if (mode < 0) refuse(line, parts.empty() ? "" : parts[0]);
+    out.mode = (Mode)mode;
+    for (size_t i = 1; i < parts.size(); ++i) {
+        const size_t at = parts[i].find('=');
+        if (at == std::string::npos) refuse(line, parts[i]);
+        const std::string name = parts[i].substr(0, at), value = parts[i].substr(at + 1);
+        if (name == "k") {
+            out.k = node_number(line, value);
+        } else if (name == "levels") {
+            for (const std::string & level : split(value, '/')) out.levels.push_back(node_list(line, level));
+        } else if (name == "nodes") {
+            out.nodes = node_list(line, value);
+        } else if (name == "depth") {
+            out.depth = node_number(line, value);
+        } else if (name == "leaves") {
+            out.n_leaves = node_number(line, value);
+        } else if (name == "tokens") {
+            out.n_tokens = number(line, value);
+        } else if (name == "cost") {
+            out.cost = number(line, value);
+        } else if (name == "speed") {
+            out.best_speed = number(line, value);
+        } else if (name == "reason" && index_of(reason_names, value) >= 0) {
+            out.reason = (Reason)index_of(reason_names, value);
+        } else {
+            refuse(line, parts[i]);
+        }
+    }
+    return out;
+}
+
+std::string Decision::explain() const {
+    if (mode == Mode::draft && !nodes.empty()) {
+        return strf("%s: expected %.1f tokens for %.2f of a plain step",
+                    shape(is_chain(), (double)nodes.size(), depth).c_str(), n_tokens, cost);
+    }
+    const std::string best = best_speed > 0.0 ? strf(": best draft %.2f of plain", best_speed) : std::string();
+    switch (reason) {
+        case Reason::parked:
+        case Reason::probe:
+        case Reason::vain: return "off" + best;
+        case Reason::room: return "off: no room for a draft";
+        case Reason::measuring: return "off: measuring a plain step";
+        case Reason::saving: return "off: saving up for a trial" + (best.empty() ? "" : "," + best.substr(1));
+        default: return "off";
+    }
+}
+
+void PlanSummary::add(const Decision & decision) {
+    ++n_rounds_;
+    n_probes_ += decision.mode == Mode::probe;
+    if (decision.mode != Mode::draft || decision.nodes.empty()) {
+        // measuring rounds and missing room say nothing about the text
+        if (decision.reason != Reason::measuring && decision.reason != Reason::room) {
+            last_plain_.reason = decision.reason;
+            last_plain_.best_speed = decision.best_speed;
+        }
+        return;
+    }
+    ++(decision.is_chain() ? n_chains_ : n_trees_);
+    n_nodes_ += (double)decision.nodes.size();
+    depth_ += decision.depth;
+    n_tokens_ += decision.n_tokens;
+    cost_ += decision.cost;
+}
+
+std::string PlanSummary::explain() const {
+    if (n_rounds_ == 0) return "off";
+    const int n = n_drafted();
+    std::string rounds = strf("drafted in %d of %d rounds", n, n_rounds_);
+    if (n_probes_ > 0) rounds += strf(", %d probes", n_probes_);
+    if (2 * n < n_rounds_) return n == 0 && n_probes_ == 0 ? last_plain_.explain() : last_plain_.explain() + "; " + rounds;
+    return strf("%s: expected %.1f tokens for %.2f of a plain step; %s",
+                shape(n_chains_ >= n_trees_, n_nodes_ / n, depth_ / n).c_str(), n_tokens_ / n, cost_ / n,
+                rounds.c_str());
+}
+
+}  // namespace eaglecpp

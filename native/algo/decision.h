@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+// What was decided for one round of one conversation, as a value: it explains itself, and printed as a line it can be
+// read back and followed, so that a run can be repeated with the same batch shapes and hence the same arithmetic.
+//
+//     plain reason=parked speed=0.93
+//     probe k=4 levels=0/1 reason=probe tokens=1.42 cost=1.21
+//     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
+//
+// `levels` are the nodes whose children the drafter proposed, level by level, `nodes` the drafts that were verified;
+// both are indices into the pool of proposed nodes, whose root is 0.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "algo/tree.h"
+
+namespace eaglecpp {
+
+struct Decision {
+    enum class Mode { plain, probe, draft };
+    enum class Reason {
+        off,        // the strategy says so, or there is no drafter
+        room,       // too few tokens are left to generate
+        measuring,  // a plain round, to know what one costs
+        parked,     // drafting does not pay here; the next probe is not due
+        saving,     // the ledger cannot cover a drafting round
+        probe,      // a shadow probe: drafted, not verified
+        vain,       // drafted, but no node is worth verifying
+        pays,       // drafted and verified
+        pinned,     // a fixed strategy
+        replay,     // a logged plan
+    };
+
+    Mode mode = Mode::plain;
+    Reason reason = Reason::off;
+    int k = 0;  // candidates asked for per node
+    std::vector<std::vector<int32_t>> levels;
+    std::vector<int32_t> nodes;
+    int depth = 0;             // of the verified tree
+    int n_leaves = 0;          // of the verified tree
+    double n_tokens = 1.0;     // expected, the bonus token included
+    double cost = 1.0;         // expected, in plain rounds
+    double best_speed = 0.0;   // plain rounds: predicted speed of the best draft seen lately, plain = 1; 0 = unknown
+
+    // one line, without a line break
+    std::string to_line() const;
+
+    // Error(value) if the line is not a decision
+    static Decision from_line(const std::string & line);
+
+    // "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31 of a plain step", "off: best draft 0.93 of plain"
+    std::string explain() const;
+
+    bool is_chain() const { return n_leaves <= 1; }
+};
+
+const char * reason_name(Decision::Reason reason);
+
+// The decisions of one generation, added up.
+class PlanSummary {
+  public:
+    void add(const Decision & decision);
+
+    int n_rounds() const { return n_rounds_; }
+    int n_drafted() const { return n_chains_ + n_trees_; }
+    int n_probes() const { return n_probes_; }
+
+    // The typical round and how often drafting was chosen, on one line:
+    // "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31 of a plain step; drafted in 210 of 230 rounds"
+    std::string explain() const;
+
+  private:
+    int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
+    double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
+    Decision last_plain_;
+};
+
+}  // namespace eaglecpp

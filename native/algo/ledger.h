@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// The account behind the promise "never slower". It is kept in plain steps: a round that commits n tokens earns
+// (1 + allowance) * n and pays what it took; plain rounds pay exactly 1, so their noise neither fills nor drains it.
+// Drafting may start only while the balance covers the round's worst case, so the balance stays at or above zero up to
+// the error of the predicted time, and over any window of m tokens
+//
+//     time <= (1 + allowance) * m + cap        hence  speed / plain >= 1 / (1 + allowance + cap / m)
+//
+// whatever the acceptance model believes: 0.97 for every m >= 503 with the defaults. The cap is what keeps past gains
+// from paying for a long loss later; it is the difference from a conservative bandit's running total.
+#pragma once
+
+#include <algorithm>
+
+namespace eaglecpp {
+
+class Ledger {
+  public:
+    struct Options {
+        double allowance = 0.015;  // share of plain speed that may be spent on trying
+        double cap = 8.0;          // plain steps
+        double start = 4.0;        // plain steps: something to learn with
+    };
+
+    Ledger() : Ledger(Options{}) {}
+    explicit Ledger(const Options & options) : options_(options), balance_(options.start) {}
+
+    double balance() const { return balance_; }
+
+    // may a round be started that costs `extra` plain steps more than a plain round and gives nothing?
+    bool covers(double extra) const { return extra <= balance_; }
+
+    // a round that committed `n_tokens` tokens per sequence in the time of `cost` plain rounds
+    void settle(double n_tokens, double cost) {
+        balance_ = std::min(options_.cap, balance_ + (1.0 + options_.allowance) * n_tokens - cost);
+    }
+
+  private:
+    Options options_;
+    double balance_;
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT
+// Decides each round whether to draft, how deep and wide, and which nodes to verify, for the most tokens per unit of
+// time; and never lets drafting cost more than the ledger's allowance. One planner per engine, one SequencePlan per
+// conversation. docs/planner.md has the reasoning and the measured results.
+//
+// A round of the conversations that are decoded in one batch:
+//
+//     planner.begin_round(n_conversations, n_kv);
+//     for each plan:
+//         planner.decide(plan, request);
+//         while (!plan.frontier().empty()) planner.grow(plan, <plan.k() candidates per frontier node>, ms);
+//     planner.choose(plans);
+//     <verify the plan.tree()s in one batch, match>
+//     for each plan: planner.learn(plan, tokens emitted);
+//     planner.end_round(verify_ms, round_ms);
+//
+// No clock and no random numbers: the same calls give the same plans. Vectors grow to their largest use and stay. A
+// round that fails halfway is simply begun anew.
+#pragma once
+
+#include <vector>
+
+#include "algo/acceptance_model.h"
+#include "algo/cost_table.h"
+#include "algo/ledger.h"
+#include "algo/prices.h"
+#include "algo/sequence_plan.h"
+
+namespace eaglecpp {
+
+struct PlannerOptions {
+    Ledger::Options ledger;
+    int k = 4;          // children per node
+    int width = 8;      // rows of a drafter level
+    int depth = 10;     // levels
+    double probe_share = 0.007;  // of plain time spent on shadow probes; well below the ledger's allowance
+    int probe_gap = 8;           // plain rounds between probes at least
+    int n_burst = 4;             // probes in quick succession after a surprise
+    double on_above = 0.03, off_below = 0.0;  // advantage in tokens
+
+    enum class Goal { fair, throughput };
+    Goal goal = Goal::fair;  // of several conversations: product or sum of their speeds
+    double floor = 0.0;      // of several conversations: least speed of each against plain
+
+    std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
+};
+
+struct RoundRequest {
+    Token root = 0;      // the last committed token
+    int n_left = 0;      // tokens that may still be generated, at least 1
+    int n_pending = 0;   // rows the drafter must commit before it can draft; 0 = no drafter
+    PlanLimits limits;
+};
+
+class Planner {
+  public:
+    explicit Planner(const PlannerOptions & options = {});
+
+    // A generation starts. A new conversation keeps little of what was learned about the last text.
+    void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation);
+
+    // Conversations in the coming batch and cells in the target's cache.
+    void begin_round(int n_roots, int n_kv);
+
+    // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
+    void decide(SequencePlan & plan, const RoundRequest & request);
+
+    // children[i]: candidates of plan.frontier()[i], best first; `ms`: what the drafter took for them (the first time
+    // that is committing the pending rows). Sets the next frontier; empty when another level does not pay.
+    // Error(value) when a replayed plan does not fit.
+    void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
+
+    // Picks the trees of all conversations of the batch (decided ones, plain ones too).
+    void choose(const std::vector<SequencePlan *> & plans);
+
+    // `tokens` the conversation got from this round
+    void learn(SequencePlan & plan, const Tokens & tokens);
+
+    // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
+    void end_round(double verify_ms, double round_ms);
+
+    const PlannerOptions & options() const { return options_; }
+    CostTable & costs() { return costs_; }
+    const CostTable & costs() const { return costs_; }
+    AcceptanceModel & acceptance() { return acceptance_; }
+    const AcceptanceModel & acceptance() const { return acceptance_; }
+    const Ledger & ledger() const { return ledger_; }
+
+  private:
+    using Mode = Decision::Mode;
+    using Reason = Decision::Reason;
+
+    // decide
+    bool is_measuring_due() const;
+    void decide_auto(SequencePlan & plan);
+    void decide_fixed(SequencePlan & plan, int n_left);
+    void decide_replay(SequencePlan & plan);
+    void start(SequencePlan & plan, Mode mode, Reason reason, int k);
+    double rounds(double ms) const { return ms / plain_ms_; }
+
+    // grow (growth.cpp)
+    void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
+    void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
+    void next_frontier_auto(SequencePlan & plan);
+    void next_frontier_fixed(SequencePlan & plan);
+    void next_frontier_replay(SequencePlan & plan);
+    int best_width(SequencePlan & plan, int n_candidates);
+    Offer foresee(const SequencePlan & plan, int width);
+    double lambda(const SequencePlan & plan) const;
+    double ms_left(const SequencePlan & plan) const;
+
+    // choose (choice.cpp)
+    void choose_fixed(SequencePlan & plan);
+    void choose_replay(SequencePlan & plan);
+    void choose_alone(SequencePlan & plan);
+    void choose_shared(int n_rows);
+    void take(SequencePlan & plan, const int32_t * nodes, int n);
+    void weigh(SequencePlan & plan, double value, double speed);
+
+    // learn
+    void walk(SequencePlan & plan, const Tokens & tokens);
+    void settle(double verify_ms, double round_ms, double draft_ms);
+
+    PlannerOptions options_;
+    CostTable costs_;
+    AcceptanceModel acceptance_;
+    Ledger ledger_;
+
+    // the round under way
+    int n_roots_ = 1;
+    double plain_ms_ = 1.0;      // of this batch
+    double round_draft_ms_ = 0.0;
+    bool is_measuring_ = false;
+    std::vector<SequencePlan *> plans_;
+    int n_rows_ = 1;
+    double verify_ms_expected_ = 0.0;
+
+    int n_nodes_last_ = 0;       // draft nodes of the last batch
+    int n_plain_ = 0;            // plain rounds measured
+    int n_since_plain_ = 0;      // rounds since the last one
+    bool is_plain_wanted_ = false;
+
+    // kept to save allocations
+    std::vector<float> merged_, level_p_, front_;
+    std::vector<int32_t> nodes_, number_;
+    std::vector<int> heads_;
+    std::vector<double> sums_;
+};
+
+}  // namespace eaglecpp

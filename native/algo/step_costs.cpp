@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+#include "algo/step_costs.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace eaglecpp {
+
+namespace {
+constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,   8,   10,  12,  14,  16,
+                                                               20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
+constexpr int n_direct = 65;
+
+std::array<signed char, n_direct> make_direct() {
+    std::array<signed char, n_direct> out{};
+    int b = 0;
+    for (int n = 0; n < n_direct; ++n) {
+        while (bucket_rows[b] < n) ++b;
+        out[n] = (signed char)b;
+    }
+    return out;
+}
+const std::array<signed char, n_direct> direct = make_direct();
+
+// Samples are noisy and sometimes stalled: a step in the log is clipped, never dropped, for a dropped one would keep a
+// wrong entry wrong.
+double clipped(double step, double count) {
+    const double most = count < 4.0 ? 0.7 : 0.25;
+    return std::clamp(step, -most, most);
+}
+}  // namespace
+
+StepCosts::StepCosts(double slope) : slope_(slope) {}
+
+int StepCosts::bucket_of(int n_rows) {
+    if (n_rows < n_direct) return direct[std::max(n_rows, 0)];
+    return (int)(std::lower_bound(bucket_rows.begin(), bucket_rows.end() - 1, n_rows) - bucket_rows.begin());
+}
+
+int StepCosts::rows_of(int bucket) { return bucket_rows[bucket]; }
+
+double StepCosts::prior_ratio(int n_rows) const {
+    return 1.0 + slope_ * std::pow((double)std::max(n_rows - 1, 0), 0.8);
+}
+
+int StepCosts::n_rows_measured() const {
+    for (int b = n_buckets - 1; b >= 0; --b) {
+        if (entries_[b].count > 0.0) return bucket_rows[b];
+    }
+    return 0;
+}
+
+void StepCosts::learn(int n_rows, double ms, long round) {
+    const int b = bucket_of(n_rows);
+    Entry & e = entries_[b];
+    const double sample = std::log(ms);
+    const bool is_first = !e.is_tried;
+    e.is_tried = true;
+    e.round = round;
+    if (is_first && e.count == 0.0) {
+        const double guess = predicted_[b];
+        e.log_ms = guess > 0.0 ? std::min(sample, std::log(1.5 * guess)) : sample;
+        e.count = 0.5;
+    } else if (is_first) {
+        e.log_ms += std::clamp(sample - e.log_ms, -0.7, 0.1) / (e.count + 1.0);
+    } else if (e.count < 1.0) {
+        e.log_ms = std::min(sample, e.log_ms + 1.1);
+        e.count = 1.0;
+    } else {
+        e.log_ms += std::max(0.03, 1.0 / (e.count + 1.0)) * clipped(sample - e.log_ms, e.count);
+        e.count = std::min(e.count + 1.0, 1000.0);
+    }
+    refresh();
+}
+
+void StepCosts::forget(long round) {
+    bool is_changed = false;
+    for (int b = 1; b < n_buckets; ++b) {
+        Entry & e = entries_[b];
+        if (e.count == 0.0 || round - e.round <= (long)(250.0 + 250.0 * std::min(e.count, 32.0))) continue;
+        e.count = 0.0;
+        is_changed = true;
+    }
+    if (is_changed) refresh();
+}
+
+void StepCosts::assume(const StepCosts & other) {
+    for (int b = 0; b < n_buckets; ++b) {
+        entries_[b] = other.entries_[b];
+        entries_[b].count = std::min(entries_[b].count, 1.0);
+    }
+    refresh();
+}
+
+void StepCosts::set_entry(int bucket, double ms) {
+    entries_[bucket].log_ms = std::log(ms);
+    entries_[bucket].count = 1.0;
+    refresh();
+}
+
+// Between measured sizes the deviation from the prior curve is interpolated over log(rows); outside them it is kept.
+void StepCosts::refresh() {
+    int below = -1;
+    n_known_ = 0;
+    for (int b = 0; b < n_buckets; ++b) n_known_ += entries_[b].count > 0.0;
+    if (n_known_ == 0) {
+        predicted_.fill(0.0);
+        return;
+    }
+    const auto deviation = [&](int b) { return entries_[b].log_ms - std::log(prior_ratio(bucket_rows[b])); };
+    int above = 0;
+    for (int b = 0; b < n_buckets; ++b) {
+        if (entries_[b].count > 0.0) {
+            below = b;
+            predicted_[b] = std::exp(entries_[b].log_ms);
+            continue;
+        }
+        above = std::max(above, b);
+        while (above < n_buckets && entries_[above].count == 0.0) ++above;
+        double d;
+        if (below < 0) {
+            d = deviation(above);
+        } else if (above == n_buckets) {
+            d = deviation(below);
+        } else {
+            const double from = std::log(bucket_rows[below]), to = std::log(bucket_rows[above]);
+            const double t = (std::log(bucket_rows[b]) - from) / (to - from);
+            d = (1.0 - t) * deviation(below) + t * deviation(above);
+        }
+        predicted_[b] = prior_ratio(bucket_rows[b]) * std::exp(d);
+    }
+}
+
+}  // namespace eaglecpp

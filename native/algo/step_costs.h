@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+// Time of one kind of step over the number of rows it runs. Row counts share a bucket where they are far apart, and
+// every bucket learns for itself: real curves are staircases with cliffs and even dips (five rows can cost more than
+// eight), so no line or power law is fitted and nothing is forced to rise.
+//
+// Sizes never tried are priced from their measured neighbours along a prior curve that is on the cheap side of known
+// machines: a size that might pay gets tried, and two tries later its price is known. An entry that is not confirmed
+// for long is forgotten sooner the fewer samples it rests on, so that one stall cannot ban a size for good.
+#pragma once
+
+#include <array>
+
+namespace eaglecpp {
+
+class StepCosts {
+  public:
+    static constexpr int n_buckets = 24;
+
+    // `slope`: the prior curve is 1 + slope * (rows - 1)^0.8
+    explicit StepCosts(double slope);
+
+    static int bucket_of(int n_rows);
+    static int rows_of(int bucket);
+
+    // nothing was measured yet
+    bool empty() const { return n_known_ == 0; }
+
+    // expected time of n rows; 0 while nothing was measured
+    double ms(int n_rows) const { return predicted_[bucket_of(n_rows)]; }
+
+    // prior time of n rows relative to one row
+    double prior_ratio(int n_rows) const;
+
+    // samples behind the price of this size; 0 = a guess
+    double n_samples(int n_rows) const { return entries_[bucket_of(n_rows)].count; }
+
+    // largest row count of a measured bucket, 0 if none
+    int n_rows_measured() const;
+
+    // One measurement. The first one of a size in a process may include building graphs and loading kernels; it is
+    // believed only as far as it is not slow.
+    void learn(int n_rows, double ms, long round);
+
+    // forgets what was not confirmed for long
+    void forget(long round);
+
+    // Another table's prices as guesses that one sample each may overrule.
+    void assume(const StepCosts & other);
+
+    // (de)serialisation
+    struct Entry {
+        double log_ms = 0.0;
+        double count = 0.0;     // samples, as far as they count; 0 = unknown
+        bool is_tried = false;  // in this process
+        long round = 0;         // of the last sample
+    };
+    const Entry & entry(int bucket) const { return entries_[bucket]; }
+    void set_entry(int bucket, double ms);
+
+  private:
+    void refresh();
+
+    double slope_;
+    int n_known_ = 0;
+    std::array<Entry, n_buckets> entries_{};
+    std::array<double, n_buckets> predicted_{};
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+"""What the converter writes and what the native reader knows are the same names."""
+
+from __future__ import annotations
+
+from eaglecpp import lowlevel
+from eaglecpp.convert import keys
+
+# read by the engine, but copied from the target rather than declared by the converter
+FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
+
+
+def native_names() -> set[str]:
+    return set(lowlevel.key_names())
+
+
+def test_the_reader_knows_every_key_of_the_drafter() -> None:
+    written = {key.name for key in keys.KEYS if key.name.startswith("{arch}.")}
+    assert written == {name for name in native_names() if name.startswith("{arch}.")}
+
+
+def test_the_reader_knows_every_tensor() -> None:
+    written = {tensor.name.replace("{a}", "{i}") for tensor in keys.TENSORS}
+    tensors = {name for name in native_names() if name.endswith((".weight", ".bias")) or name == "d2t"}
+    assert written == tensors
+
+
+def test_the_reader_asks_for_nothing_the_converter_does_not_write() -> None:
+    written = {key.name for key in keys.KEYS} | {t.name.replace("{a}", "{i}") for t in keys.TENSORS}
+    assert native_names() - written == FROM_THE_TARGET

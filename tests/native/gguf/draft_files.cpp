@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+#include "draft_files.h"
+
+#include <ggml-cpp.h>
+#include <ggml.h>
+#include <gguf.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "gguf/draft_file.h"
+#include "gguf/keys.h"
+
+namespace eaglecpp {
+
+const std::vector<std::pair<Flaw, const char *>> all_flaws = {
+    {Flaw::wrong_architecture, "general.architecture"},
+    {Flaw::missing_size, "block_count"},
+    {Flaw::wrong_key_type, "embedding_length"},
+    {Flaw::negative_size, "feed_forward_length"},
+    {Flaw::zero_heads, "head_count"},
+    {Flaw::odd_head_dim, "do not go together"},
+    {Flaw::huge_width, "embedding_length"},
+    {Flaw::no_target_layers, "target_layers"},
+    {Flaw::layer_beyond_target, "layer id 9"},
+    {Flaw::missing_switch, "norm_output"},
+    {Flaw::unknown_rope_type, "rope.type"},
+    {Flaw::unknown_scaling, "rope.scaling.type"},
+    {Flaw::nan_epsilon, "layer_norm_rms_epsilon"},
+    {Flaw::missing_tensor, "missing tensor 'fc.weight'"},
+    {Flaw::unknown_tensor, "unknown tensor 'surprise.weight'"},
+    {Flaw::wrong_shape, "'output_norm.weight' has shape"},
+    {Flaw::quantised_norm, "'output_norm.weight' has type"},
+    {Flaw::d2t_wrong_type, "'d2t'"},
+    {Flaw::d2t_out_of_range, "entry 3 is 99"},
+    {Flaw::d2t_duplicate, "entry 3 is 0"},
+    {Flaw::short_tokenizer, "tokenizer has 5 tokens"},
+    {Flaw::truncated_data, "truncated"},
+    {Flaw::truncated_header, "header"},
+    {Flaw::not_gguf, "not a GGUF file"},
+};
+
+namespace {
+
+constexpr int n_embd = 32, n_ff = 48, n_head = 2, n_head_kv = 1, head_dim = 16, n_vocab = 20, n_draft_vocab = 8,
+              n_aux = 3, n_layer_target = 6;
+
+class Writer {
+  public:
+    Writer(bool eagle31, Flaw flaw) : arch_(eagle31 ? keys::arch_eagle31 : keys::arch_eagle3), flaw_(flaw) {
+        gguf_.reset(gguf_init_empty());
+        ctx_.reset(ggml_init({16 << 20, nullptr, false}));
+        set_keys(eagle31);
+        add_tensors(eagle31);
+    }
+
+    void write(const std::string & path) { gguf_write_to_file(gguf_.get(), path.c_str(), false); }
+
+  private:
+    std::string key(const char * pattern) { return fill(pattern, arch_); }
+    void u32(const char * pattern, uint32_t v) { gguf_set_val_u32(gguf_.get(), key(pattern).c_str(), v); }
+    void f32(const char * pattern, float v) { gguf_set_val_f32(gguf_.get(), key(pattern).c_str(), v); }
+    void flag(const char * pattern, bool v) { gguf_set_val_bool(gguf_.get(), key(pattern).c_str(), v); }
+    void str(const char * pattern, const char * v) { gguf_set_val_str(gguf_.get(), key(pattern).c_str(), v); }
+    bool is(Flaw flaw) const { return flaw_ == flaw; }
+
+    void set_keys(bool eagle31) {
+        gguf_set_val_str(gguf_.get(), keys::architecture, is(Flaw::wrong_architecture) ? "llama" : arch_.c_str());
+        gguf_set_val_str(gguf_.get(), keys::name, "tiny");
+        if (!is(Flaw::missing_size)) u32(keys::block_count, 1);
+        u32(keys::context_length, 128);
+        if (is(Flaw::wrong_key_type)) {
+            str(keys::embedding_length, "32");
+        } else {
+            u32(keys::embedding_length, is(Flaw::huge_width) ? 0x7fffffff : n_embd);
+        }
+        if (is(Flaw::negative_size)) {
+            gguf_set_val_i32(gguf_.get(), key(keys::feed_forward_length).c_str(), -48);
+        } else {
+            u32(keys::feed_forward_length, n_ff);
+        }
+        u32(keys::head_count, is(Flaw::zero_heads) ? 0 : n_head);
+        u32(keys::head_count_kv, n_head_kv);
+        u32(keys::key_length, is(Flaw::odd_head_dim) ? 15 : head_dim);
+        if (is(Flaw::odd_head_dim)) u32(keys::value_length, 15);
+        u32(keys::vocab_size, n_vocab);
+        f32(keys::rms_epsilon, is(Flaw::nan_epsilon) ? NAN : 1e-5f);
+        f32(keys::rope_freq_base, 10000.0f);
+        if (is(Flaw::unknown_scaling)) str(keys::rope_scaling_type, "cubic");
+        const int32_t layers[] = {1, 3, is(Flaw::layer_beyond_target) ? 9 : 5};
+        gguf_set_arr_data(gguf_.get(), key(keys::target_layers).c_str(), GGUF_TYPE_INT32, layers,
+                          is(Flaw::no_target_layers) ? 0 : n_aux);
+        u32(keys::target_hidden_size, n_embd);
+        gguf_set_val_u32(gguf_.get(), keys::target_block_count, n_layer_target);
+        if (eagle31) {
+            flag(keys::fc_norm, true);
+            if (!is(Flaw::missing_switch)) flag(keys::norm_output, true);
+            str(keys::rope_type, is(Flaw::unknown_rope_type) ? "spiral" : "norm");
+            u32(keys::draft_vocab_size, n_draft_vocab);
+        }
+        std::vector<std::string> texts;
+        for (int i = 0; i < (is(Flaw::short_tokenizer) ? 5 : n_vocab); ++i) texts.push_back("t" + std::to_string(i));
+        std::vector<const char *> pointers;
+        for (const auto & t : texts) pointers.push_back(t.c_str());
+        gguf_set_arr_str(gguf_.get(), keys::tokenizer_tokens, pointers.data(), pointers.size());
+    }
+
+    void tensor(const std::string & name, std::initializer_list<int64_t> ne, ggml_type type = GGML_TYPE_F32) {
+        ggml_tensor * t = ggml_new_tensor(ctx_.get(), type, (int)ne.size(), ne.begin());
+        ggml_set_name(t, name.c_str());
+        auto * bytes = (uint8_t *)t->data;
+        for (size_t i = 0; i < ggml_nbytes(t); ++i) bytes[i] = (uint8_t)(i * 31 % 7);
+        gguf_add_tensor(gguf_.get(), t);
+    }
+
+    void add_tensors(bool eagle31) {
+        if (!is(Flaw::missing_tensor)) tensor(keys::t_fc, {n_aux * n_embd, n_embd});
+        for (int i = 0; eagle31 && i < n_aux; ++i) tensor(fill(keys::t_fc_norm, i), {n_embd});
+        tensor(keys::t_output_norm, {is(Flaw::wrong_shape) ? n_embd + 1 : n_embd},
+               is(Flaw::quantised_norm) ? GGML_TYPE_Q8_0 : GGML_TYPE_F32);
+        tensor(keys::t_output, {n_embd, n_draft_vocab});
+        tensor(fill(keys::t_attn_norm, 0), {n_embd});
+        tensor(fill(keys::t_attn_norm_2, 0), {n_embd});
+        tensor(fill(keys::t_attn_q, 0), {2 * n_embd, n_head * head_dim});
+        tensor(fill(keys::t_attn_k, 0), {2 * n_embd, n_head_kv * head_dim});
+        tensor(fill(keys::t_attn_v, 0), {2 * n_embd, n_head_kv * head_dim});
+        tensor(fill(keys::t_attn_output, 0), {n_head * head_dim, n_embd});
+        tensor(fill(keys::t_ffn_norm, 0), {n_embd});
+        tensor(fill(keys::t_ffn_gate, 0), {n_embd, n_ff});
+        tensor(fill(keys::t_ffn_up, 0), {n_embd, n_ff});
+        tensor(fill(keys::t_ffn_down, 0), {n_ff, n_embd});
+        if (is(Flaw::unknown_tensor)) tensor("surprise.weight", {4});
+        ggml_tensor * d2t =
+            ggml_new_tensor_1d(ctx_.get(), is(Flaw::d2t_wrong_type) ? GGML_TYPE_I32 : GGML_TYPE_I64, n_draft_vocab);
+        ggml_set_name(d2t, keys::t_d2t);
+        for (int i = 0; i < n_draft_vocab && d2t->type == GGML_TYPE_I64; ++i) ((int64_t *)d2t->data)[i] = 2 * i;
+        if (is(Flaw::d2t_out_of_range)) ((int64_t *)d2t->data)[3] = 99;
+        if (is(Flaw::d2t_duplicate)) ((int64_t *)d2t->data)[3] = 0;
+        gguf_add_tensor(gguf_.get(), d2t);
+    }
+
+    std::string arch_;
+    Flaw flaw_;
+    gguf_context_ptr gguf_;
+    ggml_context_ptr ctx_;
+};
+
+}  // namespace
+
+void write_draft_file(const std::string & path, bool eagle31, Flaw flaw) {
+    Writer(eagle31, flaw).write(path);
+    const auto size = std::filesystem::file_size(path);
+    if (flaw == Flaw::truncated_data) std::filesystem::resize_file(path, size - 100);
+    if (flaw == Flaw::truncated_header) std::filesystem::resize_file(path, 300);
+    if (flaw == Flaw::not_gguf) std::ofstream(path, std::ios::binary) << "PK\3\4 this is a zip file, more or less";
+}
+
+}  // namespace eaglecpp

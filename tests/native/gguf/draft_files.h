@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Tiny drafter GGUFs with seeded weights, and every way in which one can be malformed by name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace eaglecpp {
+
+enum class Flaw {
+    none,
+    wrong_architecture,
+    missing_size,
+    wrong_key_type,
+    negative_size,
+    zero_heads,
+    odd_head_dim,
+    huge_width,
+    no_target_layers,
+    layer_beyond_target,
+    missing_switch,
+    unknown_rope_type,
+    unknown_scaling,
+    nan_epsilon,
+    missing_tensor,
+    unknown_tensor,
+    wrong_shape,
+    quantised_norm,
+    d2t_wrong_type,
+    d2t_out_of_range,
+    d2t_duplicate,
+    short_tokenizer,
+    truncated_data,
+    truncated_header,
+    not_gguf,
+};
+
+extern const std::vector<std::pair<Flaw, const char *>> all_flaws;  // with a word the error must contain
+
+// Writes a drafter of architecture `eagle31` (fc_norm, norm_output) or `eagle3` to `path`.
+void write_draft_file(const std::string & path, bool eagle31, Flaw flaw = Flaw::none);
+
+}  // namespace eaglecpp

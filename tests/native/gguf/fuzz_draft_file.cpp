@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// Any bytes must either make a DraftFile or throw Error; nothing else. Entry point of libFuzzer, and of fuzz_driver.cpp
+// where the compiler has no libFuzzer.
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "gguf/draft_file.h"
+
+#ifdef _WIN32
+#include <process.h>
+#define getpid _getpid
+#else
+#include <unistd.h>
+#endif
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
+    static const bool quiet = [] {
+        ggml_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
+        return true;
+    }();
+    (void)quiet;
+    static const std::string path = [] {
+        const bool has_shm = std::filesystem::is_directory("/dev/shm");
+        const auto dir = has_shm ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
+        return (dir / ("eaglecpp-fuzz-" + std::to_string(getpid()))).string();
+    }();
+    std::ofstream(path, std::ios::binary).write((const char *)data, (std::streamsize)size);
+    try {
+        const eaglecpp::DraftFile file(path);
+        for (const auto & t : file.gguf().tensors()) {
+            uint8_t last;
+            if (t.n_bytes > 0) file.gguf().read(t, t.n_bytes - 1, &last, 1);
+        }
+    } catch (const eaglecpp::Error &) {
+        // refused with a reason: what should happen
+    }
+    std::remove(path.c_str());
+    return 0;
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#include <filesystem>
+
+#include "../check.h"
+#include "base/error.h"
+#include "draft_files.h"
+#include "gguf/draft_file.h"
+#include "gguf/guard.h"
+
+using namespace eaglecpp;
+
+static std::string temp_file() {
+    return (std::filesystem::temp_directory_path() / ("eaglecpp-draft-" + std::to_string(now_ms()) + ".gguf")).string();
+}
+
+static std::string error_of(const std::string & path) {
+    try {
+        DraftFile file(path);
+    } catch (const Error & e) {
+        return e.what();
+    }
+    return "";
+}
+
+static void reads_both_architectures() {
+    const std::string path = temp_file();
+    write_draft_file(path, /*eagle31=*/true);
+    const DraftFile f31(path);
+    CHECK(f31.spec().arch == "eagle31");
+    CHECK(f31.spec().fc_norm && f31.spec().norm_output && !f31.spec().norm_before_fc);
+    CHECK(f31.spec().target_layers == (std::vector<int32_t>{1, 3, 5}));
+    CHECK(f31.spec().n_draft_vocab == 8 && f31.d2t()[3] == 6);
+    CHECK(!f31.spec().has_embedding && f31.spec().has_head);
+    CHECK(f31.tokens().size() == 20);
+    write_draft_file(path, /*eagle31=*/false);
+    const DraftFile f3(path);
+    CHECK(f3.spec().arch == "eagle3" && !f3.spec().fc_norm && !f3.spec().norm_output);
+    std::filesystem::remove(path);
+}
+
+static void every_flaw_is_refused_with_its_place() {
+    const std::string path = temp_file();
+    for (const auto & [flaw, word] : all_flaws) {
+        write_draft_file(path, /*eagle31=*/true, flaw);
+        const std::string text = error_of(path);
+        CHECK_MSG(text.find(word) != std::string::npos && text.find(path) != std::string::npos,
+                  strf("'%s' and the path in '%s'", word, text.c_str()));
+    }
+    std::filesystem::remove(path);
+    CHECK(error_of(path).find("no such file") != std::string::npos);
+    CHECK(error_of(std::filesystem::temp_directory_path().string()).find("not a regular file") != std::string::npos);
+}
+
+static void an_assertion_under_guard_becomes_an_error() {
+    bool thrown = false;
+    try {
+        guarded([] { GGML_ABORT("planted"); });
+    } catch (const Error & e) {
+        thrown = e.kind == ErrorKind::broken && std::string(e.what()).find("planted") != std::string::npos;
+    }
+    CHECK(thrown);
+}
+
+int main() {
+    reads_both_architectures();
+    every_flaw_is_refused_with_its_place();
+    an_assertion_under_guard_becomes_an_error();
+    return test::result();
+}
