@@ -53,7 +53,7 @@ class Engine:
         sampling: SamplingOptions | None = None,
     ) -> None:
         self._native: core.Engine | None = None
-        self._lock = threading.Lock()
+        self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `calling`
         self._sessions: list[Session] = []
         self._main: Session | None = None
         self.stats = Timings()
@@ -121,23 +121,13 @@ class Engine:
 
     @overload
     def chat(
-        self,
-        messages: Sequence[Any],
-        *,
-        stream: Literal[False] = False,
-        template: str | None = None,
-        **options: Any,
+        self, messages: Sequence[Any], *, stream: Literal[False] = False, **options: Any
     ) -> Completion: ...
     @overload
-    def chat(
-        self, messages: Sequence[Any], *, stream: Literal[True], template: str | None = None, **options: Any
-    ) -> Stream: ...
-    def chat(
-        self, messages: Sequence[Any], *, stream: bool = False, template: str | None = None, **options: Any
-    ) -> Completion | Stream:
+    def chat(self, messages: Sequence[Any], *, stream: Literal[True], **options: Any) -> Stream: ...
+    def chat(self, messages: Sequence[Any], *, stream: bool = False, **options: Any) -> Completion | Stream:
         """Answers `messages` through the model's chat template; arguments as `Session.chat`."""
-        prompt = self.chat_prompt(messages, template=template)
-        return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
+        return self._session().answer(messages, stream, options)
 
     def session(self) -> Session:
         """Opens a conversation of its own beside the others; close it, or use it as a context manager.
@@ -190,10 +180,25 @@ class Engine:
             raise ValueError("the prompt is empty and the model has no BOS token to begin with")
         return tokens
 
-    def chat_prompt(self, messages: Sequence[Any], *, template: str | None = None) -> list[int]:
-        """The token ids of a rendered conversation, ready for `generate`."""
-        chosen = self._chat_template if template is None else self._parse_template(template)
-        rendered = chosen.render(messages, add_generation_prompt=True)
+    def chat_prompt(
+        self,
+        messages: Sequence[Any],
+        *,
+        template: str | ChatTemplate | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
+        think: bool | str | None = None,
+    ) -> list[int]:
+        """The token ids of a rendered conversation, ready for `generate`.
+
+        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`. `template`: Jinja text, or a
+        `ChatTemplate`, in place of the file's; `tools` and `think` are handed to it. Raises
+        `UnsupportedError` without any template, `TemplateError` if it fails.
+        """
+        if template is None:
+            template = self._chat_template
+        elif isinstance(template, str):
+            template = self._parse_template(template)
+        rendered = template.render(messages, tools=tools, think=think)
         return self.tokenize(rendered.text, add_bos=not rendered.has_bos)
 
     # Facts
@@ -277,17 +282,20 @@ class Engine:
 
     @contextlib.contextmanager
     def calling(self) -> Iterator[core.Engine]:
-        """Holds the engine for one native call and hands its log on. Raises `EngineBusyError` if it is
-        held.
+        """Holds the engine for one native call and hands its log on; `EngineBusyError` if a thread holds it.
+
+        Not a lock: Ctrl+C between `acquire` and `try` would leave that locked for ever. Here the thread that
+        was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic.
         """
-        if not self._lock.acquire(blocking=False):
+        me = threading.get_ident()
+        if self._holder.setdefault("thread", me) != me:
             raise EngineBusyError(
                 "the engine is in use by another thread; one engine serves one thread at a time"
             )
         try:
             yield self._handle()
         finally:
-            self._lock.release()
+            self._holder.pop("thread", None)
             drain()
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
@@ -348,7 +356,9 @@ class Engine:
 
         eos = self._handle().eos
         eos_text = b"" if eos < 0 else self.token_to_piece(eos, special=True)
-        return ChatTemplate.from_gguf(text, self.bos_text.decode("utf-8"), eos_text.decode("utf-8"))
+        return ChatTemplate.from_gguf(
+            text, *(t.decode("utf-8", "replace") for t in (self.bos_text, eos_text))
+        )
 
 
 def _note_amx() -> None:

@@ -2,8 +2,8 @@
 """Hands the log lines of llama.cpp, ggml and our native code to `logging`, under the name `eaglecpp.native`.
 
 Native code may log from any thread and while the GIL is released, so it writes to a queue; Python empties it
-after each native call. No handler is installed: a program that configures nothing sees only warnings and
-errors.
+after each native call. The one handler installed is a NullHandler on `eaglecpp`: without any, Python itself
+would print the warnings of a program that configures no logging.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from eaglecpp._extension import core
 __all__ = ["drain"]
 
 _logger = logging.getLogger("eaglecpp.native")
+logging.getLogger("eaglecpp").addHandler(logging.NullHandler())
 
 
 def drain() -> None:

@@ -112,26 +112,22 @@ class Session:
 
     @overload
     def chat(
-        self,
-        messages: Sequence[Any],
-        *,
-        stream: Literal[False] = False,
-        template: str | None = None,
-        **options: Any,
+        self, messages: Sequence[Any], *, stream: Literal[False] = False, **options: Any
     ) -> Completion: ...
     @overload
-    def chat(
-        self, messages: Sequence[Any], *, stream: Literal[True], template: str | None = None, **options: Any
-    ) -> Stream: ...
-    def chat(
-        self, messages: Sequence[Any], *, stream: bool = False, template: str | None = None, **options: Any
-    ) -> Completion | Stream:
+    def chat(self, messages: Sequence[Any], *, stream: Literal[True], **options: Any) -> Stream: ...
+    def chat(self, messages: Sequence[Any], *, stream: bool = False, **options: Any) -> Completion | Stream:
         """Answers a conversation: `messages` ({"role", "content"} each) through the model's chat template.
 
-        `template`: a Jinja template to use in place of the file's. Other arguments as `stream`. Raises
+        `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as `stream`. Raises
         `UnsupportedError` when the model has no template and none is given.
         """
-        prompt = self._engine.chat_prompt(messages, template=template)
+        return self.answer(messages, stream, options)
+
+    def answer(self, messages: Sequence[Any], stream: bool, options: dict[str, Any]) -> Completion | Stream:
+        """`chat` with its arguments as values."""
+        of_prompt = {name: options.pop(name) for name in ("template", "tools", "think") if name in options}
+        prompt = self._engine.chat_prompt(messages, **of_prompt)
         return self.stream(prompt, **options) if stream else self.generate(prompt, **options)
 
     @property
@@ -198,9 +194,9 @@ class Session:
 
     def _end(self, generation: int) -> dict[str, Any]:
         """Ends the native generation; returns its counters. Not for a generation that was taken over."""
+        self._require_current(generation)
+        self._running_in = None  # even if the engine is busy now: the next `begin` ends it natively
         with self._calling() as native:
-            self._require_current(generation)
-            self._running_in = None
             native.end(self._sequence)
             return native.timings(self._sequence)
 

@@ -7,9 +7,11 @@ installation, so everything that can fail is imported inside a check.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import click
@@ -94,7 +96,24 @@ def native_facts() -> dict[str, Any]:
         "features": build_features(),
         "devices": system["devices"],
         "cpu": {"n_cores": system["n_cores"], "n_logical": os.cpu_count(), "amx": system["amx"]},
+        "memory": memory(),
     }
+
+
+def memory() -> dict[str, int | None]:
+    """RAM in bytes, `total` and `available` (None where the system does not say). Not llama.cpp's figures:
+    those call all of the CPU's memory free.
+    """
+    names = {"MemTotal": "total", "MemAvailable": "available"}
+    found: dict[str, int | None] = {"total": None, "available": None}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            name, _, value = line.partition(":")
+            if name in names:
+                found[names[name]] = 1024 * int(value.split()[0])
+    if found["total"] is None and hasattr(os, "sysconf"):
+        found["total"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return found
 
 
 def build_features() -> list[str]:
@@ -131,11 +150,15 @@ def _native_lines(facts: dict[str, Any]) -> list[str]:
         + (f"claimed and {works}" if amx["claimed"] else "not claimed"),
         f"build features    {', '.join(facts['features'])}",
     ]
+    total, available = facts["memory"]["total"], facts["memory"]["available"]
+    lines.append(f"memory            {_gib(available)} of {_gib(total)} available")
     for device in facts["devices"]:
-        memory = ""
-        if device["memory_total"]:
-            memory = f", {device['memory_free'] / 2**30:.1f} of {device['memory_total'] / 2**30:.1f} GiB free"
-        lines.append(
-            f"device            {device['name']} ({device['kind']}): {device['description']}{memory}"
-        )
+        room = ""
+        if device["kind"] != "cpu" and device["memory_total"]:
+            room = f", {_gib(device['memory_free'])} of {_gib(device['memory_total'])} free"
+        lines.append(f"device            {device['name']} ({device['kind']}): {device['description']}{room}")
     return lines
+
+
+def _gib(n_bytes: int | None) -> str:
+    return "?" if n_bytes is None else f"{n_bytes / 2**30:.1f} GiB"

@@ -42,6 +42,8 @@ def expected(data: bytes, stop: list[str]) -> tuple[str, str | None]:
 
 @given(raw, cuts, stops)
 @example(b"xab", [2], ["ab", "b"])
+@example(b"xab", [], ["b", "ab"])
+@example(b"abab", [], ["abab", "ba", "b"])
 @example(b"aab", [1, 2], ["ab"])
 @example("\u4e16".encode()[:2] + b"a", [1], [])
 def test_text_and_stop_do_not_depend_on_the_split(data: bytes, at: list[int], stop: list[str]) -> None:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gguf
 import pytest
 from helpers.tiny import prompt_ids
 
@@ -169,6 +171,7 @@ def test_a_stop_string_cuts_text_and_tokens_at_the_same_place(
     assert len(result.tokens) < len(fresh.tokens)
     assert stop in engine.detokenize(result.tokens)
     assert stop not in engine.detokenize(result.tokens[:-1]), "it ends with the token that completed it"
+    assert result.timings["predicted_n"] == len(result.tokens), "what the round gave beyond is not counted"
 
 
 @pytest.mark.parametrize("strategy", ["off", "chain:5"])
@@ -190,6 +193,19 @@ def test_an_end_of_generation_token_ends_it_and_is_not_text(engine: Engine) -> N
     assert (result.tokens, result.text, result.finish_reason) == ([eos], "", "stop")
     ignored = greedy(engine, n=4, logit_bias={eos: 100.0}, ignore_eos=True)
     assert (len(ignored.tokens), ignored.finish_reason) == (4, "length")
+
+
+def test_an_end_token_with_text_is_not_shown_either(models: Models, tmp_path: Path) -> None:
+    """Some files name an ordinary token as their end token; llama.cpp then has characters for it."""
+    path, plain = tmp_path / "odd.gguf", 100
+    shutil.copyfile(models.target, path)
+    reader = gguf.GGUFReader(path, "r+")
+    reader.fields["tokenizer.ggml.eos_token_id"].parts[-1][0] = plain
+    reader.data.flush()
+    with Engine.open(path, n_ctx=64, n_threads=1) as engine:
+        assert engine.token_to_piece(plain) != b""
+        result = greedy(engine, logit_bias={plain: 100.0})
+        assert (result.tokens, result.text, result.finish_reason) == ([plain], "", "stop")
 
 
 def test_a_grammar_is_obeyed(engine: Engine) -> None:
@@ -393,6 +409,14 @@ def test_chat_takes_another_template(engine: Engine) -> None:
     assert engine.chat_prompt([{"role": "user", "content": "hey"}], template=template) == engine.tokenize(
         "hey!"
     )
+
+
+def test_chat_hands_tools_to_the_template(engine: Engine) -> None:
+    template = "{% for tool in tools %}{{ tool.function.name }}{% endfor %}{{ messages[0].content }}"
+    tool = {"type": "function", "function": {"name": "lamp", "parameters": {}}}
+    messages = [{"role": "user", "content": "hey"}]
+    assert engine.chat_prompt(messages, template=template, tools=[tool]) == engine.tokenize("lamphey")
+    assert engine.chat(messages, template=template, tools=[tool], max_tokens=1).prompt_tokens
 
 
 def test_a_base_model_has_no_template(base_model: Path) -> None:

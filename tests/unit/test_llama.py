@@ -93,6 +93,14 @@ def test_stop_strings_cut_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None
         assert mine["choices"][0]["finish_reason"] == "stop"
 
 
+def test_a_character_cut_off_at_the_end_is_left_out(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    lead_byte = next(token for token in range(ours.n_vocab()) if ours.detokenize([token]) == b"\xe4")
+    options: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "logit_bias": {lead_byte: 100.0}}
+    mine = ours(PROMPT, **options)
+    assert mine["choices"][0]["text"] == ""
+    assert comparable(mine) == comparable(theirs(PROMPT, **options))
+
+
 def test_the_end_of_generation_token_is_not_counted(ours: Llama, theirs: llama_cpp.Llama) -> None:
     options: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, "logit_bias": {ours.token_eos(): 100.0}}
     assert comparable(ours(PROMPT, **options)) == comparable(theirs(PROMPT, **options))

@@ -26,9 +26,10 @@ def test_loading_a_model_logs_to_the_native_logger(models: Models, caplog: pytes
 
 def test_the_library_prints_nothing(models: Models, tmp_path: Path) -> None:
     code = (
-        "import eaglecpp, sys\n"
+        "import eaglecpp, logging, sys\n"
         "with eaglecpp.Engine.open(sys.argv[1], sys.argv[2], n_ctx=128) as engine:\n"
         "    engine.generate('ab', max_tokens=4)\n"
+        "logging.getLogger('eaglecpp.native').error('unheard')\n"
         "try:\n    eaglecpp.Engine.open(sys.argv[3])\nexcept eaglecpp.EagleError:\n    pass\n"
     )
     broken = tmp_path / "broken.gguf"
