@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Log to stderr from this level on, llama.cpp's own log included.  [default: warnings of eaglecpp, "
-    "errors of llama.cpp]",
+    "nothing of llama.cpp]",
 )
 @click.pass_context
 def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
@@ -65,7 +65,7 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     ctx.obj = {"debug": debug}
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("eaglecpp").setLevel((log_level or "warning").upper())
-    logging.getLogger("eaglecpp.native").setLevel((log_level or "error").upper())
+    logging.getLogger("eaglecpp.native").setLevel((log_level or "critical").upper())
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -18,15 +18,7 @@ from eaglecpp.cli.common import (
     read_input,
     strategy_options,
 )
-from eaglecpp.cli.terminal import (
-    Interrupt,
-    note,
-    prefill_progress,
-    stats_line,
-    stderr_is_terminal,
-    write,
-    write_json,
-)
+from eaglecpp.cli.terminal import Watch, note, stats_line, stderr_is_terminal, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
 
 __all__ = ["generate"]
@@ -62,10 +54,10 @@ def generate(
         "json_schema": _text(json_schema_file),
     }
     for_engine, for_sampling = _sorted(given(options))
-    interrupt = Interrupt()
-    with open_engine(target, draft, strategy, no_draft, for_engine) as engine, interrupt.listening():
-        stream = engine.stream(text, on_prefill=prefill_progress(interrupt), **constraint, **for_sampling)
-        follow(stream, interrupt, echo=not as_json)
+    watch = Watch()
+    with open_engine(target, draft, strategy, no_draft, for_engine) as engine, watch.listening():
+        stream = engine.stream(text, on_prefill=watch.on_prefill, **constraint, **for_sampling)
+        follow(stream, watch, echo=not as_json)
         result = stream.completion()
         if as_json:
             write_json(
@@ -73,23 +65,25 @@ def generate(
             )
         if stderr_is_terminal():
             note(f"{stats_line(result.stats, has_draft=engine.has_draft)} seed {result.seed}")
-    if interrupt.requested:
+    if watch.requested:
         raise click.exceptions.Exit(130)
 
 
-def follow(stream: Any, interrupt: Interrupt, *, echo: bool) -> None:
+def follow(stream: Any, watch: Watch, *, echo: bool) -> None:
     """Runs a stream to its end or to Ctrl+C; with `echo`, prints the text and a final newline."""
     printed = 0
     try:
         for chunk in stream:
+            watch.clear()
             if echo and chunk.text:
                 write(chunk.text)
                 printed += len(chunk.text)
-            if interrupt.requested:
+            if watch.requested:
                 break
     except KeyboardInterrupt:
-        interrupt.requested = True
+        watch.requested = True
     stream.close()
+    watch.clear()
     if echo:
         write(stream.completion().text[printed:] + "\n")
 

@@ -23,7 +23,7 @@ from eaglecpp.cli.common import (
     strategy_options,
 )
 from eaglecpp.cli.generate import follow
-from eaglecpp.cli.terminal import Interrupt, note, prefill_progress, stats_line, verbose_lines
+from eaglecpp.cli.terminal import Watch, note, stats_line, verbose_lines
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
@@ -52,18 +52,18 @@ def run(
     """Answer PROMPT with MODEL, a GGUF file. Piped standard input goes before the prompt."""
     question = _question(prompt)
     started = time.perf_counter()
-    interrupt = Interrupt()
-    with open_engine(model, draft, strategy, no_draft, given(options)) as engine, interrupt.listening():
+    watch = Watch()
+    with open_engine(model, draft, strategy, no_draft, given(options)) as engine, watch.listening():
         load_ms = 1000 * (time.perf_counter() - started)
         tokens = _prompt_tokens(engine, question)
-        stream = engine.stream(tokens, on_prefill=prefill_progress(interrupt))
-        follow(stream, interrupt, echo=True)
+        stream = engine.stream(tokens, on_prefill=watch.on_prefill)
+        follow(stream, watch, echo=True)
         stats = stream.completion().stats
         if verbose:
             total_ms = 1000 * (time.perf_counter() - started)
             note("\n".join(["", *verbose_lines(stats, total_ms, load_ms)]))
         note(stats_line(stats, has_draft=engine.has_draft))
-    if interrupt.requested:
+    if watch.requested:
         raise click.exceptions.Exit(130)
 
 

@@ -19,7 +19,9 @@ import click
 
 from eaglecpp.results import Timings
 
-__all__ = ["Interrupt", "note", "prefill_progress", "stats_line", "verbose_lines", "write", "write_json"]
+__all__ = ["Watch", "note", "stats_line", "stderr_is_terminal", "verbose_lines", "write", "write_json"]
+
+_SHORT_PROMPT = 256  # tokens; read before anyone would look for progress
 
 
 def write(text: str) -> None:
@@ -94,35 +96,35 @@ def _duration(ms: float) -> str:
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + text
 
 
-def prefill_progress(interrupt: Interrupt) -> Any:
-    """An `on_prefill` that draws progress on a terminal and lets Ctrl+C through between two slices."""
+class Watch:
+    """One generation as its user sees it: progress while the prompt is read, and Ctrl+C as a request.
 
-    def show(n_done: int, n_prompt: int) -> None:
-        interrupt.check()
-        if stderr_is_terminal() and n_prompt > 256:
-            text = f"reading the prompt: {n_done}/{n_prompt}" if n_done < n_prompt else ""
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-
-    return show
-
-
-class Interrupt:
-    """Ctrl+C as a request: the round in progress is finished, so that none of its tokens is lost.
-
-    A second Ctrl+C interrupts at once. Outside `with interrupt:` nothing changes.
+    After Ctrl+C the round in progress is finished, so that none of its tokens is lost; a second one
+    interrupts at once. `requested` says whether it was pressed.
     """
 
     def __init__(self) -> None:
         self.requested = False
+        self._drawn = False
 
-    def check(self) -> None:
-        """Raises `KeyboardInterrupt` if Ctrl+C was pressed."""
+    def on_prefill(self, n_done: int, n_prompt: int) -> None:
+        """For `Session.stream`: draws progress on a terminal, and lets Ctrl+C through between two slices."""
         if self.requested:
             raise KeyboardInterrupt
+        if n_prompt > _SHORT_PROMPT and stderr_is_terminal():
+            self._drawn = True
+            sys.stderr.write(f"\r\x1b[Kreading the prompt: {n_done}/{n_prompt}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Wipes the progress, before anything else is printed."""
+        if self._drawn:
+            self._drawn = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[Interrupt]:
+    def listening(self) -> Iterator[Watch]:
         """Takes over SIGINT inside the block; only the main thread can, elsewhere nothing changes."""
         if threading.current_thread() is not threading.main_thread():
             yield self

@@ -9,7 +9,7 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.cli.generate import follow
-from eaglecpp.cli.terminal import Interrupt
+from eaglecpp.cli.terminal import Watch
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -20,7 +20,7 @@ def test_text_that_was_held_back_is_printed_after_ctrl_c(
 ) -> None:
     with Engine.open(models.target, n_ctx=128, n_threads=1, temperature=0.0) as engine:
         whole = engine.generate("ab cd", max_tokens=8)
-        interrupt = Interrupt()
+        watch = Watch()
         stop = (
             whole.text[1:] + "\0 and more"
         )  # from its second character on the text may become the stop string
@@ -28,9 +28,9 @@ def test_text_that_was_held_back_is_printed_after_ctrl_c(
             "ab cd",
             max_tokens=8,
             stop=stop,
-            stop_when=lambda tokens: setattr(interrupt, "requested", len(tokens) == 3),
+            stop_when=lambda tokens: setattr(watch, "requested", len(tokens) == 3),
         )
-        follow(stream, interrupt, echo=True)
+        follow(stream, watch, echo=True)
         result = stream.completion()
     assert (result.finish_reason, result.tokens) == ("cancelled", whole.tokens[:3])
     assert len(result.text) > 1
@@ -39,5 +39,5 @@ def test_text_that_was_held_back_is_printed_after_ctrl_c(
 
 def test_without_echo_nothing_is_printed(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     with Engine.open(models.target, n_ctx=128, n_threads=1) as engine:
-        follow(engine.stream("ab cd", max_tokens=3), Interrupt(), echo=False)
+        follow(engine.stream("ab cd", max_tokens=3), Watch(), echo=False)
     assert capsys.readouterr().out == ""

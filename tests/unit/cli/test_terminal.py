@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
-from eaglecpp.cli.terminal import Interrupt, _duration, stats_line, verbose_lines
+from eaglecpp.cli.terminal import Watch, _duration, stats_line, verbose_lines
 from eaglecpp.results import Timings
 
 STATS = Timings(
@@ -65,14 +66,32 @@ def test_durations_read_as_gos(ms: float, text: str) -> None:
 
 
 def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
-    interrupt = Interrupt()
+    watch = Watch()
     before = signal.getsignal(signal.SIGINT)
-    with interrupt.listening():
-        interrupt.check()
+    with watch.listening():
+        watch.on_prefill(1, 2)
         os.kill(os.getpid(), signal.SIGINT)
-        assert interrupt.requested
+        assert watch.requested
         with pytest.raises(KeyboardInterrupt):
-            interrupt.check()
+            watch.on_prefill(1, 2)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_progress_is_drawn_on_a_terminal_and_wiped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = Watch()
+    watch.on_prefill(512, 1024)
+    watch.clear()
+    assert capsys.readouterr().err == "", "stderr is no terminal here"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    watch.on_prefill(50, 100)
+    watch.clear()
+    assert capsys.readouterr().err == "", "short prompts need no progress"
+    watch.on_prefill(512, 1024)
+    assert capsys.readouterr().err.endswith("reading the prompt: 512/1024")
+    watch.clear()
+    watch.clear()
+    assert capsys.readouterr().err == "\r\x1b[K"
