@@ -24,7 +24,7 @@ class EngineOptions:
 
     target_path: str
     draft_path: str  # "" = no drafter
-    n_ctx: int  # 0 = min(n_ctx_train, 4096)
+    n_ctx: int  # 0 = min(n_ctx_train, 4096), -1 = n_ctx_train
     n_batch: int
     n_ubatch: int
     n_threads: int  # 0 = physical cores
@@ -186,6 +186,8 @@ class DraftFile:
     @property
     def info(self) -> dict[str, Any]: ...
     @property
+    def d2t(self) -> list[int]: ...  # draft id -> target id
+    @property
     def tensors(self) -> list[dict[str, Any]]: ...  # name, type, shape (slowest axis first), n_bytes
 
 class Target:
@@ -198,6 +200,8 @@ class Target:
     def n_layer(self) -> int: ...
     @property
     def n_vocab(self) -> int: ...
+    @property
+    def taps(self) -> str: ...  # "layer_inp" | "cb_eval" | "none"
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
     def forward(
         self, tokens: Sequence[int], want_logits: bool = True
@@ -221,6 +225,8 @@ class Drafter:
     ) -> None: ...
     @property
     def info(self) -> dict[str, Any]: ...
+    @property
+    def n_rows(self) -> int: ...  # committed
     def reset(self) -> None: ...
     def commit(
         self, features: NDArray[np.float32], tokens: Sequence[int]
@@ -244,8 +250,9 @@ class DraftTree:
     def __init__(self, root: int) -> None: ...
     def __len__(self) -> int: ...
     def add(self, token: int, parent: int, logp: float) -> int: ...
-    def select(self, n_nodes: int) -> DraftTree:
-        """The best n_nodes draft nodes by path logp, ancestor-closed, breadth first (root not counted)."""
+    def select(self, n_nodes: int, n_leaves: int = 0) -> DraftTree:
+        """The best n_nodes draft nodes by path logp, ancestor-closed, breadth first (root not counted), with at most
+        n_leaves leaves (0: any number)."""
     @property
     def tokens(self) -> list[int]: ...
     @property

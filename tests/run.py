@@ -37,7 +37,9 @@ def python_tool(name: str, *arguments: str | Path) -> None:
 def lint() -> None:
     python_tool("ruff", "check", ".")
     python_tool("ruff", "format", "--check", ".")
-    sources = sorted(p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp"})
+    sources = sorted(
+        p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp"}
+    )
     run(BIN / "clang-format", "--dry-run", "--Werror", *sources)
     run(BIN / "lint-imports")
 
@@ -46,14 +48,14 @@ def types() -> None:
     python_tool("mypy")
 
 
-def cmake(name: str, *options: str) -> Path:
-    """Configures and builds `build/tests/<name>`; returns the folder."""
+def cmake(name: str, *options: str, targets: tuple[str, ...] = ("all",)) -> Path:
+    """Configures `build/tests/<name>` and builds the targets; returns the folder."""
     folder = BUILD / name
     run(
         "cmake", "-G", "Ninja", "-S", ROOT, "-B", folder,
         f"-DPython_EXECUTABLE={sys.executable}", "-DEAGLECPP_PYTHON=OFF", *options,
     )  # fmt: skip
-    run("cmake", "--build", folder)
+    run("cmake", "--build", folder, "--target", *targets)
     return folder
 
 
@@ -73,7 +75,7 @@ def has_libfuzzer() -> bool:
     clang = shutil.which("clang++")
     if clang is None:
         return False
-    probe = "extern \"C\" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }"
+    probe = 'extern "C" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }'
     done = subprocess.run(
         [clang, "-fsanitize=fuzzer,address", "-x", "c++", "-", "-o", os.devnull],
         input=probe.encode(), capture_output=True, check=False,
@@ -85,11 +87,17 @@ def fuzz() -> None:
     options = ["-DEAGLECPP_FUZZ=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
     if has_libfuzzer():
         options.append("-DCMAKE_CXX_COMPILER=clang++")
-    folder = cmake("fuzz", *options)
+    folder = cmake("fuzz", *options, targets=("make_corpus", "fuzz_draft_file"))
     corpus = folder / "corpus"
     programs = folder / "tests" / "native" / "gguf"
     run(programs / "make_corpus", corpus)
-    run(programs / "fuzz_draft_file", f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048", corpus, cwd=folder)
+    run(
+        programs / "fuzz_draft_file",
+        f"-max_total_time={FUZZ_SECONDS}",
+        "-rss_limit_mb=2048",
+        corpus,
+        cwd=folder,
+    )
 
 
 def python() -> None:

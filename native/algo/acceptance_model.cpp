@@ -14,7 +14,7 @@ constexpr const char * state_kind = "eaglecpp acceptance-model 1";
 constexpr double x_max = 8.0;       // |logit| of a drafter probability is clipped here
 constexpr double slope_min = 0.1, slope_max = 1.5;
 constexpr double text_max = 7.0;    // |text term|
-constexpr double pull = 0.97;       // per label: no text may lock itself off for good
+constexpr double pull = 0.995;       // per label: no text may lock itself off for good
 constexpr double drift = 0.02;      // variance a text gains per label
 constexpr double variance_max = 2.0;
 constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations

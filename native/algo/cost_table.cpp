@@ -11,6 +11,7 @@ namespace eaglecpp {
 namespace {
 constexpr const char * state_kind = "eaglecpp cost-table 1";
 constexpr double slowdown_rate = 0.05;
+constexpr double noise_fine = 0.05;   // mean residual up to which the slowdown may move at full rate
 constexpr double step_max = 0.25;     // one residual moves the slowdown by at most this, in the log
 constexpr double jump_min = 0.2;      // median residual that counts as a change of the machine ...
 constexpr double jump_noise = 3.0;    // ... if it is also this many mean residuals
@@ -49,7 +50,11 @@ void CostTable::set_kv(int n_kv) {
     is_changed_ = true;
 }
 
-double CostTable::plain(int n_rows) const { return slowdown_ * (shape().ms(n_rows) + host_plain_); }
+// More rows never take less time. Where they seem to, the few plain rounds that interrupt drafting were measured too
+// long, and a plain reference that is too long would let the ledger pay for a loss.
+double CostTable::plain(int n_rows) const {
+    return slowdown_ * (std::min(shape().ms(n_rows), shape().least_ms(n_rows)) + host_plain_);
+}
 
 double CostTable::verify(int n_rows) const {
     return slowdown_ * (shape().ms(n_rows) + (n_rows != last_rows_ ? rebuild_ : 0.0));
@@ -101,7 +106,8 @@ void CostTable::learn_slowdown(double raw) {
     if (n_anchor_ > 0) return anchor(raw);
     const double error = raw - std::log(slowdown_);
     mean_error_ += 0.05 * (std::min(std::fabs(error), 1.0) - mean_error_);
-    slowdown_ *= std::exp(slowdown_rate * std::clamp(error, -step_max, step_max));
+    const double rate = slowdown_rate * std::min(1.0, noise_fine / mean_error_);
+    slowdown_ *= std::exp(rate * std::clamp(error, -step_max, step_max));
     residuals_[n_residuals_++ % n_residuals] = raw;
     if (n_residuals_ < n_residuals) return;
     std::array<double, n_residuals> sorted = residuals_;

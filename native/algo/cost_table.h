@@ -53,6 +53,9 @@ class CostTable {
     // Is verify(n_rows) a measurement rather than a guess?
     bool is_known(int n_rows) const { return shape().n_samples(n_rows) >= 1.0; }
 
+    // mean |log residual| of the verifications of late
+    double noise() const { return mean_error_; }
+
     // common factor of all times now against when the shapes were learned
     double slowdown() const { return slowdown_; }
 

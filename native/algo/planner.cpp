@@ -9,9 +9,13 @@
 namespace eaglecpp {
 
 namespace {
-// Rounds without a plain one before the plain reference is measured again, by how many were measured so far.
-constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64, 200};
+// Rounds from one measurement of the plain reference to the next: dense at first, then as rare as its price asks. A
+// plain round costs what drafting gains, so it is cheapest where drafting gains little, which is where the reference
+// must be exact.
+constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
+constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
+constexpr int refresh_least = 5, refresh_most = 200;
 
 constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
 constexpr double stall = 1.5;           // times the expected round: beyond that the machine stalled, not the draft
@@ -53,7 +57,13 @@ void Planner::begin_round(int n_roots, int n_kv) {
 
 bool Planner::is_measuring_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
-    return n_since_plain_ >= refresh_gaps[std::min(n_plain_, n_refresh_gaps - 1)];
+    const double gain = std::max(speed_.speed() - 1.0, 0.0);
+    int gap = std::clamp((int)(gain / refresh_share), refresh_least, refresh_most);
+    if (n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
+    // few samples of a noisy clock
+    const double noise = costs_.noise() / 0.05;
+    if (n_plain_ < std::min(24.0, noise * noise)) gap = std::min(gap, 4);
+    return n_since_plain_ >= gap;
 }
 
 // --- decide ----------------------------------------------------------------------------------------------------------
@@ -223,6 +233,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         cost += rounds(std::min(draft_ms, stall * expected_draft_ms));
     }
     for (SequencePlan * plan : plans_) plan->recent_.add(plan->n_committed_, cost);
+    speed_.add(n_tokens, cost);
     if (!is_fixed && costs_.is_known(n_roots_)) ledger_.settle(n_tokens, cost);
 }
 

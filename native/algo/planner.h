@@ -135,6 +135,7 @@ class Planner {
     int n_rows_ = 1;
     double verify_ms_expected_ = 0.0;
 
+    RecentSpeed speed_;          // of the batches of late
     int n_nodes_last_ = 0;       // draft nodes of the last batch
     int n_plain_ = 0;            // plain rounds measured
     int n_since_plain_ = 0;      // rounds since the last one

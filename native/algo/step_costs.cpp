@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace eaglecpp {
 
@@ -43,6 +44,14 @@ double StepCosts::prior_ratio(int n_rows) const {
     return 1.0 + slope_ * std::pow((double)std::max(n_rows - 1, 0), 0.8);
 }
 
+double StepCosts::least_ms(int n_rows) const {
+    double least = std::numeric_limits<double>::infinity();
+    for (int b = bucket_of(n_rows) + 1; b < n_buckets; ++b) {
+        if (entries_[b].count >= 3.0) least = std::min(least, predicted_[b]);
+    }
+    return least;
+}
+
 int StepCosts::n_rows_measured() const {
     for (int b = n_buckets - 1; b >= 0; --b) {
         if (entries_[b].count > 0.0) return bucket_rows[b];
@@ -54,23 +63,33 @@ void StepCosts::learn(int n_rows, double ms, long round) {
     const int b = bucket_of(n_rows);
     Entry & e = entries_[b];
     const double sample = std::log(ms);
-    const bool is_first = !e.is_tried;
-    e.is_tried = true;
     e.round = round;
-    if (is_first && e.count == 0.0) {
-        const double guess = predicted_[b];
-        e.log_ms = guess > 0.0 ? std::min(sample, std::log(1.5 * guess)) : sample;
-        e.count = 0.5;
-    } else if (is_first) {
-        e.log_ms += std::clamp(sample - e.log_ms, -0.7, 0.1) / (e.count + 1.0);
-    } else if (e.count < 1.0) {
-        e.log_ms = std::min(sample, e.log_ms + 1.1);
-        e.count = 1.0;
+    if (e.n_first < 3) {
+        learn_first(e, sample, predicted_[b]);
     } else {
         e.log_ms += std::max(0.03, 1.0 / (e.count + 1.0)) * clipped(sample - e.log_ms, e.count);
         e.count = std::min(e.count + 1.0, 1000.0);
     }
     refresh();
+}
+
+// A guess or an entry from disk (count 1) stands against a slow first sample.
+void StepCosts::learn_first(Entry & e, double sample, double predicted) {
+    const bool is_guess = e.count < 1.0 && e.n_first == 0;
+    e.first[e.n_first++] = sample;
+    if (e.n_first == 1) {
+        const double most = predicted > 0.0 ? std::log((is_guess ? 1.5 : 1.1) * predicted) : sample;
+        e.log_ms = std::min(sample, most);
+        e.count = is_guess ? 0.5 : 1.0;
+    } else if (e.n_first == 2) {
+        e.log_ms = std::min(e.first[0], e.first[1]);
+        e.count = 1.0;
+    } else {
+        std::array<double, 3> sorted = e.first;
+        std::sort(sorted.begin(), sorted.end());
+        e.log_ms = sorted[1];
+        e.count = 2.0;
+    }
 }
 
 void StepCosts::forget(long round) {
@@ -79,6 +98,7 @@ void StepCosts::forget(long round) {
         Entry & e = entries_[b];
         if (e.count == 0.0 || round - e.round <= (long)(250.0 + 250.0 * std::min(e.count, 32.0))) continue;
         e.count = 0.0;
+        e.n_first = 0;
         is_changed = true;
     }
     if (is_changed) refresh();
@@ -88,6 +108,7 @@ void StepCosts::assume(const StepCosts & other) {
     for (int b = 0; b < n_buckets; ++b) {
         entries_[b] = other.entries_[b];
         entries_[b].count = std::min(entries_[b].count, 1.0);
+        entries_[b].n_first = 0;
     }
     refresh();
 }

@@ -28,6 +28,9 @@ class StepCosts {
     // expected time of n rows; 0 while nothing was measured
     double ms(int n_rows) const { return predicted_[bucket_of(n_rows)]; }
 
+    // least time of the well measured sizes above n rows; infinite if there are none
+    double least_ms(int n_rows) const;
+
     // prior time of n rows relative to one row
     double prior_ratio(int n_rows) const;
 
@@ -37,8 +40,8 @@ class StepCosts {
     // largest row count of a measured bucket, 0 if none
     int n_rows_measured() const;
 
-    // One measurement. The first one of a size in a process may include building graphs and loading kernels; it is
-    // believed only as far as it is not slow.
+    // One measurement. The first ones of a size are believed with care: the first may include building graphs and
+    // loading kernels, any may be stalled.
     void learn(int n_rows, double ms, long round);
 
     // forgets what was not confirmed for long
@@ -50,14 +53,18 @@ class StepCosts {
     // (de)serialisation
     struct Entry {
         double log_ms = 0.0;
-        double count = 0.0;     // samples, as far as they count; 0 = unknown
-        bool is_tried = false;  // in this process
-        long round = 0;         // of the last sample
+        double count = 0.0;  // samples it rests on; 0 = unknown
+        long round = 0;      // of the last sample
+        // The first samples in this process: their median is what counts, so that neither the building of a graph nor
+        // a stall sets the price.
+        std::array<double, 3> first{};
+        int n_first = 0;
     };
     const Entry & entry(int bucket) const { return entries_[bucket]; }
     void set_entry(int bucket, double ms);
 
   private:
+    void learn_first(Entry & e, double sample, double predicted);
     void refresh();
 
     double slope_;

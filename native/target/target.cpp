@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "gguf/guard.h"
 #include "gguf/keys.h"
 #include "gguf/reader.h"
@@ -99,14 +100,12 @@ void Target::load_model() {
 }
 
 void Target::load_lora() {
-    for (const auto & [path, scale] : options_.lora) {
+    for (const auto & lora : options_.lora) {
+        const char * path = lora.first.c_str();
         ErrorTrail trail;
-        llama_adapter_lora * adapter = nullptr;
-        guarded([&] { adapter = llama_adapter_lora_init(model_.get(), path.c_str()); });
-        if (!adapter) {
-            fail(ErrorKind::gguf, "%s: not a LoRA adapter for this target%s", path.c_str(), trail.text().c_str());
-        }
-        lora_.push_back({adapter, scale});
+        llama_adapter_lora * adapter = guarded([&] { return llama_adapter_lora_init(model_.get(), path); });
+        if (!adapter) fail(ErrorKind::gguf, "%s: not a LoRA adapter for this target%s", path, trail.text().c_str());
+        lora_.push_back({adapter, lora.second});
     }
 }
 
@@ -140,10 +139,26 @@ llama_context_params Target::context_params() const {
     return p;
 }
 
+// Keys and values of plain attention in host memory: a lower bound of what the context takes.
+void Target::check_memory(const llama_context_params & p) const {
+    const bool on_gpu = llama_supports_gpu_offload() && options_.n_gpu_layers != 0 && options_.offload_kqv;
+    const uint64_t available = available_memory();
+    if (on_gpu || available == 0 || !supports_trees()) return;
+    const int n_head = std::max(1, llama_model_n_head(model_.get()));
+    const uint64_t n_row = (uint64_t)llama_model_n_head_kv(model_.get()) * (n_embd() / n_head);
+    const uint64_t n_cell = n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
+    if (p.n_ctx <= available / std::max<uint64_t>(n_cell, 1)) return;
+    fail(ErrorKind::out_of_memory,
+         "%s: a context of %d tokens needs %.1f GiB for keys and values, %.1f GiB are "
+         "available; try a smaller n_ctx, or type_k and type_v q8_0",
+         options_.path.c_str(), options_.n_ctx, p.n_ctx * (double)n_cell / (1 << 30), available / (double)(1 << 30));
+}
+
 void Target::open_context(const std::vector<int32_t> & layers) {
     taps_ = std::make_unique<Taps>(model_.get(), layers, options_.taps);
     llama_context_params p = context_params();
     taps_->configure(p);
+    check_memory(p);
     ErrorTrail trail;
     try {
         guarded([&] { ctx_.reset(llama_init_from_model(model_.get(), p)); });

@@ -108,6 +108,7 @@ class Target {
     void load_model();
     void load_lora();
     llama_context_params context_params() const;
+    void check_memory(const llama_context_params & p) const;
 
     TargetOptions options_;
     bool use_repack_ = true;
