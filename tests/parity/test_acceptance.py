@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -35,31 +36,45 @@ class Counts:
     accepted: list[int]
 
 
-def counts_of(run: ChainRun) -> Counts:
-    return Counts(run.tokens, run.rounds, run.tried, run.accepted)
-
-
-def engine_run(it: ConvertedPair, prompt: list[int]) -> Counts:
-    """Whole rounds until `N_TOKENS` tokens exist, as the reference counts them."""
+def count(session: eaglecpp.Session, prompt: list[int]) -> Counts:
+    """Whole rounds until `N_TOKENS` tokens exist, as the reference counts them; then the stream is left."""
     tokens: list[int] = []
-    accepted_per_round: list[int] = []
-    with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, n_ctx=512, n_threads=1, **EXACT) as engine:
-        options = {"temperature": 0.0, "ignore_eos": True, "strategy": f"chain:{DEPTH}"}
-        with engine.stream(prompt, max_tokens=N_TOKENS + 2 * DEPTH, **options) as stream:
-            for chunk in stream:
-                if not chunk.tokens:
-                    continue
-                if tokens:  # the first token is the prefill's
-                    accepted_per_round.append(sum(chunk.accepted))
-                tokens += chunk.tokens
-                if len(tokens) >= N_TOKENS:
-                    break
+    accepted: list[int] = []
+    options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "strategy": f"chain:{DEPTH}"}
+    with session.stream(prompt, max_tokens=N_TOKENS + 2 * DEPTH, **options) as stream:
+        for chunk in stream:
+            if not chunk.tokens:
+                continue
+            if tokens:  # the first token is the prefill's
+                accepted.append(sum(chunk.accepted))
+            tokens += chunk.tokens
+            if len(tokens) >= N_TOKENS:
+                break
     return Counts(
         tokens,
-        len(accepted_per_round),
-        [sum(n >= depth for n in accepted_per_round) for depth in range(DEPTH)],
-        [sum(n > depth for n in accepted_per_round) for depth in range(DEPTH)],
+        len(accepted),
+        [sum(n >= depth for n in accepted) for depth in range(DEPTH)],
+        [sum(n > depth for n in accepted) for depth in range(DEPTH)],
     )
+
+
+def open_engine(it: ConvertedPair, **options: Any) -> eaglecpp.Engine:
+    return eaglecpp.Engine.open(
+        it.pair.target.gguf, draft=it.draft, n_ctx=1024, n_threads=1, **EXACT, **options
+    )
+
+
+def engine_run(it: ConvertedPair, prompt: list[int], **options: Any) -> Counts:
+    with open_engine(it, **options) as engine, engine.session() as session:
+        return count(session, prompt)
+
+
+def reference_run(it: ConvertedPair, prompt: list[int]) -> Counts:
+    target = Target(it.pair.target.directory, it.pair.layers)
+    drafter = Drafter.load(it.pair.checkpoint, target.embedding, target.head)
+    run: ChainRun = generate(target, drafter, prompt, N_TOKENS, DEPTH)
+    assert 0 < run.accepted[1] < run.tried[0], "the pair drafts nothing worth comparing"
+    return Counts(run.tokens, run.rounds, run.tried, run.accepted)
 
 
 @pytest.mark.parametrize(
@@ -67,24 +82,38 @@ def engine_run(it: ConvertedPair, prompt: list[int]) -> Counts:
 )
 def test_rounds_equal_the_reference(kind: str, arch: str, pairs: Callable[..., ConvertedPair]) -> None:
     it = pairs(kind, arch)
-    target = Target(it.pair.target.directory, it.pair.layers)
-    drafter = Drafter.load(it.pair.checkpoint, target.embedding, target.head)
     for seed in (1, 2):
         prompt = prompt_ids(40, seed)
-        expected = generate(target, drafter, prompt, N_TOKENS, DEPTH)
-        assert 0 < expected.accepted[1] < expected.tried[0], "the pair drafts nothing worth comparing"
-        assert engine_run(it, prompt) == counts_of(expected)
+        assert engine_run(it, prompt) == reference_run(it, prompt)
+
+
+def test_a_prefill_in_small_slices_changes_nothing(pairs: Callable[..., ConvertedPair]) -> None:
+    """The drafter's row at the end of a slice needs the first token of the next one."""
+    it, prompt = pairs("eagle31", "llama"), prompt_ids(75)
+    assert engine_run(it, prompt, n_batch=16, n_ubatch=16) == reference_run(it, prompt)
+
+
+def test_a_second_turn_continues_from_true_features(pairs: Callable[..., ConvertedPair]) -> None:
+    """After an abandoned stream, what target and drafter reuse is what a fresh prefill would give."""
+    it, prompt = pairs("eagle31", "llama"), prompt_ids(40)
+    with open_engine(it) as engine, engine.session() as session:
+        first = count(session, prompt)
+        longer = [*prompt, *first.tokens[:100], *prompt_ids(12, seed=5)]
+        assert count(session, longer) == reference_run(it, longer)
+        reused = session.generate(longer, max_tokens=1, temperature=0.0).stats.reused_n
+    assert reused >= len(longer) - 2
 
 
 def test_a_wrong_vocabulary_map_is_seen(pairs: Callable[..., ConvertedPair]) -> None:
-    """Negative control: offsets taken for absolute ids give other rounds."""
+    """Negative control: a map that is one entry off gives other rounds."""
 
-    class AbsoluteMap(Drafter):
+    class ShiftedMap(Drafter):
         def vocabulary_map(self) -> torch.Tensor:
-            return self.w["d2t"]
+            return super().vocabulary_map().roll(1)
 
     it = pairs("eagle3", "llama")
     target = Target(it.pair.target.directory, it.pair.layers)
-    wrong = AbsoluteMap.load(it.pair.checkpoint, target.embedding, target.head)
-    run = generate(target, wrong, prompt_ids(40), N_TOKENS, DEPTH)
-    assert engine_run(it, prompt_ids(40)).accepted != run.accepted
+    wrong = generate(
+        target, ShiftedMap.load(it.pair.checkpoint, target.embedding), prompt_ids(40), N_TOKENS, DEPTH
+    )
+    assert engine_run(it, prompt_ids(40)).accepted != wrong.accepted
