@@ -59,6 +59,7 @@ def build_spec(
     window, sliding, window_note = _sliding(config, n_layers)
     _check_activation(config)
     norm_output, feed_note = _feed(config, options)
+    # One long call on purpose: every field stands beside the rule it comes from.
     spec = DraftSpec(
         family=dialect.name,
         hidden_size=hidden,

@@ -70,4 +70,4 @@ def _snapshot(hub_id: str, patterns: Sequence[str]) -> Path:
             f"{repo}: not in the local cache and {why}; download it first or give a local path"
         ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:
-        raise SourceError(f"{repo}: download failed: {error}") from error
+        raise SourceError(f"{repo}: download failed: {' '.join(str(error).split())}") from error

@@ -81,6 +81,7 @@ HUGE = 1 << 60
         (header(n_tensors=1) + string("t") + struct.pack("<I", 9) + bytes(99), "1 to 4 dimensions, found 9"),
         (header(n_tensors=2) + tensor("t", [1]) * 2 + bytes(64), "tensor t appears twice"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_damage_is_one_clear_error(data: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
