@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CHARS", "MAX_STEPS", "JinjaTemplate"]
 
-MAX_STEPS = 1_000_000
+MAX_STEPS = 500_000
 """Loop rounds and calls in one rendering."""
 MAX_CHARS = 16 << 20
 """Characters of output, and of any string that a template multiplies into being."""

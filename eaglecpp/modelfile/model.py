@@ -79,6 +79,8 @@ class Modelfile:
         for command in document.commands:
             builder.add(command)
         pragmas = settings(document.pragmas, file)
+        if not strict:
+            builder.note_formats()
         return cls(
             from_=builder.all_of("model"),
             draft=builder.all_of("draft"),
@@ -175,6 +177,13 @@ class _Builder:
     def last_of(self, name: str) -> str | None:
         commands = self.commands.get(name)
         return commands[-1].args if commands else None
+
+    def note_formats(self) -> None:
+        """RENDERER and PARSER name code of Ollama's; saying so explains prompts that differ."""
+        for name in ("renderer", "parser"):
+            for command in self.all_of(name)[-1:]:
+                message = f"{name.upper()} {command.args} is built into Ollama; the model's chat template is used here"
+                self._note(command, message)
 
     def _add_parameter(self, command: Command) -> None:
         name = command.name

@@ -9,7 +9,8 @@ known name with a bad value is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +43,7 @@ class Settings:
     draft_type: str = ""
     chat_template: str = "auto"
     options: dict[str, Any] = field(default_factory=dict)
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[Notice, ...] = field(default=(), compare=False)
 
 
 def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
@@ -51,32 +52,33 @@ def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
     Raises ModelfileError, with the line, for a value that its option refuses.
     """
     known = _known_options()
-    own: dict[str, Command] = {}
+    own: dict[str, str] = {}
+    draft: Command | None = None
     options: dict[str, Any] = {}
     notices: list[Notice] = []
     for pragma in pragmas:
-        try:
+        with _located(pragma, file):
             if pragma.name in OWN_PRAGMAS:
-                own[pragma.name] = pragma
-                _check_own(pragma)
+                own[pragma.name] = _own_value(pragma)
+                draft = pragma if pragma.name == "draft" else draft
             elif pragma.name in known:
-                group, option = known[pragma.name]
-                _set_option(options, group, option, pragma.args)
+                _set_option(options, *known[pragma.name], pragma.args)
             else:
                 notices.append(Notice(f"unknown pragma '{pragma.name}' ignored", pragma.line or None, file))
-        except (ValueError, TypeError) as error:
-            message = f"pragma {pragma.name}: {error}"
-            raise ModelfileError(message, line=pragma.line or None, file=file) from None
     if "strategy" in own:
-        options["strategy"] = own["strategy"].args.strip()
-    texts = {name: command.args for name, command in own.items()}
-    return Settings(
-        draft=own.get("draft"),
-        draft_type=texts.get("draft_type", ""),
-        chat_template=texts.get("chat_template", "auto"),
-        options=options,
-        notices=tuple(notices),
-    )
+        options["strategy"] = own["strategy"]
+    choice = own.get("chat_template", "auto")
+    return Settings(draft, own.get("draft_type", ""), choice, options, tuple(notices))
+
+
+@contextmanager
+def _located(pragma: Command, file: str | None) -> Iterator[None]:
+    """Gives refusals of the option classes the line of the pragma."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        message = f"pragma {pragma.name}: {error}"
+        raise ModelfileError(message, line=pragma.line or None, file=file) from None
 
 
 def _known_options() -> dict[str, tuple[str, Option]]:
@@ -92,11 +94,13 @@ def _known_options() -> dict[str, tuple[str, Option]]:
     return known
 
 
-def _check_own(pragma: Command) -> None:
-    if not pragma.args.strip():
+def _own_value(pragma: Command) -> str:
+    value = pragma.args.strip()
+    if not value:
         raise ValueError("needs a value")
     if pragma.name == "strategy":
-        Strategy.parse(pragma.args)
+        Strategy.parse(value)
+    return value
 
 
 def _set_option(options: dict[str, Any], group: str, option: Option, text: str) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Modelfiles as Ollama reads them: every case was produced by Ollama's own parser.
 
-`modelfile.jsonl`, one case per line: `src` (or `src_hex`) the file; `cmds` its commands; `err` why it is refused
-(`COMMAND@n` and `ROLE@n` with Ollama's line, `EOF` or `EOF:word`, `NOFROM`); `req` and `cerr` the create request
-or its refusal, in a directory that holds target.gguf and head.gguf.
+`modelfile.jsonl`, one case per line: `src` (or `src_hex`) the file; `cmds` its commands; `err` why it is
+refused (`COMMAND@n` and `ROLE@n` with Ollama's line, `EOF` or `EOF:word`, `NOFROM`); `req` and `cerr` the
+create request or its refusal, in a directory that holds target.gguf and head.gguf.
 """
 
 from __future__ import annotations

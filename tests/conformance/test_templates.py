@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Go templates as Ollama renders them: every case was produced by Ollama's own template package.
 
-`templates.jsonl`, one case per line: `tmpl`, `msgs` as [role, content] or `prompt` and `suffix`, and `out`, or the
-end of the `parse_error` that refuses the template.
+`templates.jsonl`, one case per line: `tmpl`, `msgs` as [role, content] or `prompt` and `suffix`, and `out` or
+the end of the `parse_error` that refuses the template.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_rendering_or_refusal(case: dict[str, Any]) -> None:
 
 
 LANGUAGE = Path(__file__).with_name("go_language.jsonl").read_text("utf-8").splitlines()
-"""The language itself, from Go 1.27's text/template: `data` in the first line, then `tmpl` with `out`, or with
+"""The language itself, from Go 1.27's text/template: `data` in the first line, then `tmpl` with `out`, with
 `parse_error`, or with `error`, the end of the message at run time ("" where the wording differs)."""
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from .errors import TemplateError
 from .functions import FUNCTIONS, CallError, Function
 from .lex import quoted
-from .literals import merged
 from .nodes import (
     Action,
     Branch,
@@ -35,19 +34,19 @@ from .nodes import (
     Text,
     Variable,
 )
-from .values import NO_VALUE, Struct, is_true, printed, sorted_keys, type_name
+from .values import NO_VALUE, Struct, is_true, printed, sorted_keys, to_bytes, type_name
 
 __all__ = ["Limits", "execute"]
 
 _MISSING = object()  # no value comes in from the stage before; not the same as a nil that does
-_TEXT_PER_STEP = 64
+_TEXT_PER_STEP = 32
 
 
 @dataclass(frozen=True)
 class Limits:
     """How much one execution may do.
 
-    n_steps: nodes visited, plus one for every 64 characters that functions read and make
+    n_steps: nodes visited, plus one for every 32 characters that functions read and make
     n_chars: characters of output
     n_calls: templates inside each other
     """
@@ -70,8 +69,7 @@ def execute(
         run.walk(templates[name], data, [("$", data)])
     except RecursionError:
         raise run.error("nested too deeply", 0, "use fewer nested templates and blocks") from None
-    text = "".join(run.parts)
-    return merged(text).encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+    return to_bytes("".join(run.parts)).decode("utf-8", "replace")
 
 
 Scope = list[tuple[str, Any]]
@@ -298,10 +296,14 @@ class _Run:
         return value if final is _MISSING else final
 
     def _called(self, node: Name, function: Function, values: Sequence[Any]) -> Any:
+        self._spend_text(values, node.line)
         try:
             result = function.call(*values)
         except CallError as error:
             raise self.error(f"error calling {node.name}: {error}", node.line) from None
-        n_chars = sum(len(value) for value in (*values, result) if isinstance(value, str))
-        self._spend(n_chars // _TEXT_PER_STEP, node.line)
+        self._spend_text((result,), node.line)
         return result
+
+    def _spend_text(self, values: Sequence[Any], line: int) -> None:
+        n_chars = sum(len(value) for value in values if isinstance(value, str))
+        self._spend(n_chars // _TEXT_PER_STEP, line)

@@ -7,6 +7,7 @@ Sources: golang/go: src/text/template/funcs.go; ollama/ollama: template/template
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -159,22 +160,24 @@ def _one_text(values: Sequence[Any]) -> str:
     return sprint(["<no value>" if _is_none(value) else value for value in values])
 
 
-_HTML = {"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_JS = {"\\": "\\\\", "'": "\\'", '"': '\\"'} | {char: f"\\u{ord(char):04X}" for char in "<>&="}
+_HTML = str.maketrans({"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_JS = {"\\": "\\\\", "'": "\\'", '"': '\\"'}
+_JS_SPECIAL = re.compile(r"[\\'\"<>&=\x00-\x1f]|[^\x00-\x7f]")
 
 
 def _html(*values: Any) -> str:
-    return "".join(_HTML.get(char, char) for char in _one_text(values))
+    return _one_text(values).translate(_HTML)
 
 
 def _js(*values: Any) -> str:
-    return "".join(_JS.get(char) or _js_char(char) for char in _one_text(values))
+    return _JS_SPECIAL.sub(_js_escape, _one_text(values))
 
 
-def _js_char(char: str) -> str:
-    if char.isprintable():
+def _js_escape(match: re.Match[str]) -> str:
+    char = match[0]
+    if not char.isascii() and char.isprintable():
         return char
-    return f"\\u{ord(char):04X}"
+    return _JS.get(char) or f"\\u{ord(char):04X}"
 
 
 def _urlquery(*values: Any) -> str:

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""Fuzzes the Go templates: any text is rendered or refused with a TemplateError, in bounded time."""
+
+from __future__ import annotations
+
+import atheris
+
+with atheris.instrument_imports(include=["eaglecpp"]):
+    from atheris_target import fuzz
+
+    from eaglecpp.chat.gotemplate import Conversation, Limits, Template, TemplateError
+    from eaglecpp.chat.message import Message, ToolCall
+
+SEEDS = [
+    "{{ if .System }}<s>{{ .System }}{{ end }}{{- .Prompt -}} {{ .Response }}",
+    "{{ range $i, $m := .Messages }}{{ if eq $m.Role `user` }}{{ printf `%q %5.2f` .Content 1.5 }}{{ break }}"
+    "{{ end }}{{ end }}",
+    "{{ define `t` }}{{ . }}{{ end }}{{ template `t` (index .Messages 0).Content }}"
+    "{{ with $x := .Tools }}{{ json $x }}{{ end }}",
+    "{{ $s := slice .System 0 1 }}{{ $s = print $s | html | len }}"
+    "{{ and (not $s) (or 1 0x1F 'a' 1e3) }}{{/* c */}}",
+    "{{ block `b` . }}{{ range 3 }}{{ . }}{{ continue }}{{ else }}{{ nil }}{{ end }}{{ end }}",
+]
+CONVERSATION = Conversation(
+    (
+        Message("system", "Be é."),
+        Message("user", "Hi <there>\n"),
+        Message("assistant", "x", "t", (ToolCall("f", {"a": [1, 2.5, None, {"b": True}]}),)),
+        Message("tool", "r"),
+    ),
+    (
+        {
+            "type": "function",
+            "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}},
+        },
+    ),
+    think="high",
+)
+LIMITS = Limits(n_steps=20_000, n_chars=1 << 20)
+
+
+WORDS = [
+    "{{",
+    "}}",
+    "{{- ",
+    " -}}",
+    "/*",
+    "*/",
+    ":=",
+    "$x",
+    ".Messages",
+    ".Content",
+    ".Tools",
+    ".ToolCalls",
+    "range ",
+]
+WORDS += [
+    "if ",
+    "else",
+    "end",
+    "with ",
+    "define ",
+    "template ",
+    "block ",
+    "break",
+    "continue",
+    "nil",
+    "printf ",
+    "`%d`",
+]
+WORDS += [
+    "len ",
+    "index ",
+    "slice ",
+    "eq ",
+    "and ",
+    "or ",
+    "not ",
+    "json ",
+    "print ",
+    "urlquery ",
+    "js ",
+    "(",
+    ")",
+    "|",
+]
+
+
+def test_one(data: bytes) -> None:
+    try:
+        text = Template.parse(data.decode("utf-8", "replace")).render(CONVERSATION, LIMITS)
+    except TemplateError as error:
+        assert error.line >= 0 and str(error).startswith("template: ")
+        return
+    assert len(text) <= 4 * LIMITS.n_chars
+    text.encode("utf-8")
+
+
+if __name__ == "__main__":
+    fuzz(test_one, SEEDS, WORDS)

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""Which chat template is used and why, BOS, started answers, and that both languages give the same prompt."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.chat.jinja import JinjaTemplate
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.template import ChatTemplate, is_jinja
+
+CHATML_JINJA = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+CHATML_GO = (
+    "{{- range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}"
+    "<|im_start|>assistant\n"
+)
+LLAMA3_JINJA = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
+    "+ message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
+)
+LLAMA3_GO = (
+    "{{ if .System }}<|start_header_id|>system<|end_header_id|>\n\n{{ .System }}<|eot_id|>{{ end }}"
+    "{{ if .Prompt }}<|start_header_id|>user<|end_header_id|>\n\n{{ .Prompt }}<|eot_id|>{{ end }}"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n{{ .Response }}<|eot_id|>"
+)
+CONVERSATIONS = {
+    "question": ["user", "Hi"],
+    "system": ["system", "Be brief.", "user", "Hi"],
+    "several turns": ["system", "S", "user", "a", "assistant", "b", "user", "ünï <c>"],
+}
+
+
+def conversation(*flat: str) -> list[Message]:
+    return [Message(role, content) for role, content in zip(flat[::2], flat[1::2], strict=True)]
+
+
+@pytest.mark.parametrize("flat", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
+@pytest.mark.parametrize(
+    ("go", "jinja", "family"),
+    [(CHATML_GO, CHATML_JINJA, "chatml"), (LLAMA3_GO, LLAMA3_JINJA, "llama3")],
+    ids=["chatml", "llama3"],
+)
+def test_all_languages_give_the_same_prompt(go: str, jinja: str, family: str, flat: list[str]) -> None:
+    messages = conversation(*flat)
+    from_go = ChatTemplate.choose(modelfile=go).render(messages).text
+    from_jinja = ChatTemplate.choose(gguf=jinja).render(messages).text
+    from_family = ChatTemplate.choose(choice=family).render(messages).text
+    assert from_go == from_jinja == from_family
+
+
+@pytest.mark.parametrize(
+    ("arguments", "language", "described"),
+    [
+        ({"modelfile": "{{ .Prompt }}"}, "go", "Go template from the Modelfile's TEMPLATE"),
+        (
+            {"modelfile": "{{ .Prompt }}", "gguf": "{{ x }}", "stored": "y"},
+            "go",
+            "Go template from the Modelfile's TEMPLATE: a TEMPLATE wins over the GGUF's own",
+        ),
+        ({"modelfile": "{% if x %}{% endif %}"}, "jinja", "Jinja template from the Modelfile's TEMPLATE"),
+        (
+            {"gguf": "{{ x }}", "stored": "{{ .Prompt }}"},
+            "jinja",
+            "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it wins "
+            "over the stored one",
+        ),
+        (
+            {"stored": "{{ .Prompt }}"},
+            "go",
+            "Go template from the store (template layer): the GGUF carries none",
+        ),
+        ({}, "go", "Go template from nowhere, the bare prompt: no template was found"),
+        (
+            {"modelfile": "m", "gguf": "g", "choice": "gguf"},
+            "jinja",
+            "Jinja template from the GGUF (tokenizer.chat_template): chat_template gguf was asked for",
+        ),
+        (
+            {"modelfile": "m", "gguf": "g", "choice": "modelfile"},
+            "go",
+            "Go template from the Modelfile's TEMPLATE: chat_template modelfile was asked for",
+        ),
+        (
+            {"gguf": "g", "choice": "raw"},
+            "go",
+            "Go template from nowhere, the bare prompt: chat_template raw was asked for",
+        ),
+        (
+            {"gguf": "g", "choice": "zephyr"},
+            "family",
+            "llama.cpp's format 'zephyr' from llama.cpp: chat_template zephyr was asked for",
+        ),
+    ],
+)
+def test_the_choice_is_described(arguments: dict[str, Any], language: str, described: str) -> None:
+    template = ChatTemplate.choose(**arguments)
+    assert (template.language, template.describe()) == (language, described)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "family"),
+    [
+        ({"<|im_start|>", "<|im_end|>"}, "chatml"),
+        ({"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, "llama3"),
+        ({"<start_of_turn>", "<end_of_turn>"}, "gemma"),
+        ({"<|user|>", "<|assistant|>", "<|end|>"}, "phi3"),
+        ({"[INST]", "[/INST]"}, "mistral-v3"),
+    ],
+)
+def test_a_family_is_known_by_its_tokens_and_noted(tokens: set[str], family: str) -> None:
+    template = ChatTemplate.choose(has_token=tokens.__contains__)
+    assert (template.language, template.text) == ("family", family)
+    assert template.notices == (f"the model carries no chat template; its vocabulary looks like {family}",)
+    assert "Hi" in template.render(conversation("user", "Hi")).text
+
+
+def test_no_template_at_all_is_noted_and_bare() -> None:
+    template = ChatTemplate.choose(has_token=lambda text: False)
+    assert "the prompt goes in bare" in template.notices[0]
+    assert template.render(conversation("system", "S", "user", "Hi")).text == "Hi"
+
+
+@pytest.mark.parametrize(
+    ("choice", "problem"),
+    [
+        ("modelfile", "the Modelfile has no TEMPLATE"),
+        ("gguf", "the GGUF has no tokenizer.chat_template"),
+        ("wibble", "chat_template wibble: unknown; there is auto, modelfile, gguf, raw, "),
+    ],
+)
+def test_impossible_choices_are_refused(choice: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ChatTemplate.choose(choice=choice)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{ .Prompt }}", False),
+        ("{{- if .System }}{{ .System }}{{ end }}", False),
+        ("{{ $x := 1 }}{% not jinja %}", False),
+        ("a {{ range .Messages }}{% x %}{{ end }}", False),
+        ("plain", False),
+        ("{{ bos_token }}", True),
+        ("{{- messages[0].content }}", True),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", True),
+        ("{%- if tools %}{{ tools | tojson }}{% endif %}", True),
+    ],
+)
+def test_languages_are_told_apart(text: str, expected: bool) -> None:
+    assert is_jinja(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("template", "has_bos"),
+    [
+        (ChatTemplate.choose(gguf=LLAMA3_JINJA, bos_text="<s>"), True),
+        (ChatTemplate.choose(gguf=CHATML_JINJA, bos_text="<s>"), False),
+        (ChatTemplate.choose(modelfile="<s>{{ .Prompt }}", bos_text="<s>"), True),
+        (ChatTemplate.choose(modelfile="{{ .Prompt }}", bos_text=""), False),
+    ],
+)
+def test_bos_is_seen(template: ChatTemplate, has_bos: bool) -> None:
+    assert template.render(conversation("user", "Hi")).has_bos is has_bos
+
+
+@pytest.mark.parametrize(
+    "template",
+    [ChatTemplate.choose(gguf=CHATML_JINJA), ChatTemplate.choose(choice="chatml")],
+    ids=["jinja", "family"],
+)
+def test_a_started_answer_is_continued(template: ChatTemplate) -> None:
+    text = template.render(conversation("user", "Hi", "assistant", "Once upon")).text
+    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nOnce upon"
+
+
+def test_without_a_generation_prompt_the_answer_is_closed() -> None:
+    template = ChatTemplate.choose(gguf=CHATML_JINJA)
+    text = template.render(conversation("user", "Hi", "assistant", "Yo"), add_generation_prompt=False).text
+    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
+
+
+def test_plain_dictionaries_are_messages_too() -> None:
+    template = ChatTemplate.from_gguf(CHATML_JINJA)
+    assert template.render([{"role": "user", "content": "Hi"}]) == template.render(conversation("user", "Hi"))
+    with pytest.raises(ValueError, match="expected a role"):
+        template.render([{"content": "Hi"}])
+
+
+def test_jinja_gets_tools_thinking_and_tokens() -> None:
+    text = "{{ eos_token }}{{ tools | tojson }}{{ enable_thinking }}{{ reasoning_effort }}"
+    text += "{{ strftime_now('%%') }}"
+    rendered = ChatTemplate.from_gguf(text, "<s>", "</s>").render([], tools=[{"é": 1}], think="high")
+    assert rendered.text == '</s>[{"é": 1}]Truehigh%'
+    bare = ChatTemplate.from_gguf("{{ tools is none }}{{ enable_thinking is defined }}").render([])
+    assert bare.text == "TrueFalse"
+
+
+def test_jinja_is_set_up_as_templates_expect() -> None:
+    text = (
+        "{% for m in messages %}\n  {% generation %}{{ m.content }}{% endgeneration %}\n"
+        "{% if loop.first %}{% break %}{% endif %}\n{% endfor %}\nend"
+    )
+    assert ChatTemplate.from_gguf(text).render(conversation("user", "a", "user", "b")).text == "aend"
+
+
+def test_a_bad_template_is_refused_when_used_not_when_chosen() -> None:
+    template = ChatTemplate.choose(gguf="\n{% if %}")
+    with pytest.raises(TemplateError) as caught:
+        template.check()
+    assert caught.value.line == 2
+    with pytest.raises(TemplateError):
+        ChatTemplate.choose(modelfile="{{ .X").check()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        ("\n{{ raise_exception('roles must alternate') }}", 2, "roles must alternate"),
+        ("\n\n{{ 1 / 0 }}", 3, "division by zero"),
+        ("{{ foo.bar }}", 1, "'foo' is undefined"),
+        ("{{ messages.__class__.mro() }}", 1, "unsafe"),
+        ("{% set _ = messages.append(1) %}", 1, "is not safely callable|unsafe"),
+        ("{% include 'x' %}", 1, "no loader"),
+    ],
+)
+def test_jinja_errors_name_the_line(text: str, line: int, problem: str) -> None:
+    with pytest.raises(TemplateError, match=problem) as caught:
+        ChatTemplate.from_gguf(text).render([])
+    assert caught.value.line == line
+
+
+JINJA_EXPLOSIONS = {
+    "a loop in a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "a loop over text": "{% for a in 'x' * 9999 %}{% for b in 'x' * 9999 %}{% endfor %}{% endfor %}",
+    "a macro that calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "macros that double": (
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
+    ),
+    "long output": "{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
+    "multiplied text": "{{ 'x' * 10 ** 12 }}",
+    "multiplied list": "{{ [1, 2] * 10 ** 12 }}",
+    "a tower of powers": "{{ 10 ** (10 ** 10) }}",
+}
+
+
+@pytest.mark.parametrize("text", JINJA_EXPLOSIONS.values(), ids=JINJA_EXPLOSIONS.keys())
+def test_a_jinja_template_that_would_explode_is_stopped(text: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(TemplateError, match=r"stopped after|nested too deeply|makes too large"):
+        JinjaTemplate(text).render({})
+    assert time.monotonic() - start < 20
+
+
+def test_a_message_with_a_nul_is_refused_where_it_would_be_cut() -> None:
+    with pytest.raises(TemplateError, match="NUL"):
+        ChatTemplate.choose(choice="chatml").render(conversation("user", "a\0b"))
+
+
+def test_a_long_conversation_in_a_family_format() -> None:
+    text = ChatTemplate.choose(choice="chatml").render(conversation(*["user", "é"] * 2000)).text
+    assert text.count("é") == 2000 and text.endswith("<|im_start|>assistant\n")

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""What a Modelfile says once its commands are checked: repeats, types, pragmas, inheritance, printing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.chat.message import Message
+from eaglecpp.modelfile import Modelfile, ModelfileError
+
+FULL = '''#eaglecpp: strategy tree:k=4,depth=5,nodes=16
+#eaglecpp: cache_type_k q8_0
+FROM ./target.gguf
+ADAPTER ./lora.gguf
+DRAFT ./head.gguf
+TEMPLATE """{{ .System }}
+{{ .Prompt }}"""
+SYSTEM """Be "brief"."""
+PARSER p
+RENDERER r
+REQUIRES v0.14.0
+PARAMETER temperature 0.25
+PARAMETER use_mmap F
+PARAMETER stop <|im_end|>
+PARAMETER stop """a b"""
+LICENSE """one"""
+LICENSE """two"""
+MESSAGE user """k: v"""
+MESSAGE assistant """ y """
+'''
+
+
+def test_every_instruction_is_read() -> None:
+    modelfile = Modelfile.from_text(FULL)
+    assert [command.args for command in modelfile.from_] == ["./target.gguf"]
+    assert [command.args for command in modelfile.draft] == ["./head.gguf"]
+    assert [command.args for command in modelfile.adapters] == ["./lora.gguf"]
+    assert modelfile.template == "{{ .System }}\n{{ .Prompt }}"
+    assert modelfile.system == 'Be "brief".'
+    assert (modelfile.parser, modelfile.renderer, modelfile.requires) == ("p", "r", "0.14.0")
+    assert modelfile.parameters == {"temperature": 0.25, "use_mmap": False, "stop": ("<|im_end|>", "a b")}
+    assert modelfile.license == ("one", "two")
+    assert modelfile.messages == (Message("user", "k: v"), Message("assistant", " y "))
+    assert [(notice.line, notice.message.split()[0]) for notice in modelfile.notices] == [
+        (10, "RENDERER"),
+        (9, "PARSER"),
+    ]
+    assert Modelfile.from_text(FULL, strict=True).notices == ()
+
+
+def test_printing_reads_back_as_the_same() -> None:
+    modelfile = Modelfile.from_text(FULL)
+    assert Modelfile.from_text(modelfile.to_text()) == modelfile
+
+
+def test_scalars_keep_the_last_value_and_stops_gather() -> None:
+    modelfile = Modelfile.from_text(
+        "FROM a\nSYSTEM 1\nSYSTEM 2\n"
+        "PARAMETER top_k 1\nPARAMETER top_k 2\nPARAMETER stop a\nPARAMETER stop b\n"
+    )
+    assert (modelfile.system, modelfile.parameters) == ("2", {"top_k": 2, "stop": ("a", "b")})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("PARAMETER wibble 1", "unknown parameter 'wibble'"),
+        ("PARAMETER top_k 1.5", "invalid int value [1.5]"),
+        ("PARAMETER temperature nan", "invalid float value [nan]"),
+        ("REQUIRES new", "requires must be a valid semver (e.g. 0.14.0)"),
+        ("REQUIRES 01.2.3", "requires must be a valid semver (e.g. 0.14.0)"),
+        ("#eaglecpp: strategy chain:0", "pragma strategy: "),
+        ("#eaglecpp: type_k q9_9", "pragma type_k: "),
+        ("#eaglecpp: repeat_last_n x", "pragma repeat_last_n: invalid int value [x]"),
+        ("#eaglecpp: draft", "pragma draft: needs a value"),
+    ],
+)
+def test_refusals_name_file_and_line(line: str, message: str) -> None:
+    with pytest.raises(ModelfileError) as caught:
+        Modelfile.from_text(f"FROM a\n\n{line}\n", file="dir/Modelfile")
+    assert caught.value.message.startswith(message)
+    assert str(caught.value).startswith("dir/Modelfile:3: ")
+
+
+@pytest.mark.parametrize("requires", ["0.14", "1", "v1.2.3-rc.1+build.5", "0.30.0"])
+def test_versions_that_ollama_accepts(requires: str) -> None:
+    assert Modelfile.from_text(f"FROM a\nREQUIRES {requires}\n").requires == requires.removeprefix("v")
+
+
+def test_deprecated_and_retired_parameters_are_noted_and_ignored() -> None:
+    modelfile = Modelfile.from_text("FROM a\nPARAMETER mirostat 2\nPARAMETER numa true\n", file="M")
+    assert modelfile.parameters == {}
+    assert [str(notice) for notice in modelfile.notices] == [
+        "M:2: parameter mirostat is deprecated and ignored",
+        "M:3: parameter numa is deprecated and ignored",
+    ]
+
+
+def test_strict_refuses_what_ollama_refuses() -> None:
+    assert Modelfile.from_text("FROM a\nPARAMETER mirostat 2\n", strict=True).notices
+    with pytest.raises(ModelfileError, match="unknown parameter 'numa'"):
+        Modelfile.from_text("FROM a\nPARAMETER numa true\n", strict=True)
+    assert Modelfile.from_text("FROM a\n#eaglecpp: strategy nonsense\n", strict=True).pragmas == ()
+
+
+def test_values_out_of_range_are_moved_and_noted() -> None:
+    modelfile = Modelfile.from_text("FROM a\nPARAMETER top_k -1\n")
+    assert modelfile.parameters == {"top_k": -1}
+    assert modelfile.engine_options()["sampling.top_k"] == 0
+    assert "parameter top_k is -1; the range is 0 and up, 0 is used" in str(modelfile.notices[0])
+
+
+def test_unknown_pragmas_are_noted() -> None:
+    modelfile = Modelfile.from_text("FROM a\n#eaglecpp: wibble 3\n")
+    assert [str(notice) for notice in modelfile.notices] == ["line 2: unknown pragma 'wibble' ignored"]
+
+
+def test_pragmas_reach_the_engine_over_parameters() -> None:
+    modelfile = Modelfile.from_text(
+        "FROM a\nPARAMETER draft_num_predict 3\nPARAMETER temperature 1\n"
+        "#eaglecpp: strategy off\n#eaglecpp: temperature 0.5\n#eaglecpp: PARAMETER cache_type_v q8_0\n"
+    )
+    options = modelfile.engine_options()
+    assert (options["strategy"], options["sampling.temperature"], options["model.type_v"]) == (
+        "off",
+        0.5,
+        "q8_0",
+    )
+
+
+def test_own_pragmas() -> None:
+    settings = Modelfile.from_text(
+        "FROM a\n#eaglecpp: draft hf.co/u/r\n#eaglecpp: draft_type Q4_K_M\n#eaglecpp: chat_template gguf\n"
+    ).settings
+    assert settings.draft is not None and settings.draft.args == "hf.co/u/r"
+    assert (settings.draft_type, settings.chat_template) == ("Q4_K_M", "gguf")
+
+
+def test_inheritance() -> None:
+    base = Modelfile.from_text(
+        "FROM ./base.gguf\nDRAFT ./one.gguf\nSYSTEM base\nTEMPLATE t\nPARAMETER stop a\nPARAMETER stop b\n"
+        "PARAMETER top_k 1\nLICENSE l\nMESSAGE user old\nPARSER p\n#eaglecpp: strategy auto\n"
+    )
+    new = Modelfile.from_text(
+        'FROM base\nDRAFT ./two.gguf\nSYSTEM ""\nPARAMETER stop c\nLICENSE m\nMESSAGE user new\n'
+        "#eaglecpp: strategy off\n"
+    ).over(base)
+    assert [command.args for command in (*new.from_, *new.draft)] == [
+        "./base.gguf",
+        "./one.gguf",
+        "./two.gguf",
+    ]
+    assert (new.system, new.template, new.parser) == ("base", "t", "p")
+    assert new.parameters == {"stop": ("c",), "top_k": 1}
+    assert new.license == ("l", "m")
+    assert new.messages == (Message("user", "new"),)
+    assert new.engine_options()["strategy"] == "off"
+
+
+def test_load_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "Modelfile"
+    path.write_bytes("\ufeffFROM a\nRUN b\n".encode("utf-16-le"))
+    with pytest.raises(ModelfileError) as caught:
+        Modelfile.load(path)
+    assert str(caught.value).startswith(f"{path}:2:1: ")

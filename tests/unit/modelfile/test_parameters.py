@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""The PARAMETER table: Go's number syntax, ranges, defaults, and options that the engine really has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from eaglecpp.modelfile.parameters import (
+    PARAMETERS,
+    ParameterError,
+    defaults,
+    engine_options,
+    from_json,
+    parse_number,
+    parse_value,
+)
+from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
+
+GROUPS = {"model": ModelOptions, "sampling": SamplingOptions}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("int", "+5", 5),
+        ("int", "007", 7),
+        ("int", "-9223372036854775808", -(2**63)),
+        ("float", ".5", 0.5),
+        ("float", "5.", 5.0),
+        ("float", "9e-1", 0.9),
+        ("float", "1_000", 1000.0),
+        ("float", "0x1p-2", 0.25),
+        ("float", "-Infinity", -math.inf),
+        ("float", "1e-50", 1e-50),
+        ("bool", "t", True),
+        ("bool", "FALSE", False),
+    ],
+)
+def test_number_syntax_is_gos(kind: str, text: str, value: Any) -> None:
+    assert parse_number(kind, text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("int", ""),
+        ("int", "1_000"),
+        ("int", "0x10"),
+        ("int", "5.0"),
+        ("int", "٣"),
+        ("int", "9223372036854775808"),
+        ("int", "9" * 5000),
+        ("float", "1__0"),
+        ("float", "0x1.8"),
+        ("float", "1e39"),
+        ("float", "+nan"),
+        ("float", "infi"),
+        ("bool", "no"),
+        ("bool", "tRUE"),
+    ],
+)
+def test_other_texts_are_no_numbers(kind: str, text: str) -> None:
+    with pytest.raises(ParameterError, match=rf"invalid {kind} value \["):
+        parse_number(kind, text)
+
+
+@pytest.mark.parametrize(
+    "parameter", [p for p in PARAMETERS.values() if "." in p.option], ids=lambda p: p.name
+)
+def test_options_exist_in_the_engine_and_name_the_parameter(parameter: Any) -> None:
+    group, _, name = parameter.option.partition(".")
+    options = {option.name: option for option in describe(GROUPS[group])}
+    assert options[name].parameter == parameter.name
+
+
+@pytest.mark.parametrize("options", GROUPS.values())
+def test_no_parameter_of_the_engine_is_missing(options: type) -> None:
+    named = {option.parameter for option in describe(options)} - {""}
+    assert named <= set(PARAMETERS)
+
+
+@pytest.mark.parametrize("parameter", PARAMETERS.values(), ids=lambda p: p.name)
+@pytest.mark.parametrize("wild", [-(10**6), 0, 10**6])
+def test_fitted_values_are_taken_by_the_engine(parameter: Any, wild: int) -> None:
+    value = {"int": wild, "float": float(wild), "bool": True, "strings": ("x",)}[parameter.kind]
+    options = engine_options({parameter.name: value})
+    for group, cls in GROUPS.items():
+        cls(**{key.partition(".")[2]: value for key, value in options.items() if key.startswith(f"{group}.")})
+    Strategy.parse(str(options.get("strategy", "auto")))
+
+
+def test_ollamas_defaults_reach_the_engine() -> None:
+    options = engine_options({})
+    assert (options["sampling.top_p"], options["sampling.min_p"]) == (0.9, 0.0)
+    assert "model.n_ctx" not in options and "strategy" not in options
+    assert defaults()["num_ctx"] is None
+
+
+def test_draft_num_predict_is_a_chain_or_off() -> None:
+    assert engine_options({"draft_num_predict": 6})["strategy"] == "chain:6"
+    assert engine_options({"draft_num_predict": 0})["strategy"] == "off"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("top_k", 5, 5),
+        ("top_k", 5.9, 5),
+        ("temperature", 1, 1.0),
+        ("use_mmap", False, False),
+        ("stop", "x", ("x",)),
+    ],
+)
+def test_json_values(name: str, given: Any, value: Any) -> None:
+    result = from_json(name, given)
+    assert result == value and type(result) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("top_k", "5", 'option "top_k" must be of type integer'),
+        ("top_k", True, 'option "top_k" must be of type integer'),
+        ("top_k", math.nan, 'option "top_k" must be of type integer'),
+        ("temperature", None, 'option "temperature" must be of type float32'),
+        ("use_mmap", 1, 'option "use_mmap" must be of type boolean'),
+        ("stop", [1], 'option "stop" must be of type array of strings'),
+        ("nope", 1, "unknown parameter 'nope'"),
+    ],
+)
+def test_json_of_the_wrong_type_is_refused(name: str, given: Any, problem: str) -> None:
+    with pytest.raises(ParameterError) as caught:
+        from_json(name, given)
+    assert str(caught.value) == problem
+
+
+def test_unknown_parameters_are_refused() -> None:
+    with pytest.raises(ParameterError, match="unknown parameter 'Temperature'"):
+        parse_value("Temperature", "1")

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: MIT
+"""From a Modelfile and a directory to the files and references that it means."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+
+from eaglecpp.modelfile import (
+    Modelfile,
+    ModelfileError,
+    Plan,
+    Reference,
+    create_request,
+    ollama_problems,
+    resolve,
+)
+from eaglecpp.modelfile.files import FileSearchError, expand_path
+
+
+def write_gguf(
+    path: Path, architecture: str = "llama", kind: str = "target", shard: tuple[int, int] | None = None
+) -> Path:
+    """A GGUF that is nothing but its head: enough to tell what it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, architecture)
+    if shard is not None:
+        writer.add_uint16("split.no", shard[0])
+        writer.add_uint16("split.count", shard[1])
+    if kind == "target":
+        writer.add_block_count(2)
+    else:
+        writer.add_type(kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_checkpoint(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text("{}")
+    (path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    return path
+
+
+def plan(directory: Path, text: str) -> Plan:
+    return resolve(Modelfile.from_text(text, file="Modelfile"), directory)
+
+
+def refusal(directory: Path, text: str) -> str:
+    with pytest.raises(ModelfileError) as caught:
+        plan(directory, text)
+    return str(caught.value)
+
+
+@pytest.fixture
+def directory(models: Any, tmp_path: Path) -> Path:
+    """A real pair: target.gguf and head.gguf."""
+    shutil.copy(models.target, tmp_path / "target.gguf")
+    shutil.copy(models.draft, tmp_path / "head.gguf")
+    return tmp_path
+
+
+def test_paths_are_relative_to_the_modelfile(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    found = plan(directory, "FROM ./target.gguf\nDRAFT head.gguf\n")
+    assert found.target == Reference("path", "./target.gguf", 1, (directory / "target.gguf",))
+    assert found.draft == Reference("path", "head.gguf", 2, (directory / "head.gguf",))
+    assert found.notices == ()
+
+
+def test_home_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/homes/me")
+    assert expand_path("~/x.gguf", Path("/d")) == Path("/homes/me/x.gguf")
+    assert expand_path("/a/../b", Path("/d")) == Path("/b")
+    assert expand_path("../b", Path("/d/e")) == Path("/d/b")
+    with pytest.raises(FileSearchError, match="failed to find user 'no-such-user-here'"):
+        expand_path("~no-such-user-here/x", Path("/d"))
+
+
+def test_a_path_wins_over_a_name(directory: Path) -> None:
+    write_gguf(directory / "qwen3" / "model.gguf")
+    assert plan(directory, "FROM qwen3\n").target.paths == (directory / "qwen3" / "model.gguf",)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("llama3.2:3b", "name", "llama3.2:3b"),
+        ("me/m", "name", "me/m:latest"),
+        ("hf.co/u/Repo-GGUF:IQ3_M", "hub", "hf.co/u/Repo-GGUF:IQ3_M"),
+        ("hf.co/u/r:file.gguf", "hub", "hf.co/u/r:file.gguf"),
+        ("hf://u/r", "hub", "hf.co/u/r:latest"),
+        ("sha256:" + "a" * 64, "digest", "None"),
+    ],
+)
+def test_references_that_are_looked_up_later(directory: Path, text: str, kind: str, name: str) -> None:
+    found = plan(directory, f"FROM {text}\nDRAFT {text}\n")
+    for reference in (found.target, found.draft):
+        assert reference is not None
+        assert (reference.kind, str(reference.name), reference.text) == (kind, name, text)
+        with pytest.raises(ValueError, match="has no path before it is looked up"):
+            _ = reference.path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("FROM ./absent.gguf\n", "Modelfile:1: no such file: {}/absent.gguf"),
+        ("FROM absent.gguf\n", "Modelfile:1: no such file: {}/absent.gguf"),
+        ("FROM ~/nothing/here\n", "Modelfile:1: no such file: "),
+        ("FROM a\n\nDRAFT ./absent\n", "Modelfile:3: no such file: {}/absent"),
+        ("FROM a\nADAPTER lora.gguf\n", "Modelfile:2: stat {}/lora.gguf: no such file or directory"),
+        ("FROM a b\n", "Modelfile:1: 'a b' is no model name: its model"),
+        ("FROM gpt-oss:120b-cloud\n", "Modelfile:1: 'gpt-oss:120b-cloud' runs in Ollama's cloud"),
+        ("FROM \n", "Modelfile:1: FROM needs a value"),
+        (
+            "FROM ./target.gguf\nDRAFT target.gguf\n",
+            "Modelfile:2: DRAFT must not reference the same local path as FROM",
+        ),
+        ("FROM ./text.gguf\n", "Modelfile:1: {}/text.gguf: not a GGUF file, it begins with b'vers'"),
+        ("FROM ./hf\n", "Modelfile:1: FROM ./hf: a Hugging Face checkpoint, expected a GGUF"),
+        ("FROM ./empty\n", "Modelfile:1: no Modelfile or safetensors files found"),
+    ],
+)
+def test_refusals_name_line_and_path(directory: Path, text: str, message: str) -> None:
+    (directory / "text.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
+    write_checkpoint(directory / "hf")
+    (directory / "empty").mkdir()
+    assert refusal(directory, text).startswith(message.format(directory))
+
+
+def test_the_same_file_through_a_symlink_is_refused(directory: Path) -> None:
+    (directory / "link.gguf").symlink_to(directory / "target.gguf")
+    assert "must not reference the same local path" in refusal(
+        directory, "FROM ./target.gguf\nDRAFT ./link.gguf\n"
+    )
+
+
+def test_a_directory_is_sorted_by_what_its_files_are(directory: Path) -> None:
+    write_gguf(directory / "mmproj.gguf", "clip", "mmproj")
+    write_gguf(directory / "lora.gguf", "llama", "adapter")
+    write_gguf(directory / "z-dflash.gguf", "dflash")
+    found = plan(directory, "FROM .\n")
+    assert found.target.paths == (directory / "target.gguf",)
+    assert found.draft is not None and found.draft.paths == (directory / "head.gguf",)
+    assert found.projectors == (directory / "mmproj.gguf",)
+    assert found.adapters == (directory / "lora.gguf",)
+    assert [notice.message for notice in found.notices] == [
+        "z-dflash.gguf: dflash drafters do not run here; left out"
+    ]
+
+
+def test_a_drafter_beside_the_target_can_also_be_named(directory: Path) -> None:
+    found = plan(directory, "FROM .\nDRAFT ./head.gguf\n")
+    assert found.draft is not None and found.draft.paths == (directory / "head.gguf",)
+
+
+def test_two_targets_are_refused_by_name(directory: Path) -> None:
+    write_gguf(directory / "other.gguf")
+    message = refusal(directory, "FROM .\n")
+    assert "2 targets" in message and "other.gguf" in message and "target.gguf" in message
+
+
+def test_a_directory_of_drafters_has_no_target(directory: Path) -> None:
+    shutil.copy(directory / "head.gguf", directory / "other.gguf")
+    (directory / "target.gguf").unlink()
+    assert "no target GGUF in it" in refusal(directory, "FROM .\n")
+
+
+def test_shards_are_one_target(tmp_path: Path) -> None:
+    names = [f"m-0000{n}-of-00003.gguf" for n in (1, 2, 3)]
+    for number, name in enumerate(names):
+        write_gguf(tmp_path / name, shard=(number, 3))
+    assert plan(tmp_path, "FROM .\n").target.paths == tuple(tmp_path / name for name in names)
+    (tmp_path / names[1]).unlink()
+    assert "2 targets" in refusal(tmp_path, "FROM .\n")
+
+
+def test_a_damaged_file_in_a_directory_is_named(directory: Path) -> None:
+    (directory / "bad.gguf").write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 64)
+    assert "bad.gguf" in refusal(directory, "FROM .\n")
+
+
+def test_a_name_beats_paths(directory: Path) -> None:
+    found = plan(directory, "FROM ./target.gguf\nFROM llama3\nFROM qwen3\n")
+    assert found.target.text == "qwen3"
+    assert [str(notice) for notice in found.notices] == ["Modelfile:3: several FROM: qwen3 is used"]
+
+
+def test_a_drafter_checkpoint(directory: Path) -> None:
+    checkpoint = write_checkpoint(directory / "eagle")
+    found = plan(directory, "FROM ./target.gguf\nDRAFT ./eagle\n")
+    assert found.draft == Reference("checkpoint", "./eagle", 2, (checkpoint,))
+    file = plan(directory, "FROM ./target.gguf\nDRAFT ./eagle/model.safetensors\n").draft
+    assert file is not None and file.kind == "checkpoint"
+
+
+def test_a_draft_directory_needs_one_gguf(directory: Path) -> None:
+    write_gguf(directory / "drafts" / "a.gguf", "eagle3")
+    found = plan(directory, "FROM ./target.gguf\nDRAFT ./drafts\n")
+    assert found.draft is not None and found.draft.paths == (directory / "drafts" / "a.gguf",)
+    write_gguf(directory / "drafts" / "b.gguf", "eagle3")
+    assert "several GGUF files: a.gguf, b.gguf" in refusal(directory, "FROM ./target.gguf\nDRAFT ./drafts\n")
+
+
+def test_the_pragma_beats_draft(directory: Path) -> None:
+    found = plan(directory, "FROM ./target.gguf\nDRAFT ./head.gguf\n#eaglecpp: draft hf.co/u/eagle\n")
+    assert found.draft is not None and found.draft.kind == "hub"
+    assert "several drafters are named: hf.co/u/eagle is used" in str(found.notices[0])
+
+
+def test_the_last_adapter_counts(directory: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        write_gguf(directory / name, "llama", "adapter")
+    found = plan(directory, "FROM ./target.gguf\nADAPTER a.gguf\nADAPTER b.gguf\n")
+    assert found.adapters == (directory / "b.gguf",)
+    assert "several ADAPTER: b.gguf is used" in str(found.notices[0])
+
+
+def test_files_outside_of_a_directory_are_insecure(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = write_gguf(tmp_path_factory.mktemp("outside") / "x.gguf")
+    inner = directory / "inner"
+    inner.mkdir()
+    (inner / "x.gguf").symlink_to(outside)
+    assert "insecure path: ../" in refusal(directory, "FROM ./inner\n")
+
+
+def test_a_symlinked_directory_is_fine(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    link = tmp_path_factory.mktemp("links") / "link"
+    link.symlink_to(directory)
+    assert plan(link.parent, "FROM ./link\n").target.paths == (link / "target.gguf",)
+
+
+def test_the_create_request_lists_a_checkpoint_with_its_configs(directory: Path) -> None:
+    write_checkpoint(directory / "hf")
+    (directory / "hf" / "tokenizer.model").write_bytes(b"\0\1")
+    (directory / "hf" / "1_Pooling").mkdir()
+    (directory / "hf" / "1_Pooling" / "config.json").write_text("{}")
+    request = create_request(Modelfile.from_text("FROM ./hf\n"), directory)
+    names = [str(Path(file).relative_to(directory / "hf")) for file in request["files"]]
+    assert names == ["1_Pooling/config.json", "config.json", "model.safetensors", "tokenizer.model"]
+
+
+def test_what_ollama_would_not_do(directory: Path) -> None:
+    assert ollama_problems("FROM ./target.gguf\n#eaglecpp: draft ./head.gguf\n", directory) == []
+    (draft,) = ollama_problems("FROM ./target.gguf\nDRAFT ./head.gguf\n", directory)
+    assert "as an MTP drafter" in draft
+    (jinja,) = ollama_problems("FROM a\nTEMPLATE {{ bos_token }}\n", directory)
+    assert 'function "bos_token" not defined' in jinja
+    (name,) = ollama_problems("FROM a\nDRAFT other:1b\n", directory, file="M")
+    assert name == f"M:2: stat {directory}/other:1b: no such file or directory"
+    assert "unknown parameter 'tfs_z'" in ollama_problems("FROM a\nPARAMETER tfs_z 1\n", directory)[0]
