@@ -105,9 +105,16 @@ def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    known = {name: options[name] for name in ("indent", "separators", "sort_keys") if name in options}
-    return json.dumps(value, ensure_ascii=ensure_ascii, **known)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 _GLOBALS: dict[str, Callable[..., Any]] = {

@@ -55,7 +55,7 @@ class ChatTemplate:
     """A template and the reason it was chosen.
 
     language: "go", "jinja", or "family" (text is then a name of llama.cpp's list)
-    source:   where the text is from, as in "the Modelfile's TEMPLATE"
+    source:   where the text is from, as in "the Modelfile's TEMPLATE"; "" for the bare prompt and a family
     notices:  what the user should know about the choice
     """
 
@@ -97,8 +97,13 @@ class ChatTemplate:
 
     def describe(self) -> str:
         """One sentence: which language, from where, and why."""
-        kind = {"go": "Go template", "jinja": "Jinja template", "family": f"llama.cpp's format '{self.text}'"}
-        return f"{kind[self.language]} from {self.source}{f': {self.reason}' if self.reason else ''}"
+        if self.language == "family":
+            what = f"llama.cpp's format '{self.text}'"
+        elif self.source:
+            what = f"{self.language.capitalize()} template from {self.source}"
+        else:
+            what = "the bare prompt"
+        return f"{what}: {self.reason}" if self.reason else what
 
     def check(self) -> None:
         """Compiles the template now. Raises TemplateError."""
@@ -183,11 +188,11 @@ class _Chooser:
             case "gguf":
                 raise ValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
             case "raw":
-                return self._made("go", BARE_PROMPT, "nowhere, the bare prompt", asked)
+                return self._made("go", BARE_PROMPT, "", asked)
         if choice not in family_names():
             known = ", ".join(("auto", "modelfile", "gguf", "raw", *family_names()))
             raise ValueError(f"chat_template {choice}: unknown; there is {known}")
-        return self._made("family", choice, "llama.cpp", asked)
+        return self._made("family", choice, "", asked)
 
     def _automatic(self, has_token: Callable[[str], bool] | None) -> ChatTemplate:
         if self.modelfile:
@@ -201,9 +206,9 @@ class _Chooser:
         family = family_of(has_token) if has_token is not None else ""
         if family:
             notice = f"the model carries no chat template; its vocabulary looks like {family}"
-            return self._made("family", family, "llama.cpp", "guessed from the vocabulary", notice)
+            return self._made("family", family, "", "guessed from the vocabulary", notice)
         notice = "the model carries no chat template; the prompt goes in bare, as for a base model"
-        return self._made("go", BARE_PROMPT, "nowhere, the bare prompt", "no template was found", notice)
+        return self._made("go", BARE_PROMPT, "", "no template was found", notice)
 
     def _written(self, text: str, source: str, reason: str) -> ChatTemplate:
         return self._made("jinja" if is_jinja(text) else "go", text, source, reason)

@@ -182,7 +182,8 @@ class _Builder:
         """RENDERER and PARSER name code of Ollama's; saying so explains prompts that differ."""
         for name in ("renderer", "parser"):
             for command in self.all_of(name)[-1:]:
-                message = f"{name.upper()} {command.args} is built into Ollama; the model's chat template is used here"
+                what = f"{name.upper()} {command.args} is built into Ollama"
+                message = f"{what}; the model's chat template is used here"
                 self._note(command, message)
 
     def _add_parameter(self, command: Command) -> None:
