@@ -174,7 +174,7 @@ def _scalar(spec: _Spec, value: Any) -> str | None:
     if isinstance(value, str):
         return _string(spec, value)
     if isinstance(value, bool):
-        return spec.padded(printed(value)) if spec.verb in "vt" else None
+        return spec.padded(printed(value), zeros=True) if spec.verb in "vt" else None
     if isinstance(value, int):
         return _integer(spec, value)
     if isinstance(value, float):

@@ -130,6 +130,11 @@ def test_pragmas_reach_the_engine_over_parameters() -> None:
     )
 
 
+def test_pragmas_that_are_lists_gather() -> None:
+    modelfile = Modelfile.from_text("FROM a\n#eaglecpp: stop a\n#eaglecpp: stop b c\n")
+    assert modelfile.engine_options()["sampling.stop"] == ("a", "b c")
+
+
 def test_own_pragmas() -> None:
     settings = Modelfile.from_text(
         "FROM a\n#eaglecpp: draft hf.co/u/r\n#eaglecpp: draft_type Q4_K_M\n#eaglecpp: chat_template gguf\n"
