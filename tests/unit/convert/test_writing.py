@@ -21,6 +21,8 @@ from eaglecpp.convert import ConvertReport, Progress, convert_checkpoint, errors
 
 Convert = Callable[..., ConvertReport]
 
+posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, links and permissions")
+
 KILLED = """
 import os, signal, sys
 from eaglecpp.convert import convert_checkpoint
@@ -31,6 +33,7 @@ convert_checkpoint(sys.argv[1], sys.argv[2], sys.argv[3], "F32", progress=stop)
 """
 
 
+@posix
 def test_a_killed_conversion_leaves_the_old_file(target: TinyTarget, tmp_path: Path) -> None:
     checkpoint, out = write_checkpoint(tmp_path / "in"), tmp_path / "out.gguf"
     out.write_bytes(b"the old drafter")
@@ -95,6 +98,7 @@ def test_a_dropped_key_or_tensor_is_found(tmp_path: Path) -> None:
         verify.verify_file(path, "eagle31", {}, [tensor], crcs)
 
 
+@posix
 @pytest.mark.parametrize("which", ["source", "target"])
 def test_a_file_that_is_read_is_never_overwritten(
     which: str, convert: Convert, target: TinyTarget, tmp_path: Path
@@ -118,6 +122,7 @@ def test_unwritable_places(convert: Convert, tmp_path: Path) -> None:
         convert(checkpoint, out=tmp_path)
 
 
+@posix
 def test_the_result_has_ordinary_permissions_and_keeps_old_ones(convert: Convert, tmp_path: Path) -> None:
     checkpoint, out = write_checkpoint(tmp_path / "in"), tmp_path / "out.gguf"
     convert(checkpoint)
@@ -129,6 +134,7 @@ def test_the_result_has_ordinary_permissions_and_keeps_old_ones(convert: Convert
     assert out.stat().st_mode & 0o777 == 0o640
 
 
+@posix
 def test_a_link_is_followed(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "real.gguf").write_bytes(b"old")
     (tmp_path / "link.gguf").symlink_to(tmp_path / "real.gguf")
