@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The whole path on a fresh machine: makes a tiny model and an EAGLE 3.1 checkpoint for it, converts, generates.
+"""The whole path on a fresh machine: a tiny model, an EAGLE 3.1 checkpoint for it, conversion, generation.
 
 python examples/first_run.py [FOLDER]
 
-The pair has random weights built so that the drafter often guesses right: the text is noise, the way it is made is
-the real one. With a model of yours the same two commands are `eaglecpp convert CHECKPOINT --target TARGET.gguf` and
-`eaglecpp generate TARGET.gguf --draft DRAFT.gguf -p "..."`.
+The pair has random weights built so that the drafter often guesses right: the text is noise, the way it is
+made is the real one. With a model of yours the same two commands are `eaglecpp convert CHECKPOINT --target
+TARGET.gguf` and `eaglecpp generate TARGET.gguf --draft DRAFT.gguf -p "..."`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def eaglecpp(*arguments: str | Path) -> str:
     command = [sys.executable, "-m", "eaglecpp", *map(str, arguments)]
     print("$ eaglecpp", *arguments, file=sys.stderr)
     # run from elsewhere: the checkout's own `eaglecpp` folder has no compiled extension
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, cwd=tempfile.gettempdir()).stdout
+    return subprocess.run(
+        command, check=True, text=True, stdout=subprocess.PIPE, cwd=tempfile.gettempdir()
+    ).stdout
 
 
 def main() -> None:
@@ -40,8 +42,8 @@ def main() -> None:
         sys.exit("drafting changed the tokens; please report this")
     timings = drafted["timings"]
     print(f"{folder}: same {len(drafted['tokens'])} tokens with and without the drafter")
-    print(f"acceptance length {timings['acceptance_length']:.2f}: {timings['rounds']} target forwards instead of "
-          f"{plain['timings']['rounds']}")  # fmt: skip
+    forwards = f"{timings['rounds']} target forwards instead of {plain['timings']['rounds']}"
+    print(f"acceptance length {timings['acceptance_length']:.2f}: {forwards}")
 
 
 if __name__ == "__main__":

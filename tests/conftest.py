@@ -59,9 +59,8 @@ def rng(pytestconfig: pytest.Config) -> np.random.Generator:
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """The tiny pair as GGUF files, target F32 and drafter F32, with a chat template."""
-    from helpers.tiny import make_pair
-
     from eaglecpp.convert import convert_checkpoint
+    from helpers.tiny import make_pair
 
     directory = tmp_path_factory.mktemp("models")
     pair = make_pair(directory)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Runs every check of the repository, in the order in which they are cheapest to fail, and stops at the first failure.
+"""Runs every check of the repository, cheapest to fail first, and stops at the first failure.
 
-Run it with the Python of an environment that has `eaglecpp[test]` installed: `python tests/run.py [name ...]`, where a
-name is one of the steps below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
+`python tests/run.py [step ...]` with the Python of an environment that has `eaglecpp[test]` installed; the
+steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
 libFuzzer, with any other compiler by the harness's own mutator.
 """
 

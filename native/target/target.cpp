@@ -123,9 +123,12 @@ llama_context_params Target::context_params() const {
     p.n_threads_batch = options_.n_threads_batch;
     p.kv_unified = true;
     p.swa_full = true;
-    p.flash_attn_type = options_.flash_attn == "on"    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
-                        : options_.flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED
-                                                       : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    // On the CPU the fused attention takes another path for one row than for several, and logits differ in the third
+    // decimal; the plain one gives the same bits whatever the batch, which is what makes drafting lossless there.
+    const bool is_cpu = !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
+    p.flash_attn_type = options_.flash_attn == "on"              ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                        : options_.flash_attn == "off" || is_cpu ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                                                 : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.type_k = type_by_name(options_.type_k);
     p.type_v = type_by_name(options_.type_v);
     p.offload_kqv = options_.offload_kqv;

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from eaglecpp.convert import convert_checkpoint
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget, make_target
-
-from eaglecpp.convert import convert_checkpoint
 
 LOAD = """
 import ctypes, sys

@@ -53,7 +53,9 @@ def callables() -> list[tuple[str, Any, ast.FunctionDef]]:
     return found
 
 
-@pytest.mark.parametrize(("label", "function", "node"), callables(), ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    ("label", "function", "node"), callables(), ids=lambda x: x if isinstance(x, str) else ""
+)
 def test_argument_names(label: str, function: Any, node: ast.FunctionDef) -> None:
     # nanobind puts the signature into the first line of the docstring, unnamed arguments as arg, arg0, ...
     first = (inspect.getdoc(function) or "").splitlines()[0]

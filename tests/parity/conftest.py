@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.random_drafter import DraftShape
-from helpers.reference.drafter import Drafter as ReferenceDrafter
-from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, make_target
 
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter, EngineOptions
+from helpers.random_drafter import DraftShape
+from helpers.reference.drafter import Drafter as ReferenceDrafter
+from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, make_target
 
 # No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens alike.
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from helpers.reference.drafter import Drafter as ReferenceDrafter
 
 from eaglecpp.lowlevel import Drafter
+from helpers.reference.drafter import Drafter as ReferenceDrafter
 
 __all__ = ["CHUNKS", "N_STEPS", "TOLERANCE", "Difference", "compare_steps", "gap"]
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+
+import eaglecpp
 from helpers.reference.chain import ChainRun, generate
 from helpers.reference.drafter import Drafter
 from helpers.reference.target import Target
 from helpers.tiny import prompt_ids
-
-import eaglecpp
 
 from .conftest import EXACT, ConvertedPair
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter
 

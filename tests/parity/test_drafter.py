@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+
 from helpers.random_drafter import DraftShape
 from helpers.reference.chain import draft_chain
 from helpers.reference.tree import grow, rerank

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from helpers.tiny import prompt_ids
 
 import eaglecpp
+from helpers.tiny import prompt_ids
 
 from .conftest import EXACT, ConvertedPair
 

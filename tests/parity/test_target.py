@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers.reference.target import Target as ReferenceTarget
-from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
 
 from eaglecpp.lowlevel import EngineOptions, Target
+from helpers.reference.target import Target as ReferenceTarget
+from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
 
 from .conftest import exact_options
 

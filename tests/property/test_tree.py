@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from helpers.reference.tree import Pool, rerank
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglecpp.lowlevel import DraftTree, match
+from helpers.reference.tree import Pool, rerank
 
 ROOT = 7
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from eaglecpp.convert.errors import VocabMapError
-from eaglecpp.convert.vocab_map import absolute_ids
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
+from eaglecpp.convert.errors import VocabMapError
+from eaglecpp.convert.vocab_map import absolute_ids
 
 
 @st.composite

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import gguf
 import pytest
-from helpers.tiny import prompt_ids
 
 from eaglecpp import Completion, Engine, SamplingOptions
 from eaglecpp.errors import (
@@ -24,6 +23,7 @@ from eaglecpp.errors import (
     ModelNotFoundError,
     UnsupportedError,
 )
+from helpers.tiny import prompt_ids
 
 if TYPE_CHECKING:
     from conftest import Models

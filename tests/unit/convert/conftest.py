@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.tiny import TargetSpec, TinyTarget, make_target
 
 from eaglecpp.convert import ConvertReport, convert_checkpoint
+from helpers.tiny import TargetSpec, TinyTarget, make_target
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+
+import eaglecpp.convert
+from eaglecpp.convert import ConvertError
 from eaglecpp.convert.cli import convert, inspect
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
-
-import eaglecpp.convert
-from eaglecpp.convert import ConvertError
 
 
 @pytest.fixture

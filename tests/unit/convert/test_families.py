@@ -10,12 +10,12 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+
+from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import CheckpointError, SourceError
 from helpers.checkpoints import FAMILIES, save_bin, save_shards, write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
-
-from eaglecpp.convert import ConvertReport
 
 Convert = Callable[..., ConvertReport]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import gguf
 import pytest
+
+from eaglecpp.convert import inspect_file
 from eaglecpp.convert.errors import GgufError
 from eaglecpp.convert.gguf_file import read_gguf
 from helpers.tiny import TinyTarget
-
-from eaglecpp.convert import inspect_file
 
 
 def string(text: str) -> bytes:

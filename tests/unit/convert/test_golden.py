@@ -22,11 +22,10 @@ import pytest
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from eaglecpp.convert import convert_checkpoint
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import make_target
-
-from eaglecpp.convert import convert_checkpoint
 
 GOLDEN = Path(__file__).with_name("golden.json")
 SHAPES = {

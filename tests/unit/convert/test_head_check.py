@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from eaglecpp.convert import ConvertReport, errors
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
-
-from eaglecpp.convert import ConvertReport, errors
 
 Convert = Callable[..., ConvertReport]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import gguf
 import pytest
+
+from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.keys import EAGLE3, EAGLE31, KEYS, TENSORS
 from eaglecpp.convert.metadata import GGUF_TYPES
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
-
-from eaglecpp.convert import ConvertReport
 
 Convert = Callable[..., ConvertReport]
 DOCS = Path(__file__).parents[3] / "docs" / "gguf-format.md"

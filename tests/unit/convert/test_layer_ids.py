@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import LayerIdError
 from eaglecpp.convert.layer_ids import resolve_layer_ids
 from helpers.checkpoints import rewrite_config, write_checkpoint
 from helpers.random_drafter import DraftShape
-
-from eaglecpp.convert import ConvertReport
 
 Convert = Callable[..., ConvertReport]
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Q
+
+from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import QuantTypeError, TensorError
 from eaglecpp.convert.ggml_lib import needs_importance_matrix
 from eaglecpp.convert.quantize import TYPES, ErrorSum, encode, file_type, parse_type, plan_type
-from gguf import GGMLQuantizationType as Q
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
-
-from eaglecpp.convert import ConvertReport
 
 Convert = Callable[..., ConvertReport]
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from eaglecpp.convert import ConvertReport, errors
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, make_target
-
-from eaglecpp.convert import ConvertReport, errors
 
 Convert = Callable[..., ConvertReport]
 F32 = np.float32

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from eaglecpp.convert.errors import ConfigError, UnsupportedError
 from eaglecpp.convert.rope import parse_rope, rope_divisors
 from eaglecpp.convert.spec import RopeSpec

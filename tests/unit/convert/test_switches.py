@@ -10,11 +10,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+
+from eaglecpp.convert import ConvertReport
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, make_target
-
-from eaglecpp.convert import ConvertReport
 
 Convert = Callable[..., ConvertReport]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import gguf
 import pytest
+
 from eaglecpp.convert.errors import CheckpointError, GgufError, SourceError, TargetError, TokenizerError
 from eaglecpp.convert.hf_tokenizer import build_tokenizer
 from eaglecpp.convert.target_info import open_target

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from eaglecpp.convert.errors import CheckpointError
-from helpers.checkpoints import save_bin, write_checkpoint
 
 from eaglecpp.convert import ConvertReport, safetensors_file, torch_zip
+from eaglecpp.convert.errors import CheckpointError
+from helpers.checkpoints import save_bin, write_checkpoint
 
 Convert = Callable[..., ConvertReport]
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
+
+from eaglecpp.convert import ConvertReport, Progress, convert_checkpoint, errors, verify, writer
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
-
-from eaglecpp.convert import ConvertReport, Progress, convert_checkpoint, errors, verify, writer
 
 Convert = Callable[..., ConvertReport]
 
