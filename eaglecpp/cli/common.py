@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,7 +22,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
 
-__all__ = ["engine_options", "given", "open_engine", "read_input", "strategy_options"]
+__all__ = ["engine_options", "engine_options_but", "given", "open_engine", "read_input", "strategy_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,11 +41,27 @@ class StrategyType(click.ParamType[Strategy]):
 
 def engine_options(function: F) -> F:
     """Adds every sampling, model and draft option that has a flag."""
-    for cls in (DraftOptions, ModelOptions, SamplingOptions):
-        for option in reversed(describe(cls)):
-            if option.flags:
-                function = _click_option(option)(function)
-    return function
+    return engine_options_but()(function)
+
+
+def engine_options_but(
+    taken: tuple[str, ...] = (), defaults: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[[F], F]:
+    """As `engine_options`, for a command that uses some flags otherwise, or has defaults of its own.
+
+    taken: flags that options lose; defaults: by "group.field", for the help text
+    """
+
+    def decorate(function: F) -> F:
+        for group, cls in (("draft", DraftOptions), ("model", ModelOptions), ("sampling", SamplingOptions)):
+            for option in reversed(describe(cls)):
+                flags = tuple(flag for flag in option.flags if flag not in taken)
+                if flags:
+                    default = defaults.get(f"{group}.{option.name}", option.default)
+                    function = _click_option(replace(option, flags=flags, default=default))(function)
+        return function
+
+    return decorate
 
 
 def strategy_options(function: F) -> F:

@@ -1,100 +1,258 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp run`: Ollama's verb in its simplest form, one prompt and one answer.
+"""`eaglecpp run`: Ollama's verb. A prompt gives one answer; without one, on a terminal, there is a chat.
 
-The prompt goes through the chat template in the model's file; a model without one gets it raw, and is told
-so.
+Flags are Ollama's where Ollama has them. Piped input goes before the prompt; a prompt, piped input or an
+output that is no terminal make it one answer, and then only the answer is on stdout. What happens in a chat
+is in `chat`, what happens in one answer in `chat_answer`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.common import (
-    argument_bytes,
-    engine_options,
-    given,
-    open_engine,
-    read_input,
-    strategy_options,
-)
-from eaglecpp.cli.generate import follow
-from eaglecpp.cli.terminal import Watch, note, stats_line, verbose_lines
+from eaglecpp.cli.common import argument_bytes, engine_options_but, given, read_input, strategy_options
+from eaglecpp.cli.terminal import note, stderr_is_terminal, write_json
+from eaglecpp.modelfile.parameters import PARAMETERS
+from eaglecpp.modelfile.parameters import engine_options as ollama_defaults
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
-    from eaglecpp.engine import Engine
+    from eaglecpp.chat.saved import ChatFolder, SavedChat
+    from eaglecpp.cli.chat import Chat
+    from eaglecpp.cli.chat_model import ChatModel, Source
 
 __all__ = ["run"]
 
 _STDIN_PATIENCE_S = 3.0
+_LOAD_PATIENCE_S = 1.0
 
 
-@click.command()
-@click.argument("model")
+class _RunCommand(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As in Ollama, --think takes a value only behind `=`: in `--think hello` the prompt is hello."""
+        end = args.index("--") if "--" in args else len(args)
+        bare = ["--think=true" if arg == "--think" else arg for arg in args[:end]]
+        return super().parse_args(ctx, [*bare, *args[end:]])
+
+
+@click.command(cls=_RunCommand)
+@click.argument("model", required=False)
 @click.argument("prompt", nargs=-1)
 @strategy_options
+@click.option(
+    "-c", "--continue", "resume", is_flag=True, help="Go on with the last chat (of MODEL, if given)."
+)
+@click.option("--system", help="System prompt.")
+@click.option("--format", "form", help="json, a JSON schema, or a file with one: the answer follows it.")
+@click.option(
+    "--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high."
+)
+@click.option("--hidethinking", is_flag=True, help="Let the model think, but do not show it.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print {text, thinking, tokens, finish_reason, timings} at the end.",
+)
 @click.option("--verbose", is_flag=True, help="Show durations and rates after the answer, as Ollama does.")
-@engine_options
+@click.option("--color", is_flag=True, help="Show accepted draft tokens in colour.")
+@click.option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
+@click.option(
+    "--keepalive", metavar="DURATION", help="Accepted for Ollama's sake; the model is freed at the end."
+)
+@engine_options_but(taken=("-c",), defaults=ollama_defaults({}))
 def run(
-    model: str,
+    model: str | None,
     prompt: tuple[str, ...],
     draft: str | None,
     strategy: Strategy | None,
     no_draft: bool,
+    resume: bool,
+    system: str | None,
+    form: str | None,
+    think: str | None,
+    hidethinking: bool,
+    as_json: bool,
     verbose: bool,
+    color: bool,
+    nowordwrap: bool,
+    keepalive: str | None,
     **options: Any,
 ) -> None:
-    """Answer PROMPT with MODEL, a GGUF file. Piped standard input goes before the prompt."""
+    """Chat with MODEL, a GGUF file. With PROMPT or piped input: answer that and end."""
+    from eaglecpp.cli.chat import Chat
+    from eaglecpp.cli.chat_answer import Settings
+    from eaglecpp.cli.screen import Screen
+
+    if model is None and not resume:
+        raise click.UsageError("Missing argument 'MODEL'.")
+    if no_draft and strategy is not None and strategy.kind != "off":
+        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
+    settings = Settings(
+        think={None: None, "true": True, "false": False}.get(think, think),
+        format=_format(form),
+        verbose=verbose,
+        history=not os.environ.get("EAGLECPP_NOHISTORY"),
+    )
     question = _question(prompt)
-    started = time.perf_counter()
-    watch = Watch()
-    with open_engine(model, draft, strategy, no_draft, given(options)) as engine, watch.listening():
-        load_ms = 1000 * (time.perf_counter() - started)
-        tokens = _prompt_tokens(engine, question)
-        stream = engine.stream(tokens, on_prefill=watch.on_prefill)
-        follow(stream, watch, echo=True)
-        stats = stream.completion().stats
-        if verbose:
-            total_ms = 1000 * (time.perf_counter() - started)
-            note("\n".join(["", *verbose_lines(stats, total_ms, load_ms)]))
-        note(stats_line(stats, has_draft=engine.has_draft))
-    if watch.requested:
+    if as_json and question is None:
+        raise click.UsageError("--json is for one answer: give a prompt")
+    opened = _open(model, draft, Strategy("off") if no_draft else strategy, resume, given(options))
+    chat = Chat(
+        opened.model,
+        _no_one_to_ask if question is not None else _keyboard(settings),
+        Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
+        settings,
+        folder=opened.folder if question is None or resume else None,
+        saved=opened.saved,
+        system=system,
+        load_ms=opened.load_ms,
+    )
+    with contextlib.closing(chat):
+        if think is not None and think != "false" and chat.model.tags is None:
+            note(f"warning: the template of {chat.model.source.name} knows no thinking")
+        if question is None:
+            chat.run()
+        else:
+            _answer_once(chat, question, as_json)
+
+
+def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
+    chat.say_notices()
+    text = question.decode("utf-8", "replace")
+    if text.encode("utf-8") != question:
+        note("note: the prompt is not UTF-8; what is not was replaced by \ufffd")
+    made = chat.submit(text, with_figures=not as_json)
+    if made is not None and as_json:
+        result = made.completion
+        write_json(
+            {
+                "text": made.content,
+                "thinking": made.thinking,
+                "tokens": result.tokens,
+                "finish_reason": result.finish_reason,
+                "timings": result.timings,
+            }
+        )
+    if made is None or made.stopped:
         raise click.exceptions.Exit(130)
 
 
-def _prompt_tokens(engine: Engine, question: bytes) -> list[int]:
-    if engine.has_chat_template:
-        return engine.chat_prompt([{"role": "user", "content": question.decode("utf-8", "replace")}])
-    note("note: this model has no chat template (a base model?); it continues the prompt as it is")
-    return engine.prompt_tokens(question)
+@dataclass(frozen=True)
+class _Opened:
+    """An opened model and the conversation to go on with."""
+
+    model: ChatModel
+    folder: ChatFolder
+    saved: SavedChat | None
+    load_ms: float
 
 
-def _question(words: tuple[str, ...]) -> bytes:
-    """Standard input, unless it is a terminal, then the prompt, a blank line between."""
+def _open(
+    model: str | None, draft: str | None, strategy: Strategy | None, resume: bool, options: dict[str, Any]
+) -> _Opened:
+    from eaglecpp.chat.saved import ChatFolder
+    from eaglecpp.cli.chat_model import ChatModel, find_source
+    from eaglecpp.data_dir import data_dir
+
+    started = time.perf_counter()
+    folder = ChatFolder(data_dir() / "chats")
+    source = None if model is None else find_source(model, draft)
+    saved = _last_chat(folder, source) if resume else None
+    if saved is not None and (source is None or source.draft is None):
+        source = find_source(model or saved.model, draft or saved.draft)
+    assert source is not None
+    parameters = {}
+    if saved is not None:  # what is on the command line now is newer than what was set then
+        fields = {name: PARAMETERS[name].option.rpartition(".")[2] for name in saved.parameters}
+        parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
+        if strategy is None and saved.strategy:
+            strategy = Strategy.parse(saved.strategy)
+    if strategy is not None and strategy.kind in ("chain", "tree") and source.draft is None:
+        raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
+    with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
+        opened = ChatModel(source, options, strategy, parameters)
+    return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
+
+
+def _last_chat(folder: ChatFolder, source: Source | None) -> SavedChat:
+    saved = folder.latest(None if source is None else source.reference)
+    if saved is None:
+        which = "" if source is None else f" with {source.name}"
+        raise click.ClickException(f"there is no saved chat{which} to go on with; start one without -c")
+    return saved
+
+
+def _keyboard(settings: Any) -> Any:
+    from eaglecpp.cli.chat_keyboard import Keyboard
+    from eaglecpp.data_dir import data_dir
+
+    return Keyboard(data_dir() / "history", lambda: settings.history).ask
+
+
+def _no_one_to_ask(prompt: str, default: str) -> str:
+    raise EOFError
+
+
+def _format(form: str | None) -> str:
+    """ "", "json", or the text of a JSON schema."""
+    import json
+
+    if not form or form == "json":
+        return form or ""
+    text = form
+    if not form.lstrip().startswith("{"):
+        if not Path(form).is_file():
+            raise click.UsageError(f"--format {form!r}: expected json, a JSON schema, or a file with one")
+        text = read_input(form).decode("utf-8", "replace")
+    try:
+        if not isinstance(json.loads(text), dict):
+            raise ValueError("expected an object")
+    except ValueError as error:
+        raise click.UsageError(f"--format: not a JSON schema: {error}") from None
+    return text
+
+
+def _question(words: tuple[str, ...]) -> bytes | None:
+    """Standard input, unless it is a terminal, then the prompt, a blank line between. None: chat."""
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():
         parts.insert(0, _piped().rstrip(b"\n"))
+    elif not words and sys.stdout.isatty():
+        return None
     question = b"\n\n".join(part for part in parts if part)
     if not question:
-        raise click.UsageError(
-            "no prompt: give one as argument or on standard input (there is no interactive chat yet)"
-        )
+        raise click.UsageError("no prompt: give one as argument or on standard input, or chat on a terminal")
     return question
 
 
 def _piped() -> bytes:
     """Reads standard input to its end; says so when that takes long, lest it look like a hang."""
-    waiting = threading.Timer(
-        _STDIN_PATIENCE_S, note, ["reading standard input to its end (use </dev/null to give none) ..."]
-    )
+    text = "reading standard input to its end (use </dev/null to give none) ..."
+    with _patience(_STDIN_PATIENCE_S, text):
+        return read_input("-")
+
+
+@contextlib.contextmanager
+def _patience(seconds: float, text: str) -> Iterator[None]:
+    """Says something when the block takes long, if someone watches."""
+    if not stderr_is_terminal():
+        yield
+        return
+    waiting = threading.Timer(seconds, note, [text])
     waiting.daemon = True
     waiting.start()
     try:
-        return read_input("-")
+        yield
     finally:
         waiting.cancel()

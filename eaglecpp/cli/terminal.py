@@ -19,7 +19,16 @@ import click
 
 from eaglecpp.results import Timings
 
-__all__ = ["Watch", "note", "stats_line", "stderr_is_terminal", "verbose_lines", "write", "write_json"]
+__all__ = [
+    "Watch",
+    "note",
+    "silent_keys",
+    "stats_line",
+    "stderr_is_terminal",
+    "verbose_lines",
+    "write",
+    "write_json",
+]
 
 _SHORT_PROMPT = 256  # tokens; read before anyone would look for progress
 
@@ -45,18 +54,26 @@ def stderr_is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def stats_line(stats: Timings, *, has_draft: bool) -> str:
-    """One line: tokens, tokens/s, acceptance length and the share of drafted tokens accepted."""
+def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
+    """One line: tokens, tokens/s, acceptance length, the share of drafted tokens accepted, the plan, and how
+    many times as fast as plain decoding that was, where known.
+    """
     parts = [f"{stats.predicted_n} tokens", f"{stats.predicted_per_second:.1f} tokens/s"]
+    strategy = stats.plan.get("strategy", "")
     if stats.draft_n:
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
         parts.append(f"{100 * stats.acceptance_rate:.0f}% of {stats.draft_n} drafted tokens accepted")
+        parts += [strategy] if strategy else []
+    elif not has_draft:
+        parts.append("no drafter")
     else:
-        parts.append("nothing drafted" if has_draft else "no drafter")
+        parts.append("drafting off" if strategy == "off" else "nothing drafted")
+    if speedup is not None:
+        parts.append(f"{speedup:.2f}x plain")
     return "[ " + " · ".join(parts) + " ]"
 
 
-def verbose_lines(stats: Timings, total_ms: float, load_ms: float) -> list[str]:
+def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: float | None = None) -> list[str]:
     """Ollama's `--verbose` lines (ollama/ollama: api/types.go), then ours; lines without a value are left
     out.
     """
@@ -73,15 +90,22 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float) -> list[str]:
     if stats.draft_n:
         rates = ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)
         rows += [
-            ("strategy", stats.plan.get("strategy", "")),
+            ("strategy", _plan(stats)),
             ("rounds", str(stats.rounds)),
             ("acceptance length", f"{stats.acceptance_length:.2f} tokens/round"),
             ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
             ("accepted per depth", rates),
             ("draft duration", _duration(stats.draft_ms)),
             ("verify duration", _duration(stats.verify_ms)),
+            ("speed-up", "" if speedup is None else f"{speedup:.2f}x plain decoding"),
         ]
     return [f"{name + ':':<22}{value}" for name, value in rows if value]
+
+
+def _plan(stats: Timings) -> str:
+    """The strategy that ran and why."""
+    why = stats.plan.get("why", "")
+    return stats.plan.get("strategy", "") + (f" ({why})" if why else "")
 
 
 def _duration(ms: float) -> str:
@@ -94,6 +118,30 @@ def _duration(ms: float) -> str:
     text = f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
     hours, minutes = divmod(int(minutes), 60)
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + text
+
+
+@contextlib.contextmanager
+def silent_keys() -> Iterator[None]:
+    """Inside the block a terminal does not echo what is typed, which would land in the middle of an answer.
+    What was typed is there for the next prompt.
+    """
+    try:
+        import termios
+
+        descriptor = sys.stdin.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (ImportError, OSError, ValueError, AttributeError):  # no terminal, or none of this kind
+        yield
+        return
+    except termios.error:
+        yield
+        return
+    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    try:
+        termios.tcsetattr(descriptor, termios.TCSANOW, silent)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)
 
 
 class Watch:

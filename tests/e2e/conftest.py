@@ -15,6 +15,13 @@ import pytest
 COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command keeps what belongs to its user: nothing of the real user's is read or written."""
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture
 def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """`cli("generate", ...)`: runs the command to its end; stdin is empty unless `input` is given."""

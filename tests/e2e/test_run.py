@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from conftest import Models
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-SHORT = ("-n", "12", "--temp", "0", "-c", "512", "-t", "1")
+SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 
 def test_the_answer_is_on_stdout_and_one_line_of_figures_on_stderr(cli: Cli, models: Models) -> None:
@@ -29,15 +29,17 @@ def test_the_answer_is_on_stdout_and_one_line_of_figures_on_stderr(cli: Cli, mod
         assert done.stdout == engine.chat(messages, max_tokens=12, temperature=0.0).text + "\n"
     assert re.fullmatch(
         r"\[ 12 tokens · [0-9.]+ tokens/s · acceptance length [0-9.]+ · "
-        r"[0-9]+% of [0-9]+ drafted tokens accepted \]\n",
+        r"[0-9]+% of [0-9]+ drafted tokens accepted · chain:3 \]\n",
         done.stderr,
     )
 
 
 def test_without_drafting_the_line_says_so(cli: Cli, models: Models) -> None:
-    for options in ((), ("--draft", models.draft, "--no-draft")):
-        done = cli("run", models.target, "hello", *options, *SHORT)
-        assert done.stderr.endswith("no drafter ]\n")
+    done = cli("run", models.target, "hello", *SHORT)
+    assert done.stderr.endswith("no drafter ]\n")
+    off = cli("run", models.target, "hello", "--draft", models.draft, "--no-draft", *SHORT)
+    assert off.stderr.endswith("drafting off ]\n")
+    assert off.stdout == done.stdout
 
 
 def test_piped_input_goes_before_the_prompt(cli: Cli, models: Models) -> None:
@@ -54,11 +56,15 @@ def test_no_prompt_at_all_is_wrong_usage(cli: Cli, models: Models) -> None:
     assert "no prompt" in done.stderr
 
 
-def test_a_base_model_completes_and_is_told_so(cli: Cli, base_model: Path) -> None:
+def test_a_model_without_template_gets_the_format_its_vocabulary_suggests_and_says_so(
+    cli: Cli, base_model: Path
+) -> None:
     done = cli("run", base_model, "ab cd", *SHORT)
     assert done.returncode == 0
-    assert "has no chat template" in done.stderr.splitlines()[0]
-    assert done.stdout == cli("generate", base_model, "-p", "ab cd", *SHORT).stdout
+    assert "no chat template" in done.stderr.splitlines()[0]
+    prompt = "<|im_start|>user\nab cd<|im_end|>\n<|im_start|>assistant\n"
+    raw = cli("generate", base_model, "-p", prompt, "--min-p", "0", "--top-p", "0.9", *SHORT)
+    assert done.stdout == raw.stdout
 
 
 def test_verbose_shows_ollamas_lines(cli: Cli, models: Models) -> None:
@@ -66,6 +72,67 @@ def test_verbose_shows_ollamas_lines(cli: Cli, models: Models) -> None:
     names = [line.split(":")[0] for line in done.stderr.splitlines() if ":" in line]
     assert names[:2] == ["total duration", "load duration"]
     assert {"prompt eval count", "eval count", "eval rate", "acceptance length"} <= set(names)
+
+
+def test_json_is_one_object_and_stderr_is_empty(cli: Cli, models: Models) -> None:
+    done = cli("run", models.target, "hello", "--json", "--draft", models.draft, *SHORT)
+    result = json.loads(done.stdout)
+    assert list(result) == ["text", "thinking", "tokens", "finish_reason", "timings"]
+    assert (len(result["tokens"]), result["finish_reason"], result["thinking"]) == (12, "length", "")
+    assert result["timings"]["draft_n"] > 0
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    assert result["text"] + "\n" == cli("run", models.target, "hello", *SHORT).stdout
+
+
+def test_an_answer_in_a_format_follows_it_and_is_drafted(cli: Cli, models: Models, tmp_path: Path) -> None:
+    schema = json.dumps({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]})
+    (tmp_path / "schema.json").write_text(schema, encoding="utf-8")
+    same = ("run", models.target, "hello", "--json", "--draft", models.draft, "--seed", "3", *SHORT[2:])
+    by_text, by_file = cli(*same, "--format", schema), cli(*same, "--format", "schema.json")
+    answer = json.loads(json.loads(by_text.stdout)["text"])
+    assert set(answer) == {"n"} and isinstance(answer["n"], int)
+    assert json.loads(by_file.stdout)["tokens"] == json.loads(by_text.stdout)["tokens"]
+    any_json = json.loads(cli(*same, "--format", "json").stdout)
+    assert isinstance(json.loads(any_json["text"]), dict)
+    assert json.loads(by_text.stdout)["timings"]["rounds"] > 0
+    wrong = cli(*same, "--format", "xml")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "xml" in wrong.stderr
+
+
+def test_ollamas_flags_are_taken(cli: Cli, models: Models) -> None:
+    flags = ("--keepalive", "5m", "--nowordwrap", "--hidethinking", "--think")
+    done = cli("run", models.target, *flags, "hello", *SHORT)
+    assert done.returncode == 0
+    assert done.stdout == cli("run", models.target, "hello", *SHORT).stdout
+    assert "no thinking" in done.stderr, "this template has none, and that is said"
+
+
+def test_a_system_prompt_changes_the_prompt(cli: Cli, models: Models) -> None:
+    same = ("run", models.target, "hello", "--json", *SHORT)
+    plain, with_system = (json.loads(cli(*a).stdout) for a in (same, (*same, "--system", "Be brief.")))
+    assert with_system["timings"]["prompt_n"] > plain["timings"]["prompt_n"]
+
+
+def test_a_prompt_longer_than_the_context_is_one_line(cli: Cli, models: Models) -> None:
+    done = cli("run", models.target, "ab " * 2000, *SHORT)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "512" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_bytes_that_are_no_utf8_are_replaced_and_that_is_said(cli: Cli, models: Models) -> None:
+    done = cli("run", models.target, "ab\udcff", *SHORT)
+    assert done.returncode == 0
+    assert "not UTF-8" in done.stderr
+
+
+def test_without_a_saved_chat_there_is_nothing_to_go_on_with(cli: Cli, models: Models) -> None:
+    for model in ((), (models.target,)):
+        done = cli("run", "-c", *model, input="hello")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "no saved chat" in done.stderr
 
 
 @pytest.mark.parametrize("reference", ["llama3.2:3b", "org/repo", "missing.gguf"])

@@ -41,3 +41,17 @@ def test_piped_input_goes_before_the_words(
 def test_nothing_to_ask_is_wrong_usage(piped: io.BytesIO) -> None:
     with pytest.raises(click.UsageError, match="no prompt"):
         _question(())
+
+
+@pytest.mark.parametrize(("stdout", "question"), [(True, None), (False, click.UsageError)])
+def test_a_terminal_without_a_prompt_means_a_chat(
+    monkeypatch: pytest.MonkeyPatch, stdout: bool, question: object
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
+    assert _question(("hello",)) == b"hello"
+    if question is None:
+        assert _question(()) is None
+    else:
+        with pytest.raises(click.UsageError, match="no prompt"):
+            _question(())

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""`Conversation`: what was said so far, and which part of it goes into the next prompt.
+
+Takes questions and answers, gives messages for a template. When they outgrow the context, whole exchanges
+are left out from the oldest on; the system prompt and the model's own examples stay. Nothing is ever left
+out without being returned to the caller, who has to say so. Knows no tokenizer and no engine: counting
+tokens is a callback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from eaglecpp.chat.message import Message, Role
+
+__all__ = ["Conversation", "fold_system"]
+
+
+class Conversation:
+    """system: the system prompt, "" for none; examples: messages that belong to the model; messages: what
+    was said in this conversation; n_left_out: how many of these, from the oldest on, stay out of the prompt.
+    """
+
+    def __init__(
+        self, system: str = "", examples: Sequence[Message] = (), messages: Sequence[Message] = ()
+    ) -> None:
+        self.system = system
+        self.examples = tuple(examples)
+        self.messages = list(messages)
+        self.n_left_out = 0
+
+    @property
+    def question(self) -> str:
+        """The question that still has no answer, "" when there is none."""
+        last = self.messages[-1] if self.messages else None
+        return last.content if last is not None and last.role == Role.USER else ""
+
+    def ask(self, text: str) -> None:
+        """Adds a question; one that got no answer before it becomes its first part, because many templates
+        refuse two questions in a row.
+        """
+        if self.question:
+            text = f"{self.messages.pop().content}\n\n{text}"
+        self.messages.append(Message(Role.USER, text))
+
+    def answer(self, content: str, thinking: str = "") -> None:
+        """Adds the answer to the last question."""
+        self.messages.append(Message(Role.ASSISTANT, content, thinking))
+
+    def drop_answer(self) -> bool:
+        """Takes the last answer back; returns whether a question is left to be answered again."""
+        while self.messages and self.messages[-1].role != Role.USER:
+            self.messages.pop()
+        self._clip()
+        return bool(self.messages)
+
+    def drop_question(self) -> str:
+        """Takes the last question and its answer back; returns the question, "" when there is none."""
+        question = self.messages.pop().content if self.drop_answer() else ""
+        self._clip()
+        return question
+
+    def clear(self) -> None:
+        """Forgets what was said; system prompt and examples stay."""
+        self.messages.clear()
+        self.n_left_out = 0
+
+    def prompt(self, n_left_out: int | None = None) -> list[Message]:
+        """The messages of the next prompt, system prompt first."""
+        head = [Message(Role.SYSTEM, self.system)] if self.system else []
+        return [
+            *head,
+            *self.examples,
+            *self.messages[self.n_left_out if n_left_out is None else n_left_out :],
+        ]
+
+    def fit(self, count: Callable[[Sequence[Message]], int], n_ctx: int, room: int) -> list[Message]:
+        """Leaves out the oldest exchanges until the prompt and `room` tokens for the answer fit in `n_ctx`.
+
+        Returns the messages left out by this call. More goes than must: down to half of the context where
+        that is possible, so that the next turns keep a prefix that caches can reuse instead of losing their
+        beginning every time. The last question always stays, even where it alone does not fit.
+        """
+        if count(self.prompt()) + room <= n_ctx:
+            return []
+        starts = [
+            index
+            for index, message in enumerate(self.messages)
+            if index > self.n_left_out and message.role == Role.USER
+        ]
+        if not starts:
+            return []
+        sizes: dict[int, int] = {}
+
+        def size(start: int) -> int:
+            if start not in sizes:
+                sizes[start] = count(self.prompt(start))
+            return sizes[start]
+
+        before = self.n_left_out
+        roomy = _first(starts, lambda start: size(start) <= n_ctx // 2)
+        tight = _first(starts, lambda start: size(start) <= n_ctx - room)
+        self.n_left_out = next((start for start in (roomy, tight) if start is not None), starts[-1])
+        return self.messages[before : self.n_left_out]
+
+    def _clip(self) -> None:
+        self.n_left_out = min(self.n_left_out, max(len(self.messages) - 1, 0))
+
+
+def fold_system(messages: Sequence[Message]) -> list[Message]:
+    """The messages for a template that knows no system role: what a system message at the beginning says
+    goes before the first question.
+    """
+    turns = list(messages)
+    if not turns or turns[0].role != Role.SYSTEM:
+        return turns
+    system = turns.pop(0).content
+    for index, turn in enumerate(turns):
+        if turn.role == Role.USER:
+            turns[index] = replace(turn, content=f"{system}\n\n{turn.content}")
+            break
+    return turns
+
+
+def _first(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
+    """The first value for which a test holds that holds for all later ones as well; None if for none."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        if holds(values[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return values[low] if low < len(values) else None

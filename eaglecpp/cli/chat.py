@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: MIT
+"""The chat of `eaglecpp run`: asks, answers, obeys slash commands, saves after every turn.
+
+Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal. The
+commands are in `chat_commands`; here is what they and plain messages have in common: one turn, and the state
+between turns. Ctrl+C ends an answer and keeps the chat; what came until then is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from eaglecpp.chat.conversation import Conversation
+from eaglecpp.chat.message import Message, Role
+from eaglecpp.chat.saved import ChatFolder, SavedChat, SavedChatError
+from eaglecpp.cli.chat_answer import Answer, PlainSpeed, Settings, answer, figures
+from eaglecpp.cli.chat_commands import run_command
+from eaglecpp.cli.chat_input import Ask, as_command, read_block, unquoted
+from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError
+from eaglecpp.results import Timings
+
+if TYPE_CHECKING:
+    from eaglecpp.cli.chat_model import ChatModel
+    from eaglecpp.cli.screen import Screen
+
+__all__ = ["Chat"]
+
+_QUOTED_CHARS = 40
+
+
+class Chat:
+    """One chat with one model at a time; `/load` changes the model.
+
+    folder: where conversations are saved, None = nowhere; saved: the conversation to go on with
+    load_ms: what opening the model took, for the first answer's figures
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        ask: Ask,
+        screen: Screen,
+        settings: Settings | None = None,
+        *,
+        folder: ChatFolder | None = None,
+        saved: SavedChat | None = None,
+        system: str | None = None,
+        load_ms: float = 0.0,
+    ) -> None:
+        self.model = model
+        self.ask = ask
+        self.screen = screen
+        self.settings = settings or Settings()
+        self.folder = folder
+        self.saved = saved
+        self.load_ms = load_ms
+        self.totals = Timings()
+        self.n_answers = 0
+        self.plain = PlainSpeed()
+        self.attached: list[str] = []
+        self._n_tries = 0
+        self._told_folding = False
+        self.conversation = self.opening(system)
+        if saved is not None:
+            self.conversation.messages = list(saved.messages)
+            self.conversation.system = saved.system if system is None else system
+
+    def close(self) -> None:
+        """Frees the model."""
+        self.model.close()
+
+    def opening(self, system: str | None = None) -> Conversation:
+        """A conversation in which nothing was said yet, with the model's system prompt and examples."""
+        modelfile = self.model.source.modelfile
+        return Conversation((modelfile.system or "") if system is None else system, modelfile.messages)
+
+    def run(self) -> None:
+        """Talks until Ctrl+D or `/bye`."""
+        self._greet()
+        while True:
+            try:
+                if not self.take(read_block(self.ask)):
+                    break
+            except EOFError:
+                self.screen.say("")
+                break
+            except KeyboardInterrupt as interrupt:
+                if not any(interrupt.args):
+                    self.screen.say("\nUse Ctrl + d or /bye to exit.")
+            except (EagleError, OSError, ValueError) as error:
+                self.screen.note(f"error: {error}")
+        if self.saved is not None and self.saved.stamp is not None:
+            self.screen.note(f"saved; `eaglecpp run {self.saved.model} -c` goes on with this chat")
+
+    def take(self, text: str) -> bool:
+        """Obeys a command or answers a message; returns whether the chat goes on."""
+        command = as_command(text)
+        if command is not None:
+            return run_command(self, *command)
+        message = unquoted(text) if text.startswith('"""') else text.strip("\n")
+        if message.strip():
+            self.submit(message)
+        return True
+
+    # Turns
+
+    def submit(self, text: str, *, with_figures: bool = True) -> Answer | None:
+        """Asks the model, attached files first; returns its answer, None when Ctrl+C left none."""
+        before = list(self.conversation.messages)
+        self.conversation.ask(_clean("\n\n".join([*self.attached, text])))
+        self._n_tries = 0
+        made = self._reply(before, with_figures)
+        if made is not None:
+            self.attached.clear()
+        return made
+
+    def again(self) -> Answer | None:
+        """Answers the last question once more. Raises ValueError when there is none."""
+        before = list(self.conversation.messages)
+        if not self.conversation.drop_answer():
+            raise ValueError("there is no question to answer again")
+        self._n_tries += 1
+        return self._reply(before)
+
+    def ask_instead(self, text: str) -> Answer | None:
+        """Puts another question in the place of the last one."""
+        before = list(self.conversation.messages)
+        self.conversation.drop_question()
+        self.conversation.ask(_clean(text))
+        return self._reply(before)
+
+    def n_prompt(self) -> int:
+        """Tokens of the conversation as the next prompt would begin."""
+        return self._count(self.conversation.prompt())
+
+    def _reply(self, before: Sequence[Message], with_figures: bool = True) -> Answer | None:
+        """Answers the question at the end; `before` is what is restored when no answer comes of it."""
+        self._make_room()
+        self.save()
+        try:
+            prompt = self.model.prompts.prompt(self.conversation.prompt(), self.settings.think)
+            made = answer(self.model, prompt, self.screen, self.settings, seed_step=self._n_tries)
+        except ContextFullError:
+            self._restore(before)
+            raise
+        except EngineBrokenError:
+            self.model.reopen()
+            raise
+        if made.stopped and not made.content and not made.thinking:
+            self._restore(before)
+            self.screen.note("stopped before the answer began; nothing of it is kept")
+            return None
+        self.conversation.answer(made.content, made.thinking)
+        self.save()
+        if with_figures:
+            self._report(made)
+        return made
+
+    def _make_room(self) -> None:
+        """Leaves old messages out of the prompt where they do not fit any more, and says so."""
+        n_ctx = self.model.engine.n_ctx
+        max_tokens = self.model.sampling().max_tokens
+        room = n_ctx // 4 if max_tokens < 0 else min(max_tokens, n_ctx // 4)
+        left_out = self.conversation.fit(self._count, n_ctx, max(room, 1))
+        if not left_out:
+            return
+        questions = [_quoted(message.content) for message in left_out if message.role == Role.USER]
+        which = questions[0] if len(questions) == 1 else f"{questions[0]} to {questions[-1]}"
+        n_train = self.model.engine.native.n_ctx_train
+        longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
+        self.screen.note(
+            f"note: the context of {n_ctx} tokens is full. The model no longer sees {len(left_out)} older "
+            f"messages ({which}){longer}"
+        )
+
+    def _count(self, messages: Sequence[Message]) -> int:
+        return len(self.model.prompts.prompt(messages, self.settings.think).tokens)
+
+    def _report(self, made: Answer) -> None:
+        """The remarks and the line of figures after an answer."""
+        stats = made.stats
+        self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
+        self.plain.learn(stats)
+        n_ctx, max_tokens = self.model.engine.n_ctx, self.model.sampling().max_tokens
+        if made.completion.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
+            self.screen.note(f"note: the answer is cut off here, the context of {n_ctx} tokens is full")
+        load_ms, self.load_ms = self.load_ms, 0.0
+        lines = figures(made, self.model, self.settings, load_ms, self.plain.speedup(stats))
+        self.screen.note("\n".join(lines))
+        self.say_notices()
+
+    # State
+
+    def say_notices(self) -> None:
+        """Says what the model has to remark, once."""
+        notices, self.model.notices = self.model.notices, []
+        if self.model.prompts.folds_system and not self._told_folding:
+            self._told_folding = True
+            notices.append("this template takes no system prompt; it goes before the first question instead")
+        for notice in notices:
+            self.screen.note(f"note: {notice}")
+
+    def start_over(self, conversation: Conversation) -> None:
+        """Goes on with another conversation; the one until now stays saved."""
+        self.conversation = conversation
+        self.saved = None
+        self.attached.clear()
+        self._n_tries = 0
+
+    def save(self) -> None:
+        """Writes the conversation to the disk, unless history is off."""
+        if self.folder is None or not self.settings.history or not self.conversation.messages:
+            return
+        source = self.model.source
+        saved = self.saved or self.folder.new(
+            source.reference, None if source.draft is None else str(source.draft)
+        )
+        saved = replace(
+            saved,
+            system=self.conversation.system,
+            messages=tuple(self.conversation.messages),
+            parameters=dict(self.model.parameters),
+            strategy=self.model.strategy_text,
+        )
+        try:
+            self.saved = self.folder.save(saved)
+        except SavedChatError as error:
+            self.screen.note(f"error: {error}")
+            return
+        if self.saved.id != saved.id:
+            path = self.folder.path(self.saved)
+            self.screen.note(f"note: another process went on with this chat; from here on it is {path}")
+
+    def _restore(self, messages: Sequence[Message]) -> None:
+        self.conversation.messages = list(messages)
+        self.conversation.n_left_out = min(self.conversation.n_left_out, max(len(messages) - 1, 0))
+        if not messages and self.folder is not None and self.saved is not None:
+            self.folder.remove(self.saved)
+            self.saved = None
+        self.save()
+
+    def _greet(self) -> None:
+        """Says what runs, and what was said before."""
+        model = self.model
+        draft = model.source.draft
+        drafter = "no drafter" if draft is None else f"drafter {draft.name}"
+        if draft is not None and model.strategy.kind == "off":
+            drafter = "drafting off"
+        context = f"context {model.engine.n_ctx} tokens ({model.context.why})"
+        self.screen.note(" · ".join([model.source.name, drafter, context]))
+        self.say_notices()
+        for message in [*self.conversation.examples, *self.conversation.messages[-2:]]:
+            if message.role != Role.SYSTEM:
+                mark = ">>> " if message.role == Role.USER else ""
+                self.screen.say(f"{mark}{message.content}\n")
+        if self.conversation.question:
+            self.screen.note("this question has no answer yet; /regen asks it again")
+
+
+def _quoted(text: str) -> str:
+    """The beginning of a text, on one line, in quotes."""
+    line = " ".join(text.split())
+    return f'"{line[: _QUOTED_CHARS - 3]}..."' if len(line) > _QUOTED_CHARS else f'"{line}"'
+
+
+def _clean(text: str) -> str:
+    """Text that is valid Unicode: terminals can deliver bytes that are none."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: MIT
+"""One answer: streams it to the screen until it ends or Ctrl+C stops it; and the line of figures after it.
+
+Both the chat and the one-shot `run` go through here. What was generated before Ctrl+C counts as the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eaglecpp.chat.reader import AnswerReader
+from eaglecpp.cli.chat_model import ChatModel
+from eaglecpp.cli.chat_prompts import Prompt
+from eaglecpp.cli.screen import Screen
+from eaglecpp.cli.terminal import Watch, silent_keys, stats_line, verbose_lines
+
+if TYPE_CHECKING:
+    from eaglecpp.results import Completion, Timings
+
+__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "figures", "response_format"]
+
+_ENOUGH_TOKENS = 16  # a plain answer shorter than this says little about the speed
+
+
+@dataclass
+class Settings:
+    """How answers are made and shown; `/set` changes it in a chat.
+
+    think:  None = as the template has it
+    format: "", "json", or a JSON schema as text
+    """
+
+    think: bool | str | None = None
+    format: str = ""
+    verbose: bool = False
+    history: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out. stopped: by Ctrl+C; total_ms: wall time."""
+
+    completion: Completion
+    content: str
+    thinking: str
+    stopped: bool
+    total_ms: float
+
+    @property
+    def stats(self) -> Timings:
+        """The counters of the generation."""
+        return self.completion.stats
+
+
+class PlainSpeed:
+    """Plain decoding as far as this process has seen any, to tell what drafting gains."""
+
+    def __init__(self) -> None:
+        self._ms_per_token = 0.0
+
+    def learn(self, stats: Timings) -> None:
+        """Takes the counters of an answer; only those without drafts say something."""
+        if stats.draft_n == 0 and stats.predicted_n >= _ENOUGH_TOKENS:
+            self._ms_per_token = stats.predicted_ms / stats.predicted_n
+
+    def speedup(self, stats: Timings) -> float | None:
+        """How many times as fast as plain decoding an answer was; None when nobody knows. The planner's own
+        estimate comes first.
+        """
+        estimate = stats.plan.get("speedup")
+        if estimate is not None:
+            return float(estimate)
+        if not self._ms_per_token or not stats.draft_n or not stats.predicted_ms:
+            return None
+        return self._ms_per_token * stats.predicted_n / stats.predicted_ms
+
+
+def answer(
+    model: ChatModel, prompt: Prompt, screen: Screen, settings: Settings, *, seed_step: int = 0
+) -> Answer:
+    """Generates and shows one answer. seed_step: added to a fixed seed, so that a second try differs.
+
+    Raises what `Session.stream` raises. The answer's line on the screen is ended in any case.
+    """
+    started = time.perf_counter()
+    sampling = model.sampling()
+    if seed_step and not sampling.wants_random_seed:
+        sampling = replace(sampling, seed=(int(sampling.seed or 0) + seed_step) % 0xFFFFFFFF)
+    reader = AnswerReader(model.engine.token_to_piece, model.tags, model.marks, prompt.text[-100:])
+    watch = Watch()
+    with watch.listening(), silent_keys():
+        stream = model.engine.stream(
+            prompt.tokens,
+            sampling=sampling,
+            strategy=model.strategy,
+            on_prefill=watch.on_prefill,
+            **response_format(settings.format),
+        )
+        try:
+            for chunk in stream:
+                watch.clear()
+                screen.show(reader.read(chunk))
+                if watch.requested:
+                    break
+        except KeyboardInterrupt:
+            watch.requested = True
+        finally:
+            stream.close()
+            watch.clear()
+            screen.show(reader.finish(stream.completion().text))
+            screen.end()
+    completion = stream.completion()
+    model.prompts.remember(prompt, completion, reader.tokens_match)
+    total_ms = 1000 * (time.perf_counter() - started)
+    return Answer(completion, reader.content, reader.thinking, watch.requested, total_ms)
+
+
+def figures(
+    made: Answer, model: ChatModel, settings: Settings, load_ms: float, speedup: float | None
+) -> list[str]:
+    """The lines after an answer. load_ms: 0 when the model was loaded before."""
+    lines = []
+    if settings.verbose:
+        lines = ["", *verbose_lines(made.stats, made.total_ms + load_ms, load_ms, speedup)]
+        lines.append(f"{'template:':<22}{model.template.describe()}")
+    return [*lines, stats_line(made.stats, has_draft=model.source.draft is not None, speedup=speedup)]
+
+
+def response_format(text: str) -> dict[str, Any]:
+    """The arguments of `Session.stream` for a `--format` value."""
+    if not text:
+        return {}
+    return {"response_format": {"type": "json_object"}} if text == "json" else {"json_schema": text}

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: MIT
+"""The slash commands of the chat: a table, and what each of them does.
+
+Names, sub-commands and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go);
+`/regen`, `/edit`, `/system`, `/read`, `/strategy`, `/stats` and `/color` are ours. `/set` and `/show` have
+modules of their own. A function takes the chat and what stands behind the name; False ends the chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglecpp.cli.chat_input import PROMPT, unquoted
+from eaglecpp.cli.chat_model import find_source
+from eaglecpp.cli.chat_set import SETTINGS, set_system, setting
+from eaglecpp.cli.chat_show import FACTS, show
+from eaglecpp.cli.chat_stats import stats_lines
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.options import Strategy
+
+if TYPE_CHECKING:
+    from eaglecpp.cli.chat import Chat
+
+__all__ = ["COMMANDS", "SlashCommand", "run_command"]
+
+
+@dataclass(frozen=True)
+class SlashCommand:
+    """usage: what stands behind the name; words: what Tab offers there, ("path",) for files"""
+
+    run: Callable[[Chat, str], bool | None]
+    help: str
+    usage: str = ""
+    words: tuple[str, ...] = ()
+
+
+def run_command(chat: Chat, name: str, rest: str) -> bool:
+    """Runs a command; returns whether the chat goes on."""
+    command = COMMANDS.get(name)
+    if command is None:
+        chat.screen.say(f"Unknown command '{name}'. Type /? for help")
+        return True
+    return command.run(chat, rest) is not False
+
+
+def _bye(chat: Chat, rest: str) -> bool:
+    return False
+
+
+def _clear(chat: Chat, rest: str) -> None:
+    system, chat_before = chat.conversation.system, chat.opening()
+    chat_before.system = system
+    chat.start_over(chat_before)
+    chat.model.engine.clear()
+    chat.screen.say("Cleared session context")
+
+
+def _help(chat: Chat, rest: str) -> None:
+    topics = {"set": _set_help, "show": _show_help, "shortcuts": _shortcuts, "shortcut": _shortcuts}
+    topic = topics.get(rest.removeprefix("/"))
+    if rest and topic is None:
+        chat.screen.say(f"There is no help for '{rest}'; there is for: set, show, shortcuts")
+    chat.screen.say((topic or _overview)())
+
+
+def _overview() -> str:
+    names: dict[SlashCommand, list[str]] = {}
+    for name, command in COMMANDS.items():
+        names.setdefault(command, []).append(name)
+    rows = [(f"{', '.join(same)} {c.usage}".strip(), c.help) for c, same in names.items()]
+    return (
+        _table("Available Commands:", rows)
+        + '\n\nUse """ to begin and end a message of several lines; a pasted block is one message anyway.\n'
+    )
+
+
+def _set_help() -> str:
+    return (
+        _table("Available Commands:", [(f"/set {usage}", text) for usage, text in SETTINGS.values()]) + "\n"
+    )
+
+
+def _show_help() -> str:
+    return (
+        _table("Available Commands:", [(f"/show {name}", text) for name, (_, text) in FACTS.items()]) + "\n"
+    )
+
+
+def _shortcuts() -> str:
+    rows = [
+        ("Up, Down", "Earlier and later messages"),
+        ("Ctrl + r", "Search earlier messages"),
+        ("Tab", "Complete a command or a file name"),
+        ("Ctrl + a, Ctrl + e", "To the beginning, to the end of the line"),
+        ("Alt + b, Alt + f", "Back, forward by a word"),
+        ("Ctrl + k, Ctrl + u", "Delete what is behind, before the cursor"),
+        ("Ctrl + w", "Delete the word before the cursor"),
+        ("Alt + Enter", "New line in the message"),
+        ("Ctrl + g", "Write the message in your editor (VISUAL, EDITOR)"),
+        ("Ctrl + l", "Clear the screen"),
+        ("Ctrl + c", "Stop the answer, or drop what is typed"),
+        ("Ctrl + d", "Leave the chat (/bye)"),
+    ]
+    return _table("Available keyboard shortcuts:", rows) + "\n"
+
+
+def _table(title: str, rows: list[tuple[str, str]]) -> str:
+    width = max(len(left) for left, _ in rows) + 2
+    return "\n".join([title, *(f"  {left:<{width}}{right}" for left, right in rows)])
+
+
+def _load(chat: Chat, rest: str) -> None:
+    names = rest.split()
+    if not 1 <= len(names) <= 2:
+        chat.screen.say("Usage:\n  /load <modelname>")
+        return
+    try:
+        source = find_source(*names)
+    except ModelNotFoundError as error:
+        chat.screen.say(f"Couldn't find model '{names[0]}'")
+        chat.screen.note(str(error))
+        return
+    chat.screen.say(f"Loading model '{names[0]}'")
+    before = chat.model
+    before.close()  # two models at once may not fit in memory
+    try:
+        chat.model = before.other(source)
+    except Exception:
+        before.reopen()
+        raise
+    chat.start_over(chat.opening())
+    chat.say_notices()
+
+
+def _regen(chat: Chat, rest: str) -> None:
+    if chat.model.sampling().temperature == 0:
+        chat.screen.note("note: temperature is 0, so the same answer comes again")
+    chat.again()
+
+
+def _edit(chat: Chat, rest: str) -> None:
+    question = next((m.content for m in reversed(chat.conversation.messages) if m.role == "user"), "")
+    if not question:
+        raise ValueError("there is no question to edit")
+    text = unquoted(rest) if rest else chat.ask(PROMPT, question).strip("\n")
+    if text.strip():
+        chat.ask_instead(text)
+
+
+def _system(chat: Chat, rest: str) -> None:
+    if rest:
+        set_system(chat, rest)
+    else:
+        chat.screen.say(chat.conversation.system or "No system message was specified for this model.")
+
+
+def _read(chat: Chat, rest: str) -> None:
+    name = unquoted(rest).strip("'")
+    if not name:
+        raise ValueError("/read needs the name of a file")
+    path = Path(name).expanduser()
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
+    n_tokens, n_ctx = len(chat.model.engine.tokenize(text, add_bos=False)), chat.model.engine.n_ctx
+    if n_tokens >= n_ctx:
+        raise ValueError(
+            f"{path}: {n_tokens} tokens, the context holds {n_ctx}; /set parameter num_ctx makes it longer"
+        )
+    chat.attached.append(f"{path.name}:\n\n{text}")
+    chat.screen.say(
+        f"Read {path}: {len(text.splitlines())} lines, {n_tokens} tokens. It goes before your next message."
+    )
+
+
+def _strategy(chat: Chat, rest: str) -> None:
+    if rest:
+        if chat.model.set_strategy(Strategy.parse(rest)):
+            chat.screen.note("the model was loaded again for this")
+        chat.say_notices()
+    resolved, why = chat.model.engine.resolve(chat.model.strategy)
+    chat.screen.say(f"Strategy: {resolved} ({why})")
+
+
+def _stats(chat: Chat, rest: str) -> None:
+    chat.screen.say("\n".join(stats_lines(chat)))
+
+
+def _color(chat: Chat, rest: str) -> None:
+    if rest not in ("", "on", "off"):
+        raise ValueError(f"/color is on or off, not '{rest}'")
+    chat.screen.color = not chat.screen.color if not rest else rest == "on"
+    what = "shown in colour" if chat.screen.color else "not marked any more"
+    chat.screen.say(f"Accepted draft tokens are {what}.")
+
+
+_BYE = SlashCommand(_bye, "Leave")
+_HELP = SlashCommand(
+    _help, "This help, or help for: set, show, shortcuts", "[topic]", ("set", "show", "shortcuts")
+)
+COMMANDS = {
+    "/set": SlashCommand(setting, "Change how the model answers and what is shown", "...", tuple(SETTINGS)),
+    "/show": SlashCommand(show, "Facts about the model", "...", tuple(FACTS)),
+    "/load": SlashCommand(_load, "Go on with another model (begins a new chat)", "<model>", ("path",)),
+    "/clear": SlashCommand(_clear, "Begin a new chat; the system prompt stays"),
+    "/regen": SlashCommand(_regen, "Answer the last question again"),
+    "/edit": SlashCommand(_edit, "Change the last question and ask it again", "[text]"),
+    "/system": SlashCommand(_system, "Show or set the system prompt", "[text]"),
+    "/read": SlashCommand(_read, "Put a text file before the next message", "<file>", ("path",)),
+    "/strategy": SlashCommand(
+        _strategy,
+        "Show or set how the drafter is used",
+        "[auto|off|chain:4|...]",
+        ("auto", "off", "chain:4", "tree:k=4,depth=5,nodes=16"),
+    ),
+    "/stats": SlashCommand(_stats, "Figures of this chat"),
+    "/color": SlashCommand(_color, "Show accepted draft tokens in colour", "[on|off]", ("on", "off")),
+    "/bye": _BYE,
+    "/exit": _BYE,
+    "/?": _HELP,
+    "/help": _HELP,
+}

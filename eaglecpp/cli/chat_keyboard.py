@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""The line that a user types in a chat: prompt_toolkit with history, completion, paste and an editor.
+
+`Keyboard.ask` is an `Ask` callback. This module is imported only when someone sits at a terminal, because
+prompt_toolkit takes a tenth of a second to load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+from eaglecpp.cli.chat_commands import COMMANDS
+from eaglecpp.cli.chat_input import CONTINUATION, PROMPT, is_open
+from eaglecpp.modelfile.parameters import PARAMETERS
+
+__all__ = ["Keyboard", "SlashCompleter"]
+
+_PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
+
+
+class SlashCompleter(Completer):
+    """Completes slash commands, their words, parameter names and file names."""
+
+    def __init__(self) -> None:
+        self._files = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """For prompt_toolkit: what may stand at the cursor."""
+        text = document.text_before_cursor
+        if not text.startswith("/") or "\n" in text:
+            return
+        name, blank, rest = text.partition(" ")
+        if not blank:
+            yield from _matching({word: command.help for word, command in COMMANDS.items()}, name)
+        elif name in COMMANDS and COMMANDS[name].words == ("path",):
+            yield from self._files.get_completions(Document(rest), complete_event)
+        elif name == "/set" and rest.startswith("parameter "):
+            helps = {name: parameter.help for name, parameter in PARAMETERS.items()}
+            yield from _matching(helps, rest.removeprefix("parameter "))
+        elif name in COMMANDS:
+            yield from _matching(dict.fromkeys(COMMANDS[name].words, ""), rest)
+
+
+class Keyboard:
+    """Asks for messages. history: the file of typed lines; keeps: whether they go there at the moment."""
+
+    def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
+        self._session: PromptSession[str] = PromptSession(
+            history=_PrivateHistory(str(history), keeps),
+            completer=SlashCompleter(),
+            complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
+            multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
+            prompt_continuation=CONTINUATION,
+            key_bindings=_bindings(),
+            enable_open_in_editor=True,
+            tempfile_suffix=".md",
+        )
+
+    def ask(self, prompt: str, default: str) -> str:
+        """One line, one pasted block, or one `\"\"\"` block. Raises EOFError, KeyboardInterrupt."""
+        placeholder = _PLACEHOLDER if prompt == PROMPT else None
+        return self._session.prompt(prompt, default=default, placeholder=placeholder)
+
+
+class _PrivateHistory(FileHistory):
+    """A history file that only its owner can read, and that keeps nothing while it is told so."""
+
+    def __init__(self, filename: str, keeps: Callable[[], bool]) -> None:
+        super().__init__(filename)
+        self._keeps = keeps
+
+    def store_string(self, string: str) -> None:
+        """For prompt_toolkit: appends a line. What the disk refuses is still in memory."""
+        if not self._keeps():
+            return
+        path = Path(os.fsdecode(self.filename))
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_APPEND, 0o600))
+            super().store_string(string)
+
+
+def _bindings() -> KeyBindings:
+    bindings = KeyBindings()
+
+    @bindings.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        """Drops what is typed; the exception says what that was."""
+        error = KeyboardInterrupt(event.current_buffer.text)
+        event.app.exit(exception=error, style="class:aborting")
+
+    @bindings.add("c-g")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.open_in_editor()
+
+    @bindings.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return bindings
+
+
+def _matching(words: Mapping[str, str], start: str) -> Iterable[Completion]:
+    for word, help_text in words.items():
+        if word.startswith(start):
+            yield Completion(word, start_position=-len(start), display_meta=help_text)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""`/set`: what it can change, and the changing. Answers are Ollama's, where Ollama has the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from eaglecpp.cli.chat_input import unquoted
+from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, ParameterError, parse_value
+
+if TYPE_CHECKING:
+    from eaglecpp.cli.chat import Chat
+
+__all__ = ["SETTINGS", "set_parameter", "set_system", "setting"]
+
+# word: (usage, help)
+SETTINGS = {
+    "parameter": ("parameter ...", "Set a parameter; without a value: the list"),
+    "system": ("system <text>", "Set the system prompt"),
+    "history": ("history", "Keep typed lines and this chat on disk"),
+    "nohistory": ("nohistory", "Keep nothing on disk from here on"),
+    "wordwrap": ("wordwrap", "Break lines between words"),
+    "nowordwrap": ("nowordwrap", "Leave lines as they are"),
+    "format": ("format json", "Answer in JSON; a JSON schema works as well"),
+    "noformat": ("noformat", "Answer in any form"),
+    "verbose": ("verbose", "Show all figures after an answer"),
+    "quiet": ("quiet", "Show one line of figures"),
+    "think": ("think [level]", "Let the model think before it answers"),
+    "nothink": ("nothink", "No thinking"),
+}
+
+
+def setting(chat: Chat, rest: str) -> None:
+    """Runs `/set ...`."""
+    word, _, value = rest.partition(" ")
+    if word == "":
+        from eaglecpp.cli.chat_commands import run_command
+
+        run_command(chat, "/help", "set")
+    elif word in _CHANGES:
+        _CHANGES[word](chat, value.strip())
+    else:
+        chat.screen.say(f"Unknown command '/set {word}'. Type /? for help")
+
+
+def set_system(chat: Chat, value: str) -> None:
+    """Sets the system prompt; it holds for the whole chat, what was said before included."""
+    if not value:
+        run_help(chat)
+        return
+    chat.conversation.system = unquoted(value)
+    chat.save()
+    chat.screen.say("Set system message.")
+
+
+def run_help(chat: Chat) -> None:
+    """What `/set` alone says."""
+    setting(chat, "")
+
+
+def set_parameter(chat: Chat, value: str) -> None:
+    """`/set parameter NAME VALUE ...`; a value outside the range is moved into it, and that is said."""
+    name, *words = value.split()
+    if not words:
+        chat.screen.say(_parameter_help())
+        return
+    if name in DEPRECATED | RETIRED:
+        chat.screen.note(f"warning: parameter {name} is deprecated")
+        return
+    try:
+        values = [parse_value(name, word) for word in words[: None if name == "stop" else 1]]
+    except ParameterError as error:
+        chat.screen.say(f'Couldn\'t set parameter: "{error}"')
+        return
+    parameter = PARAMETERS[name]
+    given = tuple(words) if parameter.kind == "strings" else values[0]
+    fitted = parameter.fitted(given)
+    if fitted != given:
+        chat.screen.note(f"note: the range of {name} is {parameter.range}; {fitted} is used")
+    if chat.model.set_parameter(name, fitted):
+        chat.screen.note(f"the model was loaded again; context {chat.model.engine.n_ctx} tokens")
+        chat.conversation.n_left_out = 0
+    chat.say_notices()
+    chat.save()
+    chat.screen.say(f"Set parameter '{name}' to '{', '.join(words)}'")
+
+
+def _parameter_help() -> str:
+    rows = [(f"/set parameter {p.name} <{p.kind}>", p.help) for p in PARAMETERS.values()]
+    width = max(len(left) for left, _ in rows) + 2
+    return "\n".join(["Available Parameters:", *(f"  {left:<{width}}{right}" for left, right in rows), ""])
+
+
+def _parameter(chat: Chat, value: str) -> None:
+    if value:
+        set_parameter(chat, value)
+    else:
+        chat.screen.say(_parameter_help())
+
+
+def _history(chat: Chat, value: str) -> None:
+    chat.settings.history = True
+    chat.save()
+    chat.screen.say("Set 'history' mode.")
+
+
+def _nohistory(chat: Chat, value: str) -> None:
+    chat.settings.history = False
+    chat.screen.say("Set 'nohistory' mode.")
+    if chat.saved is not None and chat.saved.stamp is not None:
+        chat.screen.note("what was saved until now stays on disk")
+
+
+def _wordwrap(on: bool) -> Callable[[Chat, str], None]:
+    def change(chat: Chat, value: str) -> None:
+        chat.screen.wrap = on
+        chat.screen.say(f"Set '{'' if on else 'no'}wordwrap' mode.")
+
+    return change
+
+
+def _verbose(on: bool) -> Callable[[Chat, str], None]:
+    def change(chat: Chat, value: str) -> None:
+        chat.settings.verbose = on
+        chat.screen.say(f"Set '{'verbose' if on else 'quiet'}' mode.")
+
+    return change
+
+
+def _format(chat: Chat, value: str) -> None:
+    value = unquoted(value)
+    if value != "json" and not value.startswith("{"):
+        chat.screen.say("Invalid or missing format. For 'json' mode use '/set format json'")
+        return
+    if value != "json":
+        from eaglecpp.grammar import resolve_grammar
+
+        resolve_grammar(json_schema=value)
+    chat.settings.format = value
+    chat.screen.say(f"Set format to '{'json' if value == 'json' else 'JSON schema'}' mode.")
+
+
+def _noformat(chat: Chat, value: str) -> None:
+    chat.settings.format = ""
+    chat.screen.say("Disabled format.")
+
+
+def _think(chat: Chat, value: str) -> None:
+    chat.settings.think = value or True
+    _warn_without_thinking(chat)
+    chat.screen.say(f"Set 'think' mode to '{value}'." if value else "Set 'think' mode.")
+
+
+def _nothink(chat: Chat, value: str) -> None:
+    chat.settings.think = False
+    _warn_without_thinking(chat)
+    chat.screen.say("Set 'nothink' mode.")
+
+
+def _warn_without_thinking(chat: Chat) -> None:
+    if chat.model.tags is None:
+        chat.screen.note(f"warning: the template of {chat.model.source.name} knows no thinking")
+
+
+_CHANGES: dict[str, Callable[[Chat, str], None]] = {
+    "parameter": _parameter,
+    "system": set_system,
+    "history": _history,
+    "nohistory": _nohistory,
+    "wordwrap": _wordwrap(True),
+    "nowordwrap": _wordwrap(False),
+    "format": _format,
+    "noformat": _noformat,
+    "verbose": _verbose(True),
+    "quiet": _verbose(False),
+    "think": _think,
+    "nothink": _nothink,
+}

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""`/show`: facts about the model of a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from eaglecpp.modelfile import Command
+from eaglecpp.modelfile.parameters import ParameterValue
+
+if TYPE_CHECKING:
+    from eaglecpp.cli.chat import Chat
+    from eaglecpp.modelfile import Modelfile
+
+__all__ = ["FACTS", "chat_modelfile", "show"]
+
+
+def show(chat: Chat, rest: str) -> None:
+    """Runs `/show ...`."""
+    if not rest:
+        from eaglecpp.cli.chat_commands import run_command
+
+        run_command(chat, "/help", "show")
+    elif rest in FACTS:
+        chat.screen.say(FACTS[rest][0](chat))
+    else:
+        chat.screen.say(f"Unknown command '/show {rest}'. Type /? for help")
+
+
+def chat_modelfile(chat: Chat) -> Modelfile:
+    """A Modelfile that says what this chat has made of the model: system prompt, parameters, messages."""
+    source, conversation = chat.model.source, chat.conversation
+    modelfile = source.modelfile
+    draft = modelfile.draft
+    if source.draft is not None and not draft:
+        draft = (Command("draft", str(source.draft.absolute())),)
+    return replace(
+        modelfile,
+        draft=draft,
+        system=conversation.system or None,
+        messages=(*conversation.examples, *conversation.messages),
+        parameters={**modelfile.parameters, **chat.model.parameters},
+    )
+
+
+def _info(chat: Chat) -> str:
+    engine, source = chat.model.engine, chat.model.source
+    native, metadata = engine.native, engine.metadata
+    sections = [
+        (
+            "Model",
+            [
+                ("architecture", metadata.get("general.architecture", "unknown")),
+                ("parameters", _billions(native.n_params)),
+                ("context length", str(native.n_ctx_train)),
+                ("embedding length", str(native.n_embd)),
+                ("size", f"{native.size_bytes / 1e9:.2f} GB"),
+                ("file", str(source.target)),
+            ],
+        ),
+        ("Drafter", _drafter(chat)),
+        (
+            "Chat",
+            [
+                ("context", f"{engine.n_ctx} tokens ({chat.model.context.why})"),
+                ("template", chat.model.template.describe()),
+                ("thinking", "no" if chat.model.tags is None else f"between {chat.model.tags.open} tags"),
+            ],
+        ),
+    ]
+    lines = []
+    for title, rows in sections:
+        lines += [f"  {title}", *(f"    {name:<20}{value}" for name, value in rows), ""]
+    return "\n".join(lines)
+
+
+def _drafter(chat: Chat) -> list[tuple[str, str]]:
+    source = chat.model.source
+    if source.draft is None:
+        return [("", "none")]
+    rows = [("file", str(source.draft)), ("strategy", str(chat.model.engine.resolve(chat.model.strategy)[0]))]
+    info = chat.model.engine.draft_info
+    if info is None:
+        return [*rows, ("", "not loaded")]
+    return [
+        ("architecture", str(info["arch"])),
+        ("layers", str(info["n_layer"])),
+        ("draft vocabulary", f"{info['n_draft_vocab']} of {info['n_vocab']} tokens"),
+        ("features of layers", ", ".join(map(str, info["target_layers"]))),
+        *rows,
+    ]
+
+
+def _billions(n_params: int) -> str:
+    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if n_params >= size:
+            return f"{n_params / size:.1f}{letter}"
+    return str(n_params)
+
+
+def _license(chat: Chat) -> str:
+    texts = [*chat.model.source.modelfile.license]
+    if not texts:
+        texts = [text for text in [chat.model.engine.metadata.get("general.license", "")] if text]
+    return "\n\n".join(texts) or "No license was specified for this model."
+
+
+def _modelfile(chat: Chat) -> str:
+    return chat_modelfile(chat).to_text()
+
+
+def _parameters(chat: Chat) -> str:
+    lines = ["Model defined parameters:"]
+    lines += _rows(chat.model.source.modelfile.parameters) or [
+        "  No additional parameters were specified for this model."
+    ]
+    if chat.model.parameters:
+        lines += ["", "User defined parameters:", *_rows(chat.model.parameters)]
+    return "\n".join([*lines, ""])
+
+
+def _rows(parameters: Mapping[str, ParameterValue]) -> list[str]:
+    rows = []
+    for name, value in parameters.items():
+        texts = [f'"{text}"' for text in value] if isinstance(value, tuple) else [str(value).lower()]
+        rows += [f"  {name:<30} {text}" for text in texts]
+    return rows
+
+
+def _system(chat: Chat) -> str:
+    return chat.conversation.system or "No system message was specified for this model."
+
+
+def _template(chat: Chat) -> str:
+    template = chat.model.template
+    return f"{template.text}\n\n({template.describe()})"
+
+
+FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
+    "info": (_info, "Model, drafter, context and template in short"),
+    "license": (_license, "License of the model"),
+    "modelfile": (_modelfile, "A Modelfile that makes this model, this chat included"),
+    "parameters": (_parameters, "Parameters of the model and those set here"),
+    "system": (_system, "The system prompt"),
+    "template": (_template, "The chat template, and why this one"),
+}

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""`Screen`: an answer as it streams, in styles and wrapped at words, and what the chat says beside it.
+
+Takes pieces of text, writes them through `terminal.write`. On a terminal, control characters of a model's
+text are shown as symbols, because they could rewrite the screen or worse; elsewhere the text goes out as it
+is, without styles.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from eaglecpp.chat.reader import Piece
+from eaglecpp.cli.terminal import note, stderr_is_terminal, write
+
+__all__ = ["Screen", "WordWrap"]
+
+_RESET, _DIM, _ACCEPTED, _DIM_ACCEPTED = "\x1b[0m", "\x1b[90m", "\x1b[32m", "\x1b[2;32m"
+_SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_MIN_WIDTH = 20
+
+
+class WordWrap:
+    """Breaks lines between words. Holds the word that is being written back until it ends.
+
+    width: gives the number of columns, 0 = do not wrap; asked again for every word, windows get resized
+    """
+
+    def __init__(self, width: Callable[[], int]) -> None:
+        self._width = width
+        self._column = 0
+        self._blanks: list[tuple[str, str]] = []
+        self._word: list[tuple[str, str]] = []
+
+    def feed(self, text: str, style: str = "") -> list[tuple[str, str]]:
+        """Takes styled text; returns what can be written, as (text, style)."""
+        if not self._width():
+            return [*self.flush(), (text, style)]
+        out: list[tuple[str, str]] = []
+        for char in text:
+            if char == "\n":
+                out += [*self.flush(), (char, style)]
+                self._column = 0
+            elif char in " \t":
+                out += self._place_word()
+                self._blanks.append((char, style))
+            elif _columns(char) == 2:  # scripts that are written without spaces break anywhere
+                out += self._place_word()
+                self._word.append((char, style))
+                out += self._place_word()
+            else:
+                self._word.append((char, style))
+        return out
+
+    def flush(self) -> list[tuple[str, str]]:
+        """What was held back, blanks included."""
+        out = [*self._place_word(), *self._blanks]
+        self._column += len(self._blanks)
+        self._blanks = []
+        return out
+
+    def _place_word(self) -> list[tuple[str, str]]:
+        if not self._word:
+            return []
+        width = max(self._width(), _MIN_WIDTH)
+        n_word = sum(_columns(char) for char, _ in self._word)
+        n_line = self._column + len(self._blanks) + n_word
+        if n_line > width and self._column > 0 and n_word <= width:
+            out = [("\n", ""), *self._word]
+            self._column = n_word
+        else:
+            out = [*self._blanks, *self._word]
+            self._column = n_line % width if n_line > width else n_line
+        self._word, self._blanks = [], []
+        return out
+
+
+class Screen:
+    """One chat, or one answer. `wrap`, `color`, `hide_thinking` may change between answers.
+
+    color: show accepted draft tokens in colour
+    """
+
+    def __init__(
+        self, *, wrap: bool = True, color: bool = False, hide_thinking: bool = False, echo: bool = True
+    ) -> None:
+        self.is_terminal = sys.stdout.isatty()
+        self.wrap = wrap
+        self.color = color
+        self.hide_thinking = hide_thinking
+        self.echo = echo
+        self._wrapper = WordWrap(self._columns)
+        self._style = ""
+        self._is_thinking = False
+
+    def show(self, pieces: Sequence[Piece]) -> None:
+        """Writes pieces of an answer."""
+        if not self.echo:
+            return
+        out: list[tuple[str, str]] = []
+        for piece in pieces:
+            if piece.is_thinking != self._is_thinking:
+                out += self._turn(piece.is_thinking)
+            if piece.is_thinking and self.hide_thinking:
+                continue
+            if piece.is_thinking and not self.is_terminal:
+                self._aside(piece.text)
+                continue
+            text = piece.text.translate(_SYMBOLS) if self.is_terminal else piece.text
+            out += self._wrapper.feed(text, self._style_of(piece))
+        self._write(out)
+
+    def end(self) -> None:
+        """Ends an answer and its line."""
+        if self.echo:
+            closing = self._turn(False) if self._is_thinking else []
+            self._write([*closing, *self._wrapper.flush(), ("\n", "")])
+            self._wrapper = WordWrap(self._columns)
+
+    def say(self, text: str) -> None:
+        """The answer to a command of the user's."""
+        write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """A remark that is no answer; grey where someone watches."""
+        note(f"{_DIM}{text}{_RESET}" if stderr_is_terminal() else text)
+
+    def _columns(self) -> int:
+        return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0
+
+    def _turn(self, thinking: bool) -> list[tuple[str, str]]:
+        """From thinking to the answer or back, with Ollama's marks."""
+        self._is_thinking = thinking
+        if self.hide_thinking:
+            return []
+        if not self.is_terminal:
+            self._aside("Thinking...\n" if thinking else "\n...done thinking.\n\n")
+            return []
+        text = "Thinking...\n" if thinking else "\n...done thinking.\n\n"
+        return self._wrapper.feed(text, _DIM)
+
+    def _aside(self, text: str) -> None:
+        """Thinking beside an answer that is read by a program."""
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+    def _style_of(self, piece: Piece) -> str:
+        if self.color and piece.is_accepted:
+            return _DIM_ACCEPTED if piece.is_thinking else _ACCEPTED
+        return _DIM if piece.is_thinking else ""
+
+    def _write(self, parts: Sequence[tuple[str, str]]) -> None:
+        """Writes styled parts in one go, with an escape sequence only where the style changes."""
+        out = []
+        for text, style in parts:
+            if style != self._style and self.is_terminal:
+                out.append((_RESET if self._style else "") + style)
+                self._style = style
+            out.append(text)
+        if self._style:
+            out.append(_RESET)
+            self._style = ""
+        if out:
+            write("".join(out))
+
+
+def _columns(char: str) -> int:
+    """Columns that a character takes on a terminal, for the purpose of wrapping."""
+    if unicodedata.east_asian_width(char) in "WF":
+        return 2
+    return 0 if unicodedata.combining(char) or char == "\u200d" else 1

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT
+"""How long a context to open when nobody says: from the model's own length and the memory that is free.
+
+Takes the head of the GGUF file and a number of bytes, gives a length and the reason in words. The rule:
+
+- never longer than the model was trained for, never shorter than 4096 where the model allows that much;
+- keys, values and the scores of one batch may take a quarter of the memory that is left beside the weights:
+  they are allocated in full when the model is opened, and the rest of the machine has to live as well;
+- of 8192, 16384 and 32768 the longest that does. More only on request: every doubling costs start-up time,
+  and few conversations need it.
+
+Reads only keys that llama.cpp's converters write before the tokenizer; where they are missing the answer is
+4096. A file that is no GGUF gives the same answer here and its error when it is opened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ContextChoice", "choose_n_ctx", "free_memory", "head_keys"]
+
+SAFE_N_CTX = 4096
+_STEPS = (32768, 16384, 8192)
+_SHARE = 4
+_HEAD_BYTES = 1 << 20
+_TYPE_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75, "q5_0": 0.6875,
+               "q4_1": 0.625, "q4_0": 0.5625, "iq4_nl": 0.5625}  # fmt: skip
+_SCALARS = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
+_STRING, _ARRAY = 8, 9
+
+
+@dataclass(frozen=True)
+class ContextChoice:
+    """A context length in tokens and why it is that; n_train: the model's own, 0 when it does not say."""
+
+    n_ctx: int
+    why: str
+    n_train: int = 0
+
+
+def choose_n_ctx(
+    target: Path,
+    *,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    n_ubatch: int = 512,
+    n_free: int | None = None,
+) -> ContextChoice:
+    """The context length for a target GGUF.
+
+    type_k, type_v: types of the cache; n_ubatch: tokens per compute graph; n_free: bytes of free memory where
+    the cache goes, None = unknown
+    """
+    keys = head_keys(target)
+    n_train = _whole(keys, "context_length")
+    if not n_train:
+        return ContextChoice(SAFE_N_CTX, "the model does not say how long a context it was trained for")
+    if n_train <= SAFE_N_CTX:
+        return ContextChoice(n_train, "all the model was trained for", n_train)
+    n_token = _bytes_per_token(keys, type_k, type_v, n_ubatch)
+    if not n_token or n_free is None:
+        return ContextChoice(SAFE_N_CTX, "the free memory is not known", n_train)
+    budget = max(n_free - _size(target), 0) // _SHARE
+    for n_ctx in (n_train, *_STEPS):
+        if n_ctx <= min(n_train, _STEPS[0]) and n_ctx * n_token <= budget:
+            why = (
+                "all the model was trained for" if n_ctx == n_train else _memory_text(n_ctx, n_token, n_free)
+            )
+            return ContextChoice(n_ctx, why, n_train)
+    return ContextChoice(SAFE_N_CTX, _memory_text(SAFE_N_CTX, n_token, n_free), n_train)
+
+
+def free_memory() -> int | None:
+    """Bytes of memory that can be had without swapping; None where the system does not say."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
+    except OSError:
+        found = None
+    if found is not None:
+        return 1024 * int(found[1])
+    names = getattr(os, "sysconf_names", {})
+    if {"SC_PAGE_SIZE", "SC_AVPHYS_PAGES"} <= set(names):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return None
+
+
+def head_keys(path: Path) -> dict[str, Any]:
+    """Scalar keys and arrays of numbers at the head of a GGUF file, up to its first array of strings.
+
+    What cannot be read is left out; this is no check of the file.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_HEAD_BYTES)
+    except OSError:
+        return {}
+    keys: dict[str, Any] = {}
+    try:
+        for name, value in _Head(data).entries():
+            keys[name] = value
+    except (struct.error, UnicodeDecodeError, KeyError, ValueError):
+        pass
+    return keys
+
+
+class _Head:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.pos = data, 0
+
+    def entries(self) -> Any:
+        if self.data[:4] != b"GGUF":
+            return
+        self.pos = 16  # behind magic, version and tensor count
+        for _ in range(self.number("<Q")):
+            name = self.text()
+            kind = self.number("<I")
+            if kind == _ARRAY:
+                kind, count = self.number("<I"), self.number("<Q")
+                if kind == _STRING or count > len(self.data):
+                    return
+                yield name, [self.number(_SCALARS[kind]) for _ in range(count)]
+            else:
+                yield name, self.text() if kind == _STRING else self.number(_SCALARS[kind])
+
+    def number(self, form: str) -> Any:
+        value = struct.unpack_from(form, self.data, self.pos)[0]
+        self.pos += struct.calcsize(form)
+        return value
+
+    def text(self) -> str:
+        length = self.number("<Q")
+        if length > len(self.data) - self.pos:
+            raise ValueError("longer than the file")
+        self.pos += length
+        return self.data[self.pos - length : self.pos].decode("utf-8")
+
+
+def _bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str, n_ubatch: int) -> float:
+    """What one position takes: keys and values in all layers, and its column of attention scores (F32, one
+    layer at a time). Too much for models with windows or recurrent layers.
+    """
+    n_layers, n_embd = _whole(keys, "block_count"), _whole(keys, "embedding_length")
+    n_heads = _numbers(keys, "attention.head_count", n_layers)
+    n_kv_heads = _numbers(keys, "attention.head_count_kv", n_layers) or n_heads
+    if not n_heads or not max(n_heads):
+        return 0.0
+    head_dim = n_embd // max(n_heads)
+    n_k = _whole(keys, "attention.key_length") or head_dim
+    n_v = _whole(keys, "attention.value_length") or head_dim
+    n_kv = sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
+    return n_kv + 4.0 * max(n_heads) * n_ubatch
+
+
+def _whole(keys: Mapping[str, Any], name: str) -> int:
+    value = keys.get(f"{keys.get('general.architecture', '')}.{name}")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _numbers(keys: Mapping[str, Any], name: str, n_layers: int) -> Sequence[int]:
+    """One value per layer, whether the file has one or a list."""
+    value = keys.get(f"{keys.get('general.architecture', '')}.{name}")
+    if isinstance(value, list):
+        return [entry for entry in value if isinstance(entry, int)]
+    return [value] * n_layers if isinstance(value, int) else []
+
+
+def _size(path: Path) -> int:
+    """Bytes of the file and, for the first part of a split one, of all its parts."""
+    match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
+    parts = sorted(path.parent.glob(f"{match[1]}-*-of-{match[2]}.gguf")) if match else [path]
+    try:
+        return sum(part.stat().st_size for part in parts)
+    except OSError:
+        return 0
+
+
+def _memory_text(n_ctx: int, n_token: float, n_free: int) -> str:
+    return f"it takes {n_ctx * n_token / 2**30:.1f} GiB of {n_free / 2**30:.1f} GiB that are free"
