@@ -108,7 +108,8 @@ class ChatFolder:
 
         Raises SavedChatError for a file that is no conversation.
         """
-        files = [(path.stat().st_mtime_ns, path) for path in self.directory.glob("*.json")]
+        stamps = [(_stamp(path), path) for path in self.directory.glob("*.json")]
+        files = [(stamp[0], path) for stamp, path in stamps if stamp is not None]
         for _, path in sorted(files, reverse=True):
             chat = self.load(path)
             if model is None or chat.model == model:
@@ -123,7 +124,7 @@ class ChatFolder:
             return replace(_from_json(data), stamp=stamp)
         except OSError as error:
             raise SavedChatError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SavedChatError(f"{path}: not a saved conversation ({error}); move it away") from error
 
     def path(self, chat: SavedChat) -> Path:

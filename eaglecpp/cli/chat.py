@@ -18,7 +18,7 @@ from eaglecpp.chat.saved import ChatFolder, SavedChat, SavedChatError
 from eaglecpp.cli.chat_answer import Answer, PlainSpeed, Settings, answer, figures
 from eaglecpp.cli.chat_commands import run_command
 from eaglecpp.cli.chat_input import Ask, as_command, read_block, unquoted
-from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError
+from eaglecpp.errors import EagleError, EngineBrokenError
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ class Chat:
         load_ms: float = 0.0,
     ) -> None:
         self.model = model
-        self.ask = ask
+        self.ask: Ask = lambda prompt, default: _clean(ask(prompt, default))
         self.screen = screen
         self.settings = settings or Settings()
         self.folder = folder
         self.saved = saved
         self.load_ms = load_ms
-        self.totals = Timings()
+        self.totals, self.drafted = Timings(), Timings()  # of all answers, of those with drafts
         self.n_answers = 0
         self.plain = PlainSpeed()
         self.attached: list[str] = []
@@ -109,7 +109,7 @@ class Chat:
     def submit(self, text: str, *, with_figures: bool = True) -> Answer | None:
         """Asks the model, attached files first; returns its answer, None when Ctrl+C left none."""
         before = list(self.conversation.messages)
-        self.conversation.ask(_clean("\n\n".join([*self.attached, text])))
+        self.conversation.ask("\n\n".join([*self.attached, text]))
         self._n_tries = 0
         made = self._reply(before, with_figures)
         if made is not None:
@@ -128,7 +128,7 @@ class Chat:
         """Puts another question in the place of the last one."""
         before = list(self.conversation.messages)
         self.conversation.drop_question()
-        self.conversation.ask(_clean(text))
+        self.conversation.ask(text)
         return self._reply(before)
 
     def n_prompt(self) -> int:
@@ -137,16 +137,15 @@ class Chat:
 
     def _reply(self, before: Sequence[Message], with_figures: bool = True) -> Answer | None:
         """Answers the question at the end; `before` is what is restored when no answer comes of it."""
-        self._make_room()
-        self.save()
         try:
+            self._make_room()
+            self.save()
             prompt = self.model.prompts.prompt(self.conversation.prompt(), self.settings.think)
             made = answer(self.model, prompt, self.screen, self.settings, seed_step=self._n_tries)
-        except ContextFullError:
+        except BaseException as error:
             self._restore(before)
-            raise
-        except EngineBrokenError:
-            self.model.reopen()
+            if isinstance(error, EngineBrokenError):
+                self.model.reopen()
             raise
         if made.stopped and not made.content and not made.thinking:
             self._restore(before)
@@ -182,6 +181,7 @@ class Chat:
         """The remarks and the line of figures after an answer."""
         stats = made.stats
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
+        self.drafted = self.drafted + stats if stats.draft_n else self.drafted
         self.plain.learn(stats)
         n_ctx, max_tokens = self.model.engine.n_ctx, self.model.sampling().max_tokens
         if made.completion.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
@@ -222,7 +222,7 @@ class Chat:
             system=self.conversation.system,
             messages=tuple(self.conversation.messages),
             parameters=dict(self.model.parameters),
-            strategy=self.model.strategy_text,
+            strategy=self.model.strategy_set,
         )
         try:
             self.saved = self.folder.save(saved)
@@ -267,4 +267,4 @@ def _quoted(text: str) -> str:
 
 def _clean(text: str) -> str:
     """Text that is valid Unicode: terminals can deliver bytes that are none."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

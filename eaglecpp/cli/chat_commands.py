@@ -51,10 +51,7 @@ def _bye(chat: Chat, rest: str) -> bool:
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    system, chat_before = chat.conversation.system, chat.opening()
-    chat_before.system = system
-    chat.start_over(chat_before)
-    chat.model.engine.clear()
+    chat.start_over(chat.opening(chat.conversation.system))
     chat.screen.say("Cleared session context")
 
 
@@ -128,7 +125,7 @@ def _load(chat: Chat, rest: str) -> None:
     before.close()  # two models at once may not fit in memory
     try:
         chat.model = before.other(source)
-    except Exception:
+    except BaseException:
         before.reopen()
         raise
     chat.start_over(chat.opening())

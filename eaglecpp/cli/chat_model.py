@@ -69,7 +69,8 @@ def find_source(reference: str, draft: str | None = None) -> Source:
 class ChatModel:
     """given: options of the command line by field name; strategy: the one asked for, None = the model's.
 
-    `parameters` holds what was set in the chat, by Modelfile name; `set_parameter` changes it.
+    `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name; `set_parameter` and
+    `set_strategy` change them.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ChatModel:
     ) -> None:
         self.source = source
         self.parameters: dict[str, ParameterValue] = dict(parameters or {})
+        self.strategy_set = ""
         self.context = ContextChoice(0, "asked for")
         self.notices: list[str] = list(source.notices)
         self._model_given, self._draft_given, self._sampling_given = split(
@@ -121,16 +123,11 @@ class ChatModel:
             return False
         try:
             self.reopen()
-        except Exception:
+        except BaseException:
             self.parameters = before
             self.reopen()
             raise
         return True
-
-    @property
-    def strategy_text(self) -> str:
-        """The strategy that was asked for by command line or chat, "" for the model's own."""
-        return "" if self._asked is None else str(self._asked)
 
     def set_strategy(self, strategy: Strategy) -> bool:
         """Uses the drafter another way; returns whether the model had to be loaded again for it.
@@ -139,12 +136,14 @@ class ChatModel:
         """
         before, self._asked = self._asked, strategy
         try:
-            return self._make_room(strategy)
-        except Exception:
+            reloaded = self._make_room(strategy)
+        except BaseException:
             self._asked = before
             if self.engine.closed:
                 self.reopen()
             raise
+        self.strategy_set = str(strategy)
+        return reloaded
 
     def reopen(self, *, n_draft_max: int | None = None) -> None:
         """Loads the model again with the options of now. The caches start empty."""

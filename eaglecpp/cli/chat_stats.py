@@ -16,7 +16,7 @@ def stats_lines(chat: Chat) -> list[str]:
     totals, model, conversation = chat.totals, chat.model, chat.conversation
     resolved, why = model.engine.resolve(model.strategy)
     left_out = conversation.n_left_out
-    speedup = chat.plain.speedup(totals)
+    speedup = chat.plain.speedup(chat.drafted)
     rows = [
         ("answers", str(chat.n_answers)),
         ("generated", f"{totals.predicted_n} tokens at {totals.predicted_per_second:.1f} tokens/s"),
@@ -31,7 +31,7 @@ def stats_lines(chat: Chat) -> list[str]:
             ("drafted", f"{totals.draft_n} tokens, {100 * totals.acceptance_rate:.0f}% accepted"),
             ("acceptance length", f"{totals.acceptance_length:.2f} tokens per round"),
             ("accepted per depth", rates),
-            ("speed-up", "" if speedup is None else f"{speedup:.2f}x plain decoding"),
+            ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
         ]
         if speedup is None:
             rows.append(("speed-up", "not known: /strategy off for one answer measures plain decoding"))

@@ -182,6 +182,7 @@ def _open(
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
     with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
         opened = ChatModel(source, options, strategy, parameters)
+    opened.strategy_set = saved.strategy if saved is not None else ""
     return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
 
 

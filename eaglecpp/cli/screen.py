@@ -82,13 +82,20 @@ class WordWrap:
 class Screen:
     """One chat, or one answer. `wrap`, `color`, `hide_thinking` may change between answers.
 
-    color: show accepted draft tokens in colour
+    color:       show accepted draft tokens in colour
+    is_terminal: whether stdout is one; None = find out
     """
 
     def __init__(
-        self, *, wrap: bool = True, color: bool = False, hide_thinking: bool = False, echo: bool = True
+        self,
+        *,
+        wrap: bool = True,
+        color: bool = False,
+        hide_thinking: bool = False,
+        echo: bool = True,
+        is_terminal: bool | None = None,
     ) -> None:
-        self.is_terminal = sys.stdout.isatty()
+        self.is_terminal = sys.stdout.isatty() if is_terminal is None else is_terminal
         self.wrap = wrap
         self.color = color
         self.hide_thinking = hide_thinking

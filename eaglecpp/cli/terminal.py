@@ -69,7 +69,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     else:
         parts.append("drafting off" if strategy == "off" else "nothing drafted")
     if speedup is not None:
-        parts.append(f"{speedup:.2f}x plain")
+        parts.append(f"~{speedup:.2f}x plain")
     return "[ " + " · ".join(parts) + " ]"
 
 
@@ -97,7 +97,7 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
             ("accepted per depth", rates),
             ("draft duration", _duration(stats.draft_ms)),
             ("verify duration", _duration(stats.verify_ms)),
-            ("speed-up", "" if speedup is None else f"{speedup:.2f}x plain decoding"),
+            ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
         ]
     return [f"{name + ':':<22}{value}" for name, value in rows if value]
 

@@ -31,9 +31,10 @@ STATS = Timings(
 def test_the_line_after_an_answer() -> None:
     line = stats_line(STATS, has_draft=True)
     assert line == (
-        "[ 298 tokens · 76.4 tokens/s · acceptance length 2.27 · 64% of 259 drafted tokens accepted · chain:2 ]"
+        "[ 298 tokens · 76.4 tokens/s · acceptance length 2.27 · 64% of 259 drafted tokens accepted"
+        " · chain:2 ]"
     )
-    assert stats_line(STATS, has_draft=True, speedup=1.9).endswith(" accepted · chain:2 · 1.90x plain ]")
+    assert stats_line(STATS, has_draft=True, speedup=1.9).endswith(" accepted · chain:2 · ~1.90x plain ]")
     off = Timings(plan={"strategy": "off", "why": "asked for"})
     assert stats_line(off, has_draft=True) == "[ 0 tokens · 0.0 tokens/s · drafting off ]"
     assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · 0.0 tokens/s · no drafter ]"
@@ -55,7 +56,7 @@ def test_verbose_has_ollamas_lines_first() -> None:
     assert "accepted per depth:   0.69, 0.86" in lines
     assert "strategy:             chain:2 (asked for)" in lines
     assert not any("speed-up" in line for line in lines), "it is not known here"
-    assert verbose_lines(STATS, 4100, 52, 1.9)[-1] == "speed-up:             1.90x plain decoding"
+    assert verbose_lines(STATS, 4100, 52, 1.9)[-1] == "speed-up:             ~1.90x plain decoding"
 
 
 def test_verbose_leaves_out_what_is_nothing() -> None:

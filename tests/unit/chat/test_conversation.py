@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+"""What goes into the next prompt, and what is left out of it when the context is full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglecpp.chat.conversation import Conversation, fold_system
+from eaglecpp.chat.message import Message
+
+
+def talked(n_exchanges: int, words: int = 10, **options: object) -> Conversation:
+    """A conversation in which every message has `words` words."""
+    conversation = Conversation(**options)  # type: ignore[arg-type]
+    for index in range(n_exchanges):
+        conversation.ask(" ".join([f"q{index}"] * words))
+        conversation.answer(" ".join([f"a{index}"] * words))
+    return conversation
+
+
+def words(messages: Sequence[Message]) -> int:
+    """Counts a word as a token."""
+    return sum(len(message.content.split()) for message in messages)
+
+
+def texts(messages: Sequence[Message]) -> list[str]:
+    return [message.content.split()[0] for message in messages]
+
+
+def test_the_prompt_has_system_examples_and_what_was_said_in_this_order() -> None:
+    conversation = Conversation("S", [Message("user", "example"), Message("assistant", "shown")])
+    conversation.ask("Q")
+    assert [(m.role, m.content) for m in conversation.prompt()] == [
+        ("system", "S"), ("user", "example"), ("assistant", "shown"), ("user", "Q"),
+    ]  # fmt: skip
+
+
+def test_nothing_is_left_out_while_it_fits() -> None:
+    conversation = talked(4)
+    assert conversation.fit(words, n_ctx=90, room=10) == []
+    assert conversation.n_left_out == 0
+
+
+def test_the_oldest_exchanges_go_and_are_returned_and_half_of_the_context_becomes_free() -> None:
+    conversation = talked(10, system="S")
+    conversation.ask("last question")
+    left_out = conversation.fit(words, n_ctx=200, room=20)
+    assert texts(left_out) == [name for i in range(6) for name in (f"q{i}", f"a{i}")]
+    assert words(conversation.prompt()) <= 100
+    assert texts(conversation.prompt()) == ["S", "q6", "a6", "q7", "a7", "q8", "a8", "q9", "a9", "last"]
+    assert conversation.fit(words, n_ctx=200, room=20) == [], "not again before it is full again"
+
+
+def test_when_half_is_too_little_for_the_question_only_as_much_goes_as_must() -> None:
+    conversation = talked(3)
+    conversation.ask("word " * 100)
+    left_out = conversation.fit(words, n_ctx=160, room=20)
+    assert texts(left_out) == ["q0", "a0"]
+    assert words(conversation.prompt()) == 140
+
+
+def test_the_last_question_stays_even_if_it_alone_does_not_fit() -> None:
+    conversation = talked(2, system="S")
+    conversation.ask("word " * 1000)
+    conversation.fit(words, n_ctx=100, room=10)
+    assert texts(conversation.prompt()) == ["S", "word"]
+
+
+def test_examples_and_system_prompt_are_never_left_out() -> None:
+    examples = [Message("user", "e1"), Message("assistant", "e2")]
+    conversation = talked(10, system="S", examples=examples)
+    conversation.ask("last")
+    assert conversation.fit(words, n_ctx=100, room=10)
+    assert texts(conversation.prompt())[:3] == ["S", "e1", "e2"]
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=20),
+    st.integers(10, 400),
+    st.integers(1, 100),
+)
+def test_what_stays_fits_or_is_the_last_question_and_what_goes_is_told(
+    sizes: list[int], n_ctx: int, room: int
+) -> None:
+    room = min(room, n_ctx // 4) or 1
+    conversation = Conversation()
+    for size in sizes:
+        conversation.ask("q " * size)
+        conversation.answer("a " * size)
+    conversation.drop_answer()
+    everything = list(conversation.messages)
+    left_out = conversation.fit(words, n_ctx, room)
+    prompt = conversation.prompt()
+    assert left_out + prompt == everything
+    assert prompt[0].role == "user"
+    assert words(prompt) + room <= n_ctx or prompt == everything[-1:]
+
+
+def test_questions_without_an_answer_become_one() -> None:
+    conversation = Conversation()
+    conversation.ask("first")
+    conversation.ask("second")
+    assert [m.content for m in conversation.messages] == ["first\n\nsecond"]
+    assert conversation.question == "first\n\nsecond"
+
+
+def test_taking_back() -> None:
+    conversation = talked(2, words=1)
+    assert conversation.drop_answer()
+    assert texts(conversation.messages) == ["q0", "a0", "q1"]
+    assert conversation.drop_question() == "q1"
+    assert texts(conversation.messages) == ["q0", "a0"]
+    assert conversation.drop_question() == "q0"
+    assert conversation.drop_question() == ""
+    assert not conversation.drop_answer()
+
+
+def test_taking_back_never_leaves_out_more_than_there_is() -> None:
+    conversation = talked(10)
+    conversation.ask("last")
+    conversation.fit(words, n_ctx=40, room=10)
+    while conversation.drop_question():
+        assert conversation.n_left_out <= max(len(conversation.messages) - 1, 0)
+    conversation.ask("new")
+    assert texts(conversation.prompt()) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([("system", "S"), ("user", "Q")], [("user", "S\n\nQ")]),
+        ([("system", "S"), ("assistant", "A"), ("user", "Q")], [("assistant", "A"), ("user", "S\n\nQ")]),
+        ([("user", "Q")], [("user", "Q")]),
+        ([], []),
+    ],
+)
+def test_a_system_prompt_folds_into_the_first_question(
+    before: list[tuple[str, str]], after: list[tuple[str, str]]
+) -> None:
+    folded = fold_system([Message(*message) for message in before])
+    assert [(m.role, m.content) for m in folded] == after

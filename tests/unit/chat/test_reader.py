@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""Pieces of a stream: which characters were drafted, which are thinking."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglecpp.chat.reader import AnswerReader, Piece
+from eaglecpp.chat.thinking import ThinkTags
+from eaglecpp.detokenize import Detokenizer
+from eaglecpp.results import Chunk
+
+TAGS = ThinkTags("<think>", "</think>")
+
+
+def read(
+    tokens: list[bytes],
+    accepted: list[bool],
+    sizes: list[int],
+    *,
+    stop: tuple[str, ...] = (),
+    tags: ThinkTags | None = None,
+    marks: dict[int, str] | None = None,
+) -> tuple[AnswerReader, list[Piece]]:
+    """Streams tokens (id = index) in rounds of the given sizes, as `Stream` does."""
+    detokenizer = Detokenizer(stop)
+    reader = AnswerReader(tokens.__getitem__, tags, marks)
+    pieces: list[Piece] = []
+    whole, start = "", 0
+    for size in [*sizes, len(tokens)]:
+        ids = list(range(start, min(start + size, len(tokens))))
+        text = ""
+        for token in ids:
+            text += detokenizer.feed(tokens[token])
+            if detokenizer.stopped:
+                ids = ids[: ids.index(token) + 1]
+                break
+        start += size
+        whole += text
+        pieces += reader.read(Chunk(text=text, tokens=ids, accepted=[accepted[t] for t in ids]))
+        if detokenizer.stopped or start >= len(tokens):
+            break
+    whole += detokenizer.finish()
+    return reader, pieces + reader.finish(whole)
+
+
+def drafted(pieces: list[Piece]) -> list[tuple[str, bool]]:
+    """Runs of characters with the same origin."""
+    chars = [(char, piece.is_accepted) for piece in pieces for char in piece.text]
+    return [("".join(c for c, _ in run), key) for key, run in groupby(chars, key=lambda c: c[1])]
+
+
+def test_each_character_is_coloured_by_the_token_it_is_from() -> None:
+    _, pieces = read([b"a", b"bc", b" d", b"e"], [False, True, True, False], [1, 3])
+    assert drafted(pieces) == [("a", False), ("bc d", True), ("e", False)]
+
+
+def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> None:
+    euro = "\u20ac".encode()
+    _, pieces = read([b"x", euro[:2], euro[2:] + b"y"], [False, False, True], [1, 1, 1])
+    assert drafted(pieces) == [("x", False), ("\u20acy", True)]
+
+
+def test_held_back_text_keeps_its_colour_over_rounds() -> None:
+    reader, pieces = read([b"st", b"o", b"ry"], [True, False, True], [1, 1, 1], stop=("stop",))
+    assert drafted(pieces) == [("st", True), ("o", False), ("ry", True)]
+    assert reader.tokens_match
+
+
+def test_a_stop_string_cuts_text_and_the_tokens_no_longer_say_it() -> None:
+    reader, pieces = read([b"one ", b"STO", b"P two"], [True, True, True], [3], stop=("STOP",))
+    assert drafted(pieces) == [("one ", True)]
+    assert reader.content == "one "
+    assert not reader.tokens_match
+
+
+def test_thinking_is_told_apart_and_its_tags_are_gone() -> None:
+    tokens = [b"<thi", b"nk>", b"\nhm", b"\n</", b"think>", b"\n\n", b"yes"]
+    reader, pieces = read(tokens, [False, False, True, False, True, False, True], [2, 2, 1, 2], tags=TAGS)
+    assert (reader.thinking, reader.content) == ("hm", "yes")
+    assert [(p.text, p.is_thinking, p.is_accepted) for p in pieces] == [
+        ("hm", True, True), ("yes", False, True),
+    ]  # fmt: skip
+    assert reader.text == b"".join(tokens).decode()
+
+
+def test_tags_of_control_tokens_have_no_text_and_are_seen_all_the_same() -> None:
+    tags = ThinkTags("[THINK]", "[/THINK]")
+    tokens = [b"", b"hm", b"", b"yes"]
+    marks = {0: "[THINK]", 2: "[/THINK]"}
+    reader, pieces = read(tokens, [False] * 4, [1, 1, 1, 1], tags=tags, marks=marks)
+    assert (reader.thinking, reader.content, reader.text) == ("hm", "yes", "hmyes")
+    assert reader.tokens_match
+    assert [p.is_thinking for p in pieces] == [True, False]
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=4), st.booleans()), max_size=12),
+    st.lists(st.integers(1, 4), max_size=12),
+    st.lists(st.sampled_from(["ab", "a", "\ufffd", "xyz"]), max_size=2),
+)
+def test_what_is_shown_is_the_text_of_the_stream(
+    tokens: list[tuple[bytes, bool]], sizes: list[int], stop: list[str]
+) -> None:
+    pieces_of, accepted = [t for t, _ in tokens], [a for _, a in tokens]
+    reader, pieces = read(pieces_of, accepted, sizes, stop=tuple(stop))
+    assert "".join(piece.text for piece in pieces) == reader.text == reader.content
+    whole = b"".join(pieces_of).decode("utf-8", "replace")
+    assert whole.startswith(reader.text)
+    if not stop:
+        assert reader.text == whole

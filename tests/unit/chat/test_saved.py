@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Conversations on disk: whole or not there, private, and never overwritten by another process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.saved import ChatFolder, SavedChat, SavedChatError
+
+TURNS = (Message("user", "ü \U0001f600"), Message("assistant", "b", "thought"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ChatFolder:
+    return ChatFolder(tmp_path / "data" / "chats")
+
+
+def test_a_conversation_comes_back_as_it_was(folder: ChatFolder) -> None:
+    chat = replace(
+        folder.new("/m.gguf", "/d.gguf"),
+        system="S",
+        messages=TURNS,
+        parameters={"temperature": 0.5, "stop": ("a", "b"), "num_ctx": 512},
+        strategy="chain:4",
+    )
+    saved = folder.save(chat)
+    found = folder.latest()
+    assert found == saved
+    assert (found.id, found.system, found.messages) == (chat.id, "S", TURNS)
+    assert (found.parameters, found.strategy) == (chat.parameters, "chain:4")
+
+
+def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
+    first = folder.save(folder.new("/a.gguf"))
+    time.sleep(0.01)
+    folder.save(folder.new("/b.gguf"))
+    time.sleep(0.01)
+    assert folder.latest() is not None and folder.latest("/a.gguf") == first
+    again = folder.save(replace(first, messages=TURNS))
+    assert folder.latest() == again
+    assert folder.latest("/c.gguf") is None
+
+
+def test_an_empty_folder_has_no_last_one(folder: ChatFolder) -> None:
+    assert folder.latest() is None
+    assert not folder.directory.exists(), "looking makes nothing"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_only_the_owner_can_read_it(folder: ChatFolder) -> None:
+    saved = folder.save(folder.new("/m.gguf"))
+    assert folder.path(saved).stat().st_mode & 0o777 == 0o600
+    assert folder.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_chat_that_another_process_went_on_with_gets_a_file_of_its_own(folder: ChatFolder) -> None:
+    chat = folder.save(replace(folder.new("/m.gguf"), messages=TURNS[:1]))
+    elsewhere = folder.load(folder.path(chat))
+    ours = folder.save(replace(chat, messages=TURNS))
+    theirs = folder.save(replace(elsewhere, messages=(Message("user", "other"),)))
+    assert ours.id == chat.id
+    assert theirs.id != chat.id
+    assert folder.load(folder.path(ours)).messages == TURNS
+    assert [m.content for m in folder.load(folder.path(theirs)).messages] == ["other"]
+
+
+def test_removing_takes_only_what_we_wrote(folder: ChatFolder) -> None:
+    chat = folder.save(folder.new("/m.gguf"))
+    newer = folder.save(replace(chat, messages=TURNS))
+    folder.remove(chat)
+    assert folder.latest() == newer
+    folder.remove(newer)
+    assert folder.latest() is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "{}", '{"eaglecpp_chat": 2}', '{"eaglecpp_chat": 1, "id": 3}', "\x00" * 40],
+)
+def test_a_file_that_is_no_conversation_is_named(folder: ChatFolder, text: str) -> None:
+    folder.directory.mkdir(parents=True)
+    (folder.directory / "x.json").write_text(text)
+    with pytest.raises(SavedChatError, match=r"x\.json: not a saved conversation"):
+        folder.latest()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("messages", [{"role": "user"}, 3]), ("parameters", {"top_k": "x"}), ("parameters", {"nope": 1})],
+)
+def test_wrong_values_in_a_conversation_are_named(folder: ChatFolder, name: str, value: object) -> None:
+    path = folder.path(folder.save(replace(folder.new("/m.gguf"), messages=TURNS)))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(data | {name: value}), encoding="utf-8")
+    with pytest.raises(SavedChatError, match="not a saved conversation"):
+        folder.load(path)
+
+
+def test_a_disk_that_refuses_is_named_and_nothing_is_left_behind(
+    folder: ChatFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = folder.save(replace(folder.new("/m.gguf"), messages=TURNS))
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SavedChatError, match=f"{saved.id}.json: .*No space left"):
+        folder.save(replace(saved, messages=TURNS[:1]))
+    assert folder.latest() == saved
+    assert [path.name for path in folder.directory.iterdir()] == [f"{saved.id}.json"]
+
+
+WRITER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.saved import ChatFolder
+folder = ChatFolder(Path(sys.argv[1]))
+chat = folder.new("/m.gguf")
+messages = ()
+print("ready", flush=True)
+while True:
+    messages += (Message("user", "x" * 2000), Message("assistant", "y" * 2000))
+    chat = folder.save(replace(chat, messages=messages))
+"""
+
+
+def test_a_killed_process_leaves_a_whole_conversation(tmp_path: Path) -> None:
+    for delay in (0.02, 0.05, 0.08, 0.11, 0.15):
+        directory = tmp_path / str(delay)
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+        found = ChatFolder(directory).latest()
+        if found is not None:
+            assert len(found.messages) % 2 == 0
+            assert all(len(message.content) == 2000 for message in found.messages)
+
+
+def test_what_a_dead_process_left_is_removed_after_a_while(folder: ChatFolder) -> None:
+    folder.save(folder.new("/m.gguf"))
+    fresh, stale = folder.directory / ".a.1.tmp", folder.directory / ".b.2.tmp"
+    for path in (fresh, stale):
+        path.touch()
+    os.utime(stale, (time.time() - 7200,) * 2)
+    folder.save(folder.new("/m.gguf"))
+    assert (fresh.exists(), stale.exists()) == (True, False)
+
+
+def test_a_chat_without_messages_is_a_value() -> None:
+    assert SavedChat("id", "/m.gguf").to_json()["messages"] == []

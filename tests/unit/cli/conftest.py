@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""A chat without a terminal: scripted input, a real tiny model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp.chat.saved import ChatFolder, SavedChat
+from eaglecpp.cli.chat import Chat
+from eaglecpp.cli.chat_answer import Settings
+from eaglecpp.cli.chat_model import ChatModel, Source, find_source
+from eaglecpp.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+SHORT = {"n_threads": 1, "max_tokens": 12, "temperature": 0.0, "n_ctx": 512}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ChatFolder:
+    return ChatFolder(tmp_path / "chats")
+
+
+@pytest.fixture
+def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
+    """`talk("hello", "/bye")`: types these lines into a chat, then Ctrl+D; returns it as it is at the end.
+
+    An exception among the lines is raised. A callable gets what stands on the line already and gives the line.
+    """
+    opened: list[Chat] = []
+
+    def run(
+        *lines: Any,
+        source: Source | None = None,
+        options: dict[str, Any] | None = None,
+        saved: SavedChat | None = None,
+        **settings: Any,
+    ) -> Chat:
+        rest = list(lines)
+
+        def ask(prompt: str, default: str) -> str:
+            line = rest.pop(0) if rest else EOFError()
+            if isinstance(line, BaseException):
+                raise line
+            return str(line(default)) if callable(line) else str(line)
+
+        where = source or find_source(str(models.target), str(models.draft))
+        model = ChatModel(where, SHORT | (options or {}))
+        chat = Chat(model, ask, Screen(is_terminal=False), Settings(**settings), folder=folder, saved=saved)
+        opened.append(chat)
+        chat.run()
+        assert not rest, "the chat ended too early"
+        return chat
+
+    yield run
+    for chat in opened:
+        chat.close()

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: MIT
+"""The chat without a terminal: scripted input, a real tiny model, captured output."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.saved import ChatFolder
+from eaglecpp.cli.chat import Chat
+from eaglecpp.cli.chat_model import ChatModel, Source, find_source
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.options import Strategy
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+Talk = Callable[..., Chat]
+SHORT = {"n_threads": 1, "max_tokens": 12, "temperature": 0.0, "n_ctx": 512}
+
+
+def said(chat: Chat) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in chat.conversation.messages]
+
+
+def with_modelfile(models: Models, text: str) -> Source:
+    """The tiny pair with a Modelfile of its own."""
+    found = find_source(str(models.target), str(models.draft))
+    modelfile = Modelfile.from_text(f"FROM {models.target}\n{text}")
+    return Source(found.reference, found.target, modelfile, found.draft)
+
+
+# Turns
+
+
+def test_questions_are_answered_and_remembered(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    chat = talk("hello", "and then?")
+    roles = [role for role, _ in said(chat)]
+    assert roles == ["user", "assistant"] * 2
+    out, err = capsys.readouterr()
+    answers = [content for role, content in said(chat) if role == "assistant"]
+    assert all(answer and answer + "\n" in out for answer in answers)
+    assert err.count("[ 12 tokens · ") == 2
+    assert "drafter draft-f32.gguf · context 512 tokens (asked for)" in err
+
+
+def test_the_second_turn_costs_only_its_new_tokens(talk: Talk) -> None:
+    chat = talk("hello there", "go on")
+    prompts, messages = chat.model.prompts, chat.conversation.messages
+    n_first = len(prompts.prompt(messages[:1]).tokens)
+    n_second = len(prompts.prompt(messages[:3]).tokens)
+    # all but the last generated token, which no forward pass has seen yet
+    assert chat.totals.reused_n == n_first + 11
+    assert chat.totals.prompt_n == n_second - 11
+
+
+def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
+    """Its drafts after a reused prefix are those after a prompt that was read as a whole."""
+    chat = talk("hello there", "/set parameter num_predict 40", "go on")
+    model, messages = chat.model, chat.conversation.messages
+    reused = chat.drafted.draft_n, chat.drafted.draft_n_accepted
+    fresh = ChatModel(model.source, SHORT)
+    first = fresh.engine.generate(fresh.prompts.prompt(messages[:1]).tokens, sampling=fresh.sampling())
+    tokens = model.prompts.prompt(messages[:3]).tokens
+    fresh.engine.clear()
+    fresh.set_parameter("num_predict", 40)
+    second = fresh.engine.generate(tokens, sampling=fresh.sampling())
+    assert second.stats.reused_n == 0
+    assert second.text == messages[3].content
+    whole = first.stats + second.stats
+    assert reused == (whole.draft_n, whole.draft_n_accepted)
+    fresh.close()
+
+
+def test_prompts_go_on_with_the_tokens_of_the_answer(models: Models) -> None:
+    """Also where the tokenizer would cut the text otherwise: the caches hold what the model said."""
+    model = ChatModel(find_source(str(models.target)), SHORT)
+    question = Message("user", "x")
+    first = model.prompts.prompt([question])
+    made = model.engine.generate(first.tokens, max_tokens=2)
+    letters = [token for char in " the" for token in model.engine.tokenize(char, add_bos=False)]
+    assert model.engine.tokenize(" the", add_bos=False) != letters
+    model.prompts.remember(first, replace(made, text=" the", tokens=letters), tokens_match=True)
+    second = model.prompts.prompt([question, Message("assistant", " the"), Message("user", "y")])
+    assert second.tokens[: len(first.tokens) + 4] == [*first.tokens, *letters]
+    assert model.engine.detokenize(second.tokens, special=True).endswith(second.text)
+    other = model.prompts.prompt([question, Message("assistant", "else"), Message("user", "y")])
+    assert other.tokens == model.engine.tokenize(other.text)
+    model.close()
+
+
+def test_ctrl_c_keeps_the_chat_and_what_was_said(talk: Talk) -> None:
+    def press(default: str) -> str:
+        signal.setitimer(signal.ITIMER_REAL, 0.15)
+        return "tell me everything"
+
+    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    endless = {"max_tokens": 1500, "ignore_eos": True, "n_ctx": 2048}
+    try:
+        chat = talk(press, "/set parameter num_predict 5", "still there?", options=endless)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    (_, question), (_, partial), (_, second), (_, answer) = said(chat)
+    assert (question, second) == ("tell me everything", "still there?")
+    assert partial and answer
+    assert chat.totals.predicted_n < 1505
+
+
+def test_ctrl_c_at_the_prompt_only_says_how_to_leave(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    chat = talk(KeyboardInterrupt(""), KeyboardInterrupt("half a sentence"), "hello")
+    assert capsys.readouterr().out.count("Use Ctrl + d or /bye to exit.") == 1
+    assert len(said(chat)) == 2
+
+
+def test_a_message_longer_than_the_context_is_refused_and_the_chat_goes_on(
+    talk: Talk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = talk("hello", "word " * 2000, "still there?")
+    assert [content for role, content in said(chat) if role == "user"] == ["hello", "still there?"]
+    err = capsys.readouterr().err
+    assert "error: the prompt has" in err and "512" in err
+
+
+def test_old_messages_are_left_out_loudly_and_stay_saved(
+    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "the man and the dog say one thing to all of us and then they go out " * 3
+    chat = talk(*[f"{index} {long}" for index in range(8)], "/stats", options={"n_ctx": 512})
+    err = capsys.readouterr()
+    assert "no longer sees" in err.err and '"0 the man and the dog' in err.err
+    assert "up to 2048" in err.err
+    assert chat.conversation.n_left_out > 0
+    assert f"left out:           {chat.conversation.n_left_out} older messages" in err.out
+    assert chat.n_prompt() < 512
+    saved = folder.latest()
+    assert saved is not None
+    assert len(saved.messages) == 16, "nothing of the conversation itself is lost"
+
+
+def test_an_answer_that_fills_the_context_says_so(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
+    talk("hello", options={"n_ctx": 128, "max_tokens": -1, "ignore_eos": True})
+    assert "cut off here, the context of 128 tokens is full" in capsys.readouterr().err
+
+
+def test_several_lines_are_one_message(talk: Talk) -> None:
+    chat = talk('"""one', "two", 'three"""', "pasted\nblock\n")
+    assert [content for role, content in said(chat) if role == "user"] == ["one\ntwo\nthree", "pasted\nblock"]
+
+
+def test_empty_lines_are_nothing(talk: Talk) -> None:
+    assert said(talk("", "   ", '""""""')) == []
+
+
+def test_bytes_that_are_no_text_are_replaced(talk: Talk, folder: ChatFolder) -> None:
+    chat = talk("ab \udcff cd")
+    assert said(chat)[0] == ("user", "ab \ufffd cd")
+    assert folder.latest() is not None
+
+
+def test_verbose_shows_ollamas_lines_with_the_load_time_once(
+    talk: Talk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = talk("hello", "more", verbose=True)
+    err = capsys.readouterr().err
+    assert chat.load_ms == 0
+    assert err.count("total duration:       ") == 2
+    assert err.count("template:             Jinja template from the GGUF") == 2
+    assert err.index("eval rate:") < err.index("strategy:             chain:3")
+
+
+# What a model brings along
+
+
+def test_the_models_own_messages_are_shown_and_stay(
+    talk: Talk, models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = with_modelfile(models, "SYSTEM Be brief.\nMESSAGE user shown\nMESSAGE assistant first\n")
+    chat = talk("hello", "/clear", "again", source=source)
+    out = capsys.readouterr().out
+    assert out.startswith(">>> shown\n\nfirst\n\n")
+    prompt = [(m.role, m.content) for m in chat.conversation.prompt()]
+    assert prompt[:4] == [
+        ("system", "Be brief."), ("user", "shown"), ("assistant", "first"), ("user", "again"),
+    ]  # fmt: skip
+
+
+def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: Models) -> None:
+    source = with_modelfile(models, "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n")
+    model = ChatModel(source, {"top_k": 9, "n_threads": 1})
+    assert (model.sampling().top_k, model.sampling().top_p, model.engine.n_ctx) == (9, 0.5, 256)
+    assert model.sampling().min_p == 0.0, "Ollama's default, not llama.cpp's"
+    assert not model.set_parameter("top_k", 3)
+    assert model.sampling().top_k == 3
+    assert model.set_parameter("num_ctx", 128), "the model has to be loaded again"
+    assert model.engine.n_ctx == 128
+    model.close()
+
+
+def test_the_context_comes_from_the_model_when_nobody_asks(models: Models) -> None:
+    model = ChatModel(find_source(str(models.target)), {"n_threads": 1})
+    assert (model.engine.n_ctx, model.context.why) == (2048, "all the model was trained for")
+    model.close()
+
+
+def test_a_strategy_of_the_modelfile_is_used(models: Models) -> None:
+    for text, strategy in (
+        ("PARAMETER draft_num_predict 2\n", "chain:2"),
+        ("PARAMETER draft_num_predict 0\n", "off"),
+        ("#eaglecpp: strategy tree:k=2,depth=3,nodes=6\n", "tree:k=2,depth=3,nodes=6"),
+        ("", "auto"),
+    ):
+        model = ChatModel(with_modelfile(models, text), {"n_threads": 1, "n_ctx": 128})
+        assert str(model.strategy) == strategy
+        model.close()
+    asked = ChatModel(
+        with_modelfile(models, "PARAMETER draft_num_predict 2\n"), {"n_ctx": 128}, Strategy.parse("off")
+    )
+    assert (str(asked.strategy), asked.engine.has_draft) == ("off", False)
+    asked.close()
+
+
+def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
+    models: Models, base_model: Path, capsys: pytest.CaptureFixture[str], talk: Talk
+) -> None:
+    own = Source(str(base_model), base_model, Modelfile.from_text(f"FROM {base_model}"), models.draft)
+    chat = talk("hello", source=own)
+    assert "running without the drafter, it does not fit: " in capsys.readouterr().err
+    assert not chat.model.engine.has_draft
+    assert len(said(chat)) == 2
+
+
+def test_a_template_without_system_role_gets_it_in_the_question_and_that_is_said(
+    talk: Talk, models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "<{{ m.content }}>{% endfor %}"
+    )
+    source = with_modelfile(models, f'SYSTEM Be brief.\nTEMPLATE """{template}"""\n')
+    chat = talk("hello", "more", source=source)
+    assert chat.model.prompts.prompt(chat.conversation.prompt()[:2]).text == "<Be brief.\n\nhello>"
+    assert capsys.readouterr().err.count("takes no system prompt") == 1
+
+
+def test_thinking_is_kept_apart(talk: Talk, models: Models, capsys: pytest.CaptureFixture[str]) -> None:
+    """The template opens the thinking and the tiny model never closes it."""
+    template = "{% for m in messages %}<{{ m.content }}>{% endfor %}<think>\n"
+    source = with_modelfile(models, f'TEMPLATE """{template}"""\n')
+    chat = talk("hello", source=source)
+    question, answer = chat.conversation.messages
+    assert (question.content, answer.content) == ("hello", "")
+    assert answer.thinking
+    out, err = capsys.readouterr()
+    assert answer.thinking not in out
+    assert f"Thinking...\n{answer.thinking}" in err
+
+
+# Saving
+
+
+def test_every_turn_is_saved_and_can_be_gone_on_with(talk: Talk, folder: ChatFolder) -> None:
+    seen: list[int] = []
+
+    def look(default: str) -> str:
+        saved = folder.latest()
+        seen.append(0 if saved is None else len(saved.messages))
+        return "more"
+
+    chat = talk(look, look, look, "/set system Be brief.", "/set parameter top_k 5", "/strategy chain:2")
+    assert seen == [0, 2, 4]
+    saved = folder.latest()
+    assert saved is not None
+    assert (saved.system, saved.parameters, saved.strategy) == ("Be brief.", {"top_k": 5}, "")
+    chat.submit("once more")
+    saved = folder.latest()
+    assert saved is not None and saved.strategy == "chain:2"
+    again = talk("go on", saved=saved)
+    assert said(again)[:8] == said(chat)
+    assert again.conversation.system == "Be brief."
+    assert len(list(folder.directory.glob("*.json"))) == 1
+
+
+def test_a_question_without_an_answer_is_shown_and_can_be_asked_again(
+    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after kill -9 in the middle of an answer."""
+    saved = folder.save(replace(folder.new("m"), messages=(Message("user", "hello"),)))
+    chat = talk("/regen", saved=saved)
+    assert "/regen asks it again" in capsys.readouterr().err
+    assert [role for role, _ in said(chat)] == ["user", "assistant"]
+
+
+def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder) -> None:
+    talk("hello", history=False)
+    assert folder.latest() is None
+    talk("/set nohistory", "hello")
+    assert folder.latest() is None
+    talk("/set nohistory", "hello", "/set history")
+    assert folder.latest() is not None
+
+
+def test_a_disk_that_refuses_does_not_end_the_chat(
+    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.directory.parent.mkdir(exist_ok=True)
+    folder.directory.write_text("a file where the folder should be")
+    chat = talk("hello", "more")
+    assert len(said(chat)) == 4
+    assert "error: " in capsys.readouterr().err
+
+
+def test_looking_for_a_model_that_is_not_there() -> None:
+    with pytest.raises(ModelNotFoundError):
+        find_source("missing.gguf")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""Lines become messages and commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglecpp.cli.chat_input import as_command, is_open, read_block, unquoted
+
+
+def typed(*lines: str) -> str:
+    """What `read_block` makes of lines typed one after the other; the prompts are checked."""
+    rest = list(lines)
+
+    def ask(prompt: str, default: str) -> str:
+        assert prompt == (">>> " if len(rest) == len(lines) else "... ")
+        return rest.pop(0)
+
+    text = read_block(ask)
+    assert not rest, "asked too early"
+    return text
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (["hello"], "hello"),
+        (['"""one', "two", 'three"""'], '"""one\ntwo\nthree"""'),
+        (['"""', "a", "", "b", '"""  '], '"""\na\n\nb\n"""  '),
+        (['"""all in one"""'], '"""all in one"""'),
+        (['"""x"""y', '"""'], '"""x"""y\n"""'),
+        (['/set system """You', 'are terse."""'], '/set system """You\nare terse."""'),
+        (['/system """You', 'are terse."""'], '/system """You\nare terse."""'),
+        (['say """hi'], 'say """hi'),
+        (["pasted\nblock\n"], "pasted\nblock\n"),
+    ],
+)
+def test_a_block_goes_on_until_its_quotes_are_closed(lines: list[str], text: str) -> None:
+    assert typed(*lines) == text
+    assert not is_open(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "inner"),
+    [
+        ('"""one\ntwo"""', "one\ntwo"),
+        ('"""\none\n"""', "one"),
+        ('""""""', ""),
+        ('"say "hi""', 'say "hi"'),
+        ('""', ""),
+        ("plain", "plain"),
+        ('"', '"'),
+        ("'single'", "'single'"),
+    ],
+)
+def test_quotes_come_off(text: str, inner: str) -> None:
+    assert unquoted(text) == inner
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("/bye", ("/bye", "")),
+        ("/set parameter top_k 5 ", ("/set", "parameter top_k 5")),
+        ("/read  a b.txt", ("/read", "a b.txt")),
+        ('/set system """a\nb"""', ("/set", 'system """a\nb"""')),
+        ("hello /bye", None),
+        (" /bye", None),
+        ("// a comment\nint main() {}", None),
+        ("/* one\ntwo */", None),
+        ("/bye\n", ("/bye", "")),
+    ],
+)
+def test_a_slash_at_the_beginning_of_one_line_is_a_command(
+    text: str, command: tuple[str, str] | None
+) -> None:
+    assert as_command(text) == command
