@@ -29,7 +29,7 @@ with eaglecpp.Engine.open(sys.argv[1], draft=sys.argv[2], n_ctx=2048, n_threads=
 
 
 def test_ctrl_c_is_a_keyboard_interrupt_and_the_engine_goes_on(models: Models) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(models.target), str(models.draft)]
+    command = [sys.executable, "-P", "-c", SCRIPT, str(models.target), str(models.draft)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, encoding="utf-8") as process:
         assert process.stdout is not None

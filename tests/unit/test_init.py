@@ -17,7 +17,7 @@ def modules_after(code: str) -> set[str]:
     """Names of all modules a fresh interpreter has imported once `code` ran."""
     script = f"import contextlib, io, sys\nwith contextlib.redirect_stdout(io.StringIO()):\n{code}\n"
     script += "print('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
 

@@ -35,5 +35,7 @@ def test_the_library_prints_nothing(models: Models, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\x03\x00\x00\x00")
     paths = [str(models.target), str(models.draft), str(broken)]
-    done = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *paths], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
