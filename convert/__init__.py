@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from . import errors
 from .errors import ConvertError
+from .gguf_file import GgufFile, read_gguf, type_name
 from .inspection import inspect_file
 from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .spec import DraftSpec, RopeSpec
@@ -21,10 +22,13 @@ __all__ = [
     "ConvertError",
     "ConvertReport",
     "DraftSpec",
+    "GgufFile",
     "Progress",
     "RopeSpec",
     "TensorReport",
     "convert_checkpoint",
     "errors",
     "inspect_file",
+    "read_gguf",
+    "type_name",
 ]

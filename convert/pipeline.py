@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ def convert_checkpoint(
     layer_ids: Convention | None = None,
     feed: str | None = None,
     progress: Callable[[Progress], None] | None = None,
+    hub_id: str | None = None,
 ) -> ConvertReport:
     """Convert an EAGLE-3 or 3.1 drafter checkpoint to a GGUF.
 
@@ -93,6 +94,7 @@ def convert_checkpoint(
     type: a name in `quantize.TYPES`. aux_layers: boundary ids R_k (with layer_ids="post": block numbers).
     layer_ids: how the checkpoint's ids count, "boundary" or "post".
     feed: "pre" or "post" overrides norm_output.
+    hub_id: what the checkpoint in the directory `src` was downloaded from; named in the file as its source.
 
     Raises ConvertError (a subclass per cause), and ValueError for unknown values of layer_ids or feed.
     """
@@ -100,6 +102,8 @@ def convert_checkpoint(
     tell = progress or (lambda _: None)
     types = parse_type(type)
     checkpoint = open_checkpoint(src, lambda what: tell(Progress(what, 0, 0)))
+    if hub_id is not None:
+        checkpoint = replace(checkpoint, name=hub_id, from_hub=True)
     target_info = open_target(target)
     destination = _destination(out, checkpoint, target_info, types)
     drafter = _understand(checkpoint, target_info, options)

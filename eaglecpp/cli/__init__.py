@@ -25,10 +25,17 @@ __all__ = ["main"]
 # name: ("module:command", one line for the list of commands)
 COMMANDS = {
     "convert": ("eaglecpp.convert.cli:convert", "EAGLE drafter checkpoint to GGUF."),
+    "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
+    "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
     "doctor": ("eaglecpp.cli.doctor:doctor", "Explain this machine and check the installation."),
     "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
     "inspect": ("eaglecpp.convert.cli:inspect", "Show what a GGUF file is and what it fits."),
+    "list": ("eaglecpp.cli.list:list_models", "List the models on this machine."),
+    "ps": ("eaglecpp.cli.ps:ps", "List the models a server has loaded."),
+    "pull": ("eaglecpp.cli.pull:pull", "Fetch a model, and its drafter, by name."),
+    "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
     "run": ("eaglecpp.cli.run:run", "Answer a prompt through the model's chat template."),
+    "show": ("eaglecpp.cli.show:show", "Show what a stored model is."),
 }
 
 

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp cp`: a second name for a model; its blobs are shared. A model of Ollama's store becomes ours."""
+
+from __future__ import annotations
+
+import click
+
+from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.progress import Bars
+from eaglecpp.cli.terminal import write
+from eaglecpp.store import Stores
+from eaglecpp.store.transaction import copy_model
+
+__all__ = ["cp"]
+
+
+@click.command()
+@click.argument("source")
+@click.argument("destination")
+def cp(source: str, destination: str) -> None:
+    """Copy a model: give SOURCE a second name."""
+    stores = Stores.open()
+    with Bars() as bars:
+        copy_model(stores, stores.get(stored_name(source)), stored_name(destination), bars)
+    write(f"copied '{source}' to '{destination}'\n")

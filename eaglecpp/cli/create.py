@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp create`: a Modelfile to a stored model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from eaglecpp.cli.common import read_input
+from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.progress import Bars
+from eaglecpp.cli.terminal import note, write_json
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import Stores
+
+if TYPE_CHECKING:
+    from eaglecpp.store.model import StoredModel
+
+__all__ = ["create"]
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "-f", "--file", "file", default="Modelfile", show_default=True, help="The Modelfile; - is stdin."
+)
+@click.option("-q", "--quantize", metavar="TYPE", default="", help="Bring an F32 or F16 target to this type.")
+@click.option(
+    "--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]"
+)
+@click.option("--no-draft", is_flag=True, help="Leave the drafter out.")
+@click.option("--strict", is_flag=True, help="Refuse what Ollama refuses; pragmas are comments.")
+@click.option("--json", "as_json", is_flag=True, help="Print {name, digest, size, draft} at the end.")
+def create(
+    name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, strict: bool, as_json: bool
+) -> None:
+    """Create the model NAME from a Modelfile."""
+    from eaglecpp.cli.list import draft_text
+    from eaglecpp.modelfile.model import Modelfile
+    from eaglecpp.store.create import create_model
+
+    wanted = stored_name(name)
+    modelfile = Modelfile.from_text(read_input(file), file=None if file == "-" else file, strict=strict)
+    directory = Path.cwd() if file == "-" else Path(file).absolute().parent
+    stores = Stores.open()
+    with Bars() as bars:
+
+        def fetch(base: ModelName) -> StoredModel:
+            from eaglecpp.store.pull import pull
+
+            return pull(stores, base, report=bars).model
+
+        created = create_model(
+            stores, wanted, modelfile, directory,
+            quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, fetch=fetch, report=bars,
+        )  # fmt: skip
+    for notice in created.notices:
+        note(f"note: {notice}")
+    if as_json:
+        model = created.model
+        draft = draft_text(model) if model.manifest.of_kind("draft") else None
+        write_json({"name": str(model.name), "digest": model.digest, "size": model.size, "draft": draft})

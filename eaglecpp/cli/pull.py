@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp pull`: a model from the Hub or an Ollama registry into our store, with its drafter if wanted."""
+
+from __future__ import annotations
+
+import click
+
+from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.progress import Bars
+from eaglecpp.cli.terminal import note, write_json
+from eaglecpp.store import Stores
+
+__all__ = ["pull"]
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "-hf", "--hf-repo", "on_hub", is_flag=True, help="MODEL is a repository of the Hub: user/repo[:quant]."
+)
+@click.option(
+    "--draft",
+    metavar="D",
+    help="Store it with this drafter: auto (the repository's, or the one the table knows), a path, a stored "
+    "name, or hf.co/user/repo.",
+)
+@click.option("--no-draft", is_flag=True, help="Store it without a drafter, also if it had one.")
+@click.option(
+    "--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]"
+)
+@click.option("--insecure", is_flag=True, help="Allow http, and certificates that do not check out.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print {name, digest, size, draft, offered} at the end."
+)
+def pull(
+    model: str,
+    on_hub: bool,
+    draft: str | None,
+    no_draft: bool,
+    draft_quantize: str,
+    insecure: bool,
+    as_json: bool,
+) -> None:
+    """Pull MODEL: hf.co/user/repo[:quant], or a name of Ollama's library such as llama3.2:3b."""
+    from eaglecpp.cli.list import draft_text
+    from eaglecpp.store.pull import pull as pull_model
+
+    if draft is not None and no_draft:
+        raise click.UsageError("--draft and --no-draft contradict each other")
+    name = stored_name(model, on_hub=on_hub)
+    with Bars() as bars:
+        pulled = pull_model(
+            Stores.open(),
+            name,
+            draft="none" if no_draft else draft,
+            draft_type=draft_quantize,
+            insecure=insecure,
+            report=bars,
+        )
+    for notice in pulled.notices:
+        note(f"note: {notice}")
+    if pulled.offered is not None:
+        note(
+            f"a drafter is known for it: {pulled.offered.repo} ({pulled.offered.source}); get it: "
+            f"eaglecpp pull {model} --draft auto"
+        )
+    if as_json:
+        stored = pulled.model
+        write_json(
+            {
+                "name": str(stored.name),
+                "digest": stored.digest,
+                "size": stored.size,
+                "draft": draft_text(stored) if stored.manifest.of_kind("draft") else None,
+                "offered": None if pulled.offered is None else pulled.offered.repo,
+            }
+        )

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp rm`: removes models, and the blobs that no other model needs."""
+
+from __future__ import annotations
+
+import click
+
+from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.terminal import write
+from eaglecpp.store import StoreError, Stores
+from eaglecpp.store.transaction import remove_model
+
+__all__ = ["rm"]
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="MODEL...")
+def rm(names: tuple[str, ...]) -> None:
+    """Remove models."""
+    stores = Stores.open()
+    models = [stores.get(stored_name(name)) for name in names]
+    for text, model in zip(names, models, strict=True):
+        if not model.own:
+            raise StoreError(
+                f"'{text}' is in Ollama's store {model.root}, which is only read: ollama rm {text}"
+            )
+    for text, model in zip(names, models, strict=True):
+        remove_model(stores.own, model.name)
+        write(f"deleted '{text}'\n")

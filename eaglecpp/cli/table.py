@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""Tables, sizes and times as Ollama prints them (ollama/ollama: cmd/cmd.go, format/)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+__all__ = ["human_bytes", "human_time", "section", "table"]
+
+_GAP = "    "
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns four blanks apart, the header in capitals; ends with a newline."""
+    return _columns([header, *rows])
+
+
+def section(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """A titled block of `show`, with an empty line after it."""
+    return f"  {title}\n{_columns([['', *row] for row in rows])}\n"
+
+
+def human_bytes(n_bytes: int) -> str:
+    """1.3 GB; powers of 1000."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if n_bytes > size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes} B"
+
+
+def human_time(when: datetime, now: datetime | None = None) -> str:
+    """3 days ago."""
+    seconds = ((now or datetime.now(UTC)) - when).total_seconds()
+    return f"{_duration(abs(seconds))} {'ago' if seconds >= 0 else 'from now'}"
+
+
+def _duration(seconds: float) -> str:
+    whole, minutes, hours = int(seconds), int(seconds / 60), round(seconds / 3600)
+    if whole < 1:
+        return "Less than a second"
+    if whole < 60:
+        return "1 second" if whole == 1 else f"{whole} seconds"
+    if minutes < 60:
+        return "About a minute" if minutes == 1 else f"{minutes} minutes"
+    if hours < 48:
+        return "About an hour" if hours <= 1 else f"{hours} hours"
+    for days, limit, unit in ((1, 14, "days"), (7, 60, "weeks"), (30, 730, "months")):
+        if hours < 24 * limit:
+            return f"{hours // 24 // days} {unit}"
+    return f"{hours // 24 // 365} years"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    n_columns = max((len(row) for row in rows), default=0)
+    widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(n_columns)]
+    lines = (
+        _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        for row in rows
+    )
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: MIT
+"""Models by name: a store in Ollama's layout, downloads, and known drafters.
+
+    stores = Stores.open()                         # ours, and Ollama's to read
+    model = stores.get(ModelName.parse("llama3.2:3b"))
+    resolve_model("llama3.2:3b").target            # the GGUF to load
+
+What reads is light. `create`, `pull` and what they need are imported from their modules by those who use
+them.
+"""
+
+from __future__ import annotations
+
+from .errors import DigestError, DownloadError, OfflineError, Report, Status, StoreError
+from .model import StoredModel
+from .resolve import ResolvedModel, resolve_draft, resolve_model
+from .store import Store, Stores
+
+__all__ = [
+    "DigestError",
+    "DownloadError",
+    "OfflineError",
+    "Report",
+    "ResolvedModel",
+    "Status",
+    "Store",
+    "StoreError",
+    "StoredModel",
+    "Stores",
+    "resolve_draft",
+    "resolve_model",
+]

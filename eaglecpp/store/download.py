@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: MIT
+"""Downloads one blob, whatever happens in between: ranged requests into a partial file that outlives us.
+
+The partial file is named by the digest of the whole, so it can only ever be continued with the same content.
+When it is complete its SHA-256 is checked; a wrong one is thrown away. Servers are expected to fail: cut
+connections are continued, 429 and 5xx are retried as the server says, a server that ignores ranges starts
+again from the first byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.auth import AuthBase
+from urllib3.util import Retry
+
+from .errors import DigestError, DownloadError, OfflineError, Report, Status
+from .files import check_space, sync
+from .layout import blob_path, partial_path
+from .locks import lock_blob
+from .store import file_digest
+
+__all__ = [
+    "BUSY",
+    "Remote",
+    "Token",
+    "fetch",
+    "get",
+    "need_space",
+    "new_session",
+    "offline_mode",
+    "require_online",
+]
+
+_log = logging.getLogger("eaglecpp.store")
+_CHUNK = 64 << 10  # what a broken connection loses at most: urllib3 drops a chunk it could not fill
+_TIMEOUT_S = (15, 60)  # to connect, between two packets
+_MAX_FAILURES = 5
+"""How often in a row a connection may break without a new byte."""
+BUSY = (408, 425, 429, 500, 502, 503, 504)
+"""Statuses that a later request may not get."""
+
+
+class Token(AuthBase):
+    """A bearer token. As an auth object, so that no `.netrc` entry takes its place; requests drops it when a
+    redirect leads to another host.
+    """
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self.token:
+            request.headers["Authorization"] = f"Bearer {self.token}"
+        return request
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Content on a server.
+
+    digest: "sha256:" and hex; size: bytes; file: its name, for people
+    owner:  what it belongs to, for messages
+    help:   what to try when access is refused
+    """
+
+    url: str
+    digest: str
+    size: int
+    file: str
+    owner: str
+    auth: Token = field(default_factory=lambda: Token(None))
+    help: str = ""
+
+
+def new_session(*, verify: bool = True) -> requests.Session:
+    """A session that retries what is worth retrying. verify: check TLS certificates."""
+    retry = Retry(
+        total=5, connect=2, backoff_factor=0.5, status_forcelist=BUSY,
+        allowed_methods={"GET", "HEAD"}, respect_retry_after_header=True, raise_on_status=False,
+    )  # fmt: skip
+    session = requests.Session()
+    session.verify = verify
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, HTTPAdapter(max_retries=retry))
+    return session
+
+
+def need_space(root: Path, remotes: Sequence[Remote]) -> None:
+    """Raises StoreError when the disk has no room for what is still missing of these."""
+    missing = 0
+    for remote in {remote.digest: remote for remote in remotes}.values():
+        if not blob_path(root, remote.digest).exists():
+            missing += max(0, remote.size - _size(partial_path(root, remote.digest)))
+    if missing:
+        (root / "blobs").mkdir(parents=True, exist_ok=True)
+        check_space(root / "blobs", missing, "the download")
+
+
+def offline_mode() -> bool:
+    """Whether the user forbids the network, by the variables of huggingface_hub or llama.cpp."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "LLAMA_ARG_OFFLINE", "LLAMA_OFFLINE")
+    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in names)
+
+
+def require_online(what: str) -> None:
+    """Raises OfflineError in offline mode."""
+    if offline_mode():
+        raise OfflineError(f"{what}: not on this machine, and offline mode is on (HF_HUB_OFFLINE)")
+
+
+def get(session: requests.Session, url: str, owner: str, auth: Token, help: str, **headers: str) -> bytes:
+    """A small answer, whole. Raises DownloadError."""
+    require_online(owner)
+    with _errors(url, owner):
+        response = session.get(url, auth=auth, headers=headers, timeout=_TIMEOUT_S)
+    _check_status(response, owner, url, help)
+    return response.content
+
+
+def fetch(session: requests.Session, root: Path, remote: Remote, report: Report) -> Path:
+    """The content of `remote`, complete and with the right digest, in its partial file.
+
+    Raises DownloadError, and DigestError for a server that sends something else.
+    """
+    require_online(f"{remote.owner}: {remote.file}")
+    path = partial_path(root, remote.digest)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with lock_blob(root, remote.digest, report):
+        while True:
+            resumed = _size(path) > 0
+            _receive(session, path, remote, report)
+            report(Status("verifying sha256 digest", remote.digest, remote.size, remote.size, remote.file))
+            found = file_digest(path)
+            if found == remote.digest:
+                sync(path)
+                return path
+            path.unlink()
+            if not resumed:
+                raise DigestError(
+                    f"{remote.owner}: {remote.file}: expected {remote.digest}, the server sent {found}; "
+                    "nothing was stored. Try again later, or ask whoever keeps the repository"
+                )
+            _log.warning("%s: what was resumed is damaged; downloading it again", remote.file)
+
+
+def _receive(session: requests.Session, path: Path, remote: Remote, report: Report) -> None:
+    """Brings the partial file to its full size."""
+    failures = 0
+    while (before := _size(path)) != remote.size:
+        if before > remote.size:
+            path.unlink()
+            continue
+        try:
+            _stream(session, path, remote, report)
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+        ) as error:
+            failures = failures + 1 if _size(path) <= before else 1
+            if failures > _MAX_FAILURES:
+                raise OfflineError(
+                    f"{remote.owner}: {remote.file}: the connection broke {failures} times: {_plain(error)}. "
+                    "What has arrived is kept; run the command again to go on"
+                ) from error
+            _log.info("%s: %s; going on at byte %d", remote.file, _plain(error), _size(path))
+            time.sleep(min(8.0, 0.25 * 2**failures))
+    report(_progress(remote, remote.size))
+
+
+def _stream(session: requests.Session, path: Path, remote: Remote, report: Report) -> None:
+    """One request: appends what the server sends, until its end or until it breaks off."""
+    start = _size(path)
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+    with session.get(
+        remote.url, auth=remote.auth, headers=headers, timeout=_TIMEOUT_S, stream=True
+    ) as response:
+        if start and response.status_code == 416:  # the server has less than we do: what we have is not it
+            path.unlink()
+            raise requests.ConnectionError("the server refuses to go on at this byte")
+        _check_status(response, remote.owner, remote.url, remote.help)
+        if start and not _continues(response, start):
+            start = 0
+        with path.open("r+b" if start else "wb") as stream:
+            stream.seek(start)
+            for chunk in response.iter_content(_CHUNK):
+                start += len(chunk)
+                if start > remote.size:
+                    raise DownloadError(
+                        f"{remote.owner}: {remote.file}: expected {remote.size} bytes, the server sends more"
+                    )
+                stream.write(chunk)
+                report(_progress(remote, start))
+    if start < remote.size:
+        raise requests.ConnectionError(f"the server closed the connection after {start} bytes")
+
+
+def _continues(response: requests.Response, start: int) -> bool:
+    """Whether the answer is the rest that was asked for, not everything from the first byte."""
+    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    return response.status_code == 206 and match is not None and int(match[1]) == start
+
+
+def _check_status(response: requests.Response, owner: str, url: str, help: str) -> None:
+    status = response.status_code
+    if status < 400:
+        return
+    place = url.partition("?")[0]  # the rest of a signed address is a secret
+    reason = {
+        401: f"access refused (401). {help}",
+        403: f"access refused (403). {help}",
+        404: f"not found (404): {place}. {help}",
+        429: "the server is asking us to wait (429); try again in a few minutes",
+    }.get(status, f"the server answers {status} {response.reason} for {place}")
+    raise DownloadError(f"{owner}: {reason.strip()}")
+
+
+@contextmanager
+def _errors(url: str, owner: str) -> Iterator[None]:
+    try:
+        yield
+    except requests.exceptions.SSLError as error:
+        raise DownloadError(f"{owner}: {_plain(error)}") from error
+    except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+        raise OfflineError(f"{owner}: cannot reach {_host(url)}: {_plain(error)}") from error
+    except requests.RequestException as error:
+        raise DownloadError(f"{owner}: {_plain(error)}") from error
+
+
+def _progress(remote: Remote, completed: int) -> Status:
+    return Status(f"pulling {remote.digest[7:19]}", remote.digest, remote.size, completed, remote.file)
+
+
+def _host(url: str) -> str:
+    return url.split("/")[2] if "://" in url else url
+
+
+def _plain(error: Exception) -> str:
+    """The cause in one line, without the objects that urllib3 prints."""
+    text = str(error.args[0]) if error.args else str(error)
+    match = re.search(r"\[Errno -?\d+\] ([^')\"]+)|: ([A-Z][a-z][^()<>]+)['\")]*$", text)
+    return (match[1] or match[2]).strip() if match else " ".join(text.split())[:200]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

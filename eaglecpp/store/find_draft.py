@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""A drafter by reference, for a target: the one place that knows every way to write one.
+
+A path, a checkpoint folder, a blob's digest, the name of a stored model or drafter, or a Hub repository. The
+answer is a file that fits, and how to make it a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile.files import FileSearchError
+from eaglecpp.modelfile.names import ModelNameError
+from eaglecpp.modelfile.resolve import Reference, refer
+
+from .drafter import convert_drafter, fetch_drafter
+from .drafters import known_drafters
+from .errors import OfflineError, Report
+from .facts import Facts
+from .fit import check_fit
+from .layout import canonical
+from .manifest import Layer
+from .model import StoredModel
+from .store import Stores
+from .transaction import Transaction
+
+__all__ = ["FoundDraft", "find_draft"]
+
+
+@dataclass(frozen=True)
+class FoundDraft:
+    """A drafter that was found.
+
+    file:  its GGUF; the checkpoint itself when that still has to be converted
+    model: the stored model it belongs to, None for a file of the user's
+    """
+
+    file: Path
+    model: StoredModel | None = None
+    is_checkpoint: bool = False
+    type: str = ""
+    report: Report = lambda status: None
+
+    def add_to(self, transaction: Transaction, target: Facts) -> tuple[Layer, Facts]:
+        """A layer of the transaction with this drafter, and its facts.
+
+        Raises MismatchError when it does not fit the target, ConvertError when it cannot be converted.
+        """
+        if self.is_checkpoint:
+            out = transaction.directory / "draft.gguf"
+            convert_drafter(self.file, target.file.path, out, type=self.type, known=None, report=self.report)
+            facts = check_fit(out, target)
+            return transaction.add_output("draft", out), facts
+        facts = check_fit(self.file, target)
+        if self.model is not None:
+            layer = self.model.manifest.of_kind("draft")[-1]
+            return transaction.add_layer(self.model, layer, origin=str(self.model.name)), facts
+        return transaction.add_file("draft", self.file), facts
+
+
+def find_draft(
+    stores: Stores,
+    text: str | Reference,
+    directory: Path,
+    target_files: Sequence[Path],
+    target: Facts,
+    *,
+    type: str = "",
+    download: bool = True,
+    report: Report,
+) -> FoundDraft:
+    """What `text` names; relative paths are below `directory`.
+
+    type: of a checkpoint that has to be converted. download: whether the network may be used.
+    Raises ModelNotFoundError, DownloadError, MismatchError, ConvertError.
+    """
+    reference = _refer(text, directory) if isinstance(text, str) else text
+    if reference.kind in ("path", "checkpoint"):
+        return FoundDraft(reference.path, None, reference.kind == "checkpoint", type, report)
+    if reference.kind == "digest":
+        blob = stores.own.blob(reference.text)
+        if blob is None:
+            raise ModelNotFoundError(f"drafter {reference.text}: no blob with this digest is stored")
+        return FoundDraft(blob)
+    assert reference.name is not None
+    model = stores.find(reference.name)
+    if model is not None and model.manifest.of_kind("draft"):
+        file = model.draft_file()
+        assert file is not None
+        return FoundDraft(file, model)
+    if model is not None:
+        raise ModelNotFoundError(f"drafter '{reference.text}': the stored model of that name has no drafter")
+    name = canonical(reference.name)
+    if not name.is_hub:
+        raise ModelNotFoundError(
+            f"drafter '{reference.text}' not found: no such file, no stored model of that name; a repository "
+            "of the Hub is written hf.co/USER/REPO"
+        )
+    if not download:
+        raise OfflineError(
+            f"drafter '{reference.text}' is not stored: eaglecpp pull TARGET --draft {reference.text}"
+        )
+    repo = f"{name.namespace}/{name.model}"
+    known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), None)
+    kind = type or ("" if name.tag == "latest" else name.tag)
+    found = fetch_drafter(stores, known or repo, target, type=kind, report=report)
+    file = found.draft_file()
+    assert file is not None
+    return FoundDraft(file, found)
+
+
+def _refer(text: str, directory: Path) -> Reference:
+    try:
+        return refer(text, directory)
+    except (FileSearchError, OSError, ModelNameError) as error:
+        raise ModelNotFoundError(f"drafter {text!r}: {error}") from None

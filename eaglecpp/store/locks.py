@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""Locks between processes: one for changing the store, one per blob that is being downloaded.
+
+They are locks of the operating system on files, so a killed process holds none. The store's lock is held for
+moments (renames and small files), a blob's for as long as its download takes. Nobody waits for a blob's lock
+while holding another one, so they cannot block each other forever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import Report, Status, StoreError
+from .layout import blob_path
+
+__all__ = ["LOCKS", "lock_blob", "lock_path", "lock_store", "try_lock"]
+
+LOCKS = "locks"
+_PATIENCE_S = 120.0
+
+
+@contextlib.contextmanager
+def lock_store(root: Path) -> Iterator[None]:
+    """Nobody else changes manifests and blobs inside the block. Raises StoreError after two minutes."""
+    lock = _file_lock(root / LOCKS / "store.lock")
+    try:
+        lock.acquire(timeout=_PATIENCE_S)
+    except Timeout:
+        raise StoreError(
+            f"{root}: another process has been changing the store for {_PATIENCE_S:.0f} s; is it stuck?"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def lock_blob(root: Path, digest: str, report: Report) -> Iterator[None]:
+    """Nobody else writes to that blob's partial file inside the block; waits, and says so."""
+    lock = _file_lock(lock_path(root, digest))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        report(Status("waiting for another process that downloads this file", digest))
+        lock.acquire(poll_interval=0.2)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def lock_path(root: Path, digest: str) -> Path:
+    """The file that `lock_blob` locks."""
+    return root / LOCKS / f"{blob_path(root, digest).name}.lock"
+
+
+@contextlib.contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Whether nobody holds that lock; if so it is ours inside the block."""
+    lock = _file_lock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _file_lock(path: Path) -> FileLock:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path, is_singleton=False)
+    except OSError as error:
+        raise StoreError(f"{path.parent}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: MIT
+"""One blob for a transaction, from where it is nearest: our store, Ollama's, a cache here, a server."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import requests
+
+from .download import Remote, fetch
+from .layout import blob_path
+from .manifest import IMAGE, Layer
+from .transaction import Transaction
+
+__all__ = ["obtain"]
+
+_log = logging.getLogger("eaglecpp.store")
+
+
+def obtain(
+    transaction: Transaction,
+    session: requests.Session,
+    kind: str,
+    remote: Remote,
+    *,
+    name: str = "",
+    cached: Path | None = None,
+) -> tuple[Layer, Path]:
+    """A layer with the content of `remote`, and a file that holds it until `commit`.
+
+    cached: a local copy that may be used instead, once its digest is checked
+    Raises DownloadError, DigestError, StoreError.
+    """
+    layer = Layer(IMAGE + kind, remote.digest, remote.size, name=name)
+    stored = transaction.sound_blob(layer)
+    if stored is not None:
+        if stored != blob_path(transaction.root, remote.digest):
+            transaction.add_shared(remote.digest, stored)
+        return layer, stored
+    if cached is not None:
+        copy = transaction.add_file(kind, cached, name=name)
+        if copy.digest == remote.digest:
+            return copy, cached
+        _log.warning("%s is not what its name says; downloading it instead", cached)
+    path = fetch(session, transaction.root, remote, transaction.report)
+    return transaction.add_download(kind, remote.digest, path, name=name), path

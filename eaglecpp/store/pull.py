@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: MIT
+"""`pull`: a model by name into our store, from the Hub or an Ollama registry, with its drafter if wanted.
+
+    result = pull(stores, ModelName.parse("hf.co/user/repo:Q4_K_M"), draft="auto", report=print)
+
+What was pulled before is not downloaded again, not even in part. A drafter that the model already has is kept
+when a pull brings a newer target and says nothing of drafters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from eaglecpp.errors import MismatchError
+from eaglecpp.modelfile.errors import Notice
+from eaglecpp.modelfile.names import ModelName
+
+from . import hub
+from .download import need_space, new_session
+from .drafter import draft_config, fetch_drafter
+from .drafters import KnownDrafter, find_drafter
+from .errors import DownloadError, OfflineError, Report, Status, StoreError, silent
+from .facts import Facts, metadata, read_facts
+from .find_draft import find_draft
+from .fit import check_fit
+from .layout import canonical
+from .manifest import Config, Layer
+from .model import StoredModel
+from .obtain import obtain
+from .registry import find_registered
+from .store import Stores
+from .transaction import Transaction
+
+__all__ = ["Pulled", "offer_drafter", "pull"]
+
+_TEXTS = ("template", "system", "params")
+"""Small files with which a repository overrides what its GGUF says."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a pull made. offered: a drafter known for the model that was not asked for."""
+
+    model: StoredModel
+    offered: KnownDrafter | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+def pull(
+    stores: Stores,
+    name: ModelName,
+    *,
+    draft: str | None = None,
+    draft_type: str = "",
+    insecure: bool = False,
+    report: Report = silent,
+) -> Pulled:
+    """Brings a model into our store, or up to date.
+
+    draft:      "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
+                without, anything else names one; None keeps what the model has and only looks for an offer
+    draft_type: tensor type of a drafter that has to be converted
+    insecure:   allow http, and TLS certificates that do not check out
+    Raises DownloadError, DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
+    """
+    with new_session(verify=not insecure) as session:
+        puller = _HubPull if canonical(name).is_hub else _RegistryPull
+        job = puller(stores, session, canonical(name), draft, draft_type, insecure, report)
+        result = job.run()
+    report(Status("success"))
+    return result
+
+
+def offer_drafter(name: ModelName | None, files: Sequence[Path], facts: Facts) -> KnownDrafter | None:
+    """The drafter the table has for a target, by its name, its files and their metadata."""
+    names = [] if name is None else [str(name), f"{name.namespace}/{name.model}", f"{name.model}:{name.tag}"]
+    return find_drafter([*names, *(file.name for file in files[:1])], metadata(facts.file))
+
+
+@dataclass
+class _Pull:
+    """One pull; the subclasses know where the target comes from."""
+
+    stores: Stores
+    session: requests.Session
+    name: ModelName
+    draft: str | None
+    draft_type: str
+    insecure: bool
+    report: Report
+
+    def run(self) -> Pulled:
+        raise NotImplementedError
+
+    def finish(
+        self,
+        transaction: Transaction,
+        layers: list[Layer],
+        files: Sequence[Path],
+        config: Config,
+        *,
+        original: tuple[Layer, bytes] | None = None,
+        sidecar: tuple[hub.Repository, hub.HubFile] | None = None,
+    ) -> Pulled:
+        """Adds the drafter to a target's layers and makes the model.
+
+        files:    the target's GGUF
+        config:   what the target's origin says of it; empty for what its GGUF says
+        original: config layer and manifest as they came, for when nothing is added to them
+        sidecar:  a drafter that lies beside the target
+        """
+        facts = read_facts(files)
+        values = config.values or _base_config(facts)
+        drafter, notices = self._drafter(transaction, files, facts, sidecar)
+        if drafter is not None:
+            layer, drafter_facts = drafter
+            values = {**values, "draft": draft_config(drafter_facts)}
+            model = transaction.commit(self.name, [*layers, layer], values)
+            return Pulled(model, None, tuple(notices))
+        if original is not None:
+            model = transaction.commit(self.name, layers, original[0], data=original[1])
+        else:
+            model = transaction.commit(self.name, layers, values)
+        offered = None
+        if self.draft is None and sidecar is not None:
+            offered = KnownDrafter(sidecar[0].id, (str(self.name),), "", "default", "the same repository")
+        elif self.draft is None:
+            offered = offer_drafter(self.name, files, facts)
+        return Pulled(model, offered, tuple(notices))
+
+    def _drafter(
+        self,
+        transaction: Transaction,
+        files: Sequence[Path],
+        facts: Facts,
+        sidecar: tuple[hub.Repository, hub.HubFile] | None,
+    ) -> tuple[tuple[Layer, Facts] | None, list[Notice]]:
+        if self.draft == "none":
+            return None, []
+        if self.draft is None:
+            return self._kept(transaction, facts)
+        if self.draft != "auto":
+            found = find_draft(
+                self.stores, self.draft, Path.cwd(), files, facts, type=self.draft_type, report=self.report
+            )
+            return found.add_to(transaction, facts), []
+        if sidecar is not None:
+            return self._beside(transaction, facts, *sidecar), []
+        known = offer_drafter(self.name, files, facts)
+        if known is None:
+            return None, [Notice(f"no drafter is known for {self.name}; eaglecpp train makes one")]
+        model = fetch_drafter(self.stores, known, facts, type=self.draft_type, report=self.report)
+        layer = model.manifest.of_kind("draft")[-1]
+        return (transaction.add_layer(model, layer), read_facts([model.find_blob(layer)])), []
+
+    def _kept(
+        self, transaction: Transaction, facts: Facts
+    ) -> tuple[tuple[Layer, Facts] | None, list[Notice]]:
+        """The drafter that the model already has, as long as it fits the new target."""
+        old = self.stores.own.find(self.name)
+        layers = old.manifest.of_kind("draft") if old is not None else ()
+        if old is None or not layers:
+            return None, []
+        try:
+            drafter = check_fit(old.find_blob(layers[-1]), facts)
+        except (MismatchError, StoreError) as error:
+            return None, [Notice(f"the old drafter is dropped: {error}")]
+        return (transaction.add_layer(old, layers[-1]), drafter), []
+
+    def _beside(
+        self, transaction: Transaction, facts: Facts, repository: hub.Repository, file: hub.HubFile
+    ) -> tuple[Layer, Facts]:
+        remote = repository.remote(file)
+        need_space(self.stores.own.root, [remote])
+        layer, path = obtain(transaction, self.session, "draft", remote, cached=file.cached)
+        return layer, check_fit(path, facts)
+
+
+class _HubPull(_Pull):
+    def run(self) -> Pulled:
+        self.report(Status("pulling manifest"))
+        repository = self._repository()
+        parts = hub.choose_model(repository, self.name.tag)
+        for part in parts:
+            if not part.digest:
+                raise DownloadError(f"{repository.id}: {part.path}: the Hub gives no digest for it")
+        with Transaction(self.stores, self.report) as transaction:
+            need_space(self.stores.own.root, [repository.remote(p) for p in parts if p.cached is None])
+            layers: list[Layer] = []
+            files: list[Path] = []
+            for part in parts:
+                label = part.name if len(parts) > 1 else ""
+                layer, file = obtain(
+                    transaction,
+                    self.session,
+                    "model",
+                    repository.remote(part),
+                    name=label,
+                    cached=part.cached,
+                )
+                layers.append(layer)
+                files.append(file)
+            layers += self._texts(transaction, repository)
+            beside = hub.choose_drafter(repository, parts[0])
+            sidecar = None if beside is None else (repository, beside)
+            return self.finish(transaction, layers, files, Config(), sidecar=sidecar)
+
+    def _repository(self) -> hub.Repository:
+        repo = f"{self.name.namespace}/{self.name.model}"
+        try:
+            return hub.with_cached(hub.list_repository(repo))
+        except OfflineError as error:
+            cached = hub.list_cached(repo)
+            if cached is None:
+                raise
+            with contextlib.suppress(DownloadError):
+                hub.choose_model(cached, self.name.tag)
+                self.report(Status(f"{error}; using the copy in the local cache"))
+                return cached
+            raise
+
+    def _texts(self, transaction: Transaction, repository: hub.Repository) -> list[Layer]:
+        files = [(kind, repository.file(kind)) for kind in _TEXTS]
+        return [
+            transaction.add_bytes(kind, hub.read_small(self.session, repository, file))
+            for kind, file in files
+            if file is not None
+        ]
+
+
+class _RegistryPull(_Pull):
+    def run(self) -> Pulled:
+        self.report(Status("pulling manifest"))
+        found = find_registered(self.session, self.name, insecure=self.insecure)
+        manifest = found.manifest
+        if manifest.of_kind("tensor") or not manifest.of_kind("model"):
+            what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
+            raise DownloadError(f"{self.name}: this is {what}; eaglecpp runs GGUF models")
+        with Transaction(self.stores, self.report) as transaction:
+            remotes = {layer: found.remote(layer) for layer in manifest.blobs}
+            missing = [r for layer, r in remotes.items() if transaction.sound_blob(layer) is None]
+            need_space(self.stores.own.root, missing)
+            files = {
+                layer: obtain(transaction, self.session, layer.kind, remotes[layer])[1]
+                for layer in manifest.blobs
+            }
+            config, original = Config(), None
+            if manifest.config is not None:
+                config = Config.from_bytes(files[manifest.config].read_bytes(), f"{self.name}: config")
+                original = manifest.config, found.data
+            targets = [files[layer] for layer in manifest.of_kind("model")]
+            return self.finish(transaction, [*manifest.layers], targets, config, original=original)
+
+
+def _base_config(facts: Facts) -> dict[str, Any]:
+    return {**facts.config(), "architecture": "amd64", "os": "linux"}

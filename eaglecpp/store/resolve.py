@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""A model reference to everything that running it needs, from what is on this machine.
+
+    resolved = resolve_model("llama3.2:3b")        # path, stored name, Ollama's name, Hub name, "demo"
+    resolved.target, resolved.draft, resolved.modelfile
+
+Nothing is downloaded: a reference that is not here is ModelNotFoundError with the command that brings it.
+`ensure_model` is the same for a command line that may download.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from eaglecpp.chat.message import Message
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile.errors import Notice
+from eaglecpp.modelfile.model import Modelfile
+from eaglecpp.modelfile.names import HUB_HOSTS, ModelName, ModelNameError
+from eaglecpp.modelfile.parameters import ParameterValue
+
+from .layout import canonical
+from .model import StoredModel
+from .store import Stores
+from .stored_modelfile import stored_modelfile
+
+__all__ = ["ResolvedModel", "parse_reference", "resolve_draft", "resolve_model"]
+
+_DEMO = "demo"
+_DEMO_FOLDER = Path(__file__).parents[1] / "demo"
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """What a reference stands for.
+
+    kind:     "path", "store" (ours), "ollama" or "demo"
+    target:   the GGUF, of a split one the first part
+    modelfile: parameters, system prompt, messages ...; None for a bare path
+    stored_template: a chat template that Ollama chose; `modelfile.template` is only one that an author wrote
+    """
+
+    reference: str
+    kind: Literal["path", "store", "ollama", "demo"]
+    target: Path
+    draft: Path | None = None
+    adapters: tuple[Path, ...] = ()
+    projectors: tuple[Path, ...] = ()
+    name: ModelName | None = None
+    modelfile: Modelfile | None = None
+    stored_template: str | None = None
+
+    @property
+    def template(self) -> str | None:
+        """The chat template that the model's author wrote, if any."""
+        return self.modelfile.template if self.modelfile is not None else None
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt, if any."""
+        return self.modelfile.system if self.modelfile is not None else None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages that begin every conversation."""
+        return self.modelfile.messages if self.modelfile is not None else ()
+
+    @property
+    def parameters(self) -> Mapping[str, ParameterValue]:
+        """Parameters that are set, by Ollama's names."""
+        return self.modelfile.parameters if self.modelfile is not None else {}
+
+    @property
+    def notices(self) -> Sequence[Notice]:
+        """What the user should know."""
+        return self.modelfile.notices if self.modelfile is not None else ()
+
+    def engine_options(self) -> dict[str, Any]:
+        """Arguments of `Engine.open`: fields of the option classes, and `strategy`. Empty for a bare path."""
+        if self.modelfile is None:
+            return {}
+        options = {key.rpartition(".")[2]: value for key, value in self.modelfile.engine_options().items()}
+        if self.adapters:
+            options["lora"] = tuple((str(path), 1.0) for path in self.adapters)
+        return options
+
+
+def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = None) -> ResolvedModel:
+    """What `reference` stands for.
+
+    Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for a model that is no GGUF.
+    """
+    text = os.fspath(reference)
+    path = Path(text).expanduser()
+    if path.is_file():
+        return ResolvedModel(text, "path", path)
+    name = parse_reference(text)
+    stores = stores or Stores.open()
+    model = stores.find(name)
+    if model is not None:
+        return _stored(text, model)
+    if text == _DEMO and _DEMO_FOLDER.is_dir():
+        return _demo(text)
+    problems = "".join(f". {problem}" for problem in stores.problems)
+    raise ModelNotFoundError(
+        f"model {text!r} is not on this machine; fetch it: eaglecpp pull {text}{problems}"
+    )
+
+
+def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
+    """The GGUF of a drafter that is on this machine: a path, a stored drafter, or a stored model's drafter.
+
+    Raises ModelNotFoundError.
+    """
+    text = os.fspath(reference)
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    model = (stores or Stores.open()).find(parse_reference(text))
+    file = None if model is None else model.draft_file()
+    if file is None:
+        why = "the stored model of that name has no drafter" if model is not None else "not on this machine"
+        raise ModelNotFoundError(
+            f"drafter {text!r}: {why}; give a drafter GGUF, or fetch one: eaglecpp pull TARGET --draft auto"
+        )
+    return file
+
+
+def parse_reference(text: str) -> ModelName:
+    """The name that a reference is, when it is no path: `hf://` and both hosts of the Hub are understood.
+
+    Raises ModelNotFoundError, saying so, for a text that can only be meant as a path.
+    """
+    looks_like_file = text.lower().endswith(".gguf") and not text.lower().startswith((*HUB_HOSTS, "hf://"))
+    if text.startswith(("./", "../", "/", "~", ".\\")) or looks_like_file or not text:
+        raise ModelNotFoundError(f"model {text!r}: no such file")
+    try:
+        return canonical(ModelName.parse(f"hf.co/{text[5:]}" if text.startswith("hf://") else text))
+    except ModelNameError as error:
+        raise ModelNotFoundError(f"model {text!r}: no such file, and no model name: {error}") from None
+
+
+def _stored(text: str, model: StoredModel) -> ResolvedModel:
+    files = model.target_files()
+    modelfile = stored_modelfile(model)
+    stored_template = None
+    if modelfile.template and (not model.own or model.template_origin):
+        stored_template = modelfile.template
+        modelfile = replace(modelfile, template=None)
+    return ResolvedModel(
+        reference=text,
+        kind="store" if model.own else "ollama",
+        target=files[0],
+        draft=model.draft_file(),
+        adapters=model.files("adapter"),
+        projectors=model.files("projector"),
+        name=model.name,
+        modelfile=modelfile,
+        stored_template=stored_template,
+    )
+
+
+def _demo(text: str) -> ResolvedModel:
+    """The pair that comes with the package: the GGUF files of its folder, told apart by their metadata."""
+    from eaglecpp.modelfile.resolve import resolve
+    from eaglecpp.modelfile.syntax import Command
+
+    plan = resolve(Modelfile(from_=(Command("model", str(_DEMO_FOLDER)),)), _DEMO_FOLDER)
+    draft = None if plan.draft is None else plan.draft.path
+    return ResolvedModel(text, "demo", plan.target.path, draft)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: MIT
+"""Split GGUF files: which names belong together, and a folder in which blobs carry those names.
+
+llama.cpp finds the other parts of a split file by its name (`x-00001-of-00003.gguf`), which blobs do not
+have. So the parts are linked under their names into `views/<digest of the first part>/`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from eaglecpp.modelfile.names import ModelName
+
+from .errors import StoreError
+from .manifest import Layer
+
+__all__ = ["VIEWS", "all_parts", "in_order", "split_view"]
+
+VIEWS = "views"
+_PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The names of one split file in the order of the parts.
+
+    Raises ValueError when they are not exactly the parts of one file.
+    """
+    matches = [_PART.fullmatch(name) for name in names]
+    parts = sorted((m for m in matches if m is not None), key=lambda m: int(m[2]))
+    wholes = {(m[1].lower(), int(m[3])) for m in parts}
+    if (
+        None in matches
+        or len(wholes) != 1
+        or [int(m[2]) for m in parts] != [*range(1, next(iter(wholes))[1] + 1)]
+    ):
+        raise ValueError("not all the parts of one split file")
+    return [m[0] for m in parts]
+
+
+def all_parts(name: str) -> list[str]:
+    """The names of all parts of the split file that `name` is a part of; just `name` for a whole file."""
+    match = _PART.fullmatch(name)
+    if match is None:
+        return [name]
+    return [f"{match[1]}-{part:05}-of-{match[3]}.gguf" for part in range(1, int(match[3]) + 1)]
+
+
+def split_view(
+    root: Path, name: ModelName, layers: Sequence[Layer], find_blob: Callable[[Layer], Path]
+) -> tuple[Path, ...]:
+    """Paths at which llama.cpp can open the parts, first part first.
+
+    Raises StoreError when the layers are not the parts of one file, or the links cannot be made.
+    """
+    by_name = {layer.name: layer for layer in layers}
+    try:
+        names = in_order(by_name)
+    except ValueError:
+        found = ", ".join(layer.name or layer.digest[:19] for layer in layers)
+        raise StoreError(f"{name}: {len(layers)} model layers that are no split GGUF: {found}") from None
+    folder = root / VIEWS / by_name[names[0]].digest.partition(":")[2]
+    for part in names:
+        _link(find_blob(by_name[part]), folder / part, name)
+    return tuple(folder / part for part in names)
+
+
+def _link(blob: Path, path: Path, name: ModelName) -> None:
+    try:
+        if path.exists() and path.samefile(blob):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.unlink(missing_ok=True)
+        try:
+            os.link(blob, temporary)
+        except OSError:
+            temporary.symlink_to(blob)
+        temporary.replace(path)
+        temporary.unlink(missing_ok=True)  # renaming over a link to the same file leaves both names
+    except OSError as error:
+        raise StoreError(
+            f"{name}: split GGUF: cannot link {path}: {error.strerror}; llama.cpp needs the parts under "
+            "their names, so the store must be writable once"
+        ) from error

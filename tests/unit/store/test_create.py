@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: MIT
+"""A Modelfile becomes a model: laid out as Ollama's, blobs shared, drafter checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.modelfile.errors import ModelfileError
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import DigestError, StoredModel, StoreError, Stores, resolve_model
+from eaglecpp.store.create import create_model
+from eaglecpp.store.stored_modelfile import stored_modelfile
+from eaglecpp.store.transaction import remove_model
+from helpers.store_check import orphans, store_problems
+from helpers.stores import OllamaModel, Tiny
+
+
+def make(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
+    return create_model(stores, ModelName.parse(name), Modelfile.from_text(text), Path.cwd(), **options).model
+
+
+def kinds(model: StoredModel) -> list[str]:
+    return [layer.kind for layer in model.manifest.layers]
+
+
+def full_text(tiny: Tiny) -> str:
+    return (
+        f"FROM {tiny.target}\nDRAFT {tiny.draft}\nTEMPLATE [{{{{ .Prompt }}}}]\nSYSTEM s\n"
+        "LICENSE l1\nLICENSE l2\n"
+        "PARAMETER stop a\nPARAMETER stop b\nPARAMETER temperature 0.5\nMESSAGE user hi\nREQUIRES 0.30.0\n"
+        "#eaglecpp: strategy chain:2\n"
+    )
+
+
+def test_manifest_and_blobs_are_laid_out_as_ollamas(tiny: Tiny, stores: Stores, root: Path) -> None:
+    model = make(stores, full_text(tiny), "me/tiny:v1")
+    file = root / "manifests" / "registry.ollama.ai" / "me" / "tiny" / "v1"
+    value = json.loads(file.read_text())
+    assert (value["schemaVersion"], value["mediaType"]) == (
+        2,
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+    types = [layer["mediaType"].removeprefix("application/vnd.ollama.image.") for layer in value["layers"]]
+    assert types == [
+        "model", "draft", "template", "system", "license", "license", "params", "messages",
+        "application/vnd.eaglecpp.image.pragmas",
+    ]  # fmt: skip
+    contents = {layer["mediaType"]: _content(root, layer) for layer in [*value["layers"], value["config"]]}
+    image = "application/vnd.ollama.image."
+    assert contents[image + "model"] == tiny.target.read_bytes()
+    assert contents[image + "draft"] == tiny.draft.read_bytes()
+    assert contents[image + "template"] == b"[{{ .Prompt }}]"  # no newline added
+    assert json.loads(contents[image + "params"]) == {"stop": ["a", "b"], "temperature": 0.5}
+    assert json.loads(contents[image + "messages"]) == [{"role": "user", "content": "hi"}]
+    config = json.loads(contents["application/vnd.docker.container.image.v1+json"])
+    assert config["model_format"] == "gguf"
+    assert (config["model_family"], config["file_type"], config["model_type"]) == ("llama", "F32", "441K")
+    assert config["draft"] == {"model_format": "gguf", "architecture": "eagle3"}
+    assert config["requires"] == "0.30.0"
+    assert store_problems(root) == []
+    assert orphans(root) == []
+    assert model.digest == __import__("hashlib").sha256(file.read_bytes()).hexdigest()
+
+
+def _content(root: Path, layer: dict[str, Any]) -> bytes:
+    data = (root / "blobs" / layer["digest"].replace(":", "-")).read_bytes()
+    assert len(data) == layer["size"]
+    return data
+
+
+def test_what_was_said_is_read_back(tiny: Tiny, stores: Stores) -> None:
+    said = Modelfile.from_text(full_text(tiny))
+    read = stored_modelfile(make(stores, full_text(tiny)))
+    for name in ("template", "system", "parameters", "messages", "license", "requires", "settings"):
+        assert getattr(read, name) == getattr(said, name), name
+    resolved = resolve_model("m")
+    assert resolved.engine_options()["strategy"] == "chain:2"
+    assert resolved.engine_options()["temperature"] == 0.5
+    assert resolved.template == "[{{ .Prompt }}]"
+
+
+def test_weights_take_no_second_space(tiny: Tiny, stores: Stores, root: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    target.write_bytes(tiny.target.read_bytes())
+    make(stores, f"FROM {target}\n", "a")
+    blob = resolve_model("a").target
+    assert blob.samefile(target) or _is_clone(blob, target)
+    make(stores, f"FROM {target}\nSYSTEM x\n", "b")  # its digest is known: nothing is staged again
+    assert resolve_model("b").target == blob
+    target.unlink()
+    assert blob.read_bytes() == tiny.target.read_bytes()
+
+
+def _is_clone(blob: Path, target: Path) -> bool:
+    return blob.read_bytes() == target.read_bytes() and blob.stat().st_ino != target.stat().st_ino
+
+
+def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    data = tiny.target.read_bytes()
+    target.write_bytes(data)
+    make(stores, f"FROM {target}\n")
+    if not resolve_model("m").target.samefile(target):
+        pytest.skip("this file system clones files, so a change does not reach the blob")
+    os.utime(target)  # touched, but the same content
+    assert resolve_model("m").target.read_bytes() == data
+    with target.open("r+b") as stream:
+        stream.write(b"GGUX")
+    with pytest.raises(DigestError, match=r"was changed in place.*create m:latest again"):
+        resolve_model("m")
+    target.write_bytes(data[:-1] + b"!")
+    with pytest.raises(DigestError):
+        resolve_model("m")
+    make(stores, f"FROM {tiny.target}\n")  # the sound content, from elsewhere, repairs it
+    assert resolve_model("m").target.read_bytes() == data
+
+
+def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
+    tiny: Tiny, stores: Stores, root: Path
+) -> None:
+    text = f"FROM {tiny.other}\nDRAFT {tiny.draft}\n"
+    with pytest.raises(MismatchError) as caught:
+        make(stores, text)
+    message = str(caught.value)
+    assert "hidden size: drafter 64, target 32" in message
+    assert "number of blocks: drafter 8, target 5" in message
+    assert "create --no-draft" in message
+    assert stores.models() == []
+    assert orphans(root) == []
+    assert kinds(make(stores, text, use_draft=False)) == ["model"]
+
+
+def test_a_checkpoint_is_converted_once_to_the_type_asked_for(tiny: Tiny, stores: Stores, root: Path) -> None:
+    from eaglecpp.store.facts import read_facts
+
+    text = f"FROM {tiny.target}\nDRAFT {tiny.checkpoint}\n#eaglecpp: draft_type F16\n"
+    assert read_facts([_draft(make(stores, text, "a"))]).file_type == "F16"
+    assert read_facts([_draft(make(stores, text, "b", draft_type="q8_0"))]).file_type == "Q8_0"
+    assert read_facts([_draft(make(stores, text.replace("F16", "F32"), "c"))]).file_type == "F32"
+    assert store_problems(root) == []
+    assert orphans(root) == []
+    assert stores.get(ModelName.parse("a")).pragmas() == []  # done with; not repeated for the stored model
+
+
+def _draft(model: StoredModel) -> Path:
+    path = model.draft_file()
+    assert path is not None
+    return path
+
+
+def test_a_drafter_may_be_a_stored_name_or_a_digest(tiny: Tiny, stores: Stores) -> None:
+    first = make(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", "pair")
+    digest = first.manifest.of_kind("draft")[0].digest
+    for reference in ("pair", digest, digest.replace(":", "-")):
+        model = make(stores, f"FROM {tiny.target}\nDRAFT {reference}\n", "other")
+        assert model.manifest.of_kind("draft")[0].digest == digest
+    with pytest.raises(ModelNotFoundError, match="has no drafter"):
+        make(stores, f"FROM {tiny.target}\n", "plain")
+        make(stores, f"FROM {tiny.target}\nDRAFT plain\n", "other")
+    with pytest.raises(ModelNotFoundError, match=r"a repository of the Hub is written hf.co/USER/REPO"):
+        make(stores, f"FROM {tiny.target}\nDRAFT nowhere\n", "other")
+
+
+def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Stores, root: Path) -> None:
+    make(stores, full_text(tiny), "base")
+    child = make(stores, "FROM base\nSYSTEM other\nPARAMETER stop c\nLICENSE l3\n", "child")
+    read = stored_modelfile(child)
+    assert read.system == "other"
+    assert read.template == "[{{ .Prompt }}]"
+    assert read.parameters == {"stop": ("c",), "temperature": 0.5}
+    assert read.license == ("l1", "l2", "l3")
+    assert read.requires == "0.30.0"
+    assert read.settings.options == {"strategy": "chain:2"}
+    assert kinds(child).count("draft") == 1
+    assert child.manifest.of_kind("model")[0].origin == "base:latest"
+    assert resolve_model("child").template == "[{{ .Prompt }}]"
+    remove_model(stores.own, ModelName.parse("base"))
+    assert resolve_model("child").target.read_bytes() == tiny.target.read_bytes()
+    assert store_problems(root) == []
+    assert kinds(make(stores, "FROM child\n", "grandchild", use_draft=False)).count("draft") == 0
+
+
+def test_from_a_model_of_ollama_keeps_that_its_template_was_ollamas_choice(
+    tiny: Tiny, stores: Stores, ollama: OllamaModel
+) -> None:
+    ollama("library/base/latest", {"model": tiny.target.read_bytes(), "template": b"{{ .Prompt }}"})
+    stores = Stores.open()
+    make(stores, "FROM base\n", "a")
+    make(stores, "FROM a\n", "b")
+    make(stores, "FROM a\nTEMPLATE x{{ .Prompt }}\n", "c")
+    assert [resolve_model(name).stored_template for name in "ab"] == ["{{ .Prompt }}"] * 2
+    assert resolve_model("c").template == "x{{ .Prompt }}"
+
+
+def test_what_show_prints_makes_the_same_model(tiny: Tiny, stores: Stores) -> None:
+    first = make(stores, full_text(tiny), "a")
+    printed = stored_modelfile(first).to_text()
+    second = make(stores, printed, "b")
+    assert [layer.digest for layer in second.manifest.blobs] == [
+        layer.digest for layer in first.manifest.blobs
+    ]
+
+
+def test_a_target_is_quantised_once(tiny: Tiny, stores: Stores, root: Path) -> None:
+    model = make(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", quantize="q8_0")
+    assert model.config.text("file_type") == "Q8_0"
+    assert resolve_model("m").target.stat().st_size < tiny.target.stat().st_size / 2
+    with pytest.raises(UnsupportedError, match="is Q8_0 already"):
+        make(stores, "FROM m\n", "again", quantize="q4_0")
+    with pytest.raises(ValueError, match=r"unknown type 'q9'; expected one of .*Q4_K_M"):
+        make(stores, f"FROM {tiny.target}\n", quantize="q9")
+    assert store_problems(root) == []
+    assert orphans(root) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("FROM nowhere:1b\n", ModelNotFoundError, "model 'nowhere:1b' not found"),
+        ("FROM ./nowhere.gguf\n", ModelfileError, "no such file"),
+        ("FROM sha256:" + "a" * 64 + "\n", ModelNotFoundError, "no blob with this digest"),
+        ("FROM {draft}\n", UnsupportedError, r"is a drafter \(eagle3\); name it in DRAFT"),
+        ("FROM {target}\nTEMPLATE {{{{ if }}}}\n", Exception, "TEMPLATE|template|missing value"),
+    ],
+)
+def test_a_modelfile_that_cannot_be_is_refused_whole(
+    text: str, error: type[Exception], message: str, tiny: Tiny, stores: Stores, root: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        make(stores, text.format(draft=tiny.draft, target=tiny.target))
+    assert stores.models() == []
+    assert orphans(root) == []
+
+
+def test_a_store_of_someone_else_is_not_written_to(
+    tiny: Tiny, ollama: OllamaModel, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ollama("library/m/latest", {"model": tiny.target.read_bytes()})
+    theirs = home / ".ollama" / "models"
+    monkeypatch.setenv("EAGLECPP_MODELS", str(theirs))
+    before = sorted(theirs.rglob("*"))
+    stores = Stores.open()
+    with pytest.raises(StoreError, match=r"another program keeps.*set EAGLECPP_MODELS"):
+        make(stores, f"FROM {tiny.target}\n", "mine")
+    with pytest.raises(StoreError, match="another program keeps"):
+        remove_model(stores.own, ModelName.parse("m"))
+    assert sorted(theirs.rglob("*")) == before
+
+
+def test_a_full_disk_is_said_before_anything_is_copied(
+    tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.store.files.share", lambda source, destination: None)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1 << 20}))
+    with pytest.raises(StoreError, match=r"not enough room for a copy of .*: it needs 0.00 GB"):
+        make(stores, f"FROM {tiny.target}\n")
+    assert orphans(root) == []
+
+
+def test_split_files_are_stored_in_parts_and_opened_by_their_names(
+    tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
+) -> None:
+    folder = split(tiny.target, tmp_path / "parts")
+    model = make(stores, f"FROM {folder}\n", "whole")
+    again = make(stores, f"FROM {folder / 'tiny-00001-of-00002.gguf'}\n", "first")
+    assert [layer.name for layer in model.manifest.of_kind("model")] == [
+        "tiny-00001-of-00002.gguf",
+        "tiny-00002-of-00002.gguf",
+    ]
+    assert again.manifest.of_kind("model") == model.manifest.of_kind("model")
+    resolved = resolve_model("whole")
+    assert resolved.target.name == "tiny-00001-of-00002.gguf"
+    from eaglecpp import Engine
+
+    with Engine.open(tiny.target, n_ctx=128) as plain, Engine.open(resolved.target, n_ctx=128) as parts:
+        said = [e.generate("ab", max_tokens=8, temperature=0.0).text for e in (plain, parts)]
+        assert said[0] == said[1]
+    (folder / "tiny-00002-of-00002.gguf").unlink()
+    with pytest.raises(ModelNotFoundError, match=r"missing: tiny-00002-of-00002\.gguf"):
+        make(stores, f"FROM {folder / 'tiny-00001-of-00002.gguf'}\n", "broken")
+    for name in ("whole", "first"):
+        remove_model(stores.own, ModelName.parse(name))
+    assert list((root / "views").iterdir()) == []
+    assert list((root / "blobs").iterdir()) == []
+
+
+def split(file: Path, folder: Path) -> Path:
+    """The tiny target as two files that llama.cpp takes for one."""
+    from helpers.tiny_split import write_split
+
+    folder.mkdir()
+    write_split(file, folder / "tiny", 2)
+    return folder

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""The table of known drafters: well-formed, and found by every name a target goes by, but by no other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import StoreError
+from eaglecpp.store.drafters import KnownDrafter, find_drafter, known_drafters
+
+
+def found(*names: str, **metadata: str) -> str:
+    keys = {f"general.{key}".replace("__", "."): value for key, value in metadata.items()}
+    entry = find_drafter(names, keys)
+    return "" if entry is None else entry.repo
+
+
+def test_every_row_of_the_table_says_what_it_must() -> None:
+    from eaglecpp.convert import errors
+
+    assert errors
+    families = {"eagle", "specforge", "speculators", "modelopt", "torchspec", "vllm", "automodel"}
+    rows = known_drafters()
+    assert len(rows) > 40
+    assert len({row.repo for row in rows}) == len(rows)
+    for row in rows:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+", row.repo)
+        assert row.family in families, row.repo
+        assert row.source, row.repo
+        ModelName.parse(f"hf.co/{row.repo}")
+        for target in row.targets:
+            assert re.fullmatch(r"[\w.-]+/[\w.-]+|[a-z0-9.-]+:[\w.-]+", target), target
+
+
+def test_every_target_finds_a_drafter_of_its_own() -> None:
+    for row in known_drafters():
+        for target in row.targets:
+            entry = find_drafter([target], {})
+            assert entry is not None and target in entry.targets
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3-8B",
+        "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M",
+        "bartowski/Qwen_Qwen3-8B-GGUF",
+        "unsloth/Qwen3-8B-GGUF",
+        "Qwen3-8B-Q4_K_M.gguf",
+        "qwen3-8b-UD-Q4_K_XL-00001-of-00002.gguf",
+        "Qwen3-8B.i1-IQ3_XXS.gguf",
+        "Qwen3 8B",
+        "qwen3:8b",
+        "qwen3:8b-q8_0",
+        "qwen3:latest",
+        "registry.ollama.ai/library/qwen3:8b",
+    ],
+)
+def test_a_target_is_known_by_every_name(name: str) -> None:
+    assert found(name) == "RedHatAI/Qwen3-8B-speculator.eagle3"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"name": "Qwen3 8B"},
+        {"name": "model", "basename": "Qwen3", "size_label": "8B"},
+        {"name": "My Tune", "base_model__0__repo_url": "https://huggingface.co/Qwen/Qwen3-8B"},
+        {"name": "x", "base_model__0__name": "Qwen3 8B"},
+    ],
+)
+def test_metadata_tells_when_names_do_not(metadata: Mapping[str, str]) -> None:
+    assert found("mine:latest", **metadata) == "RedHatAI/Qwen3-8B-speculator.eagle3"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen3-8B-Base",
+        "Qwen3-80B",
+        "qwen3:8b-base",
+        "qwen3",
+        "Llama-3.1-8B",
+        "xQwen3-8B",
+        "",
+        "model.gguf",
+        "8B",
+    ],
+)
+def test_part_of_a_name_is_not_a_name(name: str) -> None:
+    assert found(name) == ""
+
+
+def test_llama_goes_by_meta_llama_too() -> None:
+    expected = "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
+    assert found("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF") == expected
+    assert found(name="Meta Llama 3.1 8B Instruct") == expected
+    assert found("llama3.1:8b-instruct-q4_K_M") == expected
+    assert found(basename="Llama-3.1", size_label="8B", finetune="Instruct") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[drafter]]\nrepo = ", "Invalid"),
+        ('[[drafter]]\nrepo = "a/b"\nextra = 1\n', "drafter 1: unknown key 'extra'"),
+        ('[[drafter]]\nrepo = "a/b"\n', "drafter 1: missing 3"),
+        (
+            '[[drafter]]\nrepo = "a/b"\ntargets = []\nfamily = ""\nlayer_ids = "post"\nsource = ""\n',
+            "targets",
+        ),
+        (
+            '[[drafter]]\nrepo = "a/b"\ntargets = ["x"]\nfamily = ""\nlayer_ids = "?"\nsource = ""\n',
+            "layer_ids",
+        ),
+    ],
+)
+def test_a_bad_table_is_refused_by_row(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "table.toml").write_text(text)
+    with pytest.raises(StoreError, match=message):
+        known_drafters(tmp_path / "table.toml")
+
+
+def test_the_first_row_is_the_one_offered() -> None:
+    rows = [KnownDrafter(f"a/{i}", ("o/m",), "", "default", "") for i in range(2)]
+    entry = find_drafter(["o/m"], {}, rows)
+    assert entry is not None and entry.repo == "a/0"

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Manifests are read with care and written byte for byte as Ollama writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from eaglecpp.store import StoreError
+from eaglecpp.store.manifest import CONFIG, IMAGE, Config, Layer, Manifest
+
+A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+
+
+def test_bytes_are_ollamas() -> None:
+    manifest = Manifest(
+        (Layer(IMAGE + "model", A, 7, origin="llama3.2:3b"), Layer(IMAGE + "draft", B, 3)),
+        Layer(CONFIG, B, 3),
+    )
+    assert manifest.to_bytes().decode() == (
+        '{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json",'
+        f'"config":{{"mediaType":"application/vnd.docker.container.image.v1+json","digest":"{B}","size":3}},'
+        f'"layers":[{{"mediaType":"application/vnd.ollama.image.model","digest":"{A}","size":7,'
+        f'"from":"llama3.2:3b"}},'
+        f'{{"mediaType":"application/vnd.ollama.image.draft","digest":"{B}","size":3}}]}}\n'
+    )
+    assert Manifest.from_bytes(manifest.to_bytes(), "x") == manifest
+    assert manifest.size == 10  # one digest twice is one blob
+
+
+def test_a_manifest_may_have_no_config() -> None:
+    data = json.dumps({"layers": [{"mediaType": "m", "digest": A, "size": 1}], "config": {}}).encode()
+    assert Manifest.from_bytes(data, "x").config is None
+    assert Config().text("model_family") == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"{", "expected JSON"),
+        (b"[" * 100_000, "expected JSON"),
+        ([], "expected a JSON object, found list"),
+        ({"layers": {}}, "layers: expected a list, found dict"),
+        ({"layers": [1]}, r"layers\[0\]: expected an object, found int"),
+        ({"layers": [{"digest": "sha256:../x", "size": 1}]}, r"layers\[0\]: digest: expected sha256:"),
+        ({"layers": [{"digest": A, "size": -1}]}, "size: expected a number of bytes, found -1"),
+        ({"layers": [{"digest": A, "size": True}]}, "size: expected a number of bytes, found True"),
+        ({"layers": [{"digest": A, "size": 1, "name": 5}]}, "expected texts"),
+        ({"layers": [], "config": {"digest": "x"}}, "config: digest"),
+    ],
+)
+def test_a_bad_manifest_is_refused_by_place(value: Any, text: str) -> None:
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    with pytest.raises(StoreError, match=f"^here: {text}|^here: .*{text}"):
+        Manifest.from_bytes(data, "here")
+
+
+def test_of_a_list_the_variant_for_llama_cpp_is_taken() -> None:
+    def child(runner: str, digest: str) -> dict[str, Any]:
+        return {"runner": runner, "layers": [{"mediaType": "m", "digest": digest, "size": 1}], "config": {}}
+
+    kind = "application/vnd.ollama.manifest.list.v2+json"
+    both = {"mediaType": kind, "manifests": [child("mlx", A), child("ollama", B)]}
+    assert Manifest.from_bytes(json.dumps(both).encode(), "x").layers[0].digest == B
+    stored = json.dumps(child("", A)).encode()
+    digest = f"sha256:{hashlib.sha256(stored).hexdigest()}"
+    referring = {"mediaType": kind, "manifests": [{"runner": "llamacpp", "digest": digest}]}
+    found = Manifest.from_bytes(json.dumps(referring).encode(), "x", {digest: stored}.__getitem__)
+    assert found.layers[0].digest == A
+    only_mlx = {"mediaType": kind, "manifests": [child("mlx", A)]}
+    with pytest.raises(StoreError, match=r"no variant for llama.cpp; the variants are for: mlx"):
+        Manifest.from_bytes(json.dumps(only_mlx).encode(), "x")

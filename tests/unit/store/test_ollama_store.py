@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""A store laid out by hand as Ollama's is found and read in place, and never written to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.errors import ModelNotFoundError, UnsupportedError
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import StoreError, Stores, resolve_model
+from eaglecpp.store.stored_modelfile import stored_modelfile
+from eaglecpp.store.transaction import copy_model
+from helpers.stores import OllamaModel, Tiny
+
+NAME = ModelName.parse("llama3.2:3b")
+
+
+def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
+    target, draft = tiny.target.read_bytes(), tiny.draft.read_bytes()
+    ollama(
+        "library/llama3.2/3b",
+        [
+            ("model", target),
+            ("draft", b"an older drafter"),
+            ("draft", draft),
+            ("template", b"{{ .Prompt }}"),
+            ("system", b"Be brief."),
+            ("license", b"L1"),
+            ("license", b"L2"),
+            ("params", json.dumps({"stop": "<x>", "temperature": 1, "num_gqa": 3, "novel": 1}).encode()),
+            ("messages", b'[{"role":"user","content":"hi"}]'),
+            ("embed", b"obsolete"),
+        ],
+        {"model_format": "", "renderer": "qwen3", "draft": {"architecture": "eagle3"}},
+    )
+    resolved = resolve_model("LLaMA3.2:3B")
+    blobs = home / ".ollama" / "models" / "blobs"
+    assert resolved.kind == "ollama"
+    assert resolved.target.parent == blobs
+    assert resolved.target.read_bytes() == target
+    assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last one counts
+    assert resolved.system == "Be brief."
+    assert resolved.parameters == {"stop": ("<x>",), "temperature": 1.0}
+    assert [turn.content for turn in resolved.messages] == ["hi"]
+    assert str(resolved.name) == "llama3.2:3b"  # as it is on disk
+    assert (resolved.template, resolved.stored_template) == (None, "{{ .Prompt }}")
+    assert [str(notice) for notice in resolved.notices] == ["llama3.2:3b: unknown parameter 'novel'; ignored"]
+    modelfile = stored_modelfile(Stores.open().get(NAME))
+    assert modelfile.license == ("L1", "L2")
+    assert modelfile.renderer == "qwen3"
+
+
+def test_reading_writes_nothing(ollama: OllamaModel, tiny: Tiny, home: Path, root: Path) -> None:
+    ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
+    before = sorted(home.rglob("*"))
+    for folder in before:
+        if folder.is_dir():
+            folder.chmod(0o555)
+    try:
+        assert resolve_model("llama3.2:3b").target.exists()
+        assert [str(model.name) for model in Stores.open().models()] == ["llama3.2:3b"]
+    finally:
+        for folder in before:
+            if folder.is_dir():
+                folder.chmod(0o755)
+    assert sorted(home.rglob("*")) == before
+
+
+def test_manifests_of_newer_releases_are_links_to_blobs(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
+    old = ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
+    store = home / ".ollama" / "models"
+    digest = "sha256-" + "d" * 64
+    old.rename(store / "blobs" / digest)
+    new = store / "manifests-v2" / "ollama.com" / "library" / "llama3.2" / "3b"
+    new.parent.mkdir(parents=True)
+    new.symlink_to(os.path.relpath(store / "blobs" / digest, new.parent))
+    assert resolve_model("llama3.2:3b").target.read_bytes() == tiny.target.read_bytes()
+    (store / "blobs" / digest).unlink()
+    with pytest.raises(StoreError, match="link to nothing"):
+        resolve_model("llama3.2:3b")
+
+
+def test_the_place_may_be_anywhere_and_have_blanks(
+    ollama: OllamaModel, tiny: Tiny, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
+    moved = home / "my models"
+    (home / ".ollama" / "models").rename(moved)
+    with pytest.raises(ModelNotFoundError, match=r"eaglecpp pull llama3\.2:3b"):
+        resolve_model("llama3.2:3b")
+    monkeypatch.setenv("OLLAMA_MODELS", str(moved))
+    assert resolve_model("llama3.2:3b").target.parent == moved / "blobs"
+
+
+def test_a_blob_that_is_gone_or_cut_is_said_so(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
+    ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
+    blob = resolve_model("llama3.2:3b").target
+    blob.write_bytes(b"short")
+    with pytest.raises(
+        StoreError, match=r"expected \d+ bytes, found 5; pull it again: ollama pull llama3.2:3b"
+    ):
+        resolve_model("llama3.2:3b")
+    blob.unlink()
+    with pytest.raises(StoreError, match=r"model blob sha256:\w+ is missing"):
+        resolve_model("llama3.2:3b")
+
+
+@pytest.mark.parametrize(
+    ("layers", "config", "text"),
+    [
+        ({"tensor": b"x"}, {"model_format": "safetensors"}, "MLX model"),
+        (
+            {"model": b"x"},
+            {"remote_host": "https://ollama.com", "remote_model": "big"},
+            "runs on https://ollama",
+        ),
+        ({"system": b"x"}, {}, "without a model layer"),
+    ],
+)
+def test_what_cannot_run_here_is_refused(
+    layers: dict[str, bytes], config: dict[str, str], text: str, ollama: OllamaModel
+) -> None:
+    ollama("library/llama3.2/3b", layers, config)
+    with pytest.raises(UnsupportedError, match=text):
+        resolve_model("llama3.2:3b")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs permissions that bind")
+def test_a_store_that_cannot_be_read_is_explained(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
+    ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
+    store = home / ".ollama" / "models"
+    store.chmod(0)
+    try:
+        with pytest.raises(ModelNotFoundError, match="cannot be read by you: join its group"):
+            resolve_model("llama3.2:3b")
+    finally:
+        store.chmod(0o755)
+
+
+def test_ours_goes_before_ollamas(ollama: OllamaModel, tiny: Tiny, stores: Stores, root: Path) -> None:
+    ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes(), "system": b"theirs"})
+    stores = Stores.open()
+    copy_model(stores, stores.get(NAME), NAME)
+    models = Stores.open().models()
+    assert [(str(model.name), model.own) for model in models] == [("llama3.2:3b", True)]
+    assert resolve_model("llama3.2:3b").target.parent == root / "blobs"
+
+
+def test_a_copy_shares_the_blob_and_outlives_the_original(
+    ollama: OllamaModel, tiny: Tiny, home: Path, root: Path
+) -> None:
+    manifest = ollama(
+        "library/llama3.2/3b", {"model": tiny.target.read_bytes(), "template": b"{{ .Prompt }}"}
+    )
+    stores = Stores.open()
+    theirs = resolve_model("llama3.2:3b").target
+    copy_model(stores, stores.get(NAME), ModelName.parse("mine"))
+    ours = resolve_model("mine")
+    assert ours.kind == "store"
+    assert ours.target.samefile(theirs) or ours.target.read_bytes() == theirs.read_bytes()
+    assert (ours.template, ours.stored_template) == (None, "{{ .Prompt }}")  # still Ollama's choice
+    manifest.unlink()
+    theirs.unlink()
+    assert resolve_model("mine").target.read_bytes() == tiny.target.read_bytes()
+
+
+def test_a_blob_that_cannot_be_linked_stays_where_it_is(
+    ollama: OllamaModel, tiny: Tiny, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
+    stores = Stores.open()
+    monkeypatch.setattr("eaglecpp.store.transaction.share", lambda source, destination: None)
+    copy_model(stores, stores.get(NAME), ModelName.parse("mine"))
+    assert resolve_model("mine").target == resolve_model("llama3.2:3b").target
+    assert resolve_model("mine").target.parent != root / "blobs"
+    resolve_model("mine").target.unlink()
+    with pytest.raises(StoreError, match=r"mine:latest: model blob .* is missing"):
+        resolve_model("mine")

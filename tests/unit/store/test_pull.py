@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: MIT
+"""Pulling from a server that behaves like the Hub, or like Ollama's registry, on good days and bad ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglecpp.errors import MismatchError
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, StoreError, Stores, resolve_model
+from eaglecpp.store.layout import partial_path
+from eaglecpp.store.pull import Pulled, pull
+from eaglecpp.store.transaction import remove_model
+from helpers.hub_server import HubServer, digest_of, layer_entry
+from helpers.store_check import orphans, store_problems
+from helpers.stores import OllamaModel, Tiny
+
+REPO = "user/tiny-GGUF"
+
+
+def fetch(stores: Stores, name: str, **options: Any) -> Pulled:
+    return pull(stores, ModelName.parse(name), **options)
+
+
+@pytest.fixture
+def models(hub: HubServer, tiny: Tiny) -> HubServer:
+    """A Hub with the tiny target in several files, as GGUF repositories are."""
+    target = tiny.target.read_bytes()
+    hub.add(
+        REPO,
+        {
+            "README.md": b"# card",
+            "tiny-BF16.gguf": target + b"bf16",
+            "tiny-F16.gguf": target + b"f16",
+            "tiny-Q4_K_M.gguf": target,
+            "tiny-Q8_0.gguf": target + b"q8",
+            "mmproj-tiny-Q4_K_M.gguf": target + b"mmproj",
+            "template": b"<{{ .Prompt }}>",
+            "params": b'{"stop":["<x>"]}',
+        },
+    )
+    return hub
+
+
+def test_a_model_of_the_hub(models: HubServer, stores: Stores, tiny: Tiny, root: Path) -> None:
+    steps: list[Status] = []
+    model = fetch(stores, f"hf.co/{REPO}:Q4_K_M", report=steps.append).model
+    assert str(model.name) == f"hf.co/{REPO}:Q4_K_M"
+    assert model.path == root / "manifests" / "hf.co" / "user" / "tiny-GGUF" / "Q4_K_M"
+    resolved = resolve_model(f"hf.co/{REPO}:q4_k_m")
+    assert resolved.target.read_bytes() == tiny.target.read_bytes()
+    assert resolved.template == "<{{ .Prompt }}>"
+    assert resolved.parameters == {"stop": ("<x>",)}
+    assert (model.config.text("model_family"), model.config.text("file_type")) == ("llama", "F32")
+    assert store_problems(root) == []
+    assert orphans(root) == []
+    words = [step.status for step in steps if not step.digest and not step.total]
+    assert words == ["pulling manifest", "writing manifest", "success"]
+    digest = digest_of(tiny.target.read_bytes())
+    bars = [step for step in steps if step.status == f"pulling {digest[7:19]}"]
+    assert bars[-1] == Status(bars[0].status, digest, 1777472, 1777472, "tiny-Q4_K_M.gguf")
+
+
+@pytest.mark.parametrize(
+    ("tag", "suffix"),
+    [
+        ("", b""),  # Q4_K_M, unless another one is asked for
+        (":latest", b""),
+        (":q8_0", b"q8"),
+        (":F16", b"f16"),  # not BF16, which contains it
+        (":tiny-BF16.gguf", b"bf16"),
+    ],
+)
+def test_the_tag_says_which_file(
+    tag: str, suffix: bytes, models: HubServer, stores: Stores, tiny: Tiny
+) -> None:
+    fetch(stores, f"hf.co/{REPO}{tag}")
+    assert resolve_model(f"hf.co/{REPO}{tag}").target.read_bytes() == tiny.target.read_bytes() + suffix
+
+
+def test_a_quantisation_that_is_not_there_lists_what_is(models: HubServer, stores: Stores) -> None:
+    with pytest.raises(DownloadError, match="no GGUF for 'Q2_K'; there is BF16, F16, Q4_K_M, Q8_0"):
+        fetch(stores, f"hf.co/{REPO}:Q2_K")
+
+
+def test_nothing_is_downloaded_twice(models: HubServer, stores: Stores, root: Path) -> None:
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    n_before = len(models.content_requests())
+    again = fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    fetch(stores, f"hf.co/{REPO}")
+    assert len(models.content_requests()) == n_before
+    assert again.model.own
+    remove_model(stores.own, ModelName.parse(f"hf.co/{REPO}:Q4_K_M"))
+    assert resolve_model(f"hf.co/{REPO}").target.exists()
+    remove_model(stores.own, ModelName.parse(f"hf.co/{REPO}"))
+    assert list((root / "blobs").iterdir()) == []
+
+
+def test_a_broken_connection_is_continued_where_it_broke(
+    models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.store.download.time.sleep", lambda seconds: None)
+    models.faults.cut_after = [500_000, 700_000]
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    first = 500_000 // 65_536 * 65_536  # whole chunks are kept
+    second = first + 700_000 // 65_536 * 65_536
+    assert [r.range for r in models.content_requests()] == ["", f"bytes={first}-", f"bytes={second}-"]
+    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
+
+
+def test_what_a_dead_process_left_is_continued(
+    models: HubServer, stores: Stores, tiny: Tiny, root: Path
+) -> None:
+    data = tiny.target.read_bytes()
+    part = partial_path(root, digest_of(data))
+    part.parent.mkdir(parents=True)
+    (root / "eaglecpp.json").write_text('{"layout": 1}')
+    part.write_bytes(data[:1_000_000])
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert [request.range for request in models.content_requests()] == ["bytes=1000000-"]
+    assert store_problems(root) == []
+    assert not part.exists()
+
+
+@pytest.mark.parametrize("left", [b"damaged" * 1000, b"x" * 3_000_000])
+def test_a_damaged_rest_is_thrown_away(
+    left: bytes, models: HubServer, stores: Stores, tiny: Tiny, root: Path
+) -> None:
+    (root / "blobs").mkdir(parents=True)
+    (root / "eaglecpp.json").write_text('{"layout": 1}')
+    partial_path(root, digest_of(tiny.target.read_bytes())).write_bytes(left)
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
+
+
+def test_a_server_that_ignores_ranges_starts_again(
+    models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.store.download.time.sleep", lambda seconds: None)
+    models.faults.cut_after = [500_000]
+    models.faults.ignore_ranges = True
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
+
+
+def test_a_connection_that_never_moves_gives_up_and_keeps_what_came(
+    models: HubServer, stores: Stores, tiny: Tiny, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.store.download.time.sleep", lambda seconds: None)
+    models.faults.cut_after = [400_000] + [0] * 10
+    with pytest.raises(OfflineError, match=r"the connection broke 6 times.*run the command again to go on"):
+        fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert (
+        partial_path(root, digest_of(tiny.target.read_bytes())).stat().st_size == 400_000 // 65_536 * 65_536
+    )
+    assert stores.models() == []
+    assert store_problems(root) == []
+
+
+def test_wrong_content_is_never_stored(models: HubServer, stores: Stores, tiny: Tiny, root: Path) -> None:
+    digest = digest_of(tiny.target.read_bytes())
+    models.faults.corrupt = {digest}
+    with pytest.raises(DigestError, match=f"expected {digest}, the server sent sha256:.*nothing was stored"):
+        fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert stores.models() == []
+    assert list((root / "blobs").iterdir()) == []
+    models.faults.corrupt = set()
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+
+
+def test_a_busy_server_is_asked_again(models: HubServer, stores: Stores) -> None:
+    models.faults.busy = 2
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert sum(1 for request in models.log if request.path.startswith("/cdn/")) == 1
+
+
+def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
+    hub: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("me/private", {"m-Q4_K_M.gguf": tiny.target.read_bytes(), "system": b"s"}, token="hf_secret")
+    with pytest.raises(
+        DownloadError, match=r"me/private: no such repository on the Hub, or private.*HF_TOKEN"
+    ):
+        fetch(stores, "hf.co/me/private")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    fetch(stores, "hf.co/me/private")
+    assert resolve_model("hf.co/me/private").system == "s"
+    assert {request.authorization for request in hub.content_requests()} == {""}
+    assert "Bearer hf_secret" in {request.authorization for request in hub.log}
+
+
+def test_refusals_name_the_repository_and_what_to_do(hub: HubServer, stores: Stores, tiny: Tiny) -> None:
+    hub.add("meta/gated", {"m.gguf": tiny.target.read_bytes()}, gated=True)
+    with pytest.raises(DownloadError, match=r"meta/gated: gated on the Hub.*accept its terms"):
+        fetch(stores, "hf.co/meta/gated")
+    with pytest.raises(DownloadError, match="no/where: no such repository"):
+        fetch(stores, "hf.co/no/where")
+    hub.add("user/safetensors", {"config.json": b"{}", "model.safetensors": b"x" * 2000})
+    with pytest.raises(
+        DownloadError, match=r"no GGUF model in it. If it is a drafter, name it with its target"
+    ):
+        fetch(stores, "hf.co/user/safetensors")
+    hub.add("user/empty", {"README.md": b""})
+    with pytest.raises(DownloadError, match="no GGUF file in it"):
+        fetch(stores, "hf.co/user/empty")
+
+
+def test_a_full_disk_is_said_before_the_first_byte(
+    models: HubServer, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1 << 20}))
+    with pytest.raises(StoreError, match=r"not enough room for the download: it needs 0.00 GB"):
+        fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert models.content_requests() == []
+
+
+def test_split_files_come_whole(
+    hub: HubServer, stores: Stores, tiny: Tiny, tmp_path: Path, root: Path
+) -> None:
+    from helpers.tiny_split import write_split
+
+    parts = write_split(tiny.target, tmp_path / "tiny-Q4_K_M", 3)
+    hub.add("user/split", {f"Q4_K_M/{part.name}": part.read_bytes() for part in parts})
+    fetch(stores, "hf.co/user/split:Q4_K_M")
+    target = resolve_model("hf.co/user/split:Q4_K_M").target
+    assert [path.read_bytes() for path in sorted(target.parent.iterdir())] == [p.read_bytes() for p in parts]
+    assert target.name == "tiny-Q4_K_M-00001-of-00003.gguf"
+    hub.repos["user/split"].pop(f"Q4_K_M/{parts[1].name}")
+    with pytest.raises(DownloadError, match=r"is split, but tiny-Q4_K_M-00002-of-00003\.gguf is not there"):
+        fetch(stores, "hf.co/user/split:Q4_K_M")
+
+
+# Without a network
+
+
+def put_into_cache(home: Path, repo: str, files: dict[str, bytes]) -> None:
+    """As huggingface_hub and llama.cpp lay out their cache."""
+    folder = home / "cache" / f"models--{repo.replace('/', '--')}"
+    snapshot = folder / "snapshots" / ("a" * 40)
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("a" * 40)
+    for name, data in files.items():
+        blob = folder / "blobs" / digest_of(data).removeprefix("sha256:")
+        blob.write_bytes(data)
+        path = snapshot / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(blob)
+
+
+def test_offline_takes_what_a_cache_has(
+    home: Path, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OfflineError, match="offline mode is on"):
+        fetch(stores, f"hf.co/{REPO}")
+    with pytest.raises(OfflineError, match="offline mode is on"):
+        fetch(stores, "llama3.2:3b")
+    put_into_cache(home, REPO, {"tiny-Q4_K_M.gguf": tiny.target.read_bytes()})
+    steps: list[Status] = []
+    fetch(stores, f"hf.co/{REPO}", report=steps.append)
+    assert any("using the copy in the local cache" in step.status for step in steps)
+    cached = next((home / "cache").rglob("blobs/*"))
+    blob = resolve_model(f"hf.co/{REPO}").target
+    assert blob.samefile(cached) or blob.read_bytes() == cached.read_bytes()
+
+
+def test_a_hub_that_does_not_answer_is_as_good_as_offline(
+    home: Path, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(OfflineError, match=f"{REPO}: cannot reach the Hub"):
+        fetch(stores, f"hf.co/{REPO}")
+    put_into_cache(home, REPO, {"tiny-Q4_K_M.gguf": tiny.target.read_bytes()})
+    assert fetch(stores, f"hf.co/{REPO}").model.own
+
+
+def test_a_cache_saves_the_download_and_is_checked(
+    models: HubServer, home: Path, stores: Stores, tiny: Tiny
+) -> None:
+    data = tiny.target.read_bytes()
+    put_into_cache(home, REPO, {"tiny-Q4_K_M.gguf": data, "tiny-Q8_0.gguf": data + b"q8"})
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    assert models.content_requests() == []
+    damaged = next(p for p in (home / "cache").rglob("blobs/*") if p.read_bytes().endswith(b"q8"))
+    damaged.write_bytes(b"x" * (len(data) + 2))
+    fetch(stores, f"hf.co/{REPO}:Q8_0")
+    assert len(models.content_requests()) == 1
+    assert resolve_model(f"hf.co/{REPO}:Q8_0").target.read_bytes() == data + b"q8"
+
+
+# Ollama's registry
+
+
+@pytest.fixture
+def registry(hub: HubServer, tiny: Tiny) -> HubServer:
+    target, config = tiny.target.read_bytes(), b'{"model_format":"gguf","model_family":"llama"}'
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "config": layer_entry("application/vnd.docker.container.image.v1+json", config),
+        "layers": [layer_entry("model", target), layer_entry("template", b"{{ .Prompt }}")],
+    }
+    blobs = {digest_of(data): data for data in (target, config, b"{{ .Prompt }}")}
+    hub.add_manifest("library/tiny:1b", manifest, blobs)
+    hub.add_manifest("secret/tiny:latest", manifest, blobs)
+    return hub
+
+
+def test_a_model_of_a_registry_keeps_its_digest(registry: HubServer, stores: Stores, root: Path) -> None:
+    name = f"http://{registry.host}/library/tiny:1b"
+    model = fetch(stores, name, insecure=True).model
+    assert model.path.read_bytes() == registry.manifests["library/tiny:1b"]
+    assert store_problems(root) == []
+    assert resolve_model(f"{registry.host}/library/tiny:1b").template == "{{ .Prompt }}"
+
+
+def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
+    host = registry.host
+    with pytest.raises(DownloadError, match="http is not encrypted; add --insecure"):
+        fetch(stores, f"http://{host}/library/tiny:1b")
+    with pytest.raises(DownloadError, match=r"not found \(404\).*manifests/none"):
+        fetch(stores, f"http://{host}/library/tiny:none", insecure=True)
+    with pytest.raises(DownloadError, match=r"access refused \(401\).*ollama pull"):
+        fetch(stores, f"http://{host}/secret/tiny", insecure=True)
+    mlx = {"layers": [layer_entry("tensor", b"x")], "config": {}}
+    registry.add_manifest("library/mlx:latest", mlx, {})
+    with pytest.raises(DownloadError, match="this is an MLX model"):
+        fetch(stores, f"http://{host}/library/mlx", insecure=True)
+    registry.manifests["library/odd:latest"] = b"<html>"
+    with pytest.raises(StoreError, match="expected JSON"):
+        fetch(stores, f"http://{host}/library/odd", insecure=True)
+    assert stores.models() == []
+
+
+def test_blobs_that_ollama_already_has_are_not_downloaded(
+    registry: HubServer, ollama: OllamaModel, tiny: Tiny
+) -> None:
+    ollama("library/other/latest", {"model": tiny.target.read_bytes()})
+    fetch(Stores.open(), f"http://{registry.host}/library/tiny:1b", insecure=True)
+    digest = digest_of(tiny.target.read_bytes())
+    assert [r.path for r in registry.content_requests() if r.path.endswith(digest)] == []
+
+
+# Drafters
+
+
+def checkpoint_files(tiny: Tiny) -> dict[str, bytes]:
+    files = {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir() if path.is_file()}
+    return files | {"README.md": b"---\nlicense: mit\n---\n", "optimizer.bin": b"x" * 5000}
+
+
+def test_a_drafter_of_the_hub_is_converted_once_and_shared(
+    models: HubServer, stores: Stores, tiny: Tiny, root: Path
+) -> None:
+    models.add("maker/tiny-eagle3", checkpoint_files(tiny))
+    drafter = "hf.co/maker/tiny-eagle3"
+    pulled = fetch(stores, f"hf.co/{REPO}:Q4_K_M", draft=drafter).model
+    n_requests = len(models.content_requests())
+    stored = stores.get(ModelName.parse(f"{drafter}:Q8_0"))
+    assert stored.is_drafter
+    assert pulled.manifest.of_kind("draft")[0].digest == stored.manifest.of_kind("draft")[0].digest
+    assert pulled.config.draft_architecture == "eagle3"
+    assert store_problems(root) == []
+    assert orphans(root) == []
+    assert not list((root / "blobs").glob("*-partial"))  # the checkpoint is not kept
+    assert "optimizer.bin" not in {Path(r.path).name for r in models.log}
+    fetch(stores, f"hf.co/{REPO}:Q8_0", draft=drafter)
+    assert len(models.content_requests()) == n_requests + 1  # the other target, nothing of the drafter
+    from eaglecpp.store.facts import read_facts
+
+    source = read_facts([pulled.files("draft")[0]]).file.text("eaglecpp.source", "")
+    assert source == "maker/tiny-eagle3"
+    remove_model(stores.own, ModelName.parse(f"{drafter}:Q8_0"))
+    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").draft is not None
+
+
+def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it(
+    models: HubServer, stores: Stores, tiny: Tiny
+) -> None:
+    name = f"hf.co/{REPO}:Q4_K_M"
+    fetch(stores, name, draft=str(tiny.draft))
+    models.repos[REPO]["template"] = b"new"
+    again = fetch(stores, name)
+    assert again.model.manifest.of_kind("draft")
+    assert resolve_model(name).template == "new"
+    models.repos[REPO]["tiny-Q4_K_M.gguf"] = tiny.other.read_bytes()
+    models.blobs[digest_of(tiny.other.read_bytes())] = tiny.other.read_bytes()
+    other = fetch(stores, name)
+    assert not other.model.manifest.of_kind("draft")
+    assert "the old drafter is dropped: " in str(other.notices[0])
+    models.repos[REPO]["tiny-Q4_K_M.gguf"] = tiny.target.read_bytes()
+    fetch(stores, name, draft=str(tiny.draft))
+    assert not fetch(stores, name, draft="none").model.manifest.of_kind("draft")
+
+
+def test_a_drafter_that_does_not_fit_stops_the_pull(
+    hub: HubServer, stores: Stores, tiny: Tiny, root: Path
+) -> None:
+    hub.add("user/other", {"o-Q4_K_M.gguf": tiny.other.read_bytes()})
+    with pytest.raises(MismatchError, match="hidden size: drafter 64, target 32"):
+        fetch(stores, "hf.co/user/other", draft=str(tiny.draft))
+    assert stores.models() == []
+    assert orphans(root) == []
+
+
+def test_the_drafter_beside_its_target_is_offered_and_taken(
+    models: HubServer, stores: Stores, tiny: Tiny
+) -> None:
+    models.repos[REPO] |= {
+        "eagle3-Q4_0.gguf": b"x" * 2000,
+        "eagle3-F16.gguf": tiny.draft.read_bytes(),
+    }
+    models.blobs[digest_of(tiny.draft.read_bytes())] = tiny.draft.read_bytes()
+    plain = fetch(stores, f"hf.co/{REPO}:F16")
+    assert plain.offered is not None and plain.offered.repo == REPO
+    assert not plain.model.manifest.of_kind("draft")
+    taken = fetch(stores, f"hf.co/{REPO}:F16", draft="auto")
+    assert taken.offered is None
+    assert resolve_model(f"hf.co/{REPO}:F16").draft is not None
+
+
+def test_auto_takes_the_drafter_the_table_knows(
+    models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglecpp.store.drafters import KnownDrafter
+
+    row = KnownDrafter("maker/known", ("user/tiny",), "eagle", "default", "a test", folder="sub")
+    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
+    models.add("maker/known", {f"sub/{name}": data for name, data in checkpoint_files(tiny).items()})
+    assert fetch(stores, f"hf.co/{REPO}").offered == row
+    pulled = fetch(stores, f"hf.co/{REPO}", draft="auto")
+    assert pulled.model.config.draft_architecture == "eagle3"
+    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: ())
+    assert "no drafter is known for hf.co/user/tiny-GGUF:Q8_0" in str(
+        fetch(stores, f"hf.co/{REPO}:Q8_0", draft="auto").notices[0]
+    )
+
+
+def test_one_checkpoint_serves_targets_of_several_tokenizers(
+    models: HubServer, stores: Stores, tiny: Tiny, tmp_path: Path
+) -> None:
+    renamed = rename_token(tiny.target, tmp_path / "renamed.gguf")
+    models.add("user/renamed", {"r-Q4_K_M.gguf": renamed.read_bytes()})
+    models.add("maker/tiny-eagle3", checkpoint_files(tiny))
+    first = fetch(stores, f"hf.co/{REPO}:Q4_K_M", draft="hf.co/maker/tiny-eagle3").model
+    second = fetch(stores, "hf.co/user/renamed", draft="hf.co/maker/tiny-eagle3").model
+    drafts = [model.manifest.of_kind("draft")[0].digest for model in (first, second)]
+    assert drafts[0] != drafts[1]
+    tags = sorted(model.name.tag for model in stores.models() if model.is_drafter)
+    assert tags[0] == "Q8_0"
+    assert tags[1].startswith("Q8_0-")
+
+
+def rename_token(source: Path, out: Path) -> Path:
+    """The target with another text for one normal token."""
+    import gguf
+
+    reader = gguf.GGUFReader(source)
+    token = reader.fields["tokenizer.ggml.tokens"].contents()[300].encode()
+    data = source.read_bytes()
+    old = len(token).to_bytes(8, "little") + token
+    new = len(token).to_bytes(8, "little") + b"#" * len(token)
+    assert data.count(old) == 1
+    out.write_bytes(data.replace(old, new))
+    return out
+
+
+def test_a_damaged_listing_is_no_crash(hub: HubServer, stores: Stores) -> None:
+    hub.add("user/odd", {"m.gguf": b"x" * 500})  # too small for the Hub to give a digest
+    with pytest.raises(DownloadError, match="the Hub gives no digest for it"):
+        fetch(stores, "hf.co/user/odd")
+    hub.add("user/junk", {"m.gguf": b"x" * 5000})
+    with pytest.raises(Exception, match="not a GGUF file"):
+        fetch(stores, "hf.co/user/junk")
+    assert stores.models() == []

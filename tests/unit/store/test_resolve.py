@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""A reference is a path, a stored name, Ollama's name, the demo: in this order, and nothing is fetched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import Stores, resolve_draft, resolve_model
+from eaglecpp.store.create import create_model
+from helpers.stores import OllamaModel, Tiny
+
+
+def make(stores: Stores, name: str, text: str) -> None:
+    create_model(stores, ModelName.parse(name), Modelfile.from_text(text), Path.cwd())
+
+
+def test_a_file_goes_before_a_name(
+    tiny: Tiny, stores: Stores, ollama: OllamaModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ollama("library/m/latest", {"model": tiny.target.read_bytes()})
+    assert resolve_model("m").kind == "ollama"
+    make(stores, "m", f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n")
+    resolved = resolve_model("m")
+    assert (resolved.kind, resolved.system, str(resolved.name)) == ("store", "s", "m:latest")
+    assert resolved.draft is not None
+    Path("m").write_bytes(b"a file of that name")
+    assert resolve_model("m").target == Path("m")
+    assert resolve_model("m").engine_options() == {}
+
+
+def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
+    from eaglecpp import Engine
+
+    make(
+        stores,
+        "m",
+        f"FROM {tiny.target}\nDRAFT {tiny.draft}\nPARAMETER num_ctx 128\nPARAMETER num_predict 3\n"
+        "PARAMETER temperature 0\n#eaglecpp: strategy chain:2\n",
+    )
+    resolved = resolve_model("m")
+    with Engine.open(resolved.target, resolved.draft, **resolved.engine_options()) as engine:
+        result = engine.generate("ab")
+    assert engine.model.n_ctx == 128
+    assert len(result.tokens) == 3
+    assert result.timings["plan"]["strategy"] == "chain:2"
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("llama3.2:3b", r"not on this machine; fetch it: eaglecpp pull llama3\.2:3b"),
+        ("hf.co/u/r:Q4_K_M", r"fetch it: eaglecpp pull hf\.co/u/r:Q4_K_M"),
+        ("hf://u/r", r"fetch it: eaglecpp pull hf://u/r"),
+        ("./m.gguf", "no such file"),
+        ("m.gguf", "no such file"),
+        ("/a/b", "no such file"),
+        ("a b", "no such file, and no model name"),
+        ("a/b/c/d", "no model name"),
+        ("qwen3:480b-cloud", "runs in Ollama's cloud"),
+        ("", "no such file"),
+    ],
+)
+def test_what_is_not_here_says_how_to_get_it(reference: str, text: str) -> None:
+    with pytest.raises(ModelNotFoundError, match=text):
+        resolve_model(reference)
+
+
+def test_the_demo_is_the_pair_in_its_folder(
+    tiny: Tiny, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "demo-pair"
+    monkeypatch.setattr("eaglecpp.store.resolve._DEMO_FOLDER", folder)
+    with pytest.raises(ModelNotFoundError):
+        resolve_model("demo")
+    folder.mkdir()
+    shutil.copy(tiny.target, folder / "target.gguf")
+    shutil.copy(tiny.draft, folder / "draft.gguf")
+    resolved = resolve_model("demo")
+    assert (resolved.kind, resolved.target.name) == ("demo", "target.gguf")
+    assert resolved.draft is not None and resolved.draft.name == "draft.gguf"
+
+
+def test_a_drafter_by_name(tiny: Tiny, stores: Stores) -> None:
+    assert resolve_draft(tiny.draft) == tiny.draft
+    make(stores, "pair", f"FROM {tiny.target}\nDRAFT {tiny.draft}\n")
+    make(stores, "plain", f"FROM {tiny.target}\n")
+    assert resolve_draft("pair").read_bytes() == tiny.draft.read_bytes()
+    with pytest.raises(ModelNotFoundError, match="the stored model of that name has no drafter"):
+        resolve_draft("plain")
+    with pytest.raises(ModelNotFoundError, match="drafter 'nowhere': not on this machine"):
+        resolve_draft("nowhere")
