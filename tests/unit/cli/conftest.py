@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> ChatFolder:
 def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
     """`talk("hello", "/bye")`: types these lines into a chat, then Ctrl+D; returns it as it is at the end.
 
-    An exception among the lines is raised. A callable gets what stands on the line already and gives the line.
+    An exception among the lines is raised. A callable gets the line's beginning and gives the line.
     """
     opened: list[Chat] = []
 

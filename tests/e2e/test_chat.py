@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT
+"""The chat as its user sees it: the installed command in a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals of POSIX", allow_module_level=True)
+
+from helpers.terminal import CTRL_C, CTRL_D, ENTER, TAB, Terminal
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+# Python warns of forks in processes with threads; the child runs another program at once
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+Open = Callable[..., Terminal]
+COMMAND = Path(sys.executable).with_name("eaglecpp")
+SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048")
+
+
+@pytest.fixture
+def chat(models: Models, tmp_path: Path) -> Open:
+    """`chat("-c")`: a chat with the tiny pair; waits for its first prompt."""
+
+    def run(*args: Any, n: int = 12) -> Terminal:
+        command = [COMMAND, "run", models.target, "--draft", models.draft, "-n", n, *SHORT, *args]
+        terminal = Terminal([str(word) for word in command], tmp_path)
+        terminal.wait_for_prompt()
+        return terminal
+
+    return run
+
+
+def saved_chats(home: Path) -> list[dict[str, Any]]:
+    paths = sorted((home / "chats").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def questions(home: Path) -> list[str]:
+    messages = saved_chats(home)[-1]["messages"]
+    return [message["content"] for message in messages if message["role"] == "user"]
+
+
+def test_a_message_is_answered_and_ctrl_d_leaves(chat: Open, home: Path) -> None:
+    with chat() as terminal:
+        terminal.type("hello there" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert "drafter draft-f32.gguf · context 2048 tokens" in terminal.text
+    answer = saved_chats(home)[0]["messages"][1]["content"]
+    assert f">>> hello there\n{answer}\n[ 12 tokens · " in terminal.text
+    assert "goes on with this chat" in terminal.text.replace("\n", "")
+
+
+def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> None:
+    block = "\n".join(f"{number} the man" for number in range(200))
+    with chat(n=4) as terminal:
+        terminal.paste(block)
+        terminal.wait("199 the man")
+        terminal.type(ENTER)
+        terminal.wait("[ 4 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    assert questions(home) == [block]
+
+
+def test_a_block_in_quotes_is_one_message(chat: Open, home: Path) -> None:
+    with chat() as terminal:
+        terminal.type('"""one' + ENTER)
+        terminal.wait("\n...")
+        terminal.type("two" + ENTER + 'three"""' + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    assert questions(home) == ["one\ntwo\nthree"]
+
+
+def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) -> None:
+    with chat("--ignore-eos", n=1900) as terminal:
+        terminal.type("tell me everything" + ENTER)
+        terminal.wait("tell me everything")
+        while len(terminal.text) < 400:
+            terminal.wait("", seconds=5)
+            terminal._read()
+        terminal.type(CTRL_C)
+        terminal.wait(" tokens/s · ")
+        terminal.wait_for_prompt()
+        terminal.type("/set parameter num_predict 5" + ENTER)
+        terminal.wait("'num_predict' to '5'")
+        terminal.wait_for_prompt()
+        terminal.type("still there?" + ENTER)
+        terminal.wait("[ 5 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_C)
+        terminal.wait("Use Ctrl + d or /bye to exit.")
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    messages = saved_chats(home)[0]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+    partial = messages[1]["content"]
+    assert partial and "".join(partial.split()) in "".join(terminal.text.split())
+    assert "^C" not in terminal.text
+
+
+def test_strategy_regen_and_resume(chat: Open, models: Models, home: Path) -> None:
+    with chat() as terminal:
+        terminal.type("/strategy off" + ENTER)
+        terminal.wait("Strategy: off (asked for)")
+        terminal.wait_for_prompt()
+        terminal.type("hello" + ENTER)
+        terminal.wait("drafting off ]")
+        terminal.wait_for_prompt()
+        terminal.type("/strategy auto" + ENTER)
+        terminal.wait("Strategy: chain:3")
+        terminal.wait_for_prompt()
+        terminal.type("/regen" + ENTER)
+        terminal.wait("acceptance length")
+        terminal.wait_for_prompt()
+        terminal.type("/bye" + ENTER)
+        assert terminal.wait_for_end() == 0
+    first = saved_chats(home)[0]["messages"]
+    assert len(first) == 2
+    with chat("-c") as terminal:
+        assert f">>> hello\n\n{first[1]['content']}\n" in terminal.text
+        terminal.type("and then" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    (whole,) = saved_chats(home)
+    assert whole["messages"][:2] == first
+    assert questions(home) == ["hello", "and then"]
+
+
+def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home: Path) -> None:
+    with chat() as terminal:
+        terminal.type("hello" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    model = saved_chats(home)[0]["model"]
+    done = cli("run", model, "-c", "and then", "-n", "12", *SHORT)
+    assert done.returncode == 0
+    assert "acceptance length" in done.stderr, "the drafter of the saved chat is used again"
+    messages = saved_chats(home)[0]["messages"]
+    assert questions(home) == ["hello", "and then"]
+    assert done.stdout == messages[3]["content"] + "\n"
+
+
+def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
+    with chat("--ignore-eos", n=1900) as terminal:
+        terminal.type("/set parameter num_predict 12" + ENTER + "hello" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type("/set parameter num_predict 1900" + ENTER)
+        terminal.wait("'num_predict' to '1900'")
+        terminal.wait_for_prompt()
+        terminal.type("tell me everything" + ENTER)
+        terminal.wait("tell me everything")
+        time.sleep(0.1)
+        os.kill(terminal.process.pid, signal.SIGKILL)
+    with chat("-c") as terminal:
+        assert "this question has no answer yet; /regen asks it again" in terminal.text
+        terminal.type("/regen" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    messages = saved_chats(home)[0]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+    assert questions(home) == ["hello", "tell me everything"]
+
+
+def test_accepted_tokens_are_green(chat: Open) -> None:
+    with chat() as terminal:
+        terminal.type("/color" + ENTER)
+        terminal.wait("shown in colour")
+        terminal.wait_for_prompt()
+        before = len(terminal.raw)
+        terminal.type("hello" + ENTER)
+        terminal.wait("[ 12 tokens")
+        assert "\x1b[32m" in terminal.raw[before:]
+        terminal.type(CTRL_D)
+
+
+def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("some words", encoding="utf-8")
+    with chat() as terminal:
+        for typed, offered, whole in (
+            ("/str", "Show or set how the drafter is used", "/strategy"),
+            ("/set parameter num_thr", "CPU threads", "/set parameter num_thread"),
+            ("/read no", "notes.txt", "/read notes.txt"),
+        ):
+            terminal.type(typed)
+            terminal.wait(offered)
+            terminal.type(TAB)
+            terminal.wait(f">>> {whole}")
+            terminal.type(CTRL_C)
+            terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+
+
+def test_typed_lines_come_back_with_the_up_arrow_in_the_next_chat(chat: Open, home: Path) -> None:
+    with chat() as terminal:
+        terminal.type("remember this" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type("/set nohistory" + ENTER)
+        terminal.wait("Set 'nohistory' mode.")
+        terminal.wait_for_prompt()
+        terminal.type("but not this" + ENTER)
+        terminal.wait("[ 12 tokens", count=2)
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    assert (home / "history").stat().st_mode & 0o777 == 0o600
+    assert "but not this" not in (home / "history").read_text(encoding="utf-8")
+    with chat() as terminal:
+        terminal.type("\x1b[A\x1b[A")
+        terminal.wait(">>> remember this")
+        terminal.type(CTRL_C)
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+
+
+def test_what_is_typed_during_an_answer_waits_for_the_prompt(chat: Open, home: Path) -> None:
+    with chat("--ignore-eos", n=1500) as terminal:
+        terminal.type("tell me everything" + ENTER)
+        terminal.wait("tell me everything")
+        time.sleep(0.1)
+        terminal.type("typed too early")
+        terminal.wait(" tokens/s · ")
+        terminal.wait(">>> typed too early")
+        assert terminal.text.count("typed too early") == 1
+        terminal.type(CTRL_C)
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""A command in a real pseudo-terminal, and what its screen shows, scrolled-off lines included.
+
+pexpect runs the command and passes keys; pyte is the terminal: it draws, and it answers questions about the
+cursor as terminals do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pexpect
+import pyte
+
+__all__ = ["CTRL_C", "CTRL_D", "ENTER", "TAB", "Terminal"]
+
+ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
+_PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
+
+
+class Terminal:
+    """`columns` x `rows`; close it, or use it as a context manager."""
+
+    def __init__(
+        self, command: Sequence[str], cwd: Path, *, columns: int = 100, rows: int = 30, **env: str
+    ) -> None:
+        import os
+
+        environment = {**os.environ, "TERM": "xterm-256color", **env}
+        self.process = pexpect.spawn(
+            command[0],
+            list(command[1:]),
+            cwd=str(cwd),
+            env=environment,
+            dimensions=(rows, columns),
+            timeout=60,
+        )
+        self.raw = ""
+        self._screen = pyte.HistoryScreen(columns, rows, history=100_000, ratio=0.1)
+        self._screen.write_process_input = self.process.send
+        self._stream = pyte.ByteStream(self._screen)
+
+    @property
+    def text(self) -> str:
+        """All lines so far, the oldest first, without trailing blanks."""
+        width = self._screen.columns
+        above = ["".join(row[x].data for x in range(width)) for row in self._screen.history.top]
+        return "\n".join(line.rstrip() for line in [*above, *self._screen.display]).rstrip()
+
+    @property
+    def line(self) -> str:
+        """The line that the cursor is on."""
+        return str(self._screen.display[self._screen.cursor.y]).rstrip()
+
+    def type(self, keys: str) -> None:
+        """Sends keys as a person would, Enter as `ENTER`."""
+        self.process.send(keys)
+
+    def paste(self, text: str) -> None:
+        """Pastes a block, as terminals do for programs that asked to be told."""
+        assert "\x1b[?2004h" in self.raw, "the program does not ask for bracketed paste"
+        self.process.send(_PASTE_BEGIN + text.replace("\n", "\r") + _PASTE_END)
+
+    def wait(self, text: str, *, count: int = 1, seconds: float = 60.0) -> None:
+        """Reads until the text is there `count` times; fails with what there is instead."""
+        end = time.monotonic() + seconds
+        while self.text.count(text) < count:
+            assert time.monotonic() < end, f"{text!r} did not come {count} times:\n{self.text}"
+            if not self._read():
+                assert self.text.count(text) >= count, f"it ended without {text!r}:\n{self.text}"
+                return
+
+    def wait_for_prompt(self) -> None:
+        """Reads until an empty prompt waits for input."""
+        end = time.monotonic() + 60.0
+        while not self.line.startswith(">>> Send a message"):
+            assert time.monotonic() < end, f"no prompt came:\n{self.text}"
+            assert self._read(), f"it ended:\n{self.text}"
+
+    def wait_for_end(self) -> int:
+        """Reads to the end; returns the exit status."""
+        while self._read():
+            pass
+        self.process.close()
+        return int(self.process.exitstatus if self.process.exitstatus is not None else -1)
+
+    def _read(self) -> bool:
+        """Takes what is there; False at the end."""
+        try:
+            data = self.process.read_nonblocking(65536, timeout=0.1)
+        except pexpect.TIMEOUT:
+            return True
+        except pexpect.EOF:
+            return False
+        self.raw += data.decode("utf-8", "replace")
+        self._stream.feed(data)
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.close(force=True)
