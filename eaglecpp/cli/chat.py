@@ -84,11 +84,10 @@ class Chat:
                 if not self.take(read_block(self.ask)):
                     break
             except EOFError:
-                self.screen.say("")
                 break
             except KeyboardInterrupt as interrupt:
                 if not any(interrupt.args):
-                    self.screen.say("\nUse Ctrl + d or /bye to exit.")
+                    self.screen.say("Use Ctrl + d or /bye to exit.")
             except (EagleError, OSError, ValueError) as error:
                 self.screen.note(f"error: {error}")
         if self.saved is not None and self.saved.stamp is not None:
@@ -147,7 +146,7 @@ class Chat:
             if isinstance(error, EngineBrokenError):
                 self.model.reopen()
             raise
-        if made.stopped and not made.content and not made.thinking:
+        if made.stopped and not made.content.strip() and not made.thinking.strip():
             self._restore(before)
             self.screen.note("stopped before the answer began; nothing of it is kept")
             return None

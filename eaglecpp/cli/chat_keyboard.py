@@ -23,6 +23,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from eaglecpp.cli.chat_commands import COMMANDS
 from eaglecpp.cli.chat_input import CONTINUATION, PROMPT, is_open
+from eaglecpp.cli.screen import visible
+from eaglecpp.cli.terminal import write
 from eaglecpp.modelfile.parameters import PARAMETERS
 
 __all__ = ["Keyboard", "SlashCompleter"]
@@ -64,14 +66,27 @@ class Keyboard:
             multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
             prompt_continuation=CONTINUATION,
             key_bindings=_bindings(),
+            erase_when_done=True,
             enable_open_in_editor=True,
             tempfile_suffix=".md",
         )
 
     def ask(self, prompt: str, default: str) -> str:
-        """One line, one pasted block, or one `\"\"\"` block. Raises EOFError, KeyboardInterrupt."""
+        """One line, one pasted block, or one `\"\"\"` block. Raises EOFError, KeyboardInterrupt.
+
+        What was typed is written again at the end: prompt_toolkit would leave as much of a long block as fits
+        on the screen, and the placeholder.
+        """
         placeholder = _PLACEHOLDER if prompt == PROMPT else None
-        return self._session.prompt(prompt, default=default, placeholder=placeholder)
+        typed = ""
+        try:
+            typed = self._session.prompt(prompt, default=default, placeholder=placeholder)
+        except KeyboardInterrupt as interrupt:
+            typed = str(interrupt)
+            raise
+        finally:
+            write(prompt + visible(typed).replace("\n", f"\n{CONTINUATION}") + "\n")
+        return typed
 
 
 class _PrivateHistory(FileHistory):

@@ -16,12 +16,17 @@ from collections.abc import Callable, Sequence
 from eaglecpp.chat.reader import Piece
 from eaglecpp.cli.terminal import note, stderr_is_terminal, write
 
-__all__ = ["Screen", "WordWrap"]
+__all__ = ["Screen", "WordWrap", "visible"]
 
 _RESET, _DIM, _ACCEPTED, _DIM_ACCEPTED = "\x1b[0m", "\x1b[90m", "\x1b[32m", "\x1b[2;32m"
 _SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _MIN_WIDTH = 20
+
+
+def visible(text: str) -> str:
+    """Text with control characters as symbols, line ends and tabs aside."""
+    return text.translate(_SYMBOLS)
 
 
 class WordWrap:
@@ -117,7 +122,7 @@ class Screen:
             if piece.is_thinking and not self.is_terminal:
                 self._aside(piece.text)
                 continue
-            text = piece.text.translate(_SYMBOLS) if self.is_terminal else piece.text
+            text = visible(piece.text) if self.is_terminal else piece.text
             out += self._wrapper.feed(text, self._style_of(piece))
         self._write(out)
 
@@ -129,12 +134,12 @@ class Screen:
             self._wrapper = WordWrap(self._columns)
 
     def say(self, text: str) -> None:
-        """The answer to a command of the user's."""
-        write(text + "\n")
+        """The answer to a command of the user's; it may quote what came with a model."""
+        write((visible(text) if self.is_terminal else text) + "\n")
 
     def note(self, text: str) -> None:
         """A remark that is no answer; grey where someone watches."""
-        note(f"{_DIM}{text}{_RESET}" if stderr_is_terminal() else text)
+        note(f"{_DIM}{visible(text)}{_RESET}" if stderr_is_terminal() else text)
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0

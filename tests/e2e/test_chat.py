@@ -77,6 +77,8 @@ def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> N
         terminal.type(CTRL_D)
         terminal.wait_for_end()
     assert questions(home) == [block]
+    for number in (0, 99, 150, 199):
+        assert terminal.text.count(f" {number} the man") == 1, "it stands there once, and as a whole"
 
 
 def test_a_block_in_quotes_is_one_message(chat: Open, home: Path) -> None:

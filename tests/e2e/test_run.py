@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,6 +129,21 @@ def test_bytes_that_are_no_utf8_are_replaced_and_that_is_said(cli: Cli, models: 
     assert "not UTF-8" in done.stderr
 
 
+def test_one_answer_loads_only_what_it_needs(models: Models, tmp_path: Path) -> None:
+    """Each of these takes a tenth of a second or more; llama_cpp itself loads numpy and jinja2."""
+    heavy = ["prompt_toolkit", "gguf", "safetensors", "huggingface_hub", "requests", "tqdm", "torch"]
+    script = (
+        "import sys\nfrom eaglecpp.cli import main\ncode = main(sys.argv[1:])\n"
+        f"print([name for name in {heavy} if name in sys.modules], code)"
+    )
+    arguments = ["run", str(models.target), "--draft", str(models.draft), "hello", *SHORT]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
+
+
 def test_without_a_saved_chat_there_is_nothing_to_go_on_with(cli: Cli, models: Models) -> None:
     for model in ((), (models.target,)):
         done = cli("run", "-c", *model, input="hello")
@@ -169,8 +185,6 @@ def test_doctor_names_what_is_broken(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_python_dash_m_is_the_same_command(tmp_path: Path) -> None:
-    import sys
-
     done = subprocess.run(
         [sys.executable, "-m", "eaglecpp", "nonsense"],
         cwd=tmp_path,

@@ -62,7 +62,7 @@ def said(chat: Chat) -> list[tuple[str, str]]:
 )
 def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) -> None:
     talk(line)
-    assert capsys.readouterr().out == f"{answer}\n\n"
+    assert capsys.readouterr().out == f"{answer}\n"
 
 
 @pytest.mark.parametrize("line", ["/bye", "/exit"])
@@ -116,7 +116,7 @@ def test_old_parameters_are_warned_about(talk: Talk, capsys: Capture) -> None:
     talk("/set parameter mirostat 1")
     out, err = capsys.readouterr()
     assert "parameter mirostat is deprecated" in err
-    assert out == "\n"
+    assert out == ""
 
 
 def test_a_longer_context_reads_the_model_again_and_keeps_the_chat(talk: Talk, capsys: Capture) -> None:
@@ -140,7 +140,7 @@ def test_a_system_prompt_over_several_lines(talk: Talk, capsys: Capture) -> None
     assert chat.conversation.prompt()[0].content == "Other."
     out = capsys.readouterr().out
     assert "You\nare terse.\n" in out
-    assert out.endswith("Set system message.\nOther.\n\n")
+    assert out.endswith("Set system message.\nOther.\n")
 
 
 def test_clear_keeps_the_system_prompt_and_begins_another_saved_chat(talk: Talk, folder: ChatFolder) -> None:

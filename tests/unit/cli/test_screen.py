@@ -120,6 +120,8 @@ def test_control_characters_cannot_rewrite_the_screen(capsys: pytest.CaptureFixt
     screen.show([answer("a\x1b]0;title\x07b\rc\x9bd\te")])
     screen.end()
     assert capsys.readouterr().out == "a\u241b]0;title\u2407b\u240dc\ufffdd\te\n"
+    screen.say("a template\nwith \x1b[2J")
+    assert capsys.readouterr().out == "a template\nwith \u241b[2J\n"
 
 
 def test_a_pipe_gets_the_answer_alone_and_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""How long until the first token: `eaglecpp run MODEL "..."`, from process start to the first byte it writes.
+
+Beside it, in turns, what nothing can be faster than: `python -c "import llama_cpp"`, a Python that does
+nothing, and `eaglecpp --version`. Files are warm after the first round, which is not counted. With a large
+model the difference is mostly the model being loaded.
+
+    python benchmarks/startup.py --target target.gguf --draft draft.gguf --json startup.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import facts, median, note, table, warn_if_busy, write_json
+
+EAGLECPP = str(Path(sys.executable).with_name("eaglecpp"))
+
+
+def to_first_byte(command: Sequence[str]) -> float:
+    """Milliseconds until the process writes its first byte to stdout. Raises `SystemExit` if it fails."""
+    started = time.perf_counter()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, cwd="/", bufsize=0
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        first = process.stdout.read(1)
+        elapsed = 1000 * (time.perf_counter() - started)
+        process.stdout.read()
+        errors = process.stderr.read().decode("utf-8", "replace")
+    if not first or process.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit status {process.returncode}\n{errors}")
+    return elapsed
+
+
+def to_end(command: Sequence[str]) -> float:
+    """Milliseconds until the process has ended."""
+    started = time.perf_counter()
+    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", check=True)
+    return 1000 * (time.perf_counter() - started)
+
+
+def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
+    """Times of all four, taken in turns; the first round warms caches up."""
+    python = sys.executable
+    times: dict[str, list[float]] = {"run": [], "import llama_cpp": [], "python": [], "--version": []}
+    for repeat in range(repeats + 1):
+        taken = {
+            "run": to_first_byte(run),
+            "import llama_cpp": to_end([python, "-c", "import llama_cpp"]),
+            "python": to_end([python, "-c", "pass"]),
+            "--version": to_end([EAGLECPP, "--version"]),
+        }
+        if repeat:
+            for name, elapsed in taken.items():
+                times[name].append(elapsed)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--prompt", default="Hello")
+    parser.add_argument("--threads", type=int, default=0, help="0 = physical cores")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    warn_if_busy()
+    run = [EAGLECPP, "run", str(args.target.resolve()), args.prompt, "-n", "8", "--temp", "0"]
+    run += ["-t", str(args.threads)]
+    models = {"target": args.target}
+    if args.draft is not None:
+        run += ["--draft", str(args.draft.resolve())]
+        models["draft"] = args.draft
+    times = measure(run, args.repeats)
+    rows = [
+        (
+            {"run": "run, first token", "--version": "eaglecpp --version"}.get(name, name),
+            median(values),
+            min(values),
+            median(values) / median(times["import llama_cpp"]),
+        )
+        for name, values in times.items()
+    ]
+    print(table(("what", "median ms", "fastest ms", "x import llama_cpp"), rows))
+    note(f"medians of {args.repeats} rounds, taken in turns")
+    write_json(args.json, {"times_ms": times, **facts(models, repeats=args.repeats, prompt=args.prompt)})
+
+
+if __name__ == "__main__":
+    main()
