@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Finds the GGUF file a model reference names.
+"""Finds the GGUF file a model reference names: a path, the name of a stored model, or the demo.
 
-For now a reference is a path; stored names and hub references are refused with that reason. Looks at the file
-system only, never at the file's content and never at the network.
+Looks at this machine only, never at the network: `eaglecpp pull` fetches what is not here.
 """
 
 from __future__ import annotations
@@ -12,13 +11,27 @@ from pathlib import Path
 
 from eaglecpp.errors import ModelNotFoundError
 
-__all__ = ["find_model"]
+__all__ = ["find_model", "find_path"]
 
 
 def find_model(reference: str | os.PathLike[str], what: str = "model") -> Path:
-    """The file `reference` names; `what` ("target", "drafter") is used in messages.
+    """The file `reference` names; `what` ("target", "drafter") is used in messages. A drafter's name is that
+    of a stored drafter, or of a stored model that has one.
 
     Raises `ModelNotFoundError` when there is none, saying what was looked for and what would do.
+    """
+    path = find_path(reference, what)
+    if path is not None:
+        return path
+    from eaglecpp.store.resolve import resolve_draft, resolve_model
+
+    return resolve_draft(reference) if what == "drafter" else resolve_model(reference).target
+
+
+def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
+    """The file at that path; None for a reference that may be a name.
+
+    Raises `ModelNotFoundError` for what can only be meant as a path and is no file.
     """
     text = os.fspath(reference)
     path = Path(text).expanduser()
@@ -28,12 +41,10 @@ def find_model(reference: str | os.PathLike[str], what: str = "model") -> Path:
         raise ModelNotFoundError(f"{what} {text!r} is a directory; {_directory_hint(path)}")
     if path.exists():
         raise ModelNotFoundError(f"{what} {text!r} is not a regular file; give the path of a GGUF file")
-    if path.suffix == ".gguf" or (path.parent != Path() and path.parent.is_dir()):
+    is_hub = text.lower().startswith(("hf.co/", "huggingface.co/", "hf://"))
+    if not is_hub and (path.suffix == ".gguf" or (path.parent != Path() and path.parent.is_dir())):
         raise ModelNotFoundError(f"{what} {text!r}: no such file; {_neighbour_hint(path)}")
-    raise ModelNotFoundError(
-        f"{what} {text!r}: no such file. Model names and hub references are not resolved yet; "
-        "give the path of a GGUF file"
-    )
+    return None
 
 
 def _directory_hint(path: Path) -> str:

@@ -21,7 +21,6 @@ from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.cli.chat_prompts import PromptMaker
 from eaglecpp.context import ContextChoice, choose_n_ctx, free_memory
 from eaglecpp.errors import MismatchError
-from eaglecpp.locate import find_model
 from eaglecpp.modelfile import Command, Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
@@ -53,16 +52,26 @@ class Source:
         return Path(self.reference).stem if self.reference.endswith(".gguf") else self.reference
 
 
-def find_source(reference: str, draft: str | None = None) -> Source:
-    """Looks a reference up. Raises ModelNotFoundError."""
-    target = find_model(reference, "target").absolute()
-    drafter = None if draft is None else find_model(draft, "drafter").absolute()
+def find_source(reference: str, draft: str | None = None, *, wants_draft: bool = True) -> Source:
+    """Looks a reference up, and fetches what is not on this machine.
+
+    draft: as on the command line; None is the model's own. wants_draft: False when nothing will be drafted
+    Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
+    """
+    from eaglecpp.cli.models import prepare
+
+    prepared = prepare(reference, draft, wants_draft=wants_draft)
+    model = prepared.model
+    target = model.target.absolute()
     return Source(
-        reference=str(target),
+        reference=str(target) if model.name is None else str(model.name),
         target=target,
-        modelfile=Modelfile(from_=(Command("model", str(target)),)),
-        draft=drafter,
-        draft_asked=drafter is not None,
+        modelfile=model.modelfile or Modelfile(from_=(Command("model", str(target)),)),
+        draft=None if prepared.draft is None else prepared.draft.absolute(),
+        draft_asked=draft is not None and prepared.draft is not None,
+        stored_template=model.stored_template or "",
+        adapters=model.adapters,
+        notices=tuple(str(notice) for notice in model.notices),
     )
 
 

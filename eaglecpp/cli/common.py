@@ -22,7 +22,16 @@ from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
 
-__all__ = ["engine_options", "engine_options_but", "given", "open_engine", "read_input", "strategy_options"]
+__all__ = [
+    "engine_options",
+    "engine_options_but",
+    "given",
+    "hub_option",
+    "hub_reference",
+    "open_engine",
+    "read_input",
+    "strategy_options",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +76,11 @@ def engine_options_but(
 def strategy_options(function: F) -> F:
     """Adds --draft, --strategy, --no-draft."""
     decorators = [
-        click.option("--draft", type=click.Path(), help="The drafter: a GGUF made by `eaglecpp convert`."),
+        click.option(
+            "--draft",
+            metavar="D",
+            help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto.",
+        ),
         click.option(
             "--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"
         ),
@@ -83,19 +96,46 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
+def hub_option(function: F) -> F:
+    """Adds -hf, as llama.cpp has it."""
+    return click.option(
+        "-hf",
+        "--hf-repo",
+        "on_hub",
+        is_flag=True,
+        help="MODEL is a repository of the Hub: user/repo[:quant].",
+    )(function)
+
+
+def hub_reference(text: str, *, on_hub: bool) -> str:
+    """The reference behind -hf; any other is returned as it is."""
+    return f"hf.co/{text}" if on_hub and not text.startswith(("hf.co/", "hf://")) else text
+
+
 def open_engine(
     target: str, draft: str | None, strategy: Strategy | None, no_draft: bool, options: dict[str, Any]
 ) -> Engine:
-    """Opens the engine as the options say; without drafting the drafter is not even loaded."""
+    """Opens the engine as the options say, on top of what a stored model says; without drafting the drafter
+    is not even looked for.
+    """
+    from eaglecpp.cli.models import prepare
     from eaglecpp.engine import Engine
 
     if no_draft and strategy is not None and strategy.kind != "off":
         raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
-    if no_draft or (strategy is not None and strategy.kind == "off"):
-        return Engine.open(target, strategy="off", **options)
-    if strategy is not None and strategy.kind != "auto" and draft is None:
+    off = no_draft or (strategy is not None and strategy.kind == "off")
+    needs_draft = strategy is not None and strategy.kind not in ("auto", "off")
+    if needs_draft and draft is None and target.endswith(".gguf"):  # a file has no drafter of its own
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
-    return Engine.open(target, draft, strategy=strategy or "auto", **options)
+    prepared = prepare(target, draft, wants_draft=not off)
+    own = prepared.model.engine_options()
+    of_model = own.pop("strategy", "auto")
+    if off:
+        return Engine.open(prepared.model.target, strategy="off", **own | options)
+    if needs_draft and prepared.draft is None:
+        raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
+    wanted = strategy or ("auto" if prepared.draft is None else of_model)
+    return Engine.open(prepared.model.target, prepared.draft, strategy=wanted, **own | options)
 
 
 def read_input(path: str) -> bytes:

@@ -14,6 +14,8 @@ from eaglecpp.cli.common import (
     argument_bytes,
     engine_options,
     given,
+    hub_option,
+    hub_reference,
     open_engine,
     read_input,
     strategy_options,
@@ -25,9 +27,10 @@ __all__ = ["generate"]
 
 
 @click.command()
-@click.argument("target", type=click.Path())
+@click.argument("target")
 @click.option("-p", "--prompt", help="The prompt; - reads standard input.")
 @click.option("-f", "--file", "file", type=click.Path(), help="File with the prompt, taken byte by byte.")
+@hub_option
 @strategy_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print {text, tokens, finish_reason, timings} at the end."
@@ -39,6 +42,7 @@ def generate(
     target: str,
     prompt: str | None,
     file: str | None,
+    on_hub: bool,
     draft: str | None,
     strategy: Strategy | None,
     no_draft: bool,
@@ -47,7 +51,9 @@ def generate(
     json_schema_file: str | None,
     **options: Any,
 ) -> None:
-    """Complete a prompt with TARGET, a GGUF file. No chat template is applied; see `run` for that."""
+    """Complete a prompt with TARGET: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
+    is applied; see `run` for that.
+    """
     text = _prompt(prompt, file)
     constraint = {
         "grammar": _text(grammar_file),
@@ -55,6 +61,7 @@ def generate(
     }
     for_engine, for_sampling = _sorted(given(options))
     watch = Watch()
+    target = hub_reference(target, on_hub=on_hub)
     with open_engine(target, draft, strategy, no_draft, for_engine) as engine, watch.listening():
         stream = engine.stream(text, on_prefill=watch.on_prefill, **constraint, **for_sampling)
         follow(stream, watch, echo=not as_json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from eaglecpp.cli.common import hub_option, hub_reference
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
@@ -15,9 +16,7 @@ __all__ = ["pull"]
 
 @click.command()
 @click.argument("model")
-@click.option(
-    "-hf", "--hf-repo", "on_hub", is_flag=True, help="MODEL is a repository of the Hub: user/repo[:quant]."
-)
+@hub_option
 @click.option(
     "--draft",
     metavar="D",
@@ -47,7 +46,7 @@ def pull(
 
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")
-    name = stored_name(model, on_hub=on_hub)
+    name = stored_name(hub_reference(model, on_hub=on_hub))
     with Bars() as bars:
         pulled = pull_model(
             Stores.open(),
@@ -62,7 +61,7 @@ def pull(
     if pulled.offered is not None:
         note(
             f"a drafter is known for it: {pulled.offered.repo} ({pulled.offered.source}); get it: "
-            f"eaglecpp pull {model} --draft auto"
+            f"eaglecpp pull {name} --draft auto"
         )
     if as_json:
         stored = pulled.model

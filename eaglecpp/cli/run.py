@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.common import argument_bytes, engine_options_but, given, read_input, strategy_options
+from eaglecpp.cli.common import (
+    argument_bytes,
+    engine_options_but,
+    given,
+    hub_option,
+    hub_reference,
+    read_input,
+    strategy_options,
+)
 from eaglecpp.cli.terminal import note, stderr_is_terminal, write_json
 from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.modelfile.parameters import engine_options as ollama_defaults
@@ -48,6 +56,7 @@ class _RunCommand(click.Command):
 @click.command(cls=_RunCommand)
 @click.argument("model", required=False)
 @click.argument("prompt", nargs=-1)
+@hub_option
 @strategy_options
 @click.option(
     "-c", "--continue", "resume", is_flag=True, help="Go on with the last chat (of MODEL, if given)."
@@ -74,6 +83,7 @@ class _RunCommand(click.Command):
 def run(
     model: str | None,
     prompt: tuple[str, ...],
+    on_hub: bool,
     draft: str | None,
     strategy: Strategy | None,
     no_draft: bool,
@@ -89,13 +99,16 @@ def run(
     keepalive: str | None,
     **options: Any,
 ) -> None:
-    """Chat with MODEL, a GGUF file. With PROMPT or piped input: answer that and end."""
+    """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input:
+    answer that and end.
+    """
     from eaglecpp.cli.chat import Chat
     from eaglecpp.cli.chat_answer import Settings
     from eaglecpp.cli.screen import Screen
 
     if model is None and not resume:
         raise click.UsageError("Missing argument 'MODEL'.")
+    model = None if model is None else hub_reference(model, on_hub=on_hub)
     if no_draft and strategy is not None and strategy.kind != "off":
         raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
     settings = Settings(
@@ -167,10 +180,11 @@ def _open(
 
     started = time.perf_counter()
     folder = ChatFolder(data_dir() / "chats")
-    source = None if model is None else find_source(model, draft)
+    wants_draft = strategy is None or strategy.kind != "off"
+    source = None if model is None else find_source(model, draft, wants_draft=wants_draft)
     saved = _last_chat(folder, source) if resume else None
     if saved is not None and (source is None or source.draft is None):
-        source = find_source(model or saved.model, draft or saved.draft)
+        source = find_source(model or saved.model, draft or saved.draft, wants_draft=wants_draft)
     assert source is not None
     parameters = {}
     if saved is not None:  # what is on the command line now is newer than what was set then

@@ -128,29 +128,41 @@ def get(session: requests.Session, url: str, owner: str, auth: Token, help: str,
 
 
 def fetch(session: requests.Session, root: Path, remote: Remote, report: Report) -> Path:
-    """The content of `remote`, complete and with the right digest, in its partial file.
+    """The content of `remote`, complete and with the right digest: its partial file, or the blob that another
+    process made of it meanwhile.
 
     Raises DownloadError, and DigestError for a server that sends something else.
     """
     require_online(f"{remote.owner}: {remote.file}")
-    path = partial_path(root, remote.digest)
+    path, blob = partial_path(root, remote.digest), blob_path(root, remote.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     with lock_blob(root, remote.digest, report):
-        while True:
+        while _size(blob) != remote.size:
             resumed = _size(path) > 0
-            _receive(session, path, remote, report)
-            report(Status("verifying sha256 digest", remote.digest, remote.size, remote.size, remote.file))
-            found = file_digest(path)
-            if found == remote.digest:
-                sync(path)
-                return path
-            path.unlink()
+            try:
+                _receive(session, path, remote, report)
+                if _is_right(path, remote, report):
+                    return path
+                path.unlink()
+            except FileNotFoundError:
+                if _size(blob) == remote.size:  # the process that held the lock before us has just stored it
+                    break
+                raise
             if not resumed:
                 raise DigestError(
-                    f"{remote.owner}: {remote.file}: expected {remote.digest}, the server sent {found}; "
+                    f"{remote.owner}: {remote.file}: the server sent something else than {remote.digest}; "
                     "nothing was stored. Try again later, or ask whoever keeps the repository"
                 )
             _log.warning("%s: what was resumed is damaged; downloading it again", remote.file)
+        return blob
+
+
+def _is_right(path: Path, remote: Remote, report: Report) -> bool:
+    report(Status("verifying sha256 digest", remote.digest, remote.size, remote.size, remote.file))
+    if file_digest(path) != remote.digest:
+        return False
+    sync(path)
+    return True
 
 
 def _receive(session: requests.Session, path: Path, remote: Remote, report: Report) -> None:

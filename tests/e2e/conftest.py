@@ -17,8 +17,11 @@ COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the command keeps what belongs to its user: nothing of the real user's is read or written."""
+    """Where the command keeps what belongs to its user: nothing of the real user's is read or written, and
+    nothing is fetched.
+    """
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path / "home"
 
 

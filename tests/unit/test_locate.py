@@ -36,7 +36,12 @@ def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("reference", ["llama3.2:3b", "org/repo", "hf.co/org/repo:Q4_K_M", "demo"])
-def test_names_and_hub_references_are_refused_as_such(reference: str) -> None:
-    with pytest.raises(ModelNotFoundError, match="hub references are not resolved yet"):
+@pytest.mark.parametrize("reference", ["llama3.2:3b", "org/repo", "hf.co/org/repo:Q4_K_M"])
+def test_names_are_looked_up_among_stored_models(
+    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
+    with pytest.raises(ModelNotFoundError, match=f"not on this machine; fetch it: eaglecpp pull {reference}"):
         find_model(reference)
+    with pytest.raises(ModelNotFoundError, match=f"drafter '{reference}': not on this machine"):
+        find_model(reference, "drafter")

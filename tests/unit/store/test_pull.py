@@ -163,7 +163,9 @@ def test_a_connection_that_never_moves_gives_up_and_keeps_what_came(
 def test_wrong_content_is_never_stored(models: HubServer, stores: Stores, tiny: Tiny, root: Path) -> None:
     digest = digest_of(tiny.target.read_bytes())
     models.faults.corrupt = {digest}
-    with pytest.raises(DigestError, match=f"expected {digest}, the server sent sha256:.*nothing was stored"):
+    with pytest.raises(
+        DigestError, match=f"the server sent something else than {digest}; nothing was stored"
+    ):
         fetch(stores, f"hf.co/{REPO}:Q4_K_M")
     assert stores.models() == []
     assert list((root / "blobs").iterdir()) == []

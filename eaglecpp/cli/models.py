@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""A model and a drafter as the command line names them, fetched if they are not on this machine.
+
+`resolve_model` and `resolve_draft` know what is here; this adds what a user at a prompt expects: a missing
+model is pulled, `--draft auto` finds a drafter, a drafter checkpoint of the Hub is converted once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglecpp.cli.progress import Bars
+from eaglecpp.cli.terminal import note, stderr_is_terminal
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.locate import find_path
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import DownloadError, ResolvedModel, Stores, resolve_draft, resolve_model
+from eaglecpp.store.resolve import parse_reference
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What to load. draft: the one that was asked for, else the model's own, else None."""
+
+    model: ResolvedModel
+    draft: Path | None
+
+
+def prepare(reference: str, draft: str | None = None, *, wants_draft: bool = True) -> Prepared:
+    """Looks both up, and fetches what is missing.
+
+    draft:       as on the command line; "auto" is the model's own, or the one the table knows
+    wants_draft: False when nothing will be drafted for now, so none is fetched
+    Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
+    """
+    with Bars() as bars:
+        stores = Stores.open()
+        model = _model(stores, reference, bars)
+        if draft is None or (draft == "auto" and (model.draft is not None or not wants_draft)):
+            if wants_draft and model.draft is None:
+                _offer(model)
+            return Prepared(model, model.draft)
+        try:
+            return Prepared(model, _here(stores, draft))
+        except ModelNotFoundError:
+            return Prepared(model, _fetched(stores, model, draft, bars) if wants_draft else None)
+
+
+def _model(stores: Stores, reference: str, bars: Bars) -> ResolvedModel:
+    path = find_path(reference, "target")
+    if path is not None:
+        return ResolvedModel(reference, "path", path)
+    try:
+        return resolve_model(reference, stores)
+    except ModelNotFoundError:
+        name = parse_reference(reference)
+        _pull(stores, name, reference, bars)
+    return resolve_model(reference, stores)
+
+
+def _pull(stores: Stores, name: ModelName, reference: str, bars: Bars) -> None:
+    from eaglecpp.store.pull import pull
+
+    try:
+        pull(stores, name, report=bars)
+    except DownloadError as error:
+        raise ModelNotFoundError(
+            f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "
+            f"fetched: {error}"
+        ) from error
+
+
+def _here(stores: Stores, draft: str) -> Path:
+    """A drafter on this machine; "auto" is a word, not the name of one."""
+    if draft == "auto":
+        raise ModelNotFoundError(draft)
+    return find_path(draft, "drafter") or resolve_draft(draft, stores)
+
+
+def _fetched(stores: Stores, model: ResolvedModel, draft: str, bars: Bars) -> Path | None:
+    from eaglecpp.store.drafter import fetch_drafter
+    from eaglecpp.store.facts import read_facts
+    from eaglecpp.store.find_draft import find_draft
+    from eaglecpp.store.pull import offer_drafter
+
+    if draft != "auto":
+        find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is beside it
+        facts = read_facts([model.target])
+        return find_draft(stores, draft, Path.cwd(), [model.target], facts, report=bars).file
+    facts = read_facts([model.target])
+    known = offer_drafter(model.name, [model.target], facts)
+    if known is None:
+        note(f"no drafter is known for {model.reference}; running without")
+        return None
+    return fetch_drafter(stores, known, facts, report=bars).draft_file()
+
+
+def _offer(model: ResolvedModel) -> None:
+    """Tells someone at a terminal of a drafter they could have; by name only, which costs nothing."""
+    if model.name is None or not stderr_is_terminal():
+        return
+    from eaglecpp.store.drafters import find_drafter
+
+    known = find_drafter([str(model.name)], {})
+    if known is not None:
+        note(f"a drafter is known for this model ({known.repo}): --draft auto fetches and uses it")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: MIT
+"""Models by name as users meet them: create, list, show, run, pull, rm, as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from helpers.hub_server import HubServer, digest_of, layer_entry
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[HubServer]:
+    """A Hub that the commands find by HF_ENDPOINT, as huggingface_hub does."""
+    with HubServer() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_HOME", str(home / "hf"))
+        yield server
+
+
+def test_a_stored_pair_runs_by_name_with_its_drafter(cli: Cli, models: Models, tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text(
+        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_predict 12\nPARAMETER temperature 0\n"
+        "PARAMETER num_ctx 512\nPARAMETER num_thread 1\n"
+    )
+    assert cli("create", "tiny").returncode == 0
+    ran = cli("run", "tiny", "hello")
+    assert ran.returncode == 0
+    assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
+    assert "drafted tokens accepted" in ran.stderr
+    assert "drafting off" in cli("run", "tiny", "hello", "--no-draft").stderr
+    raw = cli("generate", "TINY:latest", "-p", "ab", "--json")
+    plain = cli("generate", models.target, "-p", "ab", "--json", *SHORT)
+    assert json.loads(raw.stdout)["tokens"] == json.loads(plain.stdout)["tokens"]
+    assert json.loads(raw.stdout)["timings"]["draft_n"] > 0
+    by_name = cli("generate", models.target, "--draft", "tiny", "-p", "ab", "--json", *SHORT)
+    assert json.loads(by_name.stdout)["timings"]["draft_n"] > 0
+    assert cli("rm", "tiny").stdout == "deleted 'tiny'\n"
+    assert cli("run", "tiny", "hello").returncode == 1
+
+
+def test_a_model_of_ollamas_store_runs_in_place(
+    cli: Cli, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "ollama models"
+    data = models.target.read_bytes()
+    blob = store / "blobs" / digest_of(data).replace(":", "-")
+    manifest = store / "manifests" / "registry.ollama.ai" / "library" / "tiny" / "1b"
+    for path in (blob, manifest):
+        path.parent.mkdir(parents=True)
+    blob.write_bytes(data)
+    manifest.write_text(
+        json.dumps({"schemaVersion": 2, "layers": [layer_entry("model", data)], "config": {}})
+    )
+    monkeypatch.setenv("OLLAMA_MODELS", str(store))
+    before = sorted(path for path in store.rglob("*"))
+    ran = cli("run", "tiny:1b", "hello", "--draft", models.draft, *SHORT)
+    assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
+    assert "drafted tokens accepted" in ran.stderr
+    assert "tiny:1b" in cli("list").stdout
+    assert sorted(store.rglob("*")) == before
+
+
+def test_run_fetches_what_is_missing_and_then_needs_no_network(
+    cli: Cli, models: Models, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add("me/tiny-GGUF", {"tiny-Q8_0.gguf": models.target.read_bytes()}, token="hf_token")
+    refused = cli("run", "hf.co/me/tiny-GGUF", "hello", *SHORT)
+    assert refused.returncode == 1
+    assert "me/tiny-GGUF" in refused.stderr and "HF_TOKEN" in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    monkeypatch.setenv("HF_TOKEN", "hf_token")
+    ran = cli("run", "-hf", "me/tiny-GGUF", "hello", *SHORT)
+    assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert cli("run", "hf.co/me/tiny-GGUF", "hello", *SHORT).stdout == ran.stdout
+    assert cli("pull", "hf.co/me/absent").returncode == 1
+
+
+def test_a_drafter_checkpoint_of_the_hub_is_converted_once(
+    cli: Cli, models: Models, hub: HubServer, tmp_path: Path
+) -> None:
+    from helpers.tiny import make_pair
+
+    pair = make_pair(tmp_path / "pair")
+    hub.add("maker/eagle3", {path.name: path.read_bytes() for path in pair.checkpoint.iterdir()})
+    reference = ("generate", pair.target.gguf, "-p", "ab", "--json", "--draft", "hf.co/maker/eagle3", *SHORT)
+    first = cli(*reference)
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["timings"]["draft_n_accepted"] > 0
+    n_requests = len(hub.log)
+    assert json.loads(cli(*reference).stdout)["tokens"] == json.loads(first.stdout)["tokens"]
+    assert len(hub.log) == n_requests
+    assert "hf.co/maker/eagle3:Q8_0" in cli("list").stdout
+    wrong = cli("generate", models.draft, "-p", "ab", "--draft", "hf.co/maker/eagle3", *SHORT)
+    assert wrong.returncode == 1
+
+
+def test_the_quick_commands_load_nothing_heavy(cli: Cli, models: Models, tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n")
+    cli("create", "tiny")
+    script = (
+        "import sys\nfrom eaglecpp.cli import main\n"
+        "assert main(['list']) == 0\nassert main(['show', 'tiny', '--modelfile']) == 0\n"
+        "assert main(['cp', 'tiny', 'b']) == 0\nassert main(['rm', 'b']) == 0\nassert main(['ps']) == 0\n"
+        "heavy = {'numpy', 'gguf', 'llama_cpp', 'eaglecpp._core', 'requests', 'huggingface_hub', 'tqdm'}\n"
+        "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

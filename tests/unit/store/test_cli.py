@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: MIT
+"""The commands around the store: Ollama's columns and words, exit codes, what goes to stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglecpp.cli import main
+from eaglecpp.cli.table import human_bytes, human_time
+from helpers.hub_server import HubServer
+from helpers.stores import OllamaModel, Tiny
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`run("list")`: exit code, stdout, stderr; in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: Any) -> tuple[int, str, str]:
+        code = main([str(arg) for arg in args])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def modelfile(tiny: Tiny, tmp_path: Path) -> Path:
+    path = tmp_path / "Modelfile"
+    path.write_text(
+        f'FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM """You are\ntiny.\nVery."""\n'
+        'PARAMETER stop "<x> y"\n'
+        "PARAMETER top_k 5\nLICENSE MIT\nTEMPLATE [{{ .Prompt }}]\n"
+    )
+    return path
+
+
+def test_a_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
+    assert run("create", "tiny") == (0, "", "")
+    code, out, err = run("list")
+    head, row = out.splitlines()
+    assert head.split() == ["NAME", "ID", "SIZE", "MODIFIED", "DRAFT"]
+    assert row.split()[:4] == ["tiny:latest", row.split()[1], "2.2", "MB"]
+    assert row.split()[-1] == "eagle3"
+    assert [row.index(part) for part in ("tiny", "2.2 MB", "eagle3")] == [
+        head.index(word) for word in ("NAME", "SIZE", "DRAFT")
+    ]
+    assert (code, err) == (0, "")
+    assert run("cp", "tiny", "me/other:v1") == (0, "copied 'tiny' to 'me/other:v1'\n", "")
+    assert run("list", "me/")[1].count("\n") == 2
+    assert run("rm", "tiny", "me/other:v1") == (0, "deleted 'tiny'\ndeleted 'me/other:v1'\n", "")
+    assert run("list")[1] == "NAME    ID    SIZE    MODIFIED    DRAFT\n"
+    assert list((root / "blobs").iterdir()) == []
+
+
+def test_list_as_json(run: Run, modelfile: Path, root: Path) -> None:
+    run("create", "tiny")
+    [model] = json.loads(run("list", "--json")[1])["models"]
+    assert (model["name"], model["draft"], model["store"], model["read_only"]) == (
+        "tiny:latest",
+        "eagle3",
+        str(root),
+        False,
+    )
+    assert len(model["digest"]) == 64
+    assert model["details"]["quantization_level"] == "F32"
+    assert datetime.fromisoformat(model["modified_at"]).tzinfo is not None
+
+
+def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
+    run("create", "tiny")
+    assert run("show", "tiny", "--system")[1] == "You are\ntiny.\nVery.\n"
+    assert run("show", "tiny", "--template")[1] == "[{{ .Prompt }}]\n"
+    assert run("show", "tiny", "--license")[1] == "MIT\n"
+    assert run("show", "tiny", "--parameters")[1] == f'{"stop":<30} "<x> y"\n{"top_k":<30} 5\n'
+    text = run("show", "tiny", "--modelfile")[1]
+    assert "# To build a new Modelfile based on this, replace FROM with:\n# FROM tiny:latest\n" in text
+    Path("again").write_text(text)
+    assert run("create", "again", "-f", "again")[0] == 0
+    digests = [m["digest"] for m in json.loads(run("list", "--json")[1])["models"]]
+    assert len(set(digests)) == 1
+
+
+def test_show_overview(run: Run, modelfile: Path) -> None:
+    run("create", "tiny")
+    code, out, err = run("show", "tiny")
+    assert (code, err) == (0, "")
+    blocks = {block.split("\n")[0].strip(): block for block in out.strip("\n").split("\n\n")}
+    assert list(blocks) == ["Model", "Capabilities", "Draft", "Parameters", "System", "License"]
+    assert "    architecture        llama\n" in blocks["Model"]
+    assert "    quantization        F32" in blocks["Model"]
+    assert "    features        R_2, R_4, R_5\n" in blocks["Draft"]
+    assert "    You are\n    tiny.\n    ..." in blocks["System"]
+    assert "tokenizer.ggml.tokens" in run("show", "tiny", "-v")[1]
+    value = json.loads(run("show", "tiny", "--json")[1])
+    assert value["model_info"]["general.architecture"] == "llama"
+    assert value["model_info"]["tokenizer.ggml.tokens"] is None
+    assert value["draft_info"]["general.architecture"] == "eagle3"
+    assert value["capabilities"] == ["completion"]
+    assert Path(value["files"]["draft"]).is_file()
+
+
+def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
+    run: Run, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stdin:
+        buffer = type("Buffer", (), {"read": staticmethod(lambda: f"FROM {tiny.target}\n".encode())})
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    code, out, _ = run("create", "a", "-f", "-", "--json")
+    assert (code, json.loads(out)["name"], json.loads(out)["draft"]) == (0, "a:latest", None)
+    (tmp_path / "bad").write_text(f"FROM {tiny.target}\nPARAMETER top_k many\n")
+    assert run("create", "b", "-f", "bad") == (1, "", "error: bad:2: invalid int value [many]\n")
+    (tmp_path / "old").write_text(f"FROM {tiny.target}\nPARAMETER mirostat 1\n")
+    code, out, err = run("create", "b", "-f", "old")
+    assert (code, out) == (0, "")
+    assert "old:2: parameter mirostat is deprecated and ignored" in err
+    assert run("create", "b", "-f", "absent")[0] == 1
+
+
+def test_a_drafter_that_does_not_fit_and_the_way_around(run: Run, tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {tiny.other}\nDRAFT {tiny.draft}\n")
+    code, out, err = run("create", "m")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "was not made for the target" in err
+    assert "`create --no-draft`" in err
+    assert run("create", "m", "--no-draft") == (0, "", "")
+    assert run("list")[1].splitlines()[1].split()[-1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (["show", "nothing"], 1, "model 'nothing:latest' not found; `eaglecpp list` shows what there is"),
+        (["rm", "nothing"], 1, "not found"),
+        (["rm"], 2, "Missing argument"),
+        (["rm", "a b"], 2, "is no model name"),
+        (["cp", "a", "-x"], 2, "No such option"),
+        (["create", "a/b/c/d"], 2, "is no model name"),
+        (["pull", "m", "--draft", "x", "--no-draft"], 2, "contradict"),
+        (["pull", "m:cloud"], 2, "Ollama's cloud"),
+    ],
+)
+def test_refusals_are_one_line_and_a_code(args: list[str], code: int, text: str, run: Run) -> None:
+    found, out, err = run(*args)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert text in err
+
+
+def test_rm_removes_all_or_none(run: Run, modelfile: Path, tiny: Tiny, ollama: OllamaModel) -> None:
+    ollama("library/theirs/latest", {"model": tiny.target.read_bytes()})
+    run("create", "tiny")
+    code, out, err = run("rm", "tiny", "theirs")
+    assert (code, out) == (1, "")
+    assert "in Ollama's store" in err and "ollama rm theirs" in err
+    assert run("list", "tiny")[1].count("\n") == 2
+    code, out, err = run("list")
+    assert "1 of them in Ollama's store" in err
+    assert [line.split()[0] for line in out.splitlines()[1:]] == ["tiny:latest", "theirs:latest"]
+    assert "Ollama's, " in run("show", "theirs")[1]
+
+
+def test_pull_offers_the_drafter_and_pulls_it(
+    run: Run, hub: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglecpp.store.drafters import KnownDrafter
+
+    row = KnownDrafter("maker/eagle3", ("user/tiny",), "eagle", "default", "its card")
+    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
+    hub.add("user/tiny-GGUF", {"t-Q4_K_M.gguf": tiny.target.read_bytes()})
+    hub.add("maker/eagle3", {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir()})
+    code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--json")
+    assert (code, json.loads(out)["offered"]) == (0, "maker/eagle3")
+    assert "get it: eaglecpp pull hf.co/user/tiny-GGUF:latest --draft auto" in err
+    code, out, err = run(
+        "pull", "hf.co/user/tiny-GGUF", "--draft", "auto", "--draft-quantize", "f16", "--json"
+    )
+    assert (code, err) == (0, "")
+    assert json.loads(out)["draft"] == "eagle3"
+    names = {line.split()[0]: line for line in run("list")[1].splitlines()[1:]}
+    assert names["hf.co/maker/eagle3:F16"].endswith("eagle3 (drafter only)")
+    assert run("pull", "hf.co/no/where")[0] == 1
+
+
+def test_ps_says_that_no_server_runs(run: Run) -> None:
+    code, out, err = run("ps")
+    assert (code, err) == (0, "no server is running\n")
+    assert out.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"]
+    assert run("ps", "--json")[1] == '{"models": []}\n'
+
+
+def test_sizes_and_times_are_ollamas() -> None:
+    assert [human_bytes(n) for n in (0, 1000, 1001, 2_500_000, 2_019_377_376)] == [
+        "0 B", "1000 B", "1.0 KB", "2.5 MB", "2.0 GB",
+    ]  # fmt: skip
+    now = datetime(2026, 11, 20, tzinfo=UTC)
+    for seconds, text in [
+        (0.5, "Less than a second ago"), (1, "1 second ago"), (59, "59 seconds ago"),
+        (60, "About a minute ago"),
+        (3599, "59 minutes ago"), (3600, "About an hour ago"), (47 * 3600, "47 hours ago"),
+        (48 * 3600, "2 days ago"), (14 * 86400, "2 weeks ago"), (60 * 86400, "2 months ago"),
+        (800 * 86400, "2 years ago"), (-7200, "2 hours from now"),
+    ]:  # fmt: skip
+        assert human_time(now - timedelta(seconds=seconds), now) == text
