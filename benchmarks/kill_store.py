@@ -34,7 +34,7 @@ def main() -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as name, HubServer() as hub:
         folder = Path(name)
-        bench = KillBench(folder, make_pair(folder / "pair"), hub, bytes_per_s=2_000_000)
+        bench = KillBench(folder, make_pair(folder / "pair"), hub, bytes_per_s=1_500_000)
         scenarios = bench.scenarios()
         for number, scenario in enumerate(scenarios):
             n_kills = options.kills // len(scenarios) + (number < options.kills % len(scenarios))

@@ -68,13 +68,14 @@ def _drop_blobs(root: Path, needed: set[str]) -> None:
         if _BLOB.fullmatch(path.name):
             if path.name not in names:
                 path.unlink(missing_ok=True)
-        elif path.name.endswith("-partial") and _BLOB.fullmatch(path.name.removesuffix("-partial")):
-            if path.stat().st_mtime < oldest:
-                with try_lock(lock_path(root, path.name.removesuffix("-partial"))) as free:
-                    if free:
-                        path.unlink(missing_ok=True)
-        elif path.name.startswith("."):
-            path.unlink(missing_ok=True)
+        elif _is_partial(path) and path.stat().st_mtime < oldest:
+            with try_lock(lock_path(root, path.name.removesuffix("-partial"))) as free:
+                if free:
+                    path.unlink(missing_ok=True)
+
+
+def _is_partial(path: Path) -> bool:
+    return path.name.endswith("-partial") and bool(_BLOB.fullmatch(path.name.removesuffix("-partial")))
 
 
 def _drop_links(root: Path) -> None:

@@ -52,7 +52,7 @@ def fetch_drafter(
     type: tensor type of a checkpoint that has to be converted, "" for the default
     Raises DownloadError, MismatchError when it does not fit, ConvertError when it cannot be converted.
     """
-    known = repo if isinstance(repo, KnownDrafter) else KnownDrafter(repo, ("",), "", "default", "")
+    known = repo if isinstance(repo, KnownDrafter) else KnownDrafter.unlisted(repo)
     job = _Job(stores, known, target, type.upper(), report)
     return job.stored() or job.make()
 
@@ -110,7 +110,7 @@ class _Job:
         self.report(Status(f"pulling drafter {self.known.repo}"))
         repository = self._repository()
         with new_session() as session, Transaction(self.stores, self.report) as transaction:
-            drafter = hub.choose_drafter(repository)
+            drafter = hub.choose_drafter(repository, quant=self.type)
             if drafter is not None and drafter.digest:
                 remote = repository.remote(drafter)
                 need_space(self.stores.own.root, [remote])

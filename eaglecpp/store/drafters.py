@@ -50,6 +50,11 @@ class KnownDrafter:
     feed: str = ""
     folder: str = ""
 
+    @classmethod
+    def unlisted(cls, repo: str, source: str = "") -> KnownDrafter:
+        """A repository of which only the name is known."""
+        return cls(repo, (), "", "default", source)
+
 
 @cache
 def known_drafters(path: Path = _TABLE) -> tuple[KnownDrafter, ...]:

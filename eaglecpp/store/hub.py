@@ -176,24 +176,32 @@ def choose_model(repository: Repository, quant: str) -> tuple[HubFile, ...]:
     return _with_parts(repository, chosen)
 
 
-def choose_drafter(repository: Repository, target: HubFile | None = None) -> HubFile | None:
-    """The drafter GGUF in a repository that suits a target file: nearest folder, then same quantisation, then
-    the nearest number of bits; None without any.
+def choose_drafter(repository: Repository, target: HubFile | None = None, quant: str = "") -> HubFile | None:
+    """The drafter GGUF in a repository, None without any.
+
+    target: the target's file in it: the drafter nearest to its folder counts, then the one of the same
+            quantisation, then the one with the nearest number of bits. Only `eagle3-*.gguf` is taken for a
+            drafter beside a target, as in llama.cpp
+    quant:  without a target: the quantisation asked for, "" for the usual one
     """
-    drafters = [file for file in _gguf_files(repository) if file.name.lower().startswith("eagle3")]
-    if not drafters:
-        return None
+    files = _gguf_files(repository)
+    drafters = [file for file in files if file.name.lower().startswith("eagle3")]
     if target is None:
-        return _pick(drafters, "Q8_0") or _pick(drafters, "")
-    quant = quant_of(target.name)
+        drafters = drafters or [file for file in files if "eagle" in file.name.lower()]
+        if not drafters and not any(
+            file.name.endswith((".safetensors", ".bin")) for file in repository.files
+        ):
+            drafters = files
+        return _pick(drafters, quant) if quant else _pick(drafters, "Q8_0") or _pick(drafters, "")
+    wanted = quant_of(target.name)
 
     def rank(file: HubFile) -> tuple[int, bool, float]:
         ours, theirs = PurePosixPath(file.path).parent.parts, PurePosixPath(target.path).parent.parts
         common = sum(1 for a, b in zip(ours, theirs, strict=False) if a == b)
         mine = quant_of(file.name)
-        return -common, mine != quant, abs(_bits(mine) - _bits(quant))
+        return -common, mine != wanted, abs(_bits(mine) - _bits(wanted))
 
-    return min(drafters, key=rank)
+    return min(drafters, key=rank, default=None)
 
 
 def read_small(session: requests.Session, repository: Repository, file: HubFile) -> bytes:
@@ -250,7 +258,7 @@ def _no_model(repository: Repository, quant: str, models: Sequence[HubFile]) -> 
     if models:
         quants = sorted({quant_of(file.name) or file.name for file in models})
         return f"{repository.id}: no GGUF for {quant!r}; there is {', '.join(quants)}"
-    if choose_drafter(repository) is not None or any(f.name == "config.json" for f in repository.files):
+    if _gguf_files(repository) or any(f.name == "config.json" for f in repository.files):
         return (
             f"{repository.id}: no GGUF model in it. If it is a drafter, name it with its target: "
             f"eaglecpp pull TARGET --draft hf.co/{repository.id}"

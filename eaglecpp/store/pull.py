@@ -129,7 +129,7 @@ class _Pull:
             model = transaction.commit(self.name, layers, values)
         offered = None
         if self.draft is None and sidecar is not None:
-            offered = KnownDrafter(sidecar[0].id, (str(self.name),), "", "default", "the same repository")
+            offered = KnownDrafter.unlisted(sidecar[0].id, "the same repository")
         elif self.draft is None:
             offered = offer_drafter(self.name, files, facts)
         return Pulled(model, offered, tuple(notices))

@@ -31,7 +31,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(5), ids=["pull", "pull-anew", "create", "rm", "convert"])
+@pytest.mark.parametrize("number", range(5), ids=["pull", "pull-again", "create", "rm", "convert"])
 def test_a_killed_command_leaves_a_sound_store(bench: KillBench, number: int) -> None:
     scenario = bench.scenarios()[number]
     kill_at_random(scenario, N_KILLS, bench.environment, bench.folder, seed=number)
@@ -39,17 +39,10 @@ def test_a_killed_command_leaves_a_sound_store(bench: KillBench, number: int) ->
     assert bench.tidied() == []
 
 
-def start_anew(bench: KillBench) -> None:
-    """Neither the model nor a part of it is there."""
-    bench.run("rm", NAME)
-    for path in bench.root.glob("blobs/*-partial"):
-        path.unlink()
-    bench.hub.log.clear()
-
-
 @pytest.mark.slow
 def test_a_pull_killed_half_way_goes_on_where_it_was(bench: KillBench) -> None:
-    start_anew(bench)
+    bench.forget_all()
+    bench.hub.log.clear()
     bench.hub.faults.bytes_per_s = 1_000_000
     size = len(bench.served)
     child = subprocess.Popen(
@@ -70,7 +63,8 @@ def test_a_pull_killed_half_way_goes_on_where_it_was(bench: KillBench) -> None:
 
 @pytest.mark.slow
 def test_processes_at_once_share_one_store(bench: KillBench) -> None:
-    start_anew(bench)
+    bench.forget_all()
+    bench.hub.log.clear()
     bench.hub.faults.bytes_per_s = 4_000_000
     commands = [("pull", NAME), ("pull", NAME), ("create", "a", "-f", "Modelfile"), ("rm", "last")]
     children = [

@@ -44,8 +44,8 @@ class KillBench:
     def scenarios(self) -> list[Scenario]:
         """Fresh ones, with nothing counted yet."""
         return [
-            Scenario("pull", ("pull", NAME), check=self.pulled),
-            Scenario("pull from nothing", ("pull", NAME), self.forget, self.pulled),
+            Scenario("pull", ("pull", NAME), self.forget_all, self.pulled),
+            Scenario("pull again", ("pull", NAME), self.forget, self.pulled),
             Scenario("create", ("create", "made", "-f", "Modelfile"), check=self.whole_or_none),
             Scenario("rm", ("rm", "made"), self.make, self.whole_or_none),
             Scenario("convert", self.convert_args(), self.drop_output, self.output),
@@ -65,9 +65,15 @@ class KillBench:
         )
 
     def forget(self) -> None:
-        """Every other time the model is removed, so that pulls begin anew as well as go on."""
+        """The model is not there, but what a killed pull had of it is."""
         if any(self.root.glob("manifests/hf.co/user/*/*")):
             self.run("rm", NAME)
+
+    def forget_all(self) -> None:
+        """Neither the model nor a part of it is there."""
+        self.forget()
+        for path in self.root.glob("blobs/*-partial"):
+            path.unlink()
 
     def make(self) -> None:
         if not list(self.root.glob("manifests/*/*/made/*")):

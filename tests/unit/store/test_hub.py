@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""Which file of a repository is meant: llama.cpp's rules for targets and for the drafters beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from eaglecpp.store import DownloadError
+from eaglecpp.store.hub import HubFile, Repository, choose_drafter, choose_model, quant_of
+
+
+def repository(*paths: str) -> Repository:
+    return Repository("u/r", "c", tuple(HubFile(path, 5000, "sha256:" + "a" * 64) for path in paths))
+
+
+def target(quant: str, *paths: str) -> list[str]:
+    return [file.path for file in choose_model(repository(*paths), quant)]
+
+
+@pytest.mark.parametrize(
+    ("quant", "paths", "chosen"),
+    [
+        ("", ("m-Q8_0.gguf", "m-Q4_K_M.gguf"), ["m-Q4_K_M.gguf"]),
+        ("", ("m-Q2_K.gguf", "m-Q8_0.gguf"), ["m-Q8_0.gguf"]),
+        ("latest", ("m-Q3_K_S.gguf", "m-Q2_K.gguf"), ["m-Q3_K_S.gguf"]),
+        ("f16", ("m-BF16.gguf", "m-F16.gguf"), ["m-F16.gguf"]),
+        ("Q4_0", ("m-IQ4_0.gguf", "m.Q4_0.gguf"), ["m.Q4_0.gguf"]),
+        ("Q4_K_XL", ("m-UD-Q4_K_XL.gguf",), ["m-UD-Q4_K_XL.gguf"]),
+        ("Q4_K", ("m-Q4_K_M.gguf", "m-Q4_K-imat.gguf"), ["m-Q4_K-imat.gguf"]),
+        ("m-Q4_K_M", ("m-Q4_K_M.gguf",), ["m-Q4_K_M.gguf"]),
+        ("Q8_0", ("mmproj-m-Q8_0.gguf", "eagle3-Q8_0.gguf", "m-Q8_0.gguf"), ["m-Q8_0.gguf"]),
+        (
+            "Q8_0",
+            ("Q8_0/m-Q8_0-00002-of-00002.gguf", "Q8_0/m-Q8_0-00001-of-00002.gguf"),
+            ["Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0/m-Q8_0-00002-of-00002.gguf"],
+        ),
+    ],
+)
+def test_the_target_a_tag_means(quant: str, paths: tuple[str, ...], chosen: list[str]) -> None:
+    assert target(quant, *paths) == chosen
+
+
+def test_what_is_never_a_target() -> None:
+    for name in ("mmproj-m.gguf", "mtp-m.gguf", "dflash-m.gguf", "eagle3-m.gguf", "dspark-m.gguf"):
+        with pytest.raises(DownloadError, match="no GGUF model in it"):
+            target("", name)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "paths", "chosen"),
+    [
+        ("m-Q4_K_M.gguf", ("eagle3-Q8_0.gguf", "eagle3-Q4_K_M.gguf"), "eagle3-Q4_K_M.gguf"),
+        ("m-Q4_K_M.gguf", ("eagle3-F16.gguf", "eagle3-Q5_0.gguf"), "eagle3-Q5_0.gguf"),
+        ("a/m-Q4_0.gguf", ("eagle3-Q4_0.gguf", "a/eagle3-F16.gguf"), "a/eagle3-F16.gguf"),
+        ("m-Q4_0.gguf", ("m-Q8_0.gguf", "m-eagle-Q4_0.gguf"), None),
+    ],
+)
+def test_the_drafter_beside_a_target(wanted: str, paths: tuple[str, ...], chosen: str | None) -> None:
+    found = choose_drafter(repository(wanted, *paths), HubFile(wanted, 1))
+    assert (None if found is None else found.path) == chosen
+
+
+@pytest.mark.parametrize(
+    ("quant", "paths", "chosen"),
+    [
+        ("", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-Q8_0.gguf"),
+        ("f16", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-F16.gguf"),
+        ("", ("Qwen3-8B-eagle3.gguf", "Qwen3-8B.gguf"), "Qwen3-8B-eagle3.gguf"),
+        ("", ("draft.gguf",), "draft.gguf"),
+        ("", ("m-Q4_K_M.gguf", "model.safetensors"), None),  # the checkpoint is the drafter
+        ("Q4_0", ("eagle3-F16.gguf",), None),
+        ("", ("model.safetensors",), None),
+    ],
+)
+def test_the_drafter_of_a_drafters_repository(quant: str, paths: tuple[str, ...], chosen: str | None) -> None:
+    found = choose_drafter(repository(*paths), quant=quant)
+    assert (None if found is None else found.path) == chosen
+
+
+@pytest.mark.parametrize(
+    ("name", "quant"),
+    [
+        ("m-Q4_K_M.gguf", "Q4_K_M"),
+        ("m.i1-IQ3_XXS.gguf", "IQ3_XXS"),
+        ("Qwen3-8B-bf16.gguf", "BF16"),
+        ("m-mxfp4.gguf", "MXFP4"),
+        ("Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0"),
+        ("m.gguf", ""),
+    ],
+)
+def test_the_quantisation_in_a_name(name: str, quant: str) -> None:
+    assert quant_of(name) == quant
