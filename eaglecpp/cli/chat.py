@@ -56,7 +56,7 @@ class Chat:
         self.folder = folder
         self.saved = saved
         self.load_ms = load_ms
-        self.totals, self.drafted = Timings(), Timings()  # of all answers, of those with drafts
+        self.totals = Timings()
         self.n_answers = 0
         self.plain = PlainSpeed()
         self.attached: list[str] = []
@@ -180,13 +180,12 @@ class Chat:
         """The remarks and the line of figures after an answer."""
         stats = made.stats
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
-        self.drafted = self.drafted + stats if stats.draft_n else self.drafted
-        self.plain.learn(stats)
+        speedup = self.plain.learn(stats)
         n_ctx, max_tokens = self.model.engine.n_ctx, self.model.sampling().max_tokens
         if made.completion.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
             self.screen.note(f"note: the answer is cut off here, the context of {n_ctx} tokens is full")
         load_ms, self.load_ms = self.load_ms, 0.0
-        lines = figures(made, self.model, self.settings, load_ms, self.plain.speedup(stats))
+        lines = figures(made, self.model, self.settings, load_ms, speedup)
         self.screen.note("\n".join(lines))
         self.say_notices()
 

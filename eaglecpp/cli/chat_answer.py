@@ -6,6 +6,7 @@ Both the chat and the one-shot `run` go through here. What was generated before 
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "PlainSpeed", "Settings", "answer", "figures", "response_format"]
 
+_PLANNED = re.compile(r"for ([0-9.]+) of a plain step; drafted in (\d+) of (\d+) rounds")
 _ENOUGH_TOKENS = 16  # a plain answer shorter than this says little about the speed
 
 
@@ -55,26 +57,42 @@ class Answer:
 
 
 class PlainSpeed:
-    """Plain decoding as far as this process has seen any, to tell what drafting gains."""
+    """What drafting gains over plain decoding, estimated answer by answer.
+
+    The planner knows best, because it measures plain steps all the time and says how many of them a round
+    cost. With a fixed strategy the last plain answer of this process is what is compared with.
+    """
 
     def __init__(self) -> None:
-        self._ms_per_token = 0.0
+        self._plain_ms = 0.0  # per token
+        self._n_tokens = 0
+        self._n_plain_steps = 0.0  # in which plain decoding would have been as far, by the clock
 
-    def learn(self, stats: Timings) -> None:
-        """Takes the counters of an answer; only those without drafts say something."""
-        if stats.draft_n == 0 and stats.predicted_n >= _ENOUGH_TOKENS:
-            self._ms_per_token = stats.predicted_ms / stats.predicted_n
+    @property
+    def overall(self) -> float | None:
+        """The speed-up of all answers with drafts for which it is known; None when there is none."""
+        return self._n_tokens / self._n_plain_steps if self._n_plain_steps else None
 
-    def speedup(self, stats: Timings) -> float | None:
-        """How many times as fast as plain decoding an answer was; None when nobody knows. The planner's own
-        estimate comes first.
-        """
-        estimate = stats.plan.get("speedup")
-        if estimate is not None:
-            return float(estimate)
-        if not self._ms_per_token or not stats.draft_n or not stats.predicted_ms:
+    def learn(self, stats: Timings) -> float | None:
+        """Takes the counters of an answer; returns its speed-up, None when nobody knows."""
+        if stats.draft_n == 0:
+            if stats.predicted_n >= _ENOUGH_TOKENS:
+                self._plain_ms = stats.predicted_ms / stats.predicted_n
             return None
-        return self._ms_per_token * stats.predicted_n / stats.predicted_ms
+        n_steps = self._plain_steps(stats)
+        if not n_steps:
+            return None
+        self._n_tokens += stats.predicted_n
+        self._n_plain_steps += n_steps
+        return stats.predicted_n / n_steps
+
+    def _plain_steps(self, stats: Timings) -> float:
+        """How many plain steps an answer took as long as; 0 when that is not known."""
+        planned = _PLANNED.search(stats.plan.get("why", ""))
+        if planned is not None:
+            cost, n_drafted, n_rounds = float(planned[1]), int(planned[2]), int(planned[3])
+            return n_drafted * cost + n_rounds - n_drafted
+        return stats.predicted_ms / self._plain_ms if self._plain_ms else 0.0
 
 
 def answer(

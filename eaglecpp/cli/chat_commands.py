@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from eaglecpp.cli.chat_input import PROMPT, unquoted
 from eaglecpp.cli.chat_model import find_source
 from eaglecpp.cli.chat_set import SETTINGS, set_system, setting
-from eaglecpp.cli.chat_show import FACTS, show
+from eaglecpp.cli.chat_show import FACTS, modelfile_to_save, show
 from eaglecpp.cli.chat_stats import stats_lines
 from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile import ModelName, ModelNameError
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
@@ -132,6 +133,29 @@ def _load(chat: Chat, rest: str) -> None:
     chat.say_notices()
 
 
+def _save(chat: Chat, rest: str) -> None:
+    from eaglecpp.store import Stores
+    from eaglecpp.store.create import create_model
+
+    names = rest.split()
+    if len(names) != 1:
+        chat.screen.say("Usage:\n  /save <modelname>")
+        return
+    try:
+        name = ModelName.parse(names[0])
+    except ModelNameError:
+        chat.screen.say(f"error: The model name '{names[0]}' is invalid")
+        return
+    create_model(Stores.open(), name, modelfile_to_save(chat), Path.cwd())
+    chat.screen.say(f"Created new model '{names[0]}'")
+
+
+def _list(chat: Chat, rest: str) -> None:
+    from eaglecpp.cli.list import list_models
+
+    list_models.main(args=rest.split(), standalone_mode=False)
+
+
 def _regen(chat: Chat, rest: str) -> None:
     if chat.model.sampling().temperature == 0:
         chat.screen.note("note: temperature is 0, so the same answer comes again")
@@ -203,6 +227,8 @@ COMMANDS = {
     "/set": SlashCommand(setting, "Change how the model answers and what is shown", "...", tuple(SETTINGS)),
     "/show": SlashCommand(show, "Facts about the model", "...", tuple(FACTS)),
     "/load": SlashCommand(_load, "Go on with another model (begins a new chat)", "<model>", ("path",)),
+    "/save": SlashCommand(_save, "Make this chat a stored model", "<model>"),
+    "/list": SlashCommand(_list, "Models on this machine"),
     "/clear": SlashCommand(_clear, "Begin a new chat; the system prompt stays"),
     "/regen": SlashCommand(_regen, "Answer the last question again"),
     "/edit": SlashCommand(_edit, "Change the last question and ask it again", "[text]"),

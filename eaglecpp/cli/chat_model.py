@@ -2,10 +2,8 @@
 """`ChatModel`: an opened model with everything a conversation needs, and the seam to model references.
 
 `find_source` says what a reference stands for: files and a Modelfile. `ChatModel` opens them, picks the chat
-template, merges options (Ollama's defaults, then the Modelfile, then the command line, then what was set in
-the chat) and makes prompts. Prompts go on with the tokens of the turn before wherever the text does: caches
-then hold all of it but what is new, also where the answer's text would be cut into other tokens than those
-the model chose. Nothing here prints.
+template and merges options: the defaults of `run`, then the Modelfile, then the command line, then what was
+set in the chat. Prompts are made in `chat_prompts`. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.thinking import ThinkTags, tags_of
+from eaglecpp.cli.chat_defaults import N_BATCH
 from eaglecpp.cli.chat_prompts import PromptMaker
 from eaglecpp.context import ContextChoice, choose_n_ctx, free_memory
 from eaglecpp.errors import MismatchError
@@ -49,7 +48,12 @@ class Source:
     @property
     def name(self) -> str:
         """What to call it in one word."""
-        return Path(self.reference).stem if self.reference.endswith(".gguf") else self.reference
+        return self.target.stem if self.is_file else self.reference
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the reference is the path of the target, not a name."""
+        return self.reference == str(self.target)
 
 
 def find_source(reference: str, draft: str | None = None, *, wants_draft: bool = True) -> Source:
@@ -229,7 +233,7 @@ class ChatModel:
         set_here = replace(
             self.source.modelfile, parameters={**self.source.modelfile.parameters, **self.parameters}
         )
-        return set_here.engine_options()
+        return {"model.n_batch": N_BATCH, **set_here.engine_options()}
 
     def _merged(self, group: str, given: Mapping[str, Any]) -> dict[str, Any]:
         prefix = f"{group}."

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eaglecpp.modelfile import Command
+from eaglecpp.modelfile import Command, Modelfile
 from eaglecpp.modelfile.parameters import ParameterValue
+from eaglecpp.modelfile.pragmas import settings
 
 if TYPE_CHECKING:
     from eaglecpp.cli.chat import Chat
-    from eaglecpp.modelfile import Modelfile
 
-__all__ = ["FACTS", "chat_modelfile", "show"]
+__all__ = ["FACTS", "chat_modelfile", "modelfile_to_save", "show"]
 
 
 def show(chat: Chat, rest: str) -> None:
@@ -42,6 +42,26 @@ def chat_modelfile(chat: Chat) -> Modelfile:
         system=conversation.system or None,
         messages=(*conversation.examples, *conversation.messages),
         parameters={**modelfile.parameters, **chat.model.parameters},
+    )
+
+
+def modelfile_to_save(chat: Chat) -> Modelfile:
+    """The same for `/save`: of a stored model, only what this chat adds to it."""
+    source, conversation = chat.model.source, chat.conversation
+    pragmas = (Command("strategy", chat.model.strategy_set),) if chat.model.strategy_set else ()
+    if source.is_file:
+        whole = chat_modelfile(chat)
+        pragmas = (*whole.pragmas, *pragmas)
+        return replace(whole, pragmas=pragmas, settings=settings(pragmas))
+    draft = (Command("draft", str(source.draft)),) if source.draft_asked and source.draft else ()
+    return Modelfile(
+        from_=(Command("model", source.reference),),
+        draft=draft,
+        system=conversation.system or None,
+        messages=(*conversation.examples, *conversation.messages),
+        parameters=dict(chat.model.parameters),
+        pragmas=pragmas,
+        settings=settings(pragmas),
     )
 
 

@@ -16,7 +16,7 @@ def stats_lines(chat: Chat) -> list[str]:
     totals, model, conversation = chat.totals, chat.model, chat.conversation
     resolved, why = model.engine.resolve(model.strategy)
     left_out = conversation.n_left_out
-    speedup = chat.plain.speedup(chat.drafted)
+    speedup = chat.plain.overall
     rows = [
         ("answers", str(chat.n_answers)),
         ("generated", f"{totals.predicted_n} tokens at {totals.predicted_per_second:.1f} tokens/s"),

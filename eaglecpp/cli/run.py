@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.chat_defaults import run_defaults
 from eaglecpp.cli.common import (
     argument_bytes,
     engine_options_but,
@@ -31,7 +32,6 @@ from eaglecpp.cli.common import (
 )
 from eaglecpp.cli.terminal import note, stderr_is_terminal, write_json
 from eaglecpp.modelfile.parameters import PARAMETERS
-from eaglecpp.modelfile.parameters import engine_options as ollama_defaults
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class _RunCommand(click.Command):
 @click.option(
     "--keepalive", metavar="DURATION", help="Accepted for Ollama's sake; the model is freed at the end."
 )
-@engine_options_but(taken=("-c",), defaults=ollama_defaults({}))
+@engine_options_but(taken=("-c",), defaults=run_defaults())
 def run(
     model: str | None,
     prompt: tuple[str, ...],

@@ -59,15 +59,18 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     many times as fast as plain decoding that was, where known.
     """
     parts = [f"{stats.predicted_n} tokens", f"{stats.predicted_per_second:.1f} tokens/s"]
-    strategy = stats.plan.get("strategy", "")
+    strategy, why = stats.plan.get("strategy", ""), stats.plan.get("why", "")
     if stats.draft_n:
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
         parts.append(f"{100 * stats.acceptance_rate:.0f}% of {stats.draft_n} drafted tokens accepted")
-        parts += [strategy] if strategy else []
     elif not has_draft:
         parts.append("no drafter")
     else:
         parts.append("drafting off" if strategy == "off" else "nothing drafted")
+    if strategy == "auto":
+        parts.append(f"auto: {why.partition(';')[0].partition(':')[0]}")
+    elif stats.draft_n and strategy:
+        parts.append(strategy)
     if speedup is not None:
         parts.append(f"~{speedup:.2f}x plain")
     return "[ " + " · ".join(parts) + " ]"

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 Open = Callable[..., Terminal]
 COMMAND = Path(sys.executable).with_name("eaglecpp")
+CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048")
 
 
@@ -35,7 +36,7 @@ def chat(models: Models, tmp_path: Path) -> Open:
     """`chat("-c")`: a chat with the tiny pair; waits for its first prompt."""
 
     def run(*args: Any, n: int = 12) -> Terminal:
-        command = [COMMAND, "run", models.target, "--draft", models.draft, "-n", n, *SHORT, *args]
+        command = [COMMAND, "run", models.target, "--draft", models.draft, "-n", n, *CHAIN, *SHORT, *args]
         terminal = Terminal([str(word) for word in command], tmp_path)
         terminal.wait_for_prompt()
         return terminal
@@ -128,8 +129,8 @@ def test_strategy_regen_and_resume(chat: Open, models: Models, home: Path) -> No
         terminal.type("hello" + ENTER)
         terminal.wait("drafting off ]")
         terminal.wait_for_prompt()
-        terminal.type("/strategy auto" + ENTER)
-        terminal.wait("Strategy: chain:3")
+        terminal.type("/strategy chain:2" + ENTER)
+        terminal.wait("Strategy: chain:2 (asked for)")
         terminal.wait_for_prompt()
         terminal.type("/regen" + ENTER)
         terminal.wait("acceptance length")
@@ -158,7 +159,7 @@ def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home
         terminal.type(CTRL_D)
         terminal.wait_for_end()
     model = saved_chats(home)[0]["model"]
-    done = cli("run", model, "-c", "and then", "-n", "12", *SHORT)
+    done = cli("run", model, "-c", "and then", "-n", "12", *CHAIN, *SHORT)
     assert done.returncode == 0
     assert "acceptance length" in done.stderr, "the drafter of the saved chat is used again"
     messages = saved_chats(home)[0]["messages"]

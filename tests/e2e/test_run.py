@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from conftest import Models
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 
 def test_the_answer_is_on_stdout_and_one_line_of_figures_on_stderr(cli: Cli, models: Models) -> None:
     from eaglecpp import Engine
 
-    done = cli("run", models.target, "hello", "there", "--draft", models.draft, *SHORT)
+    done = cli("run", models.target, "hello", "there", "--draft", models.draft, *CHAIN, *SHORT)
     assert done.returncode == 0
     with Engine.open(models.target, n_ctx=512) as engine:
         messages = [{"role": "user", "content": "hello there"}]
@@ -69,14 +70,14 @@ def test_a_model_without_template_gets_the_format_its_vocabulary_suggests_and_sa
 
 
 def test_verbose_shows_ollamas_lines(cli: Cli, models: Models) -> None:
-    done = cli("run", models.target, "hello", "--verbose", "--draft", models.draft, *SHORT)
+    done = cli("run", models.target, "hello", "--verbose", "--draft", models.draft, *CHAIN, *SHORT)
     names = [line.split(":")[0] for line in done.stderr.splitlines() if ":" in line]
     assert names[:2] == ["total duration", "load duration"]
     assert {"prompt eval count", "eval count", "eval rate", "acceptance length"} <= set(names)
 
 
 def test_json_is_one_object_and_stderr_is_empty(cli: Cli, models: Models) -> None:
-    done = cli("run", models.target, "hello", "--json", "--draft", models.draft, *SHORT)
+    done = cli("run", models.target, "hello", "--json", "--draft", models.draft, *CHAIN, *SHORT)
     result = json.loads(done.stdout)
     assert list(result) == ["text", "thinking", "tokens", "finish_reason", "timings"]
     assert (len(result["tokens"]), result["finish_reason"], result["thinking"]) == (12, "length", "")

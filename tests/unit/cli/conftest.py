@@ -14,6 +14,7 @@ from eaglecpp.cli.chat import Chat
 from eaglecpp.cli.chat_answer import Settings
 from eaglecpp.cli.chat_model import ChatModel, Source, find_source
 from eaglecpp.cli.screen import Screen
+from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -39,6 +40,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
         source: Source | None = None,
         options: dict[str, Any] | None = None,
         saved: SavedChat | None = None,
+        strategy: str | None = "chain:3",  # auto would depend on the clock
         **settings: Any,
     ) -> Chat:
         rest = list(lines)
@@ -50,7 +52,8 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
             return str(line(default)) if callable(line) else str(line)
 
         where = source or find_source(str(models.target), str(models.draft))
-        model = ChatModel(where, SHORT | (options or {}))
+        wanted = None if strategy is None else Strategy.parse(strategy)
+        model = ChatModel(where, SHORT | (options or {}), wanted)
         chat = Chat(model, ask, Screen(is_terminal=False), Settings(**settings), folder=folder, saved=saved)
         opened.append(chat)
         chat.run()

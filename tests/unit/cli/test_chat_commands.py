@@ -289,8 +289,8 @@ def test_a_drafter_left_out_at_first_is_loaded_when_it_is_wanted(talk: Talk, mod
         Modelfile.from_text(f"FROM {models.target}\n#eaglecpp: strategy off\n"),
         models.draft,
     )
-    chat = talk("hello", "/strategy auto", "more", source=source)
-    assert chat.drafted.draft_n == chat.totals.draft_n > 0
+    chat = talk("hello", "/strategy chain:2", "more", source=source, strategy=None)
+    assert chat.totals.draft_n > 0
 
 
 def test_a_strategy_that_cannot_be_is_refused(talk: Talk, models: Models, capsys: Capture) -> None:
@@ -303,10 +303,21 @@ def test_a_strategy_that_cannot_be_is_refused(talk: Talk, models: Models, capsys
 def test_the_speed_up_is_known_after_a_plain_answer(talk: Talk, capsys: Capture) -> None:
     talk("hello", "/stats", options={"max_tokens": 30})
     assert "speed-up:           not known" in capsys.readouterr().out
-    talk("/strategy off", "hello", "/strategy auto", "more", "/stats", options={"max_tokens": 30})
+    talk("/strategy off", "hello", "/strategy chain:2", "more", "/stats", options={"max_tokens": 30})
     out, err = capsys.readouterr()
     assert "x plain decoding" in out
     assert "x plain ]" in err.splitlines()[-2]
+
+
+def test_the_planner_knows_the_speed_up_by_itself(talk: Talk, capsys: Capture) -> None:
+    chat = talk("hello", "/stats", strategy="auto", options={"max_tokens": 400, "ignore_eos": True})
+    plan = chat.totals.plan
+    assert plan["strategy"] == "auto"
+    out, err = capsys.readouterr()
+    assert f" · auto: {plan['why'].partition(';')[0].partition(':')[0]}" in err
+    if "of a plain step" in plan["why"]:  # it did draft, most of the time
+        assert "x plain ]" in err
+        assert "x plain decoding" in out
 
 
 def test_stats_count_everything(talk: Talk, capsys: Capture) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,14 @@ def test_the_line_after_an_answer() -> None:
     assert stats_line(STATS, has_draft=True, speedup=1.9).endswith(" accepted · chain:2 · ~1.90x plain ]")
     off = Timings(plan={"strategy": "off", "why": "asked for"})
     assert stats_line(off, has_draft=True) == "[ 0 tokens · 0.0 tokens/s · drafting off ]"
+    auto = replace(
+        STATS, plan={"strategy": "auto", "why": "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31"}
+    )
+    assert stats_line(auto, has_draft=True).endswith(" accepted · auto: tree 8 nodes, depth 3 ]")
+    idle = Timings(
+        plan={"strategy": "auto", "why": "off: best draft 0.93 of plain; drafted in 2 of 90 rounds"}
+    )
+    assert stats_line(idle, has_draft=True).endswith(" · nothing drafted · auto: off ]")
     assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · 0.0 tokens/s · no drafter ]"
     assert stats_line(Timings(), has_draft=True) == "[ 0 tokens · 0.0 tokens/s · nothing drafted ]"
 
