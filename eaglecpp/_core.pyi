@@ -84,7 +84,7 @@ class SamplingParams:
     def __init__(self) -> None: ...
 
 class Strategy:
-    """How to use the drafter: kind "off" | "chain" | "tree"."""
+    """How to use the drafter: kind "off" | "chain" | "tree" | "auto"."""
 
     kind: str
     k: int  # children per frontier node; 1 for a chain
@@ -101,6 +101,8 @@ class GenerateParams:
     max_tokens: int  # < 0: until the context is full
     n_probs: int  # 0 = no log-probabilities
     ignore_eos: bool
+    log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
+    replay: list[str]  # decisions of a logged run, followed instead of the strategy
 
     def __init__(self) -> None: ...
 
@@ -176,7 +178,8 @@ class Engine:
 
     def timings(self, sequence: int) -> dict[str, Any]:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
-        draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts), reused_n."""
+        draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
+        reused_n, draft_bytes, plan (one line), plan_log (lines)."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...

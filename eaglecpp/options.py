@@ -391,9 +391,9 @@ class Strategy:
 
     HELP: ClassVar[str] = (
         "how to use the drafter: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
-        "auto means chain:3 for now: nothing measures this machine yet"
+        "auto measures this machine and this text and decides each round, not drafting included"
     )
-    AUTO_DEPTH: ClassVar[int] = 3
+    AUTO_LEAVES: ClassVar[int] = 8
 
     @classmethod
     def parse(cls, text: str | Strategy) -> Strategy:
@@ -434,20 +434,18 @@ class Strategy:
         return cls("tree", k, depth, nodes)
 
     def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
-        """The strategy that runs and why: "auto" becomes a fixed chain, and without a drafter all are
-        "off".
-        """
+        """The strategy that runs and why; without a drafter all are "off"."""
         if not has_draft:
             return Strategy("off"), "no drafter"
-        if self.kind == "auto":
-            return Strategy.parse(f"chain:{self.AUTO_DEPTH}"), "auto: fixed depth, nothing measured"
-        return self, "asked for"
+        return self, "decided each round" if self.kind == "auto" else "asked for"
 
     @property
     def n_leaves(self) -> int:
         """Upper bound of the leaves one round can have: every inner node and the root hold at most k
         children.
         """
+        if self.kind == "auto":
+            return self.AUTO_LEAVES
         return 1 if self.kind != "tree" else self.nodes - math.ceil(self.nodes / self.k) + 1
 
     def __str__(self) -> str:

@@ -338,5 +338,8 @@ class Stream(Iterator[Chunk]):
     def _settle(self) -> None:
         """Ends the native generation and books its counters."""
         raw = self._session._end(self._generation)
-        self._stats = Timings.from_raw(raw, predicted_n=len(self._tokens), plan=self._request.plan)
+        plan = dict(self._request.plan)
+        if self._request.strategy.kind == "auto":
+            plan["why"] = raw["plan"]
+        self._stats = Timings.from_raw(raw, predicted_n=len(self._tokens), plan=plan)
         self._session._engine.book(self._stats)

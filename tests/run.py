@@ -68,6 +68,9 @@ def cpp() -> None:
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
         f"-DCMAKE_CXX_FLAGS={sanitizers if os.name == 'posix' else ''}",
     )
+    # minutes of simulation under sanitizers, seconds without: those run on a release build
+    run("ctest", "--test-dir", folder, "--output-on-failure", "-E", "planner_scenarios")
+    folder = cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON", "-DCMAKE_BUILD_TYPE=Release")
     run("ctest", "--test-dir", folder, "--output-on-failure")
 
 

@@ -11,15 +11,17 @@ namespace eaglecpp {
 
 namespace {
 constexpr const char * state_kind = "eaglecpp acceptance-model 1";
-constexpr double x_max = 8.0;       // |logit| of a drafter probability is clipped here
+constexpr double x_max = 8.0;  // |logit| of a drafter probability is clipped here
 constexpr double slope_min = 0.1, slope_max = 1.5;
-constexpr double text_max = 7.0;    // |text term|
-constexpr double pull = 0.995;       // per label: no text may lock itself off for good
-constexpr double drift = 0.02;      // variance a text gains per label
+constexpr double text_max = 7.0;  // |text term|
+constexpr double pull = 0.995;    // per label: no text may lock itself off for good
+constexpr double drift = 0.01;    // variance a text gains per label
 constexpr double variance_max = 2.0;
 constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations
 
-double sigmoid(double z) { return 1.0 / (1.0 + std::exp(-z)); }
+double sigmoid(double z) {
+    return 1.0 / (1.0 + std::exp(-z));
+}
 
 // logit of exp(logp) / left, clipped; a logp that is no number counts as "hardly"
 double logit_of(float logp, double left) {
@@ -35,7 +37,9 @@ double left_after(float logp, double left) {
     return std::max(left - q, 1e-6);
 }
 
-double information_of(double a) { return std::max(0.01, a * (1.0 - a)); }
+double information_of(double a) {
+    return std::max(0.01, a * (1.0 - a));
+}
 
 }  // namespace
 
@@ -164,7 +168,10 @@ std::string AcceptanceModel::to_text(const std::string & key) const {
     std::vector<StateLine> lines;
     for (int k = 0; k < n_request_kinds; ++k) {
         StateLine line{strf("class%d", k), {}};
-        const auto put = [&](const Weight & w) { line.values.insert(line.values.end(), {w.value, w.information}); };
+        const auto put = [&](const Weight & w) {
+            line.values.push_back(w.value);
+            line.values.push_back(w.information);
+        };
         put(classes_[k].slope_first);
         put(classes_[k].slope_later);
         for (const Weight & w : classes_[k].depth) put(w);

@@ -3,7 +3,8 @@
 // drafter probabilities q_1 >= q_2 >= ...
 //
 //     first child    a_1 = sigmoid(slope_1 * logit(q_1) + depth[d] + text_1)
-//     k-th child     a_k = (1 - a_1 - ... - a_{k-1}) * sigmoid(slope_2 * logit(q_k / (1 - q_1 - ...)) + rank[k] + text_2)
+//     k-th child     a_k = (1 - a_1 - ... - a_{k-1}) * sigmoid(slope_2 * logit(q_k / (1 - q_1 - ...)) + rank[k] +
+//     text_2)
 //
 // The target emits one token per position, so a later sibling is judged on what the earlier ones leave over: the
 // chances of siblings sum to at most 1 by construction, and the product along a path never rises. Slopes, depth and

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "algo/median.h"
 #include "algo/state_text.h"
 
 namespace eaglecpp {
@@ -11,11 +12,12 @@ namespace eaglecpp {
 namespace {
 constexpr const char * state_kind = "eaglecpp cost-table 1";
 constexpr double slowdown_rate = 0.05;
-constexpr double noise_fine = 0.05;   // mean residual up to which the slowdown may move at full rate
-constexpr double step_max = 0.25;     // one residual moves the slowdown by at most this, in the log
-constexpr double jump_min = 0.2;      // median residual that counts as a change of the machine ...
-constexpr double jump_noise = 3.0;    // ... if it is also this many mean residuals
-constexpr double absurd = 20.0;       // times the expectation: a suspended process, not a measurement
+constexpr double noise_fine = 0.05;  // mean residual up to which the slowdown may move at full rate
+constexpr double step_max = 0.25;    // one residual moves the slowdown by at most this, in the log
+constexpr double rebuild_rate = 0.03;
+constexpr double jump_min = 0.2;    // median residual that counts as a change of the machine ...
+constexpr double jump_noise = 3.0;  // ... if it is also this many mean residuals
+constexpr double absurd = 20.0;     // times the expectation: a suspended process, not a measurement
 constexpr double ms_max = 1e7;
 
 // prior shares of a plain round: an EAGLE drafter is one layer and a head
@@ -30,7 +32,8 @@ double ema(double value, double sample, int n, double step_limit) {
 CostTable::CostTable()
     : shapes_{StepCosts(0.06), StepCosts(0.06), StepCosts(0.06), StepCosts(0.06),
               StepCosts(0.06), StepCosts(0.06), StepCosts(0.06), StepCosts(0.06)},
-      commit_(0.06), level_(0.1) {}
+      commit_(0.06),
+      level_(0.1) {}
 
 void CostTable::set_kv(int n_kv) {
     int b = 0;
@@ -57,7 +60,7 @@ double CostTable::plain(int n_rows) const {
 }
 
 double CostTable::verify(int n_rows) const {
-    return slowdown_ * (shape().ms(n_rows) + (n_rows != last_rows_ ? rebuild_ : 0.0));
+    return slowdown_ * (shape().ms(n_rows) + (n_rows != last_rows_ ? rebuild() : 0.0));
 }
 
 double CostTable::guess(double share, int n_rows, const StepCosts & costs) const {
@@ -65,11 +68,17 @@ double CostTable::guess(double share, int n_rows, const StepCosts & costs) const
     return slowdown_ * ms;
 }
 
-double CostTable::commit(int n_rows) const { return guess(commit_share, n_rows, commit_); }
+double CostTable::commit(int n_rows) const {
+    return guess(commit_share, n_rows, commit_);
+}
 
-double CostTable::level(int n_rows) const { return guess(level_share, n_rows, level_); }
+double CostTable::level(int n_rows) const {
+    return guess(level_share, n_rows, level_);
+}
 
-int CostTable::n_rows_max() const { return std::max(4, 2 * shape().n_rows_measured()); }
+int CostTable::n_rows_max() const {
+    return std::max(4, 2 * shape().n_rows_measured());
+}
 
 bool CostTable::is_sane(double ms, double expected) const {
     return std::isfinite(ms) && ms > 0.0 && ms < ms_max && (expected <= 0.0 || ms < absurd * expected);
@@ -87,18 +96,31 @@ void CostTable::learn_verify(int n_rows, double ms) {
     const bool is_rebuilt = last_rows_ > 0 && n_rows != last_rows_;
     last_rows_ = n_rows;
     double rest = ms;
-    if (is_rebuilt) rest = std::max(0.3 * ms, ms - slowdown_ * rebuild_);
+    if (is_rebuilt) rest = std::max(0.3 * ms, ms - slowdown_ * rebuild());
     if (is_known && costs.n_samples(n_rows) >= 2.0) {
-        if (is_rebuilt) {
-            const double error = rest / slowdown_ - shape_ms;
-            rebuild_ = std::max(0.0, rebuild_ + 0.05 * std::clamp(error, -step_max * shape_ms, step_max * shape_ms));
-        }
+        learn_rebuild(is_rebuilt, ms / slowdown_ - shape_ms, shape_ms);
         learn_slowdown(std::log(rest / shape_ms));
     } else if (is_known && n_anchor_ > 0) {
         anchor(std::log(rest / shape_ms));
     }
     costs.learn(n_rows, rest / slowdown_, round_);
     if (round_ % 64 == 0) costs.forget(round_);
+}
+
+// What a change of size costs shows only against rounds that did not change it; without such rounds it cannot be told
+// from the shapes and stays as it is.
+void CostTable::learn_rebuild(bool is_rebuilt, double error_ms, double shape_ms) {
+    same_share_ += rebuild_rate * ((is_rebuilt ? 0.0 : 1.0) - same_share_);
+    if (!is_rebuilt) return;
+    const double rate = rebuild_rate * std::min(1.0, 4.0 * same_share_);
+    const double error = error_ms - rebuild_raw_;
+    rebuild_raw_ += rate * std::clamp(error, -step_max * shape_ms, step_max * shape_ms);
+}
+
+// less what noise alone may have made of it
+double CostTable::rebuild() const {
+    const double scatter = mean_error_ * shape().ms(1) * std::sqrt(rebuild_rate / 2.0);
+    return std::max(0.0, rebuild_raw_ - scatter);
 }
 
 // raw: log(time / shape)
@@ -110,9 +132,7 @@ void CostTable::learn_slowdown(double raw) {
     slowdown_ *= std::exp(rate * std::clamp(error, -step_max, step_max));
     residuals_[n_residuals_++ % n_residuals] = raw;
     if (n_residuals_ < n_residuals) return;
-    std::array<double, n_residuals> sorted = residuals_;
-    std::sort(sorted.begin(), sorted.end());
-    const double shift = sorted[n_residuals / 2] - std::log(slowdown_);
+    const double shift = lower_median(residuals_, n_residuals) - std::log(slowdown_);
     if (std::fabs(shift) <= std::max(jump_min, jump_noise * mean_error_)) return;
     slowdown_ *= std::exp(shift);
     n_residuals_ = 0;
@@ -122,11 +142,8 @@ void CostTable::learn_slowdown(double raw) {
 // Until a few samples are in, the slowdown is their lower median: the first one after a change is often too long.
 void CostTable::anchor(double raw) {
     const int n = n_residuals - n_anchor_--;
-    std::fill(residuals_.begin() + n, residuals_.end(), 1e9);
     residuals_[n] = raw;
-    std::array<double, n_residuals> sorted = residuals_;
-    std::sort(sorted.begin(), sorted.end());
-    slowdown_ = std::exp(std::clamp(sorted[n / 2], -3.0, 3.0));
+    slowdown_ = std::exp(std::clamp(lower_median(residuals_, n + 1), -3.0, 3.0));
     n_residuals_ = 0;
 }
 
@@ -169,7 +186,7 @@ std::string CostTable::to_text(const std::string & key) const {
     for (int k = 0; k < n_kv_buckets; ++k) put("verify", shapes_[k], k);
     put("commit", commit_, 0);
     put("level", level_, 0);
-    lines.push_back({"host", {slowdown_ * host_plain_, slowdown_ * host_draft_, slowdown_ * rebuild_}});
+    lines.push_back({"host", {slowdown_ * host_plain_, slowdown_ * host_draft_, slowdown_ * rebuild()}});
     return write_state(state_kind, key, lines);
 }
 
@@ -184,7 +201,7 @@ bool CostTable::from_text(const std::string & text, const std::string & key) {
             for (double ms : v) {
                 if (ms < 0.0 || ms > ms_max) return false;
             }
-            loaded.host_plain_ = v[0], loaded.host_draft_ = v[1], loaded.rebuild_ = v[2];
+            loaded.host_plain_ = v[0], loaded.host_draft_ = v[1], loaded.rebuild_raw_ = v[2];
             loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
             continue;
         }

@@ -56,6 +56,12 @@ class CostTable {
     // mean |log residual| of the verifications of late
     double noise() const { return mean_error_; }
 
+    // what the next verification of n rows may take beyond verify(n): the first use of a size builds things
+    double first_use(int n_rows) const { return is_tried(n_rows) ? 0.0 : slowdown_ * shape().first_use_ms(); }
+
+    // n rows were verified before in this process
+    bool is_tried(int n_rows) const { return shape().is_tried(n_rows); }
+
     // common factor of all times now against when the shapes were learned
     double slowdown() const { return slowdown_; }
 
@@ -82,11 +88,13 @@ class CostTable {
     std::vector<Point> verify_points(int n_rows_max) const;
 
   private:
-    static constexpr int n_kv_buckets = 8;   // up to 1k cells, 2k, 4k, ...
+    static constexpr int n_kv_buckets = 8;  // up to 1k cells, 2k, 4k, ...
     static constexpr int n_residuals = 5;
 
     const StepCosts & shape() const { return shapes_[kv_bucket_]; }
     double guess(double share, int n_rows, const StepCosts & costs) const;
+    double rebuild() const;
+    void learn_rebuild(bool is_rebuilt, double error_ms, double shape_ms);
     void learn_slowdown(double raw);
     void anchor(double raw);
     bool is_sane(double ms, double expected) const;
@@ -96,7 +104,8 @@ class CostTable {
     StepCosts commit_, level_;
     double host_plain_ = 0.0, host_draft_ = 0.0;
     int n_host_plain_ = 0, n_host_draft_ = 0;
-    double rebuild_ = 0.0;
+    double rebuild_raw_ = 0.0;  // may be below zero: noise
+    double same_share_ = 0.0;   // of the rounds of late: as many rows as the round before
     double slowdown_ = 1.0;
     int last_rows_ = 0;
     long round_ = 0;

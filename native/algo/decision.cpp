@@ -43,8 +43,10 @@ std::vector<std::string> split(const std::string & text, char at) {
 }
 
 [[noreturn]] void refuse(const std::string & line, const std::string & part) {
-    fail(ErrorKind::value, "plan log: cannot read '%s' in '%s'; expected a line such as 'draft k=4 levels=0/1,2 "
-                           "nodes=1,2,5 reason=pays tokens=2.91 cost=1.31'", part.c_str(), line.c_str());
+    fail(ErrorKind::value,
+         "plan log: cannot read '%s' in '%s'; expected a line such as 'draft k=4 levels=0/1,2 "
+         "nodes=1,2,5 reason=pays tokens=2.91 cost=1.31'",
+         part.c_str(), line.c_str());
 }
 
 double number(const std::string & line, const std::string & text) {
@@ -81,7 +83,9 @@ std::string shape(bool is_chain, double n_nodes, double depth) {
 }
 }  // namespace
 
-const char * reason_name(Reason reason) { return reason_names[(int)reason]; }
+const char * reason_name(Reason reason) {
+    return reason_names[(int)reason];
+}
 
 std::string Decision::to_line() const {
     std::string out = mode_names[(int)mode];
@@ -142,11 +146,16 @@ std::string Decision::explain() const {
     switch (reason) {
         case Reason::parked:
         case Reason::probe:
-        case Reason::vain: return "off" + best;
-        case Reason::room: return "off: no room for a draft";
-        case Reason::measuring: return "off: measuring a plain step";
-        case Reason::saving: return "off: saving up for a trial" + (best.empty() ? "" : "," + best.substr(1));
-        default: return "off";
+        case Reason::vain:
+            return "off" + best;
+        case Reason::room:
+            return "off: no room for a draft";
+        case Reason::measuring:
+            return "off: measuring a plain step";
+        case Reason::saving:
+            return "off: saving up for a trial" + (best.empty() ? "" : "," + best.substr(1));
+        default:
+            return "off";
     }
 }
 
@@ -173,7 +182,8 @@ std::string PlanSummary::explain() const {
     const int n = n_drafted();
     std::string rounds = strf("drafted in %d of %d rounds", n, n_rounds_);
     if (n_probes_ > 0) rounds += strf(", %d probes", n_probes_);
-    if (2 * n < n_rounds_) return n == 0 && n_probes_ == 0 ? last_plain_.explain() : last_plain_.explain() + "; " + rounds;
+    if (2 * n < n_rounds_)
+        return n == 0 && n_probes_ == 0 ? last_plain_.explain() : last_plain_.explain() + "; " + rounds;
     return strf("%s: expected %.1f tokens for %.2f of a plain step; %s",
                 shape(n_chains_ >= n_trees_, n_nodes_ / n, depth_ / n).c_str(), n_tokens_ / n, cost_ / n,
                 rounds.c_str());

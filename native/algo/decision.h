@@ -37,11 +37,11 @@ struct Decision {
     int k = 0;  // candidates asked for per node
     std::vector<std::vector<int32_t>> levels;
     std::vector<int32_t> nodes;
-    int depth = 0;             // of the verified tree
-    int n_leaves = 0;          // of the verified tree
-    double n_tokens = 1.0;     // expected, the bonus token included
-    double cost = 1.0;         // expected, in plain rounds
-    double best_speed = 0.0;   // plain rounds: predicted speed of the best draft seen lately, plain = 1; 0 = unknown
+    int depth = 0;            // of the verified tree
+    int n_leaves = 0;         // of the verified tree
+    double n_tokens = 1.0;    // expected, the bonus token included
+    double cost = 1.0;        // expected, in plain rounds
+    double best_speed = 0.0;  // plain rounds: predicted speed of the best draft seen lately, plain = 1; 0 = unknown
 
     // one line, without a line break
     std::string to_line() const;

@@ -20,6 +20,7 @@ class Ledger {
         double allowance = 0.015;  // share of plain speed that may be spent on trying
         double cap = 8.0;          // plain steps
         double start = 4.0;        // plain steps: something to learn with
+        double first_uses = 4.5;   // plain steps: once, for what building graphs takes at the first use of a size
     };
 
     Ledger() : Ledger(Options{}) {}
@@ -27,12 +28,18 @@ class Ledger {
 
     double balance() const { return balance_; }
 
+    // what is left for first uses
+    double first_uses() const { return options_.first_uses; }
+
     // may a round be started that costs `extra` plain steps more than a plain round and gives nothing?
     bool covers(double extra) const { return extra <= balance_; }
 
-    // a round that committed `n_tokens` tokens per sequence in the time of `cost` plain rounds
-    void settle(double n_tokens, double cost) {
-        balance_ = std::min(options_.cap, balance_ + (1.0 + options_.allowance) * n_tokens - cost);
+    // A round that committed `n_tokens` tokens per sequence in the time of `cost` plain rounds; `first_use` of them
+    // are more than such a round should take and may be the machine's first use of a size.
+    void settle(double n_tokens, double cost, double first_use = 0.0) {
+        const double free = std::min(first_use, options_.first_uses);
+        options_.first_uses -= free;
+        balance_ = std::min(options_.cap, balance_ + (1.0 + options_.allowance) * n_tokens - cost + free);
     }
 
   private:

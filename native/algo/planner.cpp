@@ -16,11 +16,24 @@ constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
 constexpr int refresh_least = 5, refresh_most = 200;
+constexpr int refresh_noisy = 4;       // while a noisy clock has given few samples ...
+constexpr double noise_fine = 0.05;    // ... that is, fewer than (noise / this)^2 ...
+constexpr double n_noisy_most = 24.0;  // ... but not more than this
 
 constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
-constexpr double stall = 1.5;           // times the expected round: beyond that the machine stalled, not the draft
+constexpr double saving_share = 0.5;    // of a full ledger: the most to save up for
+constexpr double probe_gap_most = 256;  // plain rounds; off is never for good
 
-double clean(double ms) { return std::isfinite(ms) && ms > 0.0 ? ms : 0.0; }
+double clean(double ms) {
+    return std::isfinite(ms) && ms > 0.0 ? ms : 0.0;
+}
+
+void reset(DraftTree & tree, Token root) {
+    tree.token.assign(1, root);
+    tree.parent.assign(1, -1);
+    tree.depth.assign(1, 0);
+    tree.logp.assign(1, 0.0f);
+}
 }  // namespace
 
 Planner::Planner(const PlannerOptions & options) : options_(options), ledger_(options.ledger) {
@@ -34,14 +47,9 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
     plan.kind_ = kind;
     plan.cursor_ = -1;
     plan.is_on_ = true;
-    plan.advantage_ = std::max(plan.advantage_, 0.1);
-    plan.n_burst_ = 0;
-    plan.n_since_probe_ = 0;
-    if (plan.mean_p_[0][0] == 0.0f) {
-        for (auto & depth : plan.mean_p_) {
-            for (int r = 0; r < SequencePlan::n_ranks; ++r) depth[r] = r == 0 ? 0.6f : 0.12f / (float)(r * r);
-        }
-    }
+    plan.advantage_ = std::max(plan.advantage_, 0.03);
+    plan.advantage_variance_ = std::max(plan.advantage_variance_, 0.03);
+    plan.n_burst_ = plan.n_since_probe_ = 0;
     if (!is_same_conversation) plan.text_.restart();
 }
 
@@ -57,24 +65,21 @@ void Planner::begin_round(int n_roots, int n_kv) {
 
 bool Planner::is_measuring_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
-    const double gain = std::max(speed_.speed() - 1.0, 0.0);
-    int gap = std::clamp((int)(gain / refresh_share), refresh_least, refresh_most);
+    int gap = std::clamp((int)((speed_.speed() - 1.0) / refresh_share), refresh_least, refresh_most);
     if (n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
-    // few samples of a noisy clock
-    const double noise = costs_.noise() / 0.05;
-    if (n_plain_ < std::min(24.0, noise * noise)) gap = std::min(gap, 4);
+    const double noise = costs_.noise() / noise_fine;
+    if (n_plain_ < std::min(n_noisy_most, noise * noise)) gap = std::min(gap, refresh_noisy);
     return n_since_plain_ >= gap;
 }
 
-// --- decide ----------------------------------------------------------------------------------------------------------
+// --- decide --------------------------------------------------------------------------------------------------------
 
 void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     Decision & d = plan.decision_;
     d.mode = Mode::plain;
-    d.k = 0;
+    d.k = d.depth = d.n_leaves = 0;
     d.levels.clear();
     d.nodes.clear();
-    d.depth = d.n_leaves = 0;
     d.n_tokens = d.cost = 1.0;
     d.best_speed = plan.best_speed_;
     plan.frontier_.clear();
@@ -82,7 +87,7 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     plan.n_committed_ = 0;
     plan.limits_ = request.limits;
     plan.n_pending_ = request.n_pending;
-    plan.tree_ = DraftTree(request.root);
+    reset(plan.tree_, request.root);
 
     if (request.n_pending < 1) {
         d.reason = Reason::off;
@@ -99,31 +104,42 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
 }
 
 void Planner::decide_auto(SequencePlan & plan) {
-    Decision & d = plan.decision_;
     if (is_measuring_) {
-        d.reason = Reason::measuring;
+        plan.decision_.reason = Reason::measuring;
         return;
     }
-    const double draft_ms = costs_.commit(plan.n_pending_) + costs_.host();
     const int k = plan.limits_.n_leaves > 1 ? options_.k : 1;
-    if (!plan.is_on_) {
-        const double cost = rounds(draft_ms + costs_.level(1));
-        const int gap = plan.n_burst_ > 0 ? 2 : std::max(options_.probe_gap, (int)std::min(1e6, std::ceil(cost / options_.probe_share)));
-        d.reason = Reason::parked;
-        if (++plan.n_since_probe_ < gap || !ledger_.covers(cost)) return;
-        plan.n_since_probe_ = 0;
-        plan.n_burst_ = std::max(0, plan.n_burst_ - 1);
-        start(plan, Mode::probe, Reason::probe, k);
-        return;
-    }
+    if (!plan.is_on_) return decide_parked(plan, k);
+    // The least a drafted round takes, what one took of late, and what the last one wanted in vain: to draft and then
+    // verify nothing for want of means is pure loss.
     const double verify_ms = costs_.verify(n_roots_ + 1) - (plain_ms_ - costs_.plain_host());
-    d.reason = Reason::saving;
-    if (!ledger_.covers(rounds(draft_ms + verify_ms))) return;
-    start(plan, Mode::draft, Reason::pays, k);
+    const double least = rounds(costs_.commit(plan.n_pending_) + costs_.host() + verify_ms);
+    const double usual = std::min(std::max(plan.usual_extra_, plan.wanted_extra_), saving_share * options_.ledger.cap);
+    if (ledger_.covers(std::max(least, usual))) {
+        start(plan, Mode::draft, Reason::pays, k);
+    } else {
+        plan.decision_.reason = Reason::saving;
+    }
+}
+
+// Off: plain rounds, and now and then a draft that nobody verifies, to see whether it would have been right. Probes
+// come dense at first, for texts that go to and fro, then as rare as their share of the time asks.
+void Planner::decide_parked(SequencePlan & plan, int k) {
+    plan.decision_.reason = Reason::parked;
+    const double cost = rounds(costs_.commit(plan.n_pending_) + costs_.level(1) + costs_.host());
+    const double least = options_.probe_gap;
+    const double fair = std::clamp(cost / options_.probe_share, least, std::max(least, probe_gap_most));
+    ++plan.n_off_;
+    const double gap = plan.n_burst_ > 0 ? 2.0 : std::clamp(plan.n_off_ / 4.0, std::max(least, fair / 3.0), fair);
+    if (++plan.n_since_probe_ < gap || !ledger_.covers(cost)) return;
+    plan.n_since_probe_ = 0;
+    plan.n_burst_ = std::max(0, plan.n_burst_ - 1);
+    start(plan, Mode::probe, Reason::probe, k);
 }
 
 void Planner::decide_fixed(SequencePlan & plan, int n_left) {
     const Strategy & s = plan.strategy_;
+    // a draft that could only be the very last token, or beyond it, would be verified for nothing
     plan.depth_max_ = std::min(s.depth, n_left - 1);
     plan.decision_.reason = Reason::off;
     if (s.kind != Strategy::Kind::off) start(plan, Mode::draft, Reason::pinned, s.k);
@@ -135,7 +151,7 @@ void Planner::decide_replay(SequencePlan & plan) {
     const Decision & logged = plan.replay_[plan.n_replayed_++];
     if (logged.mode == Mode::plain) return;
     if (logged.k < 1 || logged.levels.empty() || logged.levels[0] != std::vector<int32_t>{0}) {
-        fail(ErrorKind::value, "plan log: round %zu drafts without k or levels", plan.n_replayed_);
+        fail(ErrorKind::value, "plan log: round %zu drafts, but without k or not from the root", plan.n_replayed_);
     }
     start(plan, logged.mode, Reason::replay, logged.k);
 }
@@ -145,8 +161,9 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     plan.decision_.reason = reason;
     plan.decision_.k = k;
     plan.frontier_.assign(1, 0);
-    plan.pool_ = plan.tree_;
-    plan.proposed_.assign(1, {plan.tree_.token[0], 0.0f});
+    const Token root = plan.tree_.token[0];
+    reset(plan.pool_, root);
+    plan.proposed_.assign(1, {root, 0.0f});
     plan.p_.assign(1, 1.0f);
     plan.first_child_.assign(1, -1);
     plan.n_children_.assign(1, 0);
@@ -154,17 +171,14 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     plan.cursor_ = 0;
     plan.n_draft_rows_ = 0;
     plan.first_new_ = 1;
-    const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - (int)plan.order_.size()) : 0;
+    // others in the batch will take about as many rows as last time
+    const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - plan.order_.size()) : 0;
     const int n_rows = n_roots_ + n_others;
     const int n_most = std::min(plan.limits_.n_nodes, std::max(1, costs_.n_rows_max() - n_rows));
-    plan.prices_.set(costs_, n_rows, n_most);
-    plan.prices_.replay.clear();
-    for (int j = 0; plan.limits_.replays && j <= plan.depth_max_; ++j) {
-        plan.prices_.replay.push_back(costs_.verify(1 + j));
-    }
+    plan.prices_.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_);
 }
 
-// --- learn -----------------------------------------------------------------------------------------------------------
+// --- learn ---------------------------------------------------------------------------------------------------------
 
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
     plan.n_committed_ = (int)tokens.size();
@@ -178,8 +192,8 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
     for (Token token : tokens) {
         const int node = plan.cursor_;
         if (node < 0) return;
-        const int first = plan.first_child_[node], n = plan.n_children_[node];
         plan.cursor_ = -1;
+        const int first = plan.first_child_[node], n = plan.n_children_[node];
         if (n == 0) return;
         int matched = -1;
         for (int i = 0; i < n && matched < 0; ++i) {
@@ -187,24 +201,21 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
         }
         const int n_known = std::min(n, AcceptanceModel::n_ranks_max);
         acceptance_.learn(plan.kind_, plan.text_, plan.pool_.depth[node] + 1, &plan.proposed_[first], n_known, matched);
-        if (matched == 0 && !plan.is_on_ && plan.p_[first] < surprise_below * plan.p_[node]) {
-            plan.n_burst_ = options_.n_burst;
-        }
+        const bool is_surprise = matched == 0 && plan.p_[first] < surprise_below * plan.p_[node];
+        if (is_surprise && !plan.is_on_) plan.n_burst_ = options_.n_burst;
         if (matched >= 0) plan.cursor_ = first + matched;
     }
 }
 
 void Planner::end_round(double verify_ms, double round_ms) {
-    double draft_ms = 0.0;
     bool is_plain = true, is_verifying = false;
     for (const SequencePlan * plan : plans_) {
-        draft_ms += plan->draft_ms_;
         is_plain = is_plain && !plan->is_drafting();
-        is_verifying = is_verifying || !plan->decision_.nodes.empty();
+        is_verifying = is_verifying || plan->is_verifying();
     }
-    settle(clean(verify_ms), clean(round_ms), draft_ms);
+    settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
     costs_.learn_verify(n_rows_, verify_ms);
-    if (is_plain || is_verifying) costs_.learn_host(!is_plain, round_ms - verify_ms - draft_ms);
+    costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
     n_nodes_last_ = n_rows_ - n_roots_;
     if (is_verifying) {
         ++n_since_plain_;
@@ -213,28 +224,34 @@ void Planner::end_round(double verify_ms, double round_ms) {
         n_since_plain_ = 0;
         is_plain_wanted_ = false;
     }
+    plans_.clear();
 }
 
-// The ledger and the speed of late. A plain round counts as exactly one; the plain part of a probing round, too.
+// The ledger and the speeds of late. A plain round counts as exactly one, whatever its clock said; so does the plain
+// part of a probing round. Time beyond a stall's limit is not charged where the round's price is known.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
-    double expected_draft_ms = 0.0, n_tokens = 0.0;
-    bool is_verifying = false, is_fixed = false;
+    double expected_ms = costs_.host(), n_tokens = 0.0;
+    bool is_verifying = false, is_auto = true;
     for (const SequencePlan * plan : plans_) {
-        expected_draft_ms += plan->draft_ms_expected_;
+        expected_ms += plan->draft_ms_expected_;
         n_tokens += (double)plan->n_committed_ / n_roots_;
-        is_verifying = is_verifying || !plan->decision_.nodes.empty();
-        is_fixed = is_fixed || plan->rule_ != SequencePlan::Rule::automatic;
+        is_verifying = is_verifying || plan->is_verifying();
+        is_auto = is_auto && plan->rule_ == SequencePlan::Rule::automatic;
     }
-    double cost = 1.0;
+    if (!costs_.is_known(n_roots_)) return;
+    double cost = 1.0, first_use = 0.0;
     if (is_verifying) {
-        const double expected = verify_ms_expected_ + expected_draft_ms + costs_.plain_host() + costs_.host();
-        cost = rounds(std::min(std::max(round_ms, verify_ms + draft_ms), stall * expected));
-    } else {
-        cost += rounds(std::min(draft_ms, stall * expected_draft_ms));
+        const double most = rounds(SequencePlan::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
+        cost = rounds(std::max(round_ms, verify_ms + draft_ms));
+        if (!costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_)) first_use = std::max(0.0, cost - most);
+        cost = first_use > 0.0 ? cost : std::min(cost, most);
+    } else if (draft_ms > 0.0) {
+        const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
+        cost += rounds(std::min(extra_ms, SequencePlan::stall * expected_ms));
     }
-    for (SequencePlan * plan : plans_) plan->recent_.add(plan->n_committed_, cost);
-    speed_.add(n_tokens, cost);
-    if (!is_fixed && costs_.is_known(n_roots_)) ledger_.settle(n_tokens, cost);
+    for (SequencePlan * plan : plans_) plan->recent_.add(plan->n_committed_, cost - first_use);
+    speed_.add(n_tokens, cost - first_use);
+    if (is_auto) ledger_.settle(n_tokens, cost, first_use);
 }
 
 }  // namespace eaglecpp

@@ -23,37 +23,39 @@
 #include "algo/acceptance_model.h"
 #include "algo/cost_table.h"
 #include "algo/ledger.h"
-#include "algo/prices.h"
 #include "algo/sequence_plan.h"
 
 namespace eaglecpp {
 
 struct PlannerOptions {
     Ledger::Options ledger;
-    int k = 4;          // children per node
-    int width = 8;      // rows of a drafter level
-    int depth = 10;     // levels
+    int k = 4;                   // children per node
+    int width = 8;               // rows of a drafter level
+    int depth = 10;              // levels
     double probe_share = 0.007;  // of plain time spent on shadow probes; well below the ledger's allowance
     int probe_gap = 8;           // plain rounds between probes at least
     int n_burst = 4;             // probes in quick succession after a surprise
-    double on_above = 0.03, off_below = 0.0;  // advantage in tokens
+    double on_above = 0.03;      // advantage in tokens at which drafting starts again ...
+    double off_below = 0.0;      // ... and stops,
+    double doubt = 2.0;          // if it misses that by so many standard errors
 
     enum class Goal { fair, throughput };
-    Goal goal = Goal::fair;  // of several conversations: product or sum of their speeds
-    double floor = 0.0;      // of several conversations: least speed of each against plain
+    Goal goal = Goal::fair;  // of several conversations: the product or the sum of their speeds
+    double floor = 0.0;      // of several conversations: least speed of each against plain decoding
 
     std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
 };
 
 struct RoundRequest {
-    Token root = 0;      // the last committed token
-    int n_left = 0;      // tokens that may still be generated, at least 1
-    int n_pending = 0;   // rows the drafter must commit before it can draft; 0 = no drafter
+    Token root = 0;     // the last committed token
+    int n_left = 0;     // tokens that may still be generated, at least 1
+    int n_pending = 0;  // rows the drafter must commit before it can draft; 0 = no drafter
     PlanLimits limits;
 };
 
 class Planner {
   public:
+    // Error(value)
     explicit Planner(const PlannerOptions & options = {});
 
     // A generation starts. A new conversation keeps little of what was learned about the last text.
@@ -70,7 +72,7 @@ class Planner {
     // Error(value) when a replayed plan does not fit.
     void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
 
-    // Picks the trees of all conversations of the batch (decided ones, plain ones too).
+    // Picks the trees of all conversations of the batch, the ones in a plain round included.
     void choose(const std::vector<SequencePlan *> & plans);
 
     // `tokens` the conversation got from this round
@@ -90,34 +92,45 @@ class Planner {
     using Mode = Decision::Mode;
     using Reason = Decision::Reason;
 
-    // decide
+    double rounds(double ms) const { return ms / plain_ms_; }
+
+    // price of time for this conversation, in its tokens per ms: all others wait, too
+    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.recent_.speed() / plain_ms_; }
+
+    // what the ledger still covers in this round
+    double ms_left() const { return ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host(); }
+
+    // decide (planner.cpp)
     bool is_measuring_due() const;
     void decide_auto(SequencePlan & plan);
+    void decide_parked(SequencePlan & plan, int k);
     void decide_fixed(SequencePlan & plan, int n_left);
     void decide_replay(SequencePlan & plan);
     void start(SequencePlan & plan, Mode mode, Reason reason, int k);
-    double rounds(double ms) const { return ms / plain_ms_; }
 
-    // grow (growth.cpp)
+    // grow (planner_grow.cpp)
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
     void next_frontier_auto(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
     void next_frontier_replay(SequencePlan & plan);
-    int best_width(SequencePlan & plan, int n_candidates);
-    Offer foresee(const SequencePlan & plan, int width);
-    double lambda(const SequencePlan & plan) const;
-    double ms_left(const SequencePlan & plan) const;
+    void find_candidates(const SequencePlan & plan, double p_least);
+    int best_width(const SequencePlan & plan, int n_candidates);
+    double foresee(const SequencePlan & plan, int width);
 
-    // choose (choice.cpp)
+    // choose (planner_choose.cpp)
     void choose_fixed(SequencePlan & plan);
     void choose_replay(SequencePlan & plan);
     void choose_alone(SequencePlan & plan);
     void choose_shared(int n_rows);
-    void take(SequencePlan & plan, const int32_t * nodes, int n);
+    void find_shared(int n_rows, int n_most);
+    bool is_allowed(double ms) const;
+    double goal(double ms) const;
+    void weigh_shared(SequencePlan & plan, int n, double ms_per_node);
+    void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
     void weigh(SequencePlan & plan, double value, double speed);
 
-    // learn
+    // learn (planner.cpp)
     void walk(SequencePlan & plan, const Tokens & tokens);
     void settle(double verify_ms, double round_ms, double draft_ms);
 
@@ -125,27 +138,26 @@ class Planner {
     CostTable costs_;
     AcceptanceModel acceptance_;
     Ledger ledger_;
+    RecentSpeed speed_;      // of the batches of late
+    int n_nodes_last_ = 0;   // draft nodes of the last batch
+    int n_plain_ = 0;        // plain rounds measured
+    int n_since_plain_ = 0;  // rounds since the last one
+    bool is_plain_wanted_ = false;
 
     // the round under way
     int n_roots_ = 1;
-    double plain_ms_ = 1.0;      // of this batch
+    double plain_ms_ = 1.0;  // a plain round of this batch
     double round_draft_ms_ = 0.0;
     bool is_measuring_ = false;
     std::vector<SequencePlan *> plans_;
     int n_rows_ = 1;
     double verify_ms_expected_ = 0.0;
 
-    RecentSpeed speed_;          // of the batches of late
-    int n_nodes_last_ = 0;       // draft nodes of the last batch
-    int n_plain_ = 0;            // plain rounds measured
-    int n_since_plain_ = 0;      // rounds since the last one
-    bool is_plain_wanted_ = false;
-
     // kept to save allocations
     std::vector<float> merged_, level_p_, front_;
     std::vector<int32_t> nodes_, number_;
-    std::vector<int> heads_;
-    std::vector<double> sums_;
+    std::vector<int> heads_, best_heads_;  // per plan: nodes taken
+    std::vector<double> sums_;             // per plan: expected tokens
 };
 
 }  // namespace eaglecpp

@@ -5,30 +5,33 @@
 
 namespace eaglecpp {
 
-void Prices::set(const CostTable & table, int n_rows, int n_nodes_max) {
-    ms_.resize(std::max(n_nodes_max, 0) + 1);
-    ms_per_node_ = 0.0;
+// A size that turns out well is used many times; the extra time of its first use is spread over them.
+static constexpr double first_use_share = 0.02;
+// plain rounds; no first use may look dearer than a full ledger can pay, or no size would ever be tried
+static constexpr double first_use_most = 6.0;
+
+void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free) {
+    const int n_sizes = std::max(n_nodes_max, 0) + 1;
+    ms_.assign(n_sizes, 0.0);
+    ms_once_.assign(n_sizes, 0.0);
     // Against a round without nodes as it is while plain rounds follow each other: a rebuild is drafting's fault.
     const double none = table.plain(n_rows) - table.plain_host();
-    for (int n = 0; n < (int)ms_.size(); ++n) {
-        ms_[n] = n == 0 ? 0.0 : table.verify(n_rows + n) - none;
-        if (n == 0) continue;
-        const double per_node = ms_[n] / n;
-        ms_per_node_ = n == 1 ? per_node : std::min(ms_per_node_, per_node);
+    for (int n = 1; n < n_sizes; ++n) {
+        const double first_ms = table.first_use(n_rows + n);
+        ms_[n] = table.verify(n_rows + n) - none + first_use_share * first_ms;
+        ms_once_[n] = std::max(0.0, std::min(first_ms, first_use_most * table.plain(n_rows)) - ms_free);
+        ms_per_node_ = n == 1 ? ms_[n] : std::min(ms_per_node_, ms_[n] / n);
     }
     ms_per_node_ = std::max(ms_per_node_, 0.0);
 }
 
-Offer Prices::best(const float * p, int n, double lambda, double ms_most) const {
+Offer Prices::best(const std::vector<float> & p, double lambda, double ms_most) const {
     Offer out;
-    double sum = 0.0, again = 0.0;
-    for (int i = 1; i <= std::min(n, n_nodes_max()); ++i) {
-        // the walk stops after i - 1 accepted nodes
-        if (!replay.empty()) again += ((i == 1 ? 1.0 : p[i - 2]) - p[i - 1]) * replay[std::min<size_t>(i - 1, replay.size() - 1)];
-        sum += p[i - 1];
-        const double ms = ms_[i] + again;
-        const double value = sum - lambda * ms;
-        if (value > out.value && ms <= ms_most) out = {i, value};
+    double sum = 0.0;
+    for (int n = 1; n <= std::min((int)p.size(), n_nodes_max()); ++n) {
+        sum += p[n - 1];
+        const double value = sum - lambda * ms_[n];
+        if (value > out.value && ms_[n] + ms_once_[n] <= ms_most) out = {n, value};
     }
     return out;
 }

@@ -17,8 +17,9 @@ struct Offer {
 
 class Prices {
   public:
-    // costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows
-    void set(const CostTable & table, int n_rows, int n_nodes_max);
+    // Costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows. `ms_free`: what the first use of a size
+    // may take without being charged.
+    void set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free);
 
     int n_nodes_max() const { return (int)ms_.size() - 1; }
 
@@ -28,16 +29,13 @@ class Prices {
     // cheapest price of a node at any size
     double ms_per_node() const { return ms_per_node_; }
 
-    // A target that cannot take rejected rows back runs the accepted ones again: after[j] ms if j nodes of a chain were
-    // accepted and not all. Empty = it can.
-    std::vector<double> replay;
-
     // Best count for nodes with chances p[0..n), best first. `lambda`: tokens per ms that the time could earn
-    // elsewhere; sizes that add more than `ms_most` are out.
-    Offer best(const float * p, int n, double lambda, double ms_most) const;
+    // elsewhere; sizes that may add more than `ms_most` are out.
+    Offer best(const std::vector<float> & p, double lambda, double ms_most) const;
 
   private:
     std::vector<double> ms_{0.0};
+    std::vector<double> ms_once_{0.0};  // charged beyond that at the first use of the size
     double ms_per_node_ = 0.0;
 };
 

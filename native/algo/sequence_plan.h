@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The planner's side of one conversation: how it wants to draft, what was learned about its text, and the round under
-// way. Owned by the conversation; filled by Planner. The engine reads mode, frontier, tree and decision.
+// way. Owned by the conversation; filled by Planner. The engine reads frontier, tree and decision.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "algo/acceptance_model.h"
@@ -20,31 +22,40 @@ struct PlanLimits {
     int n_nodes = 64;        // draft nodes of one verification
     int n_leaves = 1;        // leaves of one verification; 1 = chains only
     int n_draft_rows = 128;  // rows the drafter can hold beyond its committed ones
-    bool replays = false;    // accepted rows are run again when a draft was rejected (no rollback)
 };
 
 // Decaying sums of tokens and of time in plain rounds: the speed of late, at least plain.
-struct RecentSpeed {
-    double n_tokens = 0.0, cost = 0.0;
-
-    void add(double tokens, double rounds) {
-        n_tokens = n_tokens * decay + tokens;
-        cost = cost * decay + rounds;
+class RecentSpeed {
+  public:
+    void add(double n_tokens, double n_rounds) {
+        n_tokens_ = n_tokens_ * decay + n_tokens;
+        n_rounds_ = n_rounds_ * decay + n_rounds;
     }
-    double speed() const { return cost > 0.0 && n_tokens > cost ? n_tokens / cost : 1.0; }
 
+    double speed() const { return n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0; }
+
+  private:
     static constexpr double decay = 0.985;  // half in 46 rounds
+    double n_tokens_ = 0.0, n_rounds_ = 0.0;
 };
 
 class SequencePlan {
   public:
-    // --- how to draft; takes effect with the next round ------------------------------------------------------------
+    SequencePlan() {
+        for (auto & ranks : mean_p_) {
+            for (int r = 0; r < n_ranks; ++r) ranks[r] = r == 0 ? 0.6f : 0.12f / (float)(r * r);
+        }
+    }
+
+    // --- how to draft; takes effect with the next round ----------------------------------------------------------
     void use_auto() { rule_ = Rule::automatic; }
+
     // the strategy as it is, whatever it costs
     void use_fixed(const Strategy & strategy) {
         rule_ = Rule::fixed;
         strategy_ = strategy;
     }
+
     // the rounds of a logged run, then plain ones
     void use_replay(std::vector<Decision> decisions) {
         rule_ = Rule::replay;
@@ -52,7 +63,7 @@ class SequencePlan {
         n_replayed_ = 0;
     }
 
-    // --- the round under way -----------------------------------------------------------------------------------------
+    // --- the round under way ---------------------------------------------------------------------------------------
     // nodes whose children the drafter should propose now; the root (0) first; empty = drafting is over
     const std::vector<int32_t> & frontier() const { return frontier_; }
 
@@ -67,7 +78,7 @@ class SequencePlan {
 
     const Decision & decision() const { return decision_; }
 
-    // --- reports -----------------------------------------------------------------------------------------------------
+    // --- reports ---------------------------------------------------------------------------------------------------
     bool is_on() const { return is_on_; }
 
     // mean predicted gain of drafting a round, in tokens
@@ -80,6 +91,15 @@ class SequencePlan {
     static constexpr int n_ranks = AcceptanceModel::n_ranks_max;
 
     bool is_drafting() const { return decision_.mode != Decision::Mode::plain; }
+    bool is_auto_drafting() const { return is_drafting() && rule_ == Rule::automatic; }
+    bool is_verifying() const { return !decision_.nodes.empty(); }
+    const Decision & logged() const { return replay_[n_replayed_ - 1]; }
+
+    // what drafting took, less what a stall may have added
+    double fair_draft_ms() const { return std::min(draft_ms_, stall * draft_ms_expected_); }
+
+    // times the expected time: beyond that the machine stalled, which is not drafting's fault
+    static constexpr double stall = 1.5;
 
     Rule rule_ = Rule::automatic;
     Strategy strategy_;
@@ -89,32 +109,35 @@ class SequencePlan {
     // the text
     RequestKind kind_ = RequestKind::greedy;
     TextState text_;
-    std::array<std::array<float, n_ranks>, n_depths> mean_p_{};  // [depth - 1][rank - 1] mean chance of a frontier child
+    std::array<std::array<float, n_ranks>, n_depths> mean_p_;  // [depth - 1][rank - 1] mean chance of a frontier child
     RecentSpeed recent_;
 
     // on and off
     bool is_on_ = true;
-    double advantage_ = 0.1;
+    double advantage_ = 0.1, advantage_variance_ = 0.03;
+    int n_off_ = 0;  // rounds since drafting was switched off
     int n_since_probe_ = 0;
-    int n_burst_ = 0;           // probes left to take in quick succession
-    double best_speed_ = 0.0;
+    int n_burst_ = 0;            // probes left to take in quick succession
+    double best_speed_ = 0.0;    // predicted speed of a drafted round, mean of late
+    double usual_extra_ = 0.0;   // plain rounds that a drafted round takes beyond one, mean of late
+    double wanted_extra_ = 0.0;  // the same, of the last round if the ledger did not cover it; else 0
 
     // the round
     Decision decision_;
     PlanLimits limits_;
     DraftTree pool_, tree_;
-    std::vector<Candidate> proposed_;      // per pool node: token and clean conditional log-probability
-    std::vector<float> p_;                 // per pool node: chance that it is accepted
-    std::vector<int32_t> first_child_, n_children_;
+    std::vector<Candidate> proposed_;                // per pool node: token and clean conditional log-probability
+    std::vector<float> p_;                           // per pool node: chance that it is accepted
+    std::vector<int32_t> first_child_, n_children_;  // per pool node
     std::vector<int32_t> frontier_;
-    std::vector<float> best_p_;            // the highest chances of the pool, falling
+    std::vector<float> best_p_;  // the highest chances of the pool, falling
     NodeOrder order_;
     Prices prices_;
     double draft_ms_ = 0.0, draft_ms_expected_ = 0.0;
     int n_pending_ = 0, depth_max_ = 0, n_draft_rows_ = 0;
-    int first_new_ = 0;                    // first pool node of the last level
-    int cursor_ = -1;                      // pool node the target has reached; -1 = it left the pool
-    int n_committed_ = 0;                  // tokens of this round
+    int first_new_ = 0;    // first pool node of the last level
+    int cursor_ = -1;      // pool node the target has reached; -1 = it left the pool
+    int n_committed_ = 0;  // tokens of this round
 };
 
 }  // namespace eaglecpp

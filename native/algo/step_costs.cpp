@@ -5,10 +5,12 @@
 #include <cmath>
 #include <limits>
 
+#include "algo/median.h"
+
 namespace eaglecpp {
 
 namespace {
-constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,   8,   10,  12,  14,  16,
+constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,  8,   10,  12,  14,  16,
                                                                20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
 constexpr int n_direct = 65;
 
@@ -38,7 +40,9 @@ int StepCosts::bucket_of(int n_rows) {
     return (int)(std::lower_bound(bucket_rows.begin(), bucket_rows.end() - 1, n_rows) - bucket_rows.begin());
 }
 
-int StepCosts::rows_of(int bucket) { return bucket_rows[bucket]; }
+int StepCosts::rows_of(int bucket) {
+    return bucket_rows[bucket];
+}
 
 double StepCosts::prior_ratio(int n_rows) const {
     return 1.0 + slope_ * std::pow((double)std::max(n_rows - 1, 0), 0.8);
@@ -54,7 +58,7 @@ double StepCosts::least_ms(int n_rows) const {
 
 int StepCosts::n_rows_measured() const {
     for (int b = n_buckets - 1; b >= 0; --b) {
-        if (entries_[b].count > 0.0) return bucket_rows[b];
+        if (entries_[b].count >= 1.0) return bucket_rows[b];
     }
     return 0;
 }
@@ -64,7 +68,7 @@ void StepCosts::learn(int n_rows, double ms, long round) {
     Entry & e = entries_[b];
     const double sample = std::log(ms);
     e.round = round;
-    if (e.n_first < 3) {
+    if (e.n_first < n_first_samples) {
         learn_first(e, sample, predicted_[b]);
     } else {
         e.log_ms += std::max(0.03, 1.0 / (e.count + 1.0)) * clipped(sample - e.log_ms, e.count);
@@ -81,22 +85,24 @@ void StepCosts::learn_first(Entry & e, double sample, double predicted) {
         const double most = predicted > 0.0 ? std::log((is_guess ? 1.5 : 1.1) * predicted) : sample;
         e.log_ms = std::min(sample, most);
         e.count = is_guess ? 0.5 : 1.0;
-    } else if (e.n_first == 2) {
-        e.log_ms = std::min(e.first[0], e.first[1]);
-        e.count = 1.0;
-    } else {
-        std::array<double, 3> sorted = e.first;
-        std::sort(sorted.begin(), sorted.end());
-        e.log_ms = sorted[1];
-        e.count = 2.0;
+        if (!is_guess) learn_first_use(std::exp(sample) - predicted);
+        return;
     }
+    if (e.n_first == 2 && e.count < 1.0) learn_first_use(std::exp(e.first[0]) - std::exp(e.first[1]));
+    e.log_ms = lower_median(e.first, e.n_first);
+    e.count = e.n_first - 1;
+}
+
+void StepCosts::learn_first_use(double ms) {
+    first_use_ms_ += std::max(0.3, 1.0 / ++n_first_uses_) * (std::max(0.0, ms) - first_use_ms_);
 }
 
 void StepCosts::forget(long round) {
     bool is_changed = false;
     for (int b = 1; b < n_buckets; ++b) {
         Entry & e = entries_[b];
-        if (e.count == 0.0 || round - e.round <= (long)(250.0 + 250.0 * std::min(e.count, 32.0))) continue;
+        const long patience = e.n_first == 0 ? 300 : 2000 + 1000 * (long)std::min(e.count, 32.0);
+        if (e.count == 0.0 || round - e.round <= patience) continue;
         e.count = 0.0;
         e.n_first = 0;
         is_changed = true;

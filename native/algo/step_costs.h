@@ -15,6 +15,7 @@ namespace eaglecpp {
 class StepCosts {
   public:
     static constexpr int n_buckets = 24;
+    static constexpr int n_first_samples = 5;
 
     // `slope`: the prior curve is 1 + slope * (rows - 1)^0.8
     explicit StepCosts(double slope);
@@ -37,7 +38,13 @@ class StepCosts {
     // samples behind the price of this size; 0 = a guess
     double n_samples(int n_rows) const { return entries_[bucket_of(n_rows)].count; }
 
-    // largest row count of a measured bucket, 0 if none
+    // this size was run before in this process
+    bool is_tried(int n_rows) const { return entries_[bucket_of(n_rows)].n_first > 0; }
+
+    // what the first use of a size took beyond the second, of late
+    double first_use_ms() const { return first_use_ms_; }
+
+    // largest row count that was measured more than once, 0 if none
     int n_rows_measured() const;
 
     // One measurement. The first ones of a size are believed with care: the first may include building graphs and
@@ -55,9 +62,9 @@ class StepCosts {
         double log_ms = 0.0;
         double count = 0.0;  // samples it rests on; 0 = unknown
         long round = 0;      // of the last sample
-        // The first samples in this process: their median is what counts, so that neither the building of a graph nor
-        // a stall sets the price.
-        std::array<double, 3> first{};
+        // The first samples in this process: their lower median is what counts, so that neither the building of a graph
+        // nor a stall sets the price.
+        std::array<double, n_first_samples> first{};
         int n_first = 0;
     };
     const Entry & entry(int bucket) const { return entries_[bucket]; }
@@ -65,10 +72,13 @@ class StepCosts {
 
   private:
     void learn_first(Entry & e, double sample, double predicted);
+    void learn_first_use(double ms);
     void refresh();
 
     double slope_;
     int n_known_ = 0;
+    double first_use_ms_ = 0.0;
+    int n_first_uses_ = 0;
     std::array<Entry, n_buckets> entries_{};
     std::array<double, n_buckets> predicted_{};
 };

@@ -22,8 +22,10 @@ SynthAcceptance::SynthAcceptance(const std::vector<double> & rates, uint64_t see
     double above = 1.0;
     for (size_t i = 0; i < rates.size(); ++i) {
         if (!(rates[i] >= 0.0 && rates[i] <= above)) {
-            fail(ErrorKind::value, "synthetic acceptance: rate %zu is %g, expected a number from 0 to %g (rates count "
-                                   "from the root and cannot rise)", i + 1, rates[i], above);
+            fail(ErrorKind::value,
+                 "synthetic acceptance: rate %zu is %g, expected a number from 0 to %g (rates count "
+                 "from the root and cannot rise)",
+                 i + 1, rates[i], above);
         }
         conditional_.push_back(above > 0.0 ? rates[i] / above : 0.0);
         above = rates[i];

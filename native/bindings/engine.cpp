@@ -100,6 +100,8 @@ nb::dict timings(const EngineHandle & e, int id) {
     d["host_ms"] = s.predicted_ms - s.draft_ms - s.verify_ms;
     d["tried_per_depth"] = s.tried_per_depth;
     d["accepted_per_depth"] = s.accepted_per_depth;
+    d["plan"] = e.get().drafter() ? e.get().sequence(id).plan_summary.explain() : "off: no drafter";
+    d["plan_log"] = e.get().sequence(id).plan_log;
     d["draft_bytes"] = e.get().draft_bytes(id);
     return d;
 }

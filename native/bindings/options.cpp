@@ -92,7 +92,9 @@ void bind_options(nb::module_ & m) {
             .def_rw("strategy", &T::strategy)
             .def_rw("max_tokens", &T::max_tokens)
             .def_rw("n_probs", &T::n_probs)
-            .def_rw("ignore_eos", &T::ignore_eos);
+            .def_rw("ignore_eos", &T::ignore_eos)
+            .def_rw("log_plan", &T::log_plan)
+            .def_rw("replay", &T::replay);
     }
 }
 

@@ -81,6 +81,12 @@ Engine::Engine(const EngineOptions & options) {
     if (!s.has_embedding && target_->embedding()) drafter_->share_embedding(target_->embedding());
     if (!s.has_head && target_->head()) drafter_->share_head(target_->head());
     drafter_->finish();
+
+    PlannerOptions planner;
+    for (Token t = 0; t < target_->n_vocab(); ++t) {
+        if (target_->is_eog(t)) planner.end_tokens.push_back(t);
+    }
+    planner_ = Planner(planner);
 }
 
 int Engine::open_sequence() {
@@ -154,22 +160,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
              "raise n_ctx (the model was trained for %d) or shorten the prompt",
              prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model()));
     }
-    if (params.strategy.kind != Strategy::Kind::off && drafter_) {
-        const Strategy & st = params.strategy;
-        const int n_nodes = std::min(st.nodes, target_->options().n_draft_max);
-        if (st.nodes > n_nodes || (st.depth - 1) * st.k > drafter_->options().n_draft_rows_max) {
-            fail(ErrorKind::value,
-                 "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft "
-                 "nodes; raise n_draft_max",
-                 st.nodes, st.depth, st.k, target_->options().n_draft_max);
-        }
-        if (st.kind == Strategy::Kind::tree && !target_->supports_trees()) {
-            fail(ErrorKind::unsupported,
-                 "the target's architecture '%s' keeps a recurrent state and takes chains only; "
-                 "use a chain strategy",
-                 target_->meta("general.architecture").c_str());
-        }
-    }
+    if (drafter_ && params.strategy.is_fixed()) check_strategy(params.strategy);
     auto sampler = std::make_unique<Sampler>(params.sampling, target_->model(), n_ctx);
     sampler->accept_prompt(prompt);
 
@@ -183,8 +174,41 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.params = params;
     s.sampler = std::move(sampler);
     s.decode_start_ms = 0.0;
+    begin_plan(s);
     s.is_active = true;
     return s.stats.n_reused;
+}
+
+void Engine::check_strategy(const Strategy & st) const {
+    const int n_nodes_max = target_->options().n_draft_max;
+    if (st.nodes > n_nodes_max || (st.depth - 1) * st.k > drafter_->options().n_draft_rows_max) {
+        fail(ErrorKind::value,
+             "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft nodes; "
+             "raise n_draft_max",
+             st.nodes, st.depth, st.k, n_nodes_max);
+    }
+    if (st.kind == Strategy::Kind::tree && !target_->supports_trees()) {
+        fail(ErrorKind::unsupported,
+             "the target's architecture '%s' keeps a recurrent state and takes chains only; use a "
+             "chain strategy",
+             target_->meta("general.architecture").c_str());
+    }
+}
+
+void Engine::begin_plan(Sequence & s) {
+    if (!s.params.replay.empty()) {
+        std::vector<Decision> decisions;
+        for (const std::string & line : s.params.replay) decisions.push_back(Decision::from_line(line));
+        s.plan.use_replay(std::move(decisions));
+    } else if (s.params.strategy.kind == Strategy::Kind::automatic) {
+        s.plan.use_auto();
+    } else {
+        s.plan.use_fixed(s.params.strategy);
+    }
+    const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty());
+    planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0);
+    s.plan_summary = {};
+    s.plan_log.clear();
 }
 
 // Rolls target and drafter back to the longest common prefix. The last prompt token is always run again: its
@@ -228,10 +252,9 @@ void Engine::roll_back(Sequence & s) {
 std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
     Use use(*this);
     std::vector<StepResult> results;
-    std::vector<Round> rounds;
+    std::vector<Sequence *> decoding;
     for (int id : ids) {
-        Sequence & s = get(id);
-        if (!s.is_active) fail(ErrorKind::value, "sequence %d has no generation under way", id);
+        if (!get(id).is_active) fail(ErrorKind::value, "sequence %d has no generation under way", id);
     }
     try {
         for (int id : ids) {
@@ -243,11 +266,10 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
             } else if (s.is_prefilling()) {
                 results.push_back(prefill(s));
             } else {
-                rounds.push_back({&s, draft(s), 0});
+                decoding.push_back(&s);
             }
         }
-        if (!rounds.empty()) verify(rounds);
-        for (Round & r : rounds) results.push_back(finish_round(r));
+        if (!decoding.empty()) decode(decoding, results);
     } catch (const Error & e) {
         if (e.kind == ErrorKind::broken) {
             is_broken_ = true;
@@ -259,6 +281,33 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
         throw;
     }
     return results;
+}
+
+// One round of each sequence, verified in one batch.
+void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results) {
+    const double start = now_ms();
+    int n_kv = 0;
+    for (const Sequence * s : sequences) n_kv = std::max(n_kv, s->n_past);
+    std::vector<SequencePlan *> plans;
+    if (drafter_) planner_.begin_round((int)sequences.size(), n_kv);
+    for (Sequence * s : sequences) {
+        if (!drafter_) continue;
+        draft(*s);
+        plans.push_back(&s->plan);
+    }
+    if (drafter_) planner_.choose(plans);
+    std::vector<Round> rounds;
+    for (Sequence * s : sequences) rounds.push_back({s, drafter_ ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
+    const double verify_ms = verify(rounds);
+    for (Round & r : rounds) {
+        results.push_back(finish_round(r));
+        if (!drafter_) continue;
+        Sequence & s = *r.seq;
+        planner_.learn(s.plan, results.back().tokens);
+        s.plan_summary.add(s.plan.decision());
+        if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
+    }
+    if (drafter_) planner_.end_round(verify_ms, now_ms() - start);
 }
 
 StepResult Engine::result_of(const Sequence & s, const char * phase) const {
@@ -307,53 +356,61 @@ void Engine::commit_prefilled(Sequence & s, int n_rows) {
 
 // --- draft ---------------------------------------------------------------------------------------------------------
 
-DraftTree Engine::draft(Sequence & s) {
-    const DraftTree root(s.tokens.back());
-    if (!s.draft || s.pending.n_rows() == 0) return root;
+void Engine::draft(Sequence & s) {
+    RoundRequest request;
+    request.root = s.tokens.back();
+    request.n_left = s.n_max - (int)s.tokens.size();
+    request.n_pending = s.pending.n_rows();
+    request.limits.n_nodes = target_->options().n_draft_max;
+    request.limits.n_leaves = s.range.count;
+    request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
+    planner_.decide(s.plan, request);
     const double start = now_ms();
-    const Strategy & st = s.params.strategy;
-    // a draft that could only be the very last token, or beyond it, would be verified for nothing
-    const int depth = std::min(st.depth, s.n_max - (int)s.tokens.size() - 1);
-    const bool drafts = st.kind != Strategy::Kind::off && depth > 0;
-    DraftTree tree = root;
-    if (drafts) {
-        s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], true);
-        s.pending.clear();
-        TreeGrower grower(root.token[0], st.k);
-        grower.grow({s.draft->candidates(0, st.k)});
-        std::map<int32_t, int> row_of{{0, -1}};  // node -> draft row that gives its children
-        for (int level = 2; level <= depth; ++level) {
-            const std::vector<int32_t> frontier = grower.frontier();
-            std::vector<DraftRow> rows;
-            for (int32_t node : frontier) {
-                rows.push_back({grower.pool().token[node], row_of.at(grower.pool().parent[node])});
-            }
-            const int first = s.draft->extend(rows);
-            std::vector<std::vector<Candidate>> children;
-            for (size_t i = 0; i < frontier.size(); ++i) {
-                row_of[frontier[i]] = first + (int)i;
-                children.push_back(s.draft->candidates((int)i, st.k));
-            }
-            grower.grow(children);
-        }
-        tree = grower.pool().select(st.nodes, s.range.count);
+    if (!s.plan.frontier().empty()) {
+        grow(s);
     } else if (s.pending.n_rows() >= n_pending_max) {
         s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
         s.pending.clear();
     }
     s.stats.draft_ms += now_ms() - start;
-    return tree;
+}
+
+// Level by level as the planner asks: the pending rows give the root's children, then draft rows theirs.
+void Engine::grow(Sequence & s) {
+    double start = now_ms();
+    s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], true);
+    s.pending.clear();
+    std::vector<int> row_of{-1};  // pool node -> draft row that gives its children
+    std::vector<std::vector<Candidate>> children{s.draft->candidates(0, s.plan.k())};
+    planner_.grow(s.plan, children, now_ms() - start);
+    while (!s.plan.frontier().empty()) {
+        start = now_ms();
+        const std::vector<int32_t> & frontier = s.plan.frontier();
+        std::vector<DraftRow> rows;
+        for (int32_t node : frontier) {
+            rows.push_back({s.plan.pool().token[node], row_of.at(s.plan.pool().parent[node])});
+        }
+        const int first = s.draft->extend(rows);
+        row_of.resize(s.plan.pool().size(), -1);
+        children.clear();
+        for (size_t i = 0; i < frontier.size(); ++i) {
+            row_of[frontier[i]] = first + (int)i;
+            children.push_back(s.draft->candidates((int)i, s.plan.k()));
+        }
+        planner_.grow(s.plan, children, now_ms() - start);
+    }
 }
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------
 
-void Engine::verify(std::vector<Round> & rounds) {
+double Engine::verify(std::vector<Round> & rounds) {
     const double start = now_ms();
     batch_.clear();
     for (Round & r : rounds) r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
     target_->decode(batch_);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
+    return ms;
 }
 
 StepResult Engine::finish_round(const Round & round) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "algo/planner.h"
 #include "engine/options.h"
 #include "engine/sequence.h"
 #include "target/target.h"
@@ -77,8 +78,12 @@ class Engine {
     int reuse(Sequence & s, const Tokens & prompt);
     StepResult prefill(Sequence & s);
     void commit_prefilled(Sequence & s, int n_rows);
-    DraftTree draft(Sequence & s);
-    void verify(std::vector<Round> & rounds);
+    void check_strategy(const Strategy & strategy) const;
+    void begin_plan(Sequence & s);
+    void decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results);
+    void draft(Sequence & s);
+    void grow(Sequence & s);
+    double verify(std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
     StepResult result_of(const Sequence & s, const char * phase) const;
@@ -88,6 +93,7 @@ class Engine {
     std::unique_ptr<Target> target_;
     std::unique_ptr<Drafter> drafter_;
     std::map<int, Sequence> sequences_;
+    Planner planner_;
     TargetBatch batch_;
     std::atomic<bool> in_use_{false};
     bool is_broken_ = false;

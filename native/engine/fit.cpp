@@ -53,7 +53,7 @@ void check_fit(const DraftFile & draft, const Target & target) {
     if (wrong.empty()) return;
     fail(ErrorKind::mismatch,
          "the drafter %s was not made for the target %s%s; use the drafter of this very model, or "
-         "make one with `eaglecpp convert` or `eaglecpp train`",
+         "convert one made for it with `eaglecpp convert`",
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "algo/strategy.h"
 #include "target/sampler.h"
@@ -22,6 +23,8 @@ struct GenerateParams {
     int max_tokens = -1;  // < 0: until the context is full
     int n_probs = 0;      // most likely tokens reported per emitted token
     bool ignore_eos = false;
+    bool log_plan = false;            // keep every round's decision as a line
+    std::vector<std::string> replay;  // decisions of a logged run to follow instead of the strategy
 };
 
 }  // namespace eaglecpp

@@ -10,7 +10,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "algo/sequence_plan.h"
 #include "base/features.h"
 #include "base/types.h"
 #include "draft/drafter.h"
@@ -74,6 +76,9 @@ struct Sequence {
     GenerateParams params;
     std::unique_ptr<Sampler> sampler;
     Stats stats;
+    SequencePlan plan;
+    PlanSummary plan_summary;
+    std::vector<std::string> plan_log;
     double decode_start_ms = 0.0;
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }

@@ -2,6 +2,7 @@
 // Planner, while drafting: what joins the pool, and whether another drafter level pays.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "algo/planner.h"
@@ -11,15 +12,15 @@ namespace eaglecpp {
 
 namespace {
 constexpr float logp_min = -30.0f;
-constexpr int n_ahead = 2;  // levels looked ahead, so that one cheap level before a dear one does not end the climb
+constexpr int n_ahead = 2;  // levels looked ahead, so that a dear one before a cheap one does not end the climb
+constexpr int n_probe_levels = 2;
 constexpr int widths[] = {1, 2, 4, 8, 16, 32, 64};
 
 // merges `more` (any order) into `best`, which falls, keeping the n_most largest
 void merge_best(std::vector<float> & best, std::vector<float> & more, int n_most) {
     std::sort(more.begin(), more.end(), std::greater<float>());
-    if ((int)more.size() > n_most) more.resize(n_most);
-    const size_t middle = best.size();
-    best.insert(best.end(), more.begin(), more.end());
+    const size_t n = std::min<size_t>(more.size(), n_most), middle = best.size();
+    best.insert(best.end(), more.begin(), more.begin() + n);
     std::inplace_merge(best.begin(), best.begin() + middle, best.end(), std::greater<float>());
     if ((int)best.size() > n_most) best.resize(n_most);
 }
@@ -31,24 +32,29 @@ void Planner::grow(SequencePlan & plan, const std::vector<std::vector<Candidate>
              plan.frontier_.size());
     }
     const int n_rows = (int)plan.frontier_.size();
-    const bool is_first = plan.decision_.levels.empty();
-    const double expected = is_first ? costs_.commit(plan.n_pending_) : costs_.level(n_rows);
-    plan.draft_ms_expected_ += expected;
+    if (plan.decision_.levels.empty()) {
+        plan.draft_ms_expected_ += costs_.commit(plan.n_pending_);
+        costs_.learn_commit(plan.n_pending_, ms);
+    } else {
+        plan.draft_ms_expected_ += costs_.level(n_rows);
+        costs_.learn_level(n_rows, ms);
+        plan.n_draft_rows_ += n_rows;
+    }
     if (std::isfinite(ms) && ms > 0.0) {
         plan.draft_ms_ += ms;
         round_draft_ms_ += ms;
     }
-    if (is_first) {
-        costs_.learn_commit(plan.n_pending_, ms);
-    } else {
-        costs_.learn_level(n_rows, ms);
-        plan.n_draft_rows_ += n_rows;
-    }
     add_level(plan, children);
     switch (plan.rule_) {
-        case SequencePlan::Rule::automatic: next_frontier_auto(plan); break;
-        case SequencePlan::Rule::fixed: next_frontier_fixed(plan); break;
-        case SequencePlan::Rule::replay: next_frontier_replay(plan); break;
+        case SequencePlan::Rule::automatic:
+            next_frontier_auto(plan);
+            break;
+        case SequencePlan::Rule::fixed:
+            next_frontier_fixed(plan);
+            break;
+        case SequencePlan::Rule::replay:
+            next_frontier_replay(plan);
+            break;
     }
 }
 
@@ -75,7 +81,7 @@ void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vecto
     }
     double a[AcceptanceModel::n_ranks_max];
     const int n_known = std::min(n, AcceptanceModel::n_ranks_max);
-    acceptance_.predict(plan.kind_, plan.text_, depth, &plan.proposed_[first], n_known, a);
+    acceptance_.predict(plan.kind_, plan.text_, depth, plan.proposed_.data() + first, n_known, a);
     auto & means = plan.mean_p_[std::min(depth, SequencePlan::n_depths) - 1];
     const float rate = 0.1f * std::max(plan.p_[parent], 0.1f);
     for (int i = 0; i < n; ++i) {
@@ -85,32 +91,19 @@ void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vecto
     }
 }
 
-// --- the next level --------------------------------------------------------------------------------------------------
-
-double Planner::lambda(const SequencePlan & plan) const { return n_roots_ * plan.recent_.speed() / plain_ms_; }
-
-// what the ledger still covers in this round
-double Planner::ms_left(const SequencePlan & plan) const {
-    (void)plan;
-    return ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host();
-}
+// --- the next level ------------------------------------------------------------------------------------------------
 
 void Planner::next_frontier_auto(SequencePlan & plan) {
     plan.frontier_.clear();
-    const int n_levels = (int)plan.decision_.levels.size();
     const bool is_probe = plan.decision_.mode == Mode::probe;
-    if (n_levels >= (is_probe ? std::min(2, plan.depth_max_) : plan.depth_max_)) return;
+    const int n_levels_max = is_probe ? std::min(n_probe_levels, plan.depth_max_) : plan.depth_max_;
+    if ((int)plan.decision_.levels.size() >= n_levels_max) return;
 
     // a node below the price of the cheapest verification row would not be verified, nor would its children
-    const double least = is_probe ? 0.0 : lambda(plan) * plan.prices_.ms_per_node();
-    nodes_.clear();
-    for (int i = plan.first_new_; i < plan.pool_.size(); ++i) {
-        const bool is_end = std::find(options_.end_tokens.begin(), options_.end_tokens.end(), plan.pool_.token[i]) !=
-                            options_.end_tokens.end();
-        if (!is_end && plan.p_[i] >= least) nodes_.push_back(i);
-    }
+    find_candidates(plan, is_probe ? 0.0 : lambda(plan) * plan.prices_.ms_per_node());
     const int n_rows_left = plan.limits_.n_draft_rows - plan.n_draft_rows_;
-    const int n_most = std::min({(int)nodes_.size(), plan.limits_.n_leaves > 1 ? options_.width : 1, n_rows_left});
+    const int n_wide = plan.limits_.n_leaves > 1 ? options_.width : 1;
+    const int n_most = std::min({(int)nodes_.size(), n_wide, n_rows_left});
     if (n_most < 1) return;
     std::partial_sort(nodes_.begin(), nodes_.begin() + n_most, nodes_.end(),
                       [&](int a, int b) { return plan.p_[a] != plan.p_[b] ? plan.p_[a] > plan.p_[b] : a < b; });
@@ -118,13 +111,23 @@ void Planner::next_frontier_auto(SequencePlan & plan) {
     plan.frontier_.assign(nodes_.begin(), nodes_.begin() + n);
 }
 
+// nodes_: nodes of the last level that may have children
+void Planner::find_candidates(const SequencePlan & plan, double p_least) {
+    const std::vector<Token> & ends = options_.end_tokens;
+    nodes_.clear();
+    for (int i = plan.first_new_; i < plan.pool_.size(); ++i) {
+        const bool is_end = std::find(ends.begin(), ends.end(), plan.pool_.token[i]) != ends.end();
+        if (!is_end && plan.p_[i] >= p_least) nodes_.push_back(i);
+    }
+}
+
 // How many of the candidates nodes_[0..n) to expand; 0 = another level does not pay.
-int Planner::best_width(SequencePlan & plan, int n_candidates) {
-    double best = plan.prices_.best(plan.best_p_.data(), (int)plan.best_p_.size(), lambda(plan), ms_left(plan)).value;
+int Planner::best_width(const SequencePlan & plan, int n_candidates) {
+    double best = plan.prices_.best(plan.best_p_, lambda(plan), ms_left()).value;
     int best_n = 0;
     for (int width : widths) {
         const int n = std::min(width, n_candidates);
-        const double value = foresee(plan, n).value;
+        const double value = foresee(plan, n);
         if (value > best) {
             best = value;
             best_n = n;
@@ -134,33 +137,29 @@ int Planner::best_width(SequencePlan & plan, int n_candidates) {
     return best_n;
 }
 
-// Value of the pool with up to n_ahead more levels, the first one below nodes_[0..width), with children as they are on
-// average; the levels' own cost taken off.
-Offer Planner::foresee(const SequencePlan & plan, int width) {
+// Best value of the pool with one to n_ahead more levels, the first one below nodes_[0..width), with children as they
+// are on average; the levels' own cost taken off.
+double Planner::foresee(const SequencePlan & plan, int width) {
     const double price = lambda(plan), least = price * plan.prices_.ms_per_node();
-    const int n_most = plan.prices_.n_nodes_max();
+    const int n_wide = plan.limits_.n_leaves > 1 ? options_.width : 1;
     const int n_levels = (int)plan.decision_.levels.size();
     front_.clear();
     for (int i = 0; i < width; ++i) front_.push_back(plan.p_[nodes_[i]]);
     merged_ = plan.best_p_;
-    double ms = 0.0;
-    Offer best;
-    for (int ahead = 1; ahead <= n_ahead && n_levels + ahead <= plan.depth_max_; ++ahead) {
+    double ms = 0.0, best = -1e9;
+    for (int ahead = 1; ahead <= n_ahead && n_levels + ahead <= plan.depth_max_ && !front_.empty(); ++ahead) {
         ms += costs_.level((int)front_.size());
         const auto & means = plan.mean_p_[std::min(n_levels + ahead, SequencePlan::n_depths) - 1];
         level_p_.clear();
         for (float p : front_) {
             for (int r = 0; r < plan.decision_.k; ++r) level_p_.push_back(p * means[r]);
         }
-        merge_best(merged_, level_p_, n_most);
-        Offer offer = plan.prices_.best(merged_.data(), (int)merged_.size(), price, ms_left(plan) - ms);
-        offer.value -= price * ms;
-        if (ahead == 1 || offer.value > best.value) best = offer;
+        merge_best(merged_, level_p_, plan.prices_.n_nodes_max());
+        best = std::max(best, plan.prices_.best(merged_, price, ms_left() - ms).value - price * ms);
         front_.clear();
-        for (float p : level_p_) {
-            if (p >= least && (int)front_.size() < (plan.limits_.n_leaves > 1 ? options_.width : 1)) front_.push_back(p);
+        for (int i = 0; i < (int)level_p_.size() && i < n_wide && level_p_[i] >= least; ++i) {
+            front_.push_back(level_p_[i]);
         }
-        if (front_.empty()) break;
     }
     return best;
 }
@@ -174,23 +173,24 @@ void Planner::next_frontier_fixed(SequencePlan & plan) {
     std::iota(nodes_.begin(), nodes_.end(), plan.first_new_);
     const auto & logp = plan.pool_.logp;
     std::stable_sort(nodes_.begin(), nodes_.end(), [&](int a, int b) { return logp[a] > logp[b]; });
-    const int n = std::min({(int)nodes_.size(), plan.decision_.k, plan.limits_.n_draft_rows - plan.n_draft_rows_});
+    const int n_rows_left = plan.limits_.n_draft_rows - plan.n_draft_rows_;
+    const int n = std::min({(int)nodes_.size(), plan.decision_.k, n_rows_left});
     if (n > 0) plan.frontier_.assign(nodes_.begin(), nodes_.begin() + n);
 }
 
 void Planner::next_frontier_replay(SequencePlan & plan) {
-    const Decision & logged = plan.replay_[plan.n_replayed_ - 1];
     const size_t level = plan.decision_.levels.size();
     plan.frontier_.clear();
-    if (level >= logged.levels.size()) return;
-    for (int32_t node : logged.levels[level]) {
+    if (level >= plan.logged().levels.size()) return;
+    for (int32_t node : plan.logged().levels[level]) {
         if (node < plan.first_new_ || node >= plan.pool_.size()) {
-            fail(ErrorKind::value, "plan log: round %zu expands node %d at level %zu, found nodes %d to %d; the log "
-                                   "belongs to another run", plan.n_replayed_, node, level + 1, plan.first_new_,
-                 plan.pool_.size() - 1);
+            fail(ErrorKind::value,
+                 "plan log: round %zu expands node %d at level %zu, found nodes %d to %d; the log "
+                 "belongs to another run",
+                 plan.n_replayed_, node, level + 1, plan.first_new_, plan.pool_.size() - 1);
         }
     }
-    plan.frontier_ = logged.levels[level];
+    plan.frontier_ = plan.logged().levels[level];
 }
 
 }  // namespace eaglecpp

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: MIT
+// Planner, after drafting: which nodes of the pools go into the verify batch.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "algo/planner.h"
+#include "base/error.h"
+
+namespace eaglecpp {
+
+namespace {
+constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
+constexpr double value_max = 10.0;                     // tokens
+constexpr double no_limit = std::numeric_limits<double>::infinity();
+
+double sum_of(const std::vector<float> & p, int n) {
+    return std::accumulate(p.begin(), p.begin() + n, 0.0);
+}
+}  // namespace
+
+void Planner::choose(const std::vector<SequencePlan *> & plans) {
+    plans_ = plans;
+    n_rows_ = n_roots_;
+    for (SequencePlan * plan : plans_) {
+        plan->frontier_.clear();
+        if (!plan->is_drafting() || plan->is_auto_drafting()) continue;
+        plan->rule_ == SequencePlan::Rule::fixed ? choose_fixed(*plan) : choose_replay(*plan);
+        n_rows_ += plan->tree_.n_draft();
+    }
+    if (n_roots_ > 1) {
+        choose_shared(n_rows_);
+    } else if (plans_.size() == 1 && plans_[0]->is_auto_drafting()) {
+        choose_alone(*plans_[0]);
+    }
+    n_rows_ = n_roots_;
+    for (SequencePlan * plan : plans_) n_rows_ += plan->tree_.n_draft();
+    verify_ms_expected_ = costs_.verify(n_rows_);
+    const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
+    for (SequencePlan * plan : plans_) {
+        if (plan->is_verifying()) plan->decision_.cost = rounds(ms);
+    }
+}
+
+void Planner::choose_fixed(SequencePlan & plan) {
+    const int n_nodes = std::min(plan.strategy_.nodes, plan.limits_.n_nodes);
+    plan.order_.build(plan.pool_, plan.pool_.logp, n_nodes, plan.limits_.n_leaves);
+    take(plan, plan.order_.nodes(), plan.order_.size());
+}
+
+void Planner::choose_replay(SequencePlan & plan) {
+    number_.assign(plan.pool_.size(), 0);
+    number_[0] = 1;
+    for (int32_t node : plan.logged().nodes) {
+        if (node < 1 || node >= plan.pool_.size() || number_[node] || !number_[plan.pool_.parent[node]]) {
+            fail(ErrorKind::value,
+                 "plan log: round %zu verifies node %d, which the %d drafted nodes do not allow; the "
+                 "log belongs to another run",
+                 plan.n_replayed_, node, plan.pool_.n_draft());
+        }
+        number_[node] = 1;
+    }
+    take(plan, plan.logged().nodes, (int)plan.logged().nodes.size());
+}
+
+// One conversation: the best of all sizes at the price of time.
+void Planner::choose_alone(SequencePlan & plan) {
+    const double price = lambda(plan);
+    const bool is_probe = plan.decision_.mode == Mode::probe;
+    plan.order_.build(plan.pool_, plan.p_, plan.prices_.n_nodes_max(), plan.limits_.n_leaves);
+    const std::vector<float> & p = plan.order_.p();
+    const double spent_ms = plan.fair_draft_ms() + costs_.host();
+    const Offer wish = plan.prices_.best(p, price, no_limit);
+    double value = wish.value;
+    if (is_probe && plan.pool_.size() > plan.first_new_) {
+        // a probe stops early; what drafting would go on to do counts
+        const auto best = std::max_element(plan.p_.begin() + plan.first_new_, plan.p_.end());
+        nodes_.assign(1, (int32_t)(best - plan.p_.begin()));
+        value = std::max(value, foresee(plan, 1));
+    }
+    const double ms = spent_ms + plan.prices_.ms(wish.n);
+    if (wish.n > 0) plan.usual_extra_ += 0.1 * (rounds(ms) - plan.usual_extra_);
+    weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
+    const bool is_vain = is_probe && wish.value <= price * spent_ms;
+    const int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
+    plan.wanted_extra_ = wish.n > 0 && n == 0 ? rounds(ms) : 0.0;
+    take(plan, plan.order_.nodes(), n);
+}
+
+// --- several conversations -----------------------------------------------------------------------------------------
+
+// Nodes of all pools in one order, as many as serve the goal best.
+void Planner::choose_shared(int n_rows) {
+    const int n_most = std::max(1, costs_.n_rows_max() - n_rows);
+    for (SequencePlan * plan : plans_) {
+        if (!plan->is_auto_drafting()) continue;
+        const int n = plan->decision_.mode == Mode::probe ? 0 : std::min(plan->limits_.n_nodes, n_most);
+        plan->order_.build(plan->pool_, plan->p_, n, plan->limits_.n_leaves);
+    }
+    find_shared(n_rows, n_most);
+    const int n = std::accumulate(best_heads_.begin(), best_heads_.end(), 0);
+    const double ms_per_node = n > 0 ? (costs_.verify(n_rows + n) - costs_.verify(n_rows)) / n : 0.0;
+    for (size_t i = 0; i < plans_.size(); ++i) {
+        SequencePlan & plan = *plans_[i];
+        if (!plan.is_auto_drafting()) continue;
+        weigh_shared(plan, best_heads_[i], ms_per_node);
+        take(plan, plan.order_.nodes(), best_heads_[i]);
+    }
+}
+
+// best_heads_: nodes of each plan. For a fixed count both goals are separable and concave, so taking the node that
+// raises the goal most is exact; every count is looked at, because the cost is not convex.
+void Planner::find_shared(int n_rows, int n_most) {
+    heads_.assign(plans_.size(), 0);
+    best_heads_ = heads_;
+    sums_.assign(plans_.size(), 1.0);
+    const double rest_ms = costs_.plain_host() + costs_.host() + round_draft_ms_;
+    double best = goal(costs_.verify(n_rows) + rest_ms);
+    for (int n = 1; n <= n_most; ++n) {
+        int pick = -1;
+        double pick_gain = 0.0;
+        for (size_t i = 0; i < plans_.size(); ++i) {
+            if (!plans_[i]->is_auto_drafting() || heads_[i] == plans_[i]->order_.size()) continue;
+            const double p = plans_[i]->order_.p()[heads_[i]];
+            const double gain = options_.goal == PlannerOptions::Goal::fair ? p / sums_[i] : p;
+            if (pick < 0 || gain > pick_gain) pick = (int)i, pick_gain = gain;
+        }
+        if (pick < 0) return;
+        sums_[pick] += plans_[pick]->order_.p()[heads_[pick]++];
+        const double ms = costs_.verify(n_rows + n) + rest_ms;
+        if (is_allowed(ms) && goal(ms) > best) {
+            best = goal(ms);
+            best_heads_ = heads_;
+        }
+    }
+}
+
+bool Planner::is_allowed(double ms) const {
+    if (!ledger_.covers(rounds(ms) - 1.0)) return false;
+    return *std::min_element(sums_.begin(), sums_.end()) >= options_.floor * rounds(ms);
+}
+
+// of a batch that takes `ms`, with sums_ tokens expected
+double Planner::goal(double ms) const {
+    double tokens = 0.0, logs = 0.0, speeds = 0.0;
+    for (size_t i = 0; i < plans_.size(); ++i) {
+        tokens += sums_[i];
+        logs += std::log(sums_[i]);
+        speeds += plans_[i]->recent_.speed();
+    }
+    if (options_.goal == PlannerOptions::Goal::fair) return logs - n_roots_ * std::log(ms);
+    return tokens - speeds * rounds(ms);
+}
+
+void Planner::weigh_shared(SequencePlan & plan, int n, double ms_per_node) {
+    const double price = lambda(plan);
+    const double spent_ms = plan.fair_draft_ms() + costs_.host() / n_roots_;
+    if (plan.decision_.mode == Mode::probe) {
+        const double value = plan.prices_.best(plan.best_p_, price, no_limit).value - price * spent_ms;
+        return weigh(plan, value, 1.0 + value);
+    }
+    const double gain = sum_of(plan.order_.p(), n), ms = spent_ms + n * ms_per_node;
+    weigh(plan, gain - price * ms, (1.0 + gain) / rounds(plain_ms_ + ms));
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+
+// Builds the tree of the first n of `nodes`. In index order parents come before children and depths do not fall.
+void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n) {
+    Decision & d = plan.decision_;
+    d.nodes.assign(nodes.begin(), nodes.begin() + n);
+    std::sort(d.nodes.begin(), d.nodes.end());
+    if (n == 0) {
+        if (d.mode == Mode::draft) d.mode = Mode::probe, d.reason = Reason::vain;
+        return;
+    }
+    if (d.reason == Reason::probe) d.mode = Mode::draft, d.reason = Reason::pays;
+    const DraftTree & pool = plan.pool_;
+    DraftTree & tree = plan.tree_;
+    number_.assign(pool.size(), 0);
+    d.n_leaves = 1;
+    for (int32_t node : d.nodes) {
+        const int32_t parent = number_[pool.parent[node]];
+        const bool has_sibling = std::find(tree.parent.begin() + 1, tree.parent.end(), parent) != tree.parent.end();
+        d.n_leaves += has_sibling;
+        number_[node] = tree.size();
+        tree.token.push_back(pool.token[node]);
+        tree.parent.push_back(parent);
+        tree.depth.push_back(pool.depth[node]);
+        tree.logp.push_back(pool.logp[node]);
+        d.depth = std::max(d.depth, (int)pool.depth[node]);
+        d.n_tokens += plan.p_[node];
+    }
+}
+
+// Drafting stays on or off by the mean predicted value of a drafted round, which is far less noisy than accepted
+// counts. It goes off only when the mean misses the mark by more than its own scatter explains: where drafting gains
+// little the value of single rounds varies much, and each needless stop costs a wait for the next probes.
+void Planner::weigh(SequencePlan & plan, double value, double speed) {
+    if (!std::isfinite(value) || !std::isfinite(speed)) return;
+    const double weight = plan.is_on_ ? weight_on : weight_off;
+    const double error = std::clamp(value, -value_max, value_max) - plan.advantage_;
+    plan.advantage_ += weight * error;
+    plan.advantage_variance_ += weight * ((1.0 - weight) * error * error - plan.advantage_variance_);
+    plan.best_speed_ += (plan.best_speed_ > 0.0 ? weight : 1.0) * (speed - plan.best_speed_);
+    plan.decision_.best_speed = plan.best_speed_;
+    const double doubt = options_.doubt * std::sqrt(plan.advantage_variance_ * weight / 2.0);
+    if (plan.is_on_ && plan.advantage_ + doubt < options_.off_below) {
+        plan.is_on_ = false;
+        plan.n_since_probe_ = plan.n_off_ = 0;
+    } else if (!plan.is_on_ && plan.advantage_ > options_.on_above) {
+        plan.is_on_ = true;
+    }
+}
+
+}  // namespace eaglecpp

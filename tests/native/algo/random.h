@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// Random numbers that are the same everywhere, and random pools, for property tests.
+#pragma once
+
+#include <algorithm>
+#include <bitset>
+#include <cmath>
+#include <vector>
+
+#include "algo/tree.h"
+
+namespace eaglecpp::test {
+
+class Random {
+  public:
+    explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ull + 1) {}
+
+    uint64_t bits() {
+        uint64_t z = state_ += 0x9E3779B97F4A7C15ull;
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+        return z ^ (z >> 31);
+    }
+    double real() { return (double)(bits() >> 11) * 0x1.0p-53; }                                // [0, 1)
+    int integer(int from, int to) { return from + (int)(bits() % (uint64_t)(to - from + 1)); }  // both included
+
+  private:
+    uint64_t state_;
+};
+
+// Any tree of n draft nodes, level by level; siblings carry different tokens; many exact ties.
+inline DraftTree random_tree(Random & random, int n) {
+    DraftTree tree(7);
+    int first = 0;  // parents do not fall, so that depths do not fall either
+    for (int i = 0; i < n; ++i) {
+        first = random.integer(first, std::min(tree.size() - 1, first + 3));
+        tree.add(100 + i, first, -0.25f * (float)random.integer(0, 8));
+    }
+    return tree;
+}
+
+// Every set of draft nodes that holds the parent of each of its members, as bit masks (bit i - 1 = node i).
+inline std::vector<unsigned> closed_sets(const DraftTree & tree) {
+    std::vector<unsigned> out;
+    for (unsigned set = 0; set < 1u << tree.n_draft(); ++set) {
+        bool is_closed = true;
+        for (int i = 1; i < tree.size() && is_closed; ++i) {
+            const bool is_in = set >> (i - 1) & 1;
+            is_closed = !is_in || tree.parent[i] == 0 || (set >> (tree.parent[i] - 1) & 1);
+        }
+        if (is_closed) out.push_back(set);
+    }
+    return out;
+}
+
+inline int count(unsigned set) {
+    return (int)std::bitset<32>(set).count();
+}
+
+inline int n_leaves(const DraftTree & tree, unsigned set) {
+    int n = 0;
+    for (int i = 1; i < tree.size(); ++i) {
+        if (!(set >> (i - 1) & 1)) continue;
+        bool is_leaf = true;
+        for (int j = i + 1; j < tree.size(); ++j) is_leaf = is_leaf && !(tree.parent[j] == i && (set >> (j - 1) & 1));
+        n += is_leaf;
+    }
+    return n;
+}
+
+}  // namespace eaglecpp::test

@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: MIT
+#include "scenarios.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace eaglecpp::sim {
+
+Machine machine(int number) {
+    switch (number) {
+        case 1:
+            return {"RTX 3090 Q4_0",
+                    {{1, 6.4},
+                     {2, 7.17},
+                     {3, 7.68},
+                     {4, 8.51},
+                     {5, 9.79},
+                     {6, 11.07},
+                     {7, 12.48},
+                     {8, 13.7},
+                     {16, 13.82},
+                     {32, 19.84}}};
+        case 2:
+            return {"CPU Q4_0",
+                    {{1, 97},
+                     {2, 103},
+                     {3, 107},
+                     {4, 112},
+                     {5, 149},
+                     {6, 165},
+                     {7, 171},
+                     {8, 151},
+                     {9, 191},
+                     {12, 201},
+                     {16, 252},
+                     {24, 354},
+                     {32, 453}}};
+        case 3:
+            return {"CPU Q8_0",
+                    {{1, 107},
+                     {2, 117},
+                     {3, 114},
+                     {4, 127},
+                     {5, 168},
+                     {6, 175},
+                     {7, 194},
+                     {8, 161},
+                     {9, 217},
+                     {12, 216},
+                     {16, 259},
+                     {24, 352},
+                     {32, 432}}};
+        case 4:
+            return {"Metal", {{1, 20}, {2, 30}, {3, 40}, {4, 49}, {8, 86}, {16, 100}, {32, 120}}};
+        case 5:
+            return {"M4 Pro", {{1, 20}, {2, 36.2}, {3, 52.4}}};
+        case 6:
+            return {"A100 34B Q8_0",
+                    {{1, 25},
+                     {2, 26.75},
+                     {3, 28},
+                     {4, 32},
+                     {5, 32},
+                     {6, 38.5},
+                     {7, 40.25},
+                     {8, 43},
+                     {9, 97},
+                     {10, 97.25},
+                     {11, 97.75},
+                     {64, 110}}};
+        case 7:
+            return {"flat", {{1, 10}, {2, 10.2}, {3, 10.3}, {4, 10.4}, {16, 11.2}, {64, 15}}};
+        case 8:
+            return {"MoE GLM4.5-Air",
+                    {{1, 15}, {2, 45.75}, {3, 52.5}, {4, 58.35}, {5, 63.75}, {6, 69}, {7, 72.75}, {8, 76.65}}};
+        case 9:
+            return {
+                "moderate slope",
+                {{1, 20}, {2, 24.8}, {3, 27.6}, {4, 32.6}, {5, 37.4}, {6, 42.2}, {7, 44}, {8, 45}, {16, 52}, {32, 68}}};
+        case 10:
+            return {"NUMA 671B", {{1, 100}, {2, 121}, {3, 142}, {4, 166}, {5, 189}, {6, 217}, {7, 237}, {8, 265}}};
+        case 11:
+            return {"Qwen3-235B", {{1, 50}, {2, 65}, {3, 70.5}, {4, 72.5}, {5, 78}, {6, 83.5}, {7, 88}, {8, 94}}};
+        case 12: {
+            Machine m{"phone", {{1, 409}, {2, 518}}};
+            m.level = 0.1;
+            return m;
+        }
+        case 13: {
+            Machine m = machine(1);
+            m.name = "RTX 3090, slow drafter";
+            m.level = 0.35;
+            m.per_commit = 0.01;
+            return m;
+        }
+        case 14: {
+            Machine m = machine(1);
+            m.name = "RTX 3090, hybrid target";
+            m.n_leaves = 1;
+            return m;
+        }
+        default:
+            fail(ErrorKind::value, "no machine %d", number);
+    }
+}
+
+namespace {
+const Style code{2.2, 2.2, 0.8, 0.08}, prose{1.3, 2.0, -0.2, 0.15}, weak{0.8, 1.8, -1.2, 0.25};
+const Style hostile{0.5, 1.8, -5.0, 0.2}, confident{3.0, 1.0, -3.5, 0.0, 0.3};
+
+Text always(const char * name, Style style) {
+    return {name, [style](int) { return style; }};
+}
+
+Style published_eagle3() {
+    // unconditional rates by depth; the slope's spread flattens the mean, hence 1.17
+    const double rates[] = {1.0, .72, .50, .34, .22, .14, .09, .05, .03};
+    Style s{0.0, 1.5, -0.2, 0.0};
+    for (int d = 1; d <= 8; ++d) {
+        const double a = rates[d] / rates[d - 1];
+        s.logits.push_back(1.17 * std::log(a / (1.0 - a)));
+    }
+    return s;
+}
+}  // namespace
+
+Text text(int number) {
+    switch (number) {
+        case 1:
+            return always("code", code);
+        case 2:
+            return always("prose", prose);
+        case 3:
+            return always("weak", weak);
+        case 4:
+            return always("hostile", hostile);
+        case 5:
+            return always("over-confident", confident);
+        case 6:
+            return {"alternating 256", [](int pos) { return pos / 256 % 2 ? hostile : code; }};
+        case 7:
+            return {"alternating 64", [](int pos) { return pos / 64 % 2 ? hostile : code; }};
+        case 8:
+            return {"hostile, then code", [](int pos) { return pos < 2000 ? hostile : code; }};
+        case 9:
+            return {"code, then hostile", [](int pos) { return pos < 2000 ? code : hostile; }};
+        case 10:
+            return {"decay", [](int pos) {
+                        Style s = code;
+                        s.shift -= 0.6 * (pos / 64) * 64 / 1000.0;
+                        return s;
+                    }};
+        case 11: {
+            Style s = prose;
+            s.noise = 2.0;
+            return always("uninformative q", s);
+        }
+        case 12:
+            return always("published EAGLE-3", published_eagle3());
+        case 13: {
+            Text t = always("adversary", hostile);
+            t.is_adversary = true;
+            return t;
+        }
+        case 14: {
+            const Style hot{0.6, 1.5, -0.9, 0.1, 0.9};
+            return {"greedy and hot", [hot](int pos) { return pos / 128 % 2 ? hot : prose; }, 128,
+                    [](int request) { return request % 2 ? RequestKind::hot : RequestKind::greedy; }};
+        }
+        case 15:
+            return {"requests of 32",
+                    [](int pos) {
+                        const uint64_t kind = hash(11, pos / 32) % 3;
+                        return kind == 0 ? code : kind == 1 ? prose : hostile;
+                    },
+                    32};
+        default:
+            fail(ErrorKind::value, "no text %d", number);
+    }
+}
+
+// --- cells ---------------------------------------------------------------------------------------------------------
+
+double geometric_mean(const std::vector<double> & values) {
+    double sum = 0.0;
+    for (double v : values) sum += std::log(v);
+    return std::exp(sum / (double)values.size());
+}
+
+double Cell::mean_speed() const {
+    return geometric_mean(speed);
+}
+double Cell::mean_best() const {
+    return geometric_mean(best_fixed);
+}
+double Cell::mean_ratio() const {
+    return mean_speed() / mean_best();
+}
+double Cell::worst_speed() const {
+    return *std::min_element(speed.begin(), speed.end());
+}
+double Cell::worst_window() const {
+    return *std::min_element(window.begin(), window.end());
+}
+
+double Cell::probe_share() const {
+    double worst = 0.0;
+    for (const Result & r : results) worst = std::max(worst, r.probe_ms / r.ms);
+    return worst;
+}
+
+double Cell::changes_per_1000() const {
+    double worst = 0.0;
+    for (const Result & r : results) worst = std::max(worst, 1000.0 * r.n_changes / n_tokens);
+    return worst;
+}
+
+double Cell::share_of_rows(int from, int to) const {
+    int n = 0, n_all = 0;
+    for (const Result & r : results) {
+        for (const auto & [rows, count] : r.rows) {
+            n_all += count;
+            if (rows >= from && rows <= to) n += count;
+        }
+    }
+    return (double)n / n_all;
+}
+
+// --- criteria --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::string at_least(const char * what, double found, double least) {
+    return found >= least ? "" : strf("%s %.3f, expected at least %.3f", what, found, least);
+}
+
+std::string at_most(const char * what, double found, double most) {
+    return found <= most ? "" : strf("%s %.3f, expected at most %.3f", what, found, most);
+}
+
+Criterion speed_at_least(double least) {
+    return [=](const Cell & c) { return at_least("speed", c.mean_speed(), least); };
+}
+
+Criterion ratio_at_least(double least) {
+    return [=](const Cell & c) { return at_least("ratio to best fixed", c.mean_ratio(), least); };
+}
+
+Criterion rows_at_most(int from, int to, double share) {
+    return [=](const Cell & c) { return at_most("share of such batches", c.share_of_rows(from, to), share); };
+}
+
+Criterion depth_at_most(double most) {
+    return [=](const Cell & c) {
+        double deepest = 0.0;
+        for (const Result & r : c.results) deepest = std::max(deepest, r.depth);
+        return at_most("mean depth", deepest, most);
+    };
+}
+
+// After the first tokens drafts are verified in at most this share of the tokens.
+Criterion verified_at_most(int from, double share) {
+    return [=](const Cell & c) {
+        double n = 0.0;
+        for (const Result & r : c.results) {
+            n +=
+                (double)std::count_if(r.verified_at.begin(), r.verified_at.end(), [&](int pos) { return pos >= from; });
+        }
+        return at_most("verified rounds per token", n / ((c.n_tokens - from) * (double)c.results.size()), share);
+    };
+}
+
+Criterion beats_chains_by(double factor) {
+    return [=](const Cell & c) {
+        return at_least("speed over the best chain", c.mean_speed() / geometric_mean(c.best_chain), factor);
+    };
+}
+
+std::string no_trees(const Cell & c) {
+    for (const Result & r : c.results) {
+        if (r.has_trees) return "verified a tree, expected chains";
+    }
+    return "";
+}
+
+std::string host_is_learned(const Cell & c) {
+    for (const Result & r : c.results) {
+        if (std::fabs(r.host - 0.435) > 0.1)
+            return strf("learned host work %.3f of a plain step, expected 0.435", r.host);
+    }
+    return "";
+}
+
+std::string is_calibrated(const Cell & c) {
+    for (const Result & r : c.results) {
+        for (RequestKind kind : {RequestKind::greedy, RequestKind::hot}) {
+            const double error = r.calibration_error[(int)kind];
+            if (error > 0.05)
+                return strf("calibration error %.3f in class %d, expected at most 0.05", error, (int)kind);
+        }
+    }
+    return "";
+}
+
+// From the 64th round on as fast as the best fixed strategy is over the whole text.
+std::string heals(const Cell & c) {
+    const double plain = machine(c.scenario.machine).plain_ms();
+    for (size_t i = 0; i < c.results.size(); ++i) {
+        const Mark from = c.results[i].marks[64], to = c.results[i].marks.back();
+        const double speed = plain * (to.n_tokens - from.n_tokens) / (to.ms - from.ms);
+        if (speed < 0.98 * c.best_fixed[i]) return strf("later speed %.3f, best fixed %.3f", speed, c.best_fixed[i]);
+    }
+    return "";
+}
+
+// Drafting gains 80 % of what it gains at the end within `median` tokens of position 2000, and `worst` in every run.
+Criterion wakes_within(int median, int worst) {
+    return [=](const Cell & c) {
+        std::vector<int> delays;
+        for (const Result & r : c.results) {
+            const auto speed = [&](int from, int to) {
+                const auto ms_at = [&](int pos) {
+                    return std::lower_bound(r.marks.begin(), r.marks.end(), pos,
+                                            [](const Mark & m, int p) { return m.n_tokens < p; })
+                        ->ms;
+                };
+                return machine(c.scenario.machine).plain_ms() * (to - from) / (ms_at(to) - ms_at(from));
+            };
+            const double gain = speed(c.n_tokens - 1000, c.n_tokens) - 1.0;
+            int delay = 0;
+            while (delay < 1500 && speed(2000 + delay, 2064 + delay) - 1.0 < 0.8 * gain) ++delay;
+            delays.push_back(delay);
+        }
+        std::sort(delays.begin(), delays.end());
+        const int found = (delays[(delays.size() - 1) / 2] + delays[delays.size() / 2]) / 2;
+        if (found <= median && delays.back() <= worst) return std::string();
+        return strf("wakes after %d tokens (median), %d (worst), expected %d and %d", found, delays.back(), median,
+                    worst);
+    };
+}
+
+// --- scenarios -------------------------------------------------------------------------------------------------------
+
+// a cost table that holds factor(n) times the machine's curve
+template <typename Factor>
+std::string cost_text(const Machine & m, Factor factor) {
+    CostTable table;
+    for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64}) {
+        for (int i = 0; i < 3; ++i) table.learn_verify(n, m.verify_ms(n) * factor(n));
+    }
+    return table.to_text(state_key);
+}
+
+std::string half_slope(const Machine & m, int) {
+    return cost_text(m, [&](int n) { return 0.5 + 0.5 * m.plain_ms() / m.verify_ms(n); });
+}
+
+std::string wrong_by_20_percent(const Machine & m, int seed) {
+    return cost_text(m, [&](int n) { return n == 1 ? 1.0 : std::exp(0.2 * normal(hash(seed, n))); });
+}
+
+Scenario scenario(const char * name, int machine, int text, Criterion criterion = {}) {
+    Scenario s{name, machine, text};
+    s.is_stationary = text <= 5 || text == 11 || text == 12;
+    s.criterion = std::move(criterion);
+    return s;
+}
+
+std::vector<Scenario> undisturbed() {
+    return {
+        scenario("S1", 1, 1, speed_at_least(1.9)),
+        scenario("S2", 1, 2),
+        scenario("S3", 1, 3),
+        scenario("S4", 1, 4, verified_at_most(100, 0.01)),
+        scenario("S5", 2, 1, rows_at_most(5, 7, 0.01)),
+        scenario("S6", 2, 2),
+        scenario("S7", 2, 4, verified_at_most(100, 0.01)),
+        scenario("S8", 3, 5),
+        scenario("S9", 4, 1, depth_at_most(2)),
+        scenario("S10", 4, 4, verified_at_most(100, 0.01)),
+        scenario("S11", 5, 1, rows_at_most(2, 99, 0.15)),
+        scenario("S12", 6, 1, rows_at_most(9, 11, 0.01)),
+        scenario("S13", 6, 2, rows_at_most(9, 11, 0.01)),
+        scenario("S14", 7, 1),
+        scenario("S15", 7, 2, beats_chains_by(1.15)),
+        scenario("S16", 7, 4),
+        scenario("S17", 8, 1, rows_at_most(2, 99, 0.01)),
+        scenario("S18", 8, 4, rows_at_most(2, 99, 0.01)),
+        scenario("S20", 10, 2),
+        scenario("S21", 11, 2),
+        scenario("S22", 12, 2),
+        scenario("S23", 13, 2, depth_at_most(3)),
+        scenario("S24", 14, 2, no_trees),
+        scenario("S25", 1, 8, wakes_within(150, 600)),
+        scenario("S26", 2, 8, wakes_within(150, 600)),
+        scenario("S27", 9, 8, wakes_within(150, 600)),
+        scenario("S28", 1, 9),
+        scenario("S29", 1, 6, ratio_at_least(1.0)),
+        scenario("S30", 1, 7),
+        scenario("S32", 1, 11, ratio_at_least(0.96)),
+        scenario("S41", 1, 15, ratio_at_least(1.0)),
+        scenario("S42", 7, 13),
+        scenario("S43", 1, 14, is_calibrated),
+    };
+}
+
+std::vector<Scenario> disturbed() {
+    Scenario s19 = scenario("S19", 9, 2, heals);
+    s19.cost_text = half_slope;
+    Scenario s31 = scenario("S31", 1, 10);
+    s31.disturbance.kv_per_1k = 0.15;
+    Scenario s33 = scenario("S33", 2, 12);
+    s33.disturbance.drift = [](int pos) { return 1.0 + 0.6 * std::min(pos / 1500.0, 1.0); };
+    Scenario s34 = scenario("S34", 1, 4), s35 = scenario("S35", 1, 2);
+    s34.disturbance.drift = s35.disturbance.drift = [](int pos) { return pos / 150 % 2 ? 2.0 : 1.0; };
+    Scenario s36 = scenario("S36", 9, 2);
+    s36.is_stationary = false;
+    s36.disturbance.reshape = [](int pos, int n) { return pos < 1500 ? 1.0 : 1.0 + 0.12 * (n - 1); };
+    Scenario s37 = scenario("S37", 2, 4);
+    s37.disturbance.noise = 0.25;
+    s37.disturbance.stall_share = 0.03;
+    s37.disturbance.stall_factor = 6.0;
+    s37.window = 0.96;
+    Scenario s38 = scenario("S38", 1, 2, host_is_learned);
+    s38.disturbance.hidden = 0.4;
+    Scenario s39a = scenario("S39a", 1, 1), s39b = scenario("S39b", 1, 4);
+    s39a.cost_text = s39b.cost_text = wrong_by_20_percent;
+    s39a.window = s39b.window = 0.85;
+    Scenario s40 = scenario("S40", 1, 1, speed_at_least(1.7));
+    s40.disturbance.first_use_ms = 30.0;
+    Scenario s49 = scenario("S49", 1, 2), s50 = scenario("S50", 2, 1);
+    s49.disturbance.rebuild = s50.disturbance.rebuild = 0.06;
+    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49, s50};
+}
+
+}  // namespace
+
+std::vector<Scenario> scenarios() {
+    std::vector<Scenario> all = undisturbed();
+    for (Scenario & s : disturbed()) all.push_back(std::move(s));
+    return all;
+}
+
+}  // namespace eaglecpp::sim

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+#include "simulator.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "algo/match.h"
+
+namespace eaglecpp::sim {
+
+uint64_t hash(uint64_t a, uint64_t b) {
+    uint64_t z = a * 0x9E3779B97F4A7C15ull + b + 0xD1B54A32D192ED03ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+double uniform(uint64_t h) {
+    return (double)(h >> 11) * 0x1.0p-53;
+}
+
+// the sum of four uniform numbers: close enough, and the same on every platform
+double normal(uint64_t h) {
+    double sum = 0.0;
+    for (int i = 0; i < 4; ++i) sum += uniform(h = hash(h, i));
+    return (sum - 2.0) * 1.7320508;
+}
+
+static double sigmoid(double z) {
+    return 1.0 / (1.0 + std::exp(-z));
+}
+
+double Machine::verify_ms(int n_rows) const {
+    size_t i = 1;
+    while (i + 1 < curve.size() && curve[i].first < n_rows) ++i;
+    const auto [x0, y0] = curve[i - 1];
+    const auto [x1, y1] = curve[i];
+    return y0 + (y1 - y0) * (n_rows - x0) / (x1 - x0);
+}
+
+const std::vector<Fixed> & fixed_strategies() {
+    static const std::vector<Fixed> all = {
+        {"plain", 0, 0, 0},        {"chain 1", 1, 1, 1},      {"chain 2", 1, 2, 2},      {"chain 3", 1, 3, 3},
+        {"chain 4", 1, 4, 4},      {"chain 5", 1, 5, 5},      {"chain 6", 1, 6, 6},      {"chain 7", 1, 7, 7},
+        {"chain 8", 1, 8, 8},      {"chain 10", 1, 10, 10},   {"chain 15", 1, 15, 15},   {"tree 2.3.5", 2, 3, 5},
+        {"tree 3.3.7", 3, 3, 7},   {"tree 4.4.7", 4, 4, 7},   {"tree 4.5.15", 4, 5, 15}, {"tree 4.7.15", 4, 7, 15},
+        {"tree 4.6.31", 4, 6, 31}, {"tree 8.6.31", 8, 6, 31}, {"tree 8.8.63", 8, 8, 63},
+    };
+    return all;
+}
+
+// --- texts -----------------------------------------------------------------------------------------------------------
+
+World::World(const Text & text, int n_tokens, uint64_t seed) : text_(text), n_tokens_(n_tokens), seed_(seed) {
+    for (int pos = 0; pos < n_tokens + 32; ++pos) {
+        const Style s = text.style(pos);
+        const bool is_new = styles_.empty() || s.mu != styles_.back().mu || s.sd != styles_.back().sd ||
+                            s.shift != styles_.back().shift;
+        if (is_new) styles_.push_back(s);
+        const uint64_t h = hash(seed, pos);
+        positions_.push_back({(float)normal(hash(h, 1)), (float)normal(hash(h, 2)), (float)uniform(hash(h, 3)),
+                              (int)styles_.size() - 1});
+    }
+}
+
+int World::n_left(int pos) const {
+    const int end = text_.request > 0 ? (pos / text_.request + 1) * text_.request : n_tokens_;
+    return std::min(end, n_tokens_) - pos;
+}
+
+// Rank (from 0) of the candidate that is the target's token; -1 = none. Of what the first one leaves over, 0.45 goes to
+// the second, 0.45 of the rest to the third and so on, as far as the drafter covers the target at all.
+int World::matched_rank(const Position & here, const Style & s, double x, int depth) const {
+    const double logit =
+        s.logits.empty() ? s.shift - s.fall * (depth - 1) : s.logits[std::min<size_t>(depth, s.logits.size()) - 1];
+    double reached = sigmoid(s.slope * x + logit);
+    double left = (1.0 - reached) * 0.8 * sigmoid(1.5 + s.shift);
+    for (int rank = 0; rank < 16; ++rank) {
+        if (here.luck < reached) return rank;
+        reached += 0.45 * left;
+        left *= 0.55;
+    }
+    return -1;
+}
+
+std::vector<Candidate> World::propose(int pos, int depth, int k, uint64_t key) const {
+    const Position & here = positions_[std::min<size_t>(pos, positions_.size() - 1)];
+    const Style & s = styles_[here.style];
+    const bool is_on_path = key == 0;
+    const double x = s.mu + s.sd * (is_on_path ? here.x : normal(hash(seed_, key)));
+    const double noise = s.noise > 0.0 ? s.noise * (is_on_path ? here.noise : normal(hash(key, 5))) : 0.0;
+    const int matched = is_on_path ? matched_rank(here, s, x, depth) : -1;
+    double q = sigmoid(x + noise), next = (1.0 - q) * 0.45;
+    std::vector<Candidate> out;
+    out.reserve(k);
+    for (int rank = 0; rank < k; ++rank) {
+        out.push_back({rank == matched ? true_token : (Token)(2 + rank), (float)std::log(q)});
+        q = next;
+        next *= 0.55;
+    }
+    return out;
+}
+
+std::vector<std::vector<Candidate>> RoundDrafter::propose(const DraftTree & pool, const std::vector<int32_t> & frontier,
+                                                          int k) const {
+    std::vector<std::vector<Candidate>> out;
+    for (int32_t node : frontier) {
+        uint64_t key = 0;
+        for (int32_t i = node; i > 0 && key == 0; i = pool.parent[i]) {
+            if (pool.token[i] != World::true_token) key = hash(hash(pos_, node), pool.token[node]) | 1;
+        }
+        const int depth = pool.depth[node] + 1;
+        out.push_back(world_.propose(pos_ + depth - 1, depth, k, key));
+        if (world_.text().is_adversary && is_probe_ && key == 0) out.back()[0].token = World::true_token;
+    }
+    return out;
+}
+
+Tokens RoundDrafter::emit(const DraftTree & tree) const {
+    if (world_.text().is_adversary && tree.n_draft() > 0) return {World::other_token};
+    int n_left = world_.n_left(pos_);
+    return match(tree, [&](int) { return Choice{World::true_token, --n_left == 0}; }).tokens;
+}
+
+std::vector<int> World::run_fixed(const Fixed & f) const {
+    std::vector<int> out;
+    for (int pos = 0; pos < n_tokens_; pos += out.back()) {
+        const RoundDrafter drafter(*this, pos, false);
+        TreeGrower grower(0, std::max(f.k, 1));
+        for (int level = 0; level < std::min(f.depth, n_left(pos) - 1); ++level) {
+            grower.grow(drafter.propose(grower.pool(), grower.frontier(), f.k));
+        }
+        out.push_back((int)drafter.emit(grower.pool().select(f.nodes)).size());
+    }
+    return out;
+}
+
+// --- runs ------------------------------------------------------------------------------------------------------------
+
+double NoisyClock::operator()(double ms) {
+    const uint64_t h = hash(seed_, n_++);
+    ms *= std::exp(d_.noise * normal(h));
+    return uniform(hash(h, 7)) < d_.stall_share ? ms * d_.stall_factor : ms;
+}
+
+double worst_window(const std::vector<Mark> & marks, const std::vector<double> & plain_ms, int n) {
+    double worst = 1e9;
+    size_t to = 0;
+    Mark from{0, 0.0};
+    for (size_t i = 0; i < marks.size(); from = marks[i++]) {
+        while (to < marks.size() && marks[to].n_tokens - from.n_tokens < n) ++to;
+        if (to == marks.size()) break;
+        const int end = std::min<int>(marks[to].n_tokens, (int)plain_ms.size() - 1);
+        worst = std::min(worst, (plain_ms[end] - plain_ms[from.n_tokens]) / (marks[to].ms - from.ms));
+    }
+    return worst;
+}
+
+double Scene::verify_ms(int pos, int n_rows) const {
+    double ms = machine_.verify_ms(n_rows) + machine_.plain_ms() * disturbance_.kv_per_1k * pos / 1000.0;
+    if (disturbance_.reshape) ms *= disturbance_.reshape(pos, n_rows);
+    return ms * drift(pos);
+}
+
+std::vector<double> Scene::plain_ms() const {
+    std::vector<double> out{0.0};
+    for (int pos = 0; pos < world_->n_tokens(); ++pos) {
+        out.push_back(out.back() + verify_ms(pos, 1) + (pos == 0 ? disturbance_.first_use_ms : 0.0));
+    }
+    return out;
+}
+
+double Scene::run_fixed(const Fixed & f, const std::vector<int> & rounds) const {
+    double ms = disturbance_.first_use_ms;
+    int pos = 0, n_pending = 1;
+    for (int n : rounds) {
+        const int depth = std::min(f.depth, world_->n_left(pos) - 1);
+        ms += verify_ms(pos, 1 + (depth > 0 ? f.nodes : 0));
+        if (depth > 0) {
+            ms += drift(pos) * (machine_.commit_ms(n_pending) + (depth - 1) * machine_.level_ms(f.k)) + host_ms(pos);
+        }
+        n_pending = n;
+        pos += n;
+    }
+    return ms;
+}
+
+// One run of the planner through a scene.
+class Run {
+  public:
+    Run(const Scene & scene, const RunOptions & options)
+        : s_(scene), options_(options), planner_(options.planner), clock_(scene.disturbance_, 99) {
+        if (!options.cost_text.empty()) planner_.costs().from_text(options.cost_text, state_key);
+        if (!options.decisions.empty()) plan_.use_replay(options.decisions);
+    }
+
+    Result operator()() {
+        while (pos_ < s_.world_->n_tokens()) round();
+        for (int k = 0; k < n_request_kinds; ++k) {
+            out_.calibration_error[k] = planner_.acceptance().reliability((RequestKind)k).calibration_error();
+        }
+        out_.host = planner_.costs().host() / planner_.costs().plain();
+        if (!out_.verified_at.empty()) out_.depth /= (double)out_.verified_at.size();
+        return std::move(out_);
+    }
+
+  private:
+    void round() {
+        const Text & text = s_.world_->text();
+        if (pos_ == 0 || (text.request > 0 && pos_ % text.request == 0)) {
+            const RequestKind kind = text.kind ? text.kind(pos_ / text.request) : RequestKind::greedy;
+            planner_.begin_request(plan_, kind, false);
+        }
+        const bool was_on = plan_.is_on();
+        planner_.begin_round(1, pos_);
+        planner_.decide(plan_, {0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()});
+        const Decision & d = plan_.decision();
+        const RoundDrafter drafter(*s_.world_, pos_, d.mode == Decision::Mode::probe);
+        double seen_ms = 0.0;
+        const double draft_ms = draft(drafter, seen_ms);
+        planner_.choose({&plan_});
+        const Tokens tokens = drafter.emit(plan_.tree());
+        const double verify_ms = verify();
+        const double host_ms = d.mode == Decision::Mode::plain ? 0.0 : s_.host_ms(pos_);
+        const double seen_verify_ms = clock_(verify_ms);
+        planner_.learn(plan_, tokens);
+        planner_.end_round(seen_verify_ms, seen_ms + seen_verify_ms + host_ms);
+        out_.n_changes += plan_.is_on() != was_on;
+        if (d.reason == Decision::Reason::probe) out_.probe_ms += draft_ms + host_ms;
+        n_pending_ = (d.mode == Decision::Mode::plain ? n_pending_ : 0) + (int)tokens.size();
+        count(draft_ms + verify_ms + host_ms, (int)tokens.size());
+    }
+
+    // true time; seen_ms: what the clock showed
+    double draft(const RoundDrafter & drafter, double & seen_ms) {
+        double true_ms = 0.0;
+        while (!plan_.frontier().empty()) {
+            const Machine & m = s_.machine_;
+            const bool is_first = plan_.decision().levels.empty();
+            const double ms = is_first ? m.commit_ms(n_pending_) : m.level_ms((int)plan_.frontier().size());
+            const double seen = clock_(s_.drift(pos_) * ms);
+            true_ms += s_.drift(pos_) * ms;
+            seen_ms += seen;
+            planner_.grow(plan_, drafter.propose(plan_.pool(), plan_.frontier(), plan_.k()), seen);
+        }
+        return true_ms;
+    }
+
+    double verify() {
+        const int n_rows = plan_.tree().size();
+        double ms = s_.verify_ms(pos_, n_rows);
+        if (n_rows != last_rows_) ms += s_.drift(pos_) * s_.machine_.plain_ms() * s_.disturbance_.rebuild;
+        if (!is_used_[n_rows]) ms += s_.disturbance_.first_use_ms;
+        is_used_[n_rows] = true;
+        last_rows_ = n_rows;
+        return ms;
+    }
+
+    void count(double ms, int n_tokens) {
+        const Decision & d = plan_.decision();
+        const int n_rows = plan_.tree().size();
+        if (n_rows > 1) {
+            out_.verified_at.push_back(pos_);
+            out_.depth += d.depth;
+            out_.has_trees = out_.has_trees || !d.is_chain();
+        }
+        pos_ += n_tokens;
+        out_.ms += ms;
+        ++out_.rows[n_rows];
+        out_.marks.push_back({pos_, out_.ms});
+        out_.least_balance = std::min(out_.least_balance, planner_.ledger().balance());
+        if (options_.keep_decisions) out_.decisions.push_back(d);
+    }
+
+    const Scene & s_;
+    const RunOptions & options_;
+    Planner planner_;
+    SequencePlan plan_;
+    NoisyClock clock_;
+    Result out_;
+    std::map<int, bool> is_used_;
+    int pos_ = 0, n_pending_ = 1, last_rows_ = 1;
+};
+
+Result Scene::run_planner(const RunOptions & options) const {
+    return Run(*this, options)();
+}
+
+}  // namespace eaglecpp::sim

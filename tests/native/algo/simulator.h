@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT
+// A world to drive the planner in: machines with cost curves, texts with a drafter that agrees at given rates,
+// disturbances, a virtual clock. Deterministic.
+//
+// Coupling: one uniform number per output position decides which of the drafter's candidates there is the target's
+// token, for every strategy alike. So all strategies meet the same text, and a deep draft at a position fails where a
+// shallow one fails. Noise and stalls reach the planner's clock only; results are scored on noise-free time.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "algo/planner.h"
+
+namespace eaglecpp::sim {
+
+uint64_t hash(uint64_t a, uint64_t b);
+double uniform(uint64_t h);  // [0, 1)
+double normal(uint64_t h);   // about N(0, 1)
+
+// --- machines ------------------------------------------------------------------------------------------------------
+
+struct Machine {
+    std::string name;
+    std::vector<std::pair<int, double>> curve;  // (rows, ms) of the target; linear between, last slope beyond
+    double level = 0.06;                        // a drafter level of one row, in plain steps
+    double per_width = 0.05;                    // each further row of a level, in levels
+    double per_commit = 0.05;                   // each further committed row, in levels
+    double host = 0.035;                        // fixed work of a drafting round, in plain steps
+    int n_leaves = 64;                          // 1: chains only
+
+    double verify_ms(int n_rows) const;
+    double plain_ms() const { return curve[0].second; }
+    double level_ms(int width) const { return plain_ms() * level * (1.0 + per_width * (width - 1)); }
+    double commit_ms(int n_rows) const { return plain_ms() * level * (1.0 + per_commit * (n_rows - 1)); }
+    PlanLimits limits() const { return {64, n_leaves, 128}; }
+};
+
+// --- fixed strategies ----------------------------------------------------------------------------------------------
+
+struct Fixed {
+    const char * name;
+    int k, depth, nodes;  // nodes 0 = plain decoding
+};
+const std::vector<Fixed> & fixed_strategies();
+
+// --- texts -----------------------------------------------------------------------------------------------------------
+
+// The drafter on one kind of text: its logit x ~ N(mu, sd) gives its probability q = sigmoid(x + noise), and the target
+// agrees with chance sigmoid(slope * x + shift - fall * (depth - 1)).
+struct Style {
+    double mu, sd, shift, fall;
+    double slope = 0.65;
+    double noise = 0.0;
+    std::vector<double> logits = {};  // [depth - 1]: replaces shift and fall
+};
+
+struct Text {
+    std::string name;
+    std::function<Style(int pos)> style;
+    int request = 0;  // tokens per request; 0 = the text is one request
+    std::function<RequestKind(int request)> kind = {};
+    bool is_adversary = false;  // agrees in probes, never when verified
+};
+
+// One text with its luck.
+class World {
+  public:
+    World(const Text & text, int n_tokens, uint64_t seed);
+
+    const Text & text() const { return text_; }
+    int n_tokens() const { return n_tokens_; }
+
+    // tokens from `pos` to the end of its request
+    int n_left(int pos) const;
+
+    // What the drafter proposes for position `pos` as draft number `depth` of a round. `key` tells off-path nodes
+    // apart; on the path it is 0. The candidate that carries true_token is the target's, if any.
+    std::vector<Candidate> propose(int pos, int depth, int k, uint64_t key) const;
+
+    // tokens of each round under a fixed strategy; no machine needed
+    std::vector<int> run_fixed(const Fixed & strategy) const;
+
+    static constexpr Token true_token = 1;
+    static constexpr Token other_token = 999;
+
+  private:
+    struct Position {
+        float x, noise, luck;
+        int style;
+    };
+    int matched_rank(const Position & here, const Style & s, double x, int depth) const;
+
+    Text text_;
+    int n_tokens_;
+    uint64_t seed_;
+    std::vector<Position> positions_;
+    std::vector<Style> styles_;
+};
+
+// The drafter's proposals and the target's tokens in one round.
+class RoundDrafter {
+  public:
+    RoundDrafter(const World & world, int pos, bool is_probe) : world_(world), pos_(pos), is_probe_(is_probe) {}
+
+    // candidates for each frontier node of the pool
+    std::vector<std::vector<Candidate>> propose(const DraftTree & pool, const std::vector<int32_t> & frontier,
+                                                int k) const;
+
+    // tokens the target emits when `tree` is verified
+    Tokens emit(const DraftTree & tree) const;
+
+  private:
+    const World & world_;
+    int pos_;
+    bool is_probe_;
+};
+
+// --- disturbances ----------------------------------------------------------------------------------------------------
+
+struct Disturbance {
+    double noise = 0.03;  // sd of the log of every time the planner sees
+    double stall_share = 0.0, stall_factor = 1.0;
+    double kv_per_1k = 0.0;                                   // share of plain time added per 1000 tokens of context
+    double hidden = 0.0;                                      // plain steps that every drafting round takes besides
+    double first_use_ms = 0.0;                                // first batch of each size
+    double rebuild = 0.0;                                     // plain steps whenever the batch size changes
+    std::function<double(int pos)> drift = {};                // factor on all times
+    std::function<double(int pos, int n_rows)> reshape = {};  // factor on verification
+};
+
+// What the planner's clock shows for a true time.
+class NoisyClock {
+  public:
+    NoisyClock(const Disturbance & d, uint64_t seed) : d_(d), seed_(seed) {}
+
+    double operator()(double ms);
+
+  private:
+    const Disturbance & d_;
+    uint64_t seed_, n_ = 0;
+};
+
+// --- runs
+// --------------------------------------------------------------------------------------------------------------
+
+// State of a run at the end of a round.
+struct Mark {
+    int n_tokens;
+    double ms;
+};
+
+// least plain / run over windows of at least `n` tokens, at round boundaries; plain_ms: plain time up to each token
+double worst_window(const std::vector<Mark> & marks, const std::vector<double> & plain_ms, int n);
+
+struct Result {
+    std::vector<Mark> marks;
+    double ms = 0.0;               // whole text
+    double probe_ms = 0.0;         // of it, in shadow probes
+    int n_changes = 0;             // between on and off
+    std::map<int, int> rows;       // rounds by batch size
+    std::vector<int> verified_at;  // positions at which drafts were verified
+    double depth = 0.0;            // mean of the verified trees
+    bool has_trees = false;        // one of them was no chain
+    double least_balance = 1e9;    // of the ledger
+    double host = 0.0;             // learned host work of a drafting round at the end, in plain steps
+    double calibration_error[n_request_kinds] = {};
+    std::vector<Decision> decisions;  // if asked for
+};
+
+struct RunOptions {
+    PlannerOptions planner;
+    std::string cost_text;  // a cost table to start with
+    bool keep_decisions = false;
+    std::vector<Decision> decisions;  // not empty: a logged plan to follow
+};
+
+// One conversation on one machine.
+class Scene {
+  public:
+    Scene(const Machine & machine, std::shared_ptr<const World> world, const Disturbance & disturbance)
+        : machine_(machine), world_(std::move(world)), disturbance_(disturbance) {}
+
+    // plain decoding up to each token: [n_tokens + 1]
+    std::vector<double> plain_ms() const;
+
+    // time of the whole text, given the rounds of World::run_fixed()
+    double run_fixed(const Fixed & strategy, const std::vector<int> & rounds) const;
+
+    Result run_planner(const RunOptions & options = {}) const;
+
+  private:
+    friend class Run;
+    double drift(int pos) const { return disturbance_.drift ? disturbance_.drift(pos) : 1.0; }
+    double verify_ms(int pos, int n_rows) const;
+    double host_ms(int pos) const { return drift(pos) * machine_.plain_ms() * (machine_.host + disturbance_.hidden); }
+
+    Machine machine_;
+    std::shared_ptr<const World> world_;
+    Disturbance disturbance_;
+};
+
+constexpr const char * state_key = "simulator";
+
+}  // namespace eaglecpp::sim

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+#include "algo/acceptance_model.h"
+
+#include <limits>
+
+#include "../check.h"
+#include "random.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+static const char * key = "drafter.gguf";
+
+static double sigmoid(double z) {
+    return 1.0 / (1.0 + std::exp(-z));
+}
+
+// siblings with drafter probabilities q, r(1-q), r(1-r)(1-q), ...
+static std::vector<Candidate> siblings(double q, int n, double r = 0.45) {
+    std::vector<Candidate> out;
+    double left = 1.0 - q;
+    for (int i = 0; i < n; ++i) {
+        out.push_back({10 + i, (float)std::log(i == 0 ? q : r * left)});
+        if (i > 0) left *= 1.0 - r;
+    }
+    return out;
+}
+
+// A target that takes the first child with chance a(q) and each later one with chance c of what is left.
+struct Target {
+    double slope, shift, c;
+
+    double first(double q) const { return sigmoid(slope * std::log(q / (1.0 - q)) + shift); }
+    int draw(Random & random, double q, int n) const {
+        if (random.real() < first(q)) return 0;
+        for (int i = 1; i < n; ++i) {
+            if (random.real() < c) return i;
+        }
+        return -1;
+    }
+};
+
+static void teach(AcceptanceModel & model, TextState & text, const Target & target, int n_labels, uint64_t seed) {
+    Random random(seed);
+    for (int i = 0; i < n_labels; ++i) {
+        const double q = sigmoid(4.0 * random.real() - 1.0);
+        const auto children = siblings(q, 4);
+        model.learn(RequestKind::greedy, text, 1, children.data(), 4, target.draw(random, q, 4));
+    }
+}
+
+static double first_chance(const AcceptanceModel & model, const TextState & text, double q,
+                           RequestKind kind = RequestKind::greedy) {
+    double a[4];
+    const auto children = siblings(q, 4);
+    model.predict(kind, text, 1, children.data(), 4, a);
+    return a[0];
+}
+
+static void siblings_share_one_token() {
+    Random random(51);
+    AcceptanceModel model;
+    TextState text;
+    for (int round = 0; round < 500; ++round) {
+        std::vector<Candidate> children;
+        for (int i = 0; i < 16; ++i) children.push_back({i, (float)(-12.0 * random.real() * random.real())});
+        double a[16], sum = 0.0;
+        model.predict((RequestKind)random.integer(0, 3), text, random.integer(1, 30), children.data(), 16, a);
+        for (double v : a) {
+            CHECK(v >= 0.0 && v <= 1.0);
+            sum += v;
+        }
+        CHECK(sum <= 1.0 + 1e-9);
+        model.learn(RequestKind::greedy, text, random.integer(1, 30), children.data(), 16, random.integer(-1, 15));
+    }
+}
+
+static void more_confidence_is_never_worth_less() {
+    AcceptanceModel model;
+    TextState text;
+    teach(model, text, {0.6, -0.5, 0.3}, 500, 1);
+    double last = 0.0;
+    for (double q = 0.01; q < 1.0; q += 0.01) {
+        CHECK(first_chance(model, text, q) >= last);
+        last = first_chance(model, text, q);
+    }
+}
+
+// The text terms follow every text and so never rest; what counts is that predictions are right on average.
+static void learns_a_drafter_and_is_calibrated() {
+    AcceptanceModel model;
+    TextState text;
+    const Target target{0.5, -0.2, 0.3};
+    teach(model, text, target, 1000, 2);
+    Random random(3);
+    double sum_first = 0.0, sum_second = 0.0, true_first = 0.0;
+    const int n = 3000;
+    for (int i = 0; i < n; ++i) {
+        const double q = sigmoid(4.0 * random.real() - 1.0);
+        const auto children = siblings(q, 4);
+        double a[4];
+        model.predict(RequestKind::greedy, text, 1, children.data(), 4, a);
+        sum_first += a[0];
+        sum_second += a[1] / (1.0 - a[0]);
+        true_first += target.first(q);
+        model.learn(RequestKind::greedy, text, 1, children.data(), 4, target.draw(random, q, 4));
+    }
+    CHECK_NEAR(sum_first / n, true_first / n, 0.02);
+    CHECK_NEAR(sum_second / n, 0.3, 0.03);
+    CHECK(model.reliability(RequestKind::greedy).n_labels() == 4000.0);
+    CHECK(model.reliability(RequestKind::greedy).calibration_error() < 0.05);
+}
+
+static void follows_a_change_of_text_within_tens_of_labels() {
+    AcceptanceModel model;
+    TextState text;
+    const Target code{0.65, 0.8, 0.3}, hostile{0.65, -5.0, 0.02};
+    teach(model, text, code, 1000, 3);
+    CHECK(first_chance(model, text, 0.8) > 0.7);
+    teach(model, text, hostile, 30, 4);
+    CHECK(first_chance(model, text, 0.8) < 0.25);
+    teach(model, text, hostile, 300, 5);
+    CHECK(first_chance(model, text, 0.8) < 0.12);
+    teach(model, text, code, 20, 6);
+    CHECK(first_chance(model, text, 0.8) > 0.5);
+}
+
+static void a_new_text_starts_near_the_drafters_mean() {
+    AcceptanceModel model;
+    TextState text;
+    teach(model, text, {0.65, -5.0, 0.02}, 60, 7);
+    const double locked = first_chance(model, text, 0.8);
+    text.restart();
+    CHECK(first_chance(model, text, 0.8) > 2.0 * locked);
+}
+
+static void a_grammar_teaches_nothing_lasting() {
+    AcceptanceModel model, fresh;
+    TextState text;
+    const auto children = siblings(0.8, 4);
+    for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, 1, children.data(), 4, -1);
+    CHECK(model.to_text(key) == fresh.to_text(key));
+    CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);  // but the text is followed
+}
+
+static void kinds_of_request_are_kept_apart() {
+    CHECK(request_kind(0.0, false) == RequestKind::greedy && request_kind(-1.0, false) == RequestKind::greedy);
+    CHECK(request_kind(0.7, false) == RequestKind::sampled && request_kind(0.8, false) == RequestKind::hot);
+    CHECK(request_kind(0.0, true) == RequestKind::constrained);
+    CHECK(request_kind(std::nan(""), false) == RequestKind::greedy);
+    AcceptanceModel model;
+    TextState text, other;
+    const double before = first_chance(model, other, 0.8, RequestKind::hot);
+    teach(model, text, {0.65, -3.0, 0.1}, 500, 8);
+    CHECK(first_chance(model, other, 0.8, RequestKind::hot) == before);
+    CHECK(first_chance(model, other, 0.8) < before);
+}
+
+static void hostile_numbers_leave_it_finite() {
+    AcceptanceModel model;
+    TextState text;
+    const float inf = std::numeric_limits<float>::infinity();
+    const float values[] = {std::nanf(""), -inf, inf, 0.0f, -1e30f, 5.0f, -60.0f};
+    Random random(52);
+    for (int round = 0; round < 5000; ++round) {
+        Candidate c[4];
+        for (auto & v : c) v = {1, values[random.integer(0, 6)]};
+        double a[4], sum = 0.0;
+        const int depth = random.integer(-3, 50);
+        model.predict(RequestKind::greedy, text, depth, c, 4, a);
+        for (double v : a) sum += v;
+        CHECK(std::isfinite(sum) && sum <= 1.0 + 1e-9);
+        model.learn(RequestKind::greedy, text, depth, c, 4, random.integer(-1, 3));
+    }
+    CHECK(std::isfinite(text.first.value) && std::isfinite(text.later.value));
+    CHECK(AcceptanceModel().from_text(model.to_text(key), key));
+}
+
+static void survives_a_round_trip_and_refuses_damage() {
+    AcceptanceModel model, loaded;
+    TextState text, fresh;
+    teach(model, text, {0.4, -1.0, 0.2}, 1000, 9);
+    const std::string saved = model.to_text(key);
+    CHECK(loaded.from_text(saved, key) && loaded.to_text(key) == saved);
+    CHECK_NEAR(first_chance(loaded, fresh, 0.6), first_chance(model, fresh, 0.6), 1e-6);
+    AcceptanceModel other;
+    CHECK(!other.from_text(saved, "other.gguf") && !other.from_text("", key));
+    for (size_t n = 0; n + 1 < saved.size(); n += 3) CHECK(!other.from_text(saved.substr(0, n), key));
+    Random random(53);
+    for (int round = 0; round < 2000; ++round) {
+        std::string mutant = saved;
+        mutant[random.integer(0, (int)saved.size() - 1)] = (char)random.integer(9, 126);
+        AcceptanceModel m;
+        m.from_text(mutant, key);
+        const double a = first_chance(m, fresh, 0.6);
+        CHECK(a >= 0.0 && a <= 1.0);
+    }
+}
+
+int main() {
+    siblings_share_one_token();
+    more_confidence_is_never_worth_less();
+    learns_a_drafter_and_is_calibrated();
+    follows_a_change_of_text_within_tens_of_labels();
+    a_new_text_starts_near_the_drafters_mean();
+    a_grammar_teaches_nothing_lasting();
+    kinds_of_request_are_kept_apart();
+    hostile_numbers_leave_it_finite();
+    survives_a_round_trip_and_refuses_damage();
+    return result();
+}

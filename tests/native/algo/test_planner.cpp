@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: MIT
+// The planner call by call: legal plans whatever happens, fixed strategies, replay, determinism, time.
+#include "algo/planner.h"
+
+#include <chrono>
+#include <limits>
+
+#include "../check.h"
+#include "algo/match.h"
+#include "base/error.h"
+#include "random.h"
+#include "scenarios.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+namespace {
+
+constexpr double inf = std::numeric_limits<double>::infinity();
+
+std::vector<std::vector<Candidate>> propose(Random & random, const SequencePlan & plan, bool is_hostile) {
+    const float values[] = {std::nanf(""), (float)-inf, 0.0f, -1e30f, 3.0f, -0.5f};
+    std::vector<std::vector<Candidate>> out;
+    for (size_t i = 0; i < plan.frontier().size(); ++i) {
+        out.emplace_back();
+        float logp = -2.0f * (float)(random.real() * random.real());
+        for (int j = 0; j < plan.k(); ++j) {
+            out.back().push_back({random.integer(0, 5) * 10 + j, is_hostile ? values[random.integer(0, 5)] : logp});
+            logp -= 1.0f + 2.0f * (float)random.real();
+        }
+    }
+    return out;
+}
+
+double some_time(Random & random, bool is_hostile) {
+    const double values[] = {0.0, -1.0, std::nan(""), inf, 1e300, 1e-300, 5.0};
+    return is_hostile ? values[random.integer(0, 6)] : 10.0 * (0.9 + 0.2 * random.real());
+}
+
+// The tree of a round must be legal whatever came before.
+void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_left) {
+    const DraftTree & tree = plan.tree();
+    CHECK(tree.size() >= 1 && tree.n_draft() <= std::max(limits.n_nodes, 0));
+    CHECK((int)tree.leaves().size() <= std::max(limits.n_leaves, 1));
+    CHECK(tree.n_draft() == (int)plan.decision().nodes.size());
+    for (int i = 1; i < tree.size(); ++i) {
+        CHECK(tree.parent[i] >= 0 && tree.parent[i] < i);
+        CHECK(tree.depth[i] == tree.depth[tree.parent[i]] + 1 && tree.depth[i] >= tree.depth[i - 1]);
+        CHECK(tree.depth[i] < n_left);  // a draft beyond the last token is verified for nothing
+        CHECK(tree.logp[i] <= tree.logp[tree.parent[i]]);
+    }
+    CHECK(plan.decision().n_leaves == (tree.n_draft() > 0 ? (int)tree.leaves().size() : 0));
+    CHECK(plan.frontier().empty());
+    CHECK(std::isfinite(plan.advantage()));
+    Decision::from_line(plan.decision().to_line());
+}
+
+int draft(Planner & planner, SequencePlan & plan, Random & random, bool is_hostile) {
+    int n_rows = 0;
+    while (!plan.frontier().empty()) {
+        if (!plan.decision().levels.empty()) n_rows += (int)plan.frontier().size();
+        planner.grow(plan, propose(random, plan, is_hostile), is_hostile ? some_time(random, true) : 0.6);
+    }
+    return n_rows;
+}
+
+Tokens emit(Random & random, const DraftTree & tree, int n_left) {
+    return match(tree, [&](int) { return Choice{random.integer(0, 5) * 10, --n_left == 0}; }).tokens;
+}
+
+}  // namespace
+
+static void plans_are_legal_whatever_happens() {
+    for (bool is_hostile : {false, true}) {
+        for (int seed = 0; seed < 40; ++seed) {
+            Random random(100 + seed);
+            Planner planner;
+            SequencePlan plan;
+            planner.begin_request(plan, (RequestKind)random.integer(0, 3), false);
+            for (int round = 0; round < 300; ++round) {
+                const PlanLimits limits{random.integer(0, 64), random.integer(1, 16), random.integer(0, 128)};
+                const int n_left = round % 3 ? random.integer(1, 3) : 100;
+                planner.begin_round(1, random.integer(-5, 100000));
+                planner.decide(plan, {0, n_left, random.integer(0, 300), limits});
+                CHECK(draft(planner, plan, random, is_hostile) <= limits.n_draft_rows);
+                planner.choose({&plan});
+                check_legal(plan, limits, n_left);
+                planner.learn(plan, emit(random, plan.tree(), n_left));
+                const double ms = some_time(random, is_hostile);
+                planner.end_round(ms, ms + some_time(random, is_hostile));
+                CHECK(std::isfinite(planner.ledger().balance()) && std::isfinite(planner.costs().plain()));
+            }
+        }
+    }
+}
+
+static void several_conversations_share_legally() {
+    for (int seed = 0; seed < 20; ++seed) {
+        Random random(200 + seed);
+        PlannerOptions options;
+        options.goal = seed % 2 ? PlannerOptions::Goal::throughput : PlannerOptions::Goal::fair;
+        options.floor = seed % 3 ? 0.0 : 0.8;
+        Planner planner(options);
+        std::vector<SequencePlan> all(6);
+        all[4].use_fixed(Strategy::make("tree", 3, 3, 7));
+        all[5].use_fixed(Strategy::make("off", 1, 1, 1));
+        for (SequencePlan & p : all) planner.begin_request(p, RequestKind::greedy, false);
+        for (int round = 0; round < 200; ++round) {
+            const int n = random.integer(1, 6);
+            const PlanLimits limits{32, 8, 128};
+            planner.begin_round(n, 10 * round);
+            std::vector<SequencePlan *> plans;
+            for (int i = 0; i < n; ++i) {
+                planner.decide(all[i], {0, 50, 1, limits});
+                draft(planner, all[i], random, false);
+                plans.push_back(&all[i]);
+            }
+            planner.choose(plans);
+            for (SequencePlan * p : plans) {
+                check_legal(*p, limits, 50);
+                planner.learn(*p, emit(random, p->tree(), 50));
+            }
+            planner.end_round(10.0 + n, 11.0 + n);
+        }
+    }
+}
+
+// A round that an error cut short leaves nothing behind that matters.
+static void a_round_may_be_begun_anew() {
+    Random random(300);
+    Planner planner;
+    SequencePlan plan;
+    planner.begin_request(plan, RequestKind::greedy, false);
+    for (int round = 0; round < 200; ++round) {
+        planner.begin_round(1, round);
+        planner.decide(plan, {0, 50, 1, {}});
+        if (round % 7 == 0) continue;
+        if (!plan.frontier().empty() && round % 5 == 0) planner.grow(plan, propose(random, plan, false), 0.6);
+        if (round % 5 == 0) continue;
+        draft(planner, plan, random, false);
+        planner.choose({&plan});
+        check_legal(plan, {}, 50);
+        if (round % 11 == 0) continue;
+        planner.learn(plan, emit(random, plan.tree(), 50));
+        planner.end_round(10.0, 11.0);
+    }
+}
+
+// Fixed strategies give exactly the tree of EAGLE-2's growth and re-rank.
+static void fixed_strategies_are_eagle_2s() {
+    for (const Strategy & s :
+         {Strategy::make("chain", 1, 4, 4), Strategy::make("tree", 4, 5, 15), Strategy::make("tree", 3, 2, 30)}) {
+        for (int n_leaves : {1, 4, 64}) {
+            Random random(400), same(400);
+            Planner planner;
+            SequencePlan plan;
+            plan.use_fixed(s);
+            planner.begin_request(plan, RequestKind::greedy, false);
+            planner.begin_round(1, 0);
+            planner.decide(plan, {7, 100, 1, {64, n_leaves, 128}});
+            TreeGrower grower(7, s.k);
+            while (!plan.frontier().empty()) {
+                CHECK(plan.frontier() == grower.frontier());
+                const auto children = propose(random, plan, false);
+                grower.grow(children);
+                planner.grow(plan, children, 0.5);
+            }
+            planner.choose({&plan});
+            const DraftTree expected = grower.pool().select(s.nodes, n_leaves);
+            CHECK(plan.tree().token == expected.token && plan.tree().parent == expected.parent);
+            CHECK(plan.decision().reason == Decision::Reason::pinned);
+            planner.learn(plan, {1});
+            planner.end_round(10.0, 11.0);
+        }
+    }
+}
+
+static void a_fixed_strategy_stays_within_the_request() {
+    Random random(401);
+    Planner planner;
+    SequencePlan plan;
+    plan.use_fixed(Strategy::make("chain", 1, 8, 8));
+    planner.begin_request(plan, RequestKind::greedy, false);
+    for (int n_left : {1, 2, 3, 9, 20}) {
+        planner.begin_round(1, 0);
+        planner.decide(plan, {7, n_left, 1, {}});
+        draft(planner, plan, random, false);
+        planner.choose({&plan});
+        CHECK(plan.tree().n_draft() == std::min(8, n_left - 1));
+        planner.learn(plan, {1});
+        planner.end_round(10.0, 11.0);
+    }
+}
+
+static void nothing_is_drafted_after_an_end() {
+    PlannerOptions options;
+    options.end_tokens = {10, 20, 30};
+    for (int seed = 0; seed < 10; ++seed) {
+        Random random(500 + seed);
+        Planner planner(options);
+        SequencePlan plan;
+        planner.begin_request(plan, RequestKind::greedy, false);
+        for (int round = 0; round < 100; ++round) {
+            planner.begin_round(1, round);
+            planner.decide(plan, {0, 100, 1, {64, 64, 128}});
+            draft(planner, plan, random, false);
+            planner.choose({&plan});
+            for (int i = 1; i < plan.pool().size(); ++i) {
+                const Token above = plan.pool().token[plan.pool().parent[i]];
+                CHECK(above != 10 && above != 20 && above != 30);
+            }
+            planner.learn(plan, emit(random, plan.tree(), 100));
+            planner.end_round(10.0, 11.0);
+        }
+    }
+}
+
+static void misuse_is_an_error() {
+    Planner planner;
+    SequencePlan plan;
+    CHECK_THROWS(planner.grow(plan, {}, 1.0), "frontier");
+    PlannerOptions options;
+    options.k = 0;
+    CHECK_THROWS(Planner{options}, "k=0");
+}
+
+// --- whole runs ----------------------------------------------------------------------------------------------------
+
+static sim::Scene scene(int machine, int text, int n_tokens, const sim::Disturbance & d) {
+    return sim::Scene(sim::machine(machine), std::make_shared<sim::World>(sim::text(text), n_tokens, 9), d);
+}
+
+static void the_same_calls_give_the_same_plans() {
+    const sim::Scene s = scene(1, 6, 1500, {});
+    sim::RunOptions options;
+    options.keep_decisions = true;
+    const sim::Result a = s.run_planner(options), b = s.run_planner(options);
+    CHECK(a.ms == b.ms && a.decisions.size() == b.decisions.size());
+    for (size_t i = 0; i < a.decisions.size(); ++i) CHECK(a.decisions[i].to_line() == b.decisions[i].to_line());
+}
+
+// A logged plan, printed and read back, gives the same rounds on a machine with other times.
+static void a_logged_plan_can_be_followed() {
+    sim::RunOptions options;
+    options.keep_decisions = true;
+    const sim::Result logged = scene(1, 6, 1500, {}).run_planner(options);
+    for (const Decision & d : logged.decisions) options.decisions.push_back(Decision::from_line(d.to_line()));
+    const sim::Result again = scene(4, 6, 1500, {}).run_planner(options);
+    CHECK(again.decisions.size() == logged.decisions.size());
+    for (size_t i = 0; i < logged.decisions.size(); ++i) {
+        CHECK(again.decisions[i].mode == logged.decisions[i].mode);
+        CHECK(again.decisions[i].levels == logged.decisions[i].levels);
+        CHECK(again.decisions[i].nodes == logged.decisions[i].nodes);
+        CHECK(again.marks[i].n_tokens == logged.marks[i].n_tokens);
+    }
+    CHECK(again.rows == logged.rows);
+    CHECK(logged.rows.size() > 2 && logged.rows.count(1));  // it had something to repeat
+}
+
+static void a_foreign_log_is_refused() {
+    Random random(600);
+    for (const char * line :
+         {"draft k=2 levels=0/9 nodes=1", "draft k=2 levels=0 nodes=9", "draft k=2 levels=0/1 nodes=3",
+          "draft k=2 levels=0 nodes=1,1", "draft k=0 levels=0 nodes=1", "draft k=2 levels=1 nodes=1"}) {
+        Planner planner;
+        SequencePlan plan;
+        plan.use_replay({Decision::from_line(line)});
+        planner.begin_request(plan, RequestKind::greedy, false);
+        planner.begin_round(1, 0);
+        CHECK_THROWS(
+            {
+                planner.decide(plan, {0, 100, 1, {}});
+                draft(planner, plan, random, false);
+                planner.choose({&plan});
+            },
+            "plan log");
+    }
+}
+
+// With honest prices the balance never falls below zero, so the bound of ledger.h holds, even against a text that
+// agrees only when nobody verifies.
+static void the_ledger_is_never_overdrawn() {
+    CostTable table;
+    const sim::Machine m = sim::machine(7);
+    for (int i = 0; i < 40; ++i) {
+        for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 48, 64})
+            table.learn_verify(n, m.verify_ms(n));
+        for (int w = 1; w <= 8; ++w) {
+            table.learn_level(w, m.level_ms(w));
+            table.learn_commit(w, m.commit_ms(w));
+        }
+        table.learn_host(false, 0.0);
+        table.learn_host(true, m.host * m.plain_ms());
+    }
+    sim::Disturbance quiet;
+    quiet.noise = 0.0;
+    for (int text : {4, 5, 7, 13}) {
+        sim::RunOptions options;
+        options.cost_text = table.to_text(sim::state_key);
+        const sim::Result r = scene(7, text, 4096, quiet).run_planner(options);
+        CHECK_MSG(r.least_balance > -0.05, std::to_string(r.least_balance));
+        CHECK(r.verified_at.size() > 3);
+    }
+}
+
+static void a_warm_start_beats_a_cold_one() {
+    const sim::Scene s = scene(8, 4, 256, {});  // drafting never pays there
+    CostTable table;
+    for (int i = 0; i < 4; ++i) {
+        for (int n = 1; n <= 8; ++n) table.learn_verify(n, sim::machine(8).verify_ms(n));
+    }
+    sim::RunOptions warm;
+    warm.cost_text = table.to_text(sim::state_key);
+    const double warm_ms = s.run_planner(warm).ms, cold_ms = s.run_planner().ms;
+    CHECK_MSG(warm_ms < cold_ms, strf("warm %.1f ms, cold %.1f ms", warm_ms, cold_ms));
+}
+
+// choose() over a pool of 64 nodes, best of many runs: below 20 us.
+static void choosing_takes_microseconds() {
+    Random random(700);
+    Planner planner;
+    SequencePlan plan;
+    planner.begin_request(plan, RequestKind::greedy, false);
+    for (int n : {1, 2, 4, 8, 16, 32, 64}) {
+        for (int i = 0; i < 4; ++i) planner.costs().learn_verify(n, 10.0 + 0.01 * n);
+    }
+    double best_us = 1e9;
+    int n_seen = 0;
+    for (int round = 0; round < 400; ++round) {
+        planner.begin_round(1, 0);
+        planner.decide(plan, {0, 100, 1, {64, 64, 128}});
+        while (!plan.frontier().empty() && plan.pool().size() < 65)
+            planner.grow(plan, propose(random, plan, false), 0.01);
+        if (!plan.decision().levels.empty() && plan.pool().size() >= 65) {
+            const auto start = std::chrono::steady_clock::now();
+            planner.choose({&plan});
+            const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
+            best_us = std::min(best_us, us.count());
+            ++n_seen;
+        } else {
+            planner.choose({&plan});
+        }
+        planner.learn(plan, {plan.tree().n_draft() > 0 ? plan.tree().token[1] : 1});
+        planner.end_round(10.0 + 0.01 * plan.tree().size(), 10.5);
+    }
+    std::printf("choose() over 64 nodes: %.1f us\n", best_us);
+    CHECK(n_seen > 20);
+    CHECK(best_us < 20.0);
+}
+
+int main() {
+    plans_are_legal_whatever_happens();
+    several_conversations_share_legally();
+    a_round_may_be_begun_anew();
+    fixed_strategies_are_eagle_2s();
+    a_fixed_strategy_stays_within_the_request();
+    nothing_is_drafted_after_an_end();
+    misuse_is_an_error();
+    the_same_calls_give_the_same_plans();
+    a_logged_plan_can_be_followed();
+    a_foreign_log_is_refused();
+    the_ledger_is_never_overdrawn();
+    a_warm_start_beats_a_cold_one();
+    choosing_takes_microseconds();
+    return result();
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+#include "algo/topk.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "../check.h"
+#include "random.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+static std::vector<float> random_logits(Random & random, int n, bool has_ties) {
+    std::vector<float> x(n);
+    for (float & v : x) v = has_ties ? (float)random.integer(-3, 3) : (float)(20.0 * random.real() - 10.0);
+    return x;
+}
+
+static double slow_lse(const std::vector<float> & x) {
+    const double max = *std::max_element(x.begin(), x.end());
+    double sum = 0.0;
+    for (float v : x) sum += std::exp((double)v - max);
+    return max + std::log(sum);
+}
+
+static void agrees_with_sorting() {
+    Random random(6);
+    for (int n : {1, 2, 15, 16, 17, 31, 100, 1000}) {
+        for (bool has_ties : {false, true}) {
+            const std::vector<float> x = random_logits(random, n, has_ties);
+            std::vector<int> order(n);
+            std::iota(order.begin(), order.end(), 0);
+            std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x[a] > x[b]; });
+            CHECK(argmax(x.data(), n) == order[0]);
+            CHECK_NEAR(log_sum_exp(x.data(), n), slow_lse(x), 1e-4);
+            for (int k : {1, 2, 8, 2000}) {
+                const std::vector<Candidate> best = top_k(x.data(), n, k, nullptr);
+                if (!CHECK((int)best.size() == std::min(k, n))) continue;
+                for (size_t i = 0; i < best.size(); ++i) {
+                    CHECK(best[i].token == order[i]);
+                    CHECK_NEAR(best[i].logp, x[order[i]] - slow_lse(x), 1e-4);
+                }
+            }
+        }
+    }
+}
+
+static void maps_ids() {
+    const float x[] = {0.0f, 2.0f, 1.0f};
+    const Token ids[] = {70, 50, 60};
+    const std::vector<Candidate> best = top_k(x, 3, 2, ids);
+    CHECK(best[0].token == 50 && best[1].token == 60);
+}
+
+static void survives_masked_and_broken_rows() {
+    const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+    const float masked[] = {-inf, 1.0f, -inf, 0.0f};
+    const std::vector<Candidate> best = top_k(masked, 4, 4, nullptr);
+    CHECK(best[0].token == 1 && best[1].token == 3 && best[2].logp == -inf);
+    const float none[] = {-inf, -inf};
+    CHECK(log_sum_exp(none, 2) == -inf);
+    const float broken[] = {nan, nan, nan};
+    CHECK(argmax(broken, 3) == 0 && top_k(broken, 3, 2, nullptr).size() <= 2);
+}
+
+int main() {
+    agrees_with_sorting();
+    maps_ids();
+    survives_masked_and_broken_rows();
+    return result();
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#include "algo/tree.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "../check.h"
+#include "base/error.h"
+#include "random.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+// 0 has children 1 and 2, 1 has 3 and 4, 2 has 5
+static DraftTree example() {
+    DraftTree t(10);
+    t.add(11, 0, -1.0f);
+    t.add(12, 0, -2.0f);
+    t.add(13, 1, -1.0f);
+    t.add(14, 1, -1.5f);
+    t.add(15, 2, -1.0f);
+    return t;
+}
+
+static void knows_its_shape() {
+    const DraftTree t = example();
+    CHECK(t.size() == 6 && t.n_draft() == 5 && !t.is_chain());
+    CHECK(t.depth == (std::vector<int32_t>{0, 1, 1, 2, 2, 2}));
+    CHECK(t.logp == (std::vector<float>{0.0f, -1.0f, -2.0f, -2.0f, -2.5f, -3.0f}));
+    CHECK(t.leaves() == (std::vector<int32_t>{3, 4, 5}));
+    CHECK(t.path(4) == (std::vector<int32_t>{0, 1, 4}) && t.path(0) == (std::vector<int32_t>{0}));
+    CHECK(t.child(1, 14) == 4 && t.child(1, 15) == -1 && t.child(5, 1) == -1);
+    CHECK(DraftTree(3).is_chain() && DraftTree(3).leaves() == (std::vector<int32_t>{0}));
+    DraftTree broken(1);
+    CHECK_THROWS(broken.add(2, 1, 0.0f), "parent 1");
+    CHECK_THROWS(broken.add(2, -1, 0.0f), "parent -1");
+}
+
+static void masks_show_exactly_the_ancestors() {
+    Random random(1);
+    for (int round = 0; round < 50; ++round) {
+        const DraftTree t = random_tree(random, random.integer(0, 20));
+        const std::vector<uint8_t> mask = t.ancestor_mask();
+        for (int i = 0; i < t.size(); ++i) {
+            const std::vector<int32_t> path = t.path(i);
+            for (int j = 0; j < t.size(); ++j) {
+                const bool is_on = std::find(path.begin(), path.end(), j) != path.end();
+                CHECK(mask[(size_t)i * t.size() + j] == is_on);
+            }
+        }
+    }
+}
+
+static float sum_logp(const DraftTree & t) {
+    return std::accumulate(t.logp.begin(), t.logp.end(), 0.0f);
+}
+
+static void selection_is_the_best_of_all_closed_sets() {
+    Random random(2);
+    for (int round = 0; round < 200; ++round) {
+        const DraftTree t = random_tree(random, random.integer(0, 10));
+        const int n = random.integer(0, 12);
+        const DraftTree chosen = t.select(n);
+        CHECK(chosen.n_draft() == std::min(n, t.n_draft()));
+        float best = -1e9f;
+        for (unsigned set : closed_sets(t)) {
+            float sum = 0.0f;
+            for (int i = 1; i < t.size(); ++i) sum += set >> (i - 1) & 1 ? t.logp[i] : 0.0f;
+            if (count(set) == chosen.n_draft()) best = std::max(best, sum);
+        }
+        CHECK_NEAR(sum_logp(chosen), best, 1e-4);
+        for (int i = 1; i < chosen.size(); ++i) {
+            CHECK(chosen.parent[i] < i && chosen.depth[i] >= chosen.depth[i - 1]);
+            CHECK(chosen.depth[i] == chosen.depth[chosen.parent[i]] + 1);
+        }
+    }
+}
+
+static void selection_keeps_to_its_leaves() {
+    Random random(3);
+    for (int round = 0; round < 200; ++round) {
+        const DraftTree t = random_tree(random, random.integer(1, 25));
+        const int n = random.integer(1, 30), n_leaves = random.integer(1, 6);
+        const DraftTree chosen = t.select(n, n_leaves);
+        CHECK((int)chosen.leaves().size() <= n_leaves && chosen.n_draft() >= 1 && chosen.n_draft() <= n);
+        if (n_leaves == 1) CHECK(chosen.is_chain());
+    }
+    CHECK(example().select(5, 3).n_draft() == 5);
+    CHECK(example().select(5, 2).token == (std::vector<Token>{10, 11, 12, 13, 15}));
+}
+
+// A slow transcription of the reference: all new candidates of a level, sorted, the best k go on.
+static void growth_is_eagle_2s() {
+    Random random(4);
+    for (int k : {1, 2, 4}) {
+        TreeGrower grower(7, k);
+        std::vector<int32_t> frontier{0};
+        for (int level = 0; level < 4; ++level) {
+            CHECK(grower.frontier() == frontier);
+            std::vector<std::vector<Candidate>> children;
+            for (size_t i = 0; i < frontier.size(); ++i) {
+                children.emplace_back();
+                for (int j = 0; j < k; ++j) {
+                    children.back().push_back(
+                        {100 * level + 10 * (int)i + j, -0.5f * (float)(j + random.integer(0, 2))});
+                }
+            }
+            const int before = grower.pool().size();
+            grower.grow(children);
+            CHECK(grower.pool().size() == before + (int)frontier.size() * k);
+            std::vector<int32_t> added(grower.pool().size() - before);
+            std::iota(added.begin(), added.end(), before);
+            std::stable_sort(added.begin(), added.end(),
+                             [&](int a, int b) { return grower.pool().logp[a] > grower.pool().logp[b]; });
+            frontier.assign(added.begin(), added.begin() + k);
+        }
+        CHECK((k == 1) == grower.pool().is_chain());
+    }
+    CHECK_THROWS(TreeGrower(1, 0), "k is 0");
+}
+
+int main() {
+    knows_its_shape();
+    masks_show_exactly_the_ancestors();
+    selection_is_the_best_of_all_closed_sets();
+    selection_keeps_to_its_leaves();
+    growth_is_eagle_2s();
+    return result();
+}

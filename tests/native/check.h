@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// The whole test framework: a failed check prints where and what and makes the program return 1; the test goes on.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+namespace eaglecpp::test {
+
+inline int n_failed = 0;
+
+inline bool report(bool is_fine, const char * file, int line, const std::string & what) {
+    if (!is_fine) {
+        ++n_failed;
+        std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
+    }
+    return is_fine;
+}
+
+// for the end of main()
+inline int result() {
+    if (n_failed > 0) std::fprintf(stderr, "%d checks failed\n", n_failed);
+    return n_failed > 0 ? 1 : 0;
+}
+
+}  // namespace eaglecpp::test
+
+#define CHECK(condition) eaglecpp::test::report((condition), __FILE__, __LINE__, #condition)
+
+// with values in the message: CHECK_MSG(a < b, strf("a %d b %d", a, b))
+#define CHECK_MSG(condition, message) \
+    eaglecpp::test::report((condition), __FILE__, __LINE__, std::string(#condition) + ": " + (message))
+
+#define CHECK_NEAR(a, b, tolerance)                                              \
+    eaglecpp::test::report(                                                      \
+        std::fabs((double)(a) - (double)(b)) <= (tolerance), __FILE__, __LINE__, \
+        std::string(#a " is near " #b ": ") + std::to_string((double)(a)) + " and " + std::to_string((double)(b)))
+
+// the statement throws Error whose text contains `part`
+#define CHECK_THROWS(statement, part)                                                                    \
+    do {                                                                                                 \
+        std::string what_;                                                                               \
+        try {                                                                                            \
+            statement;                                                                                   \
+        } catch (const eaglecpp::Error & e) {                                                            \
+            what_ = e.what();                                                                            \
+        }                                                                                                \
+        eaglecpp::test::report(what_.find(part) != std::string::npos, __FILE__, __LINE__,                \
+                               std::string(#statement " fails with '" part "', found '") + what_ + "'"); \
+    } while (0)
