@@ -15,6 +15,9 @@ from eaglecpp.store.errors import Status
 
 __all__ = ["Bars"]
 
+_SMALL = 4 << 20
+"""Bytes that are done before a bar could be read."""
+
 
 class Bars:
     """A `Report` for the operations of `eaglecpp.store`; close it, or use it as a context manager."""
@@ -36,7 +39,7 @@ class Bars:
 
     def __call__(self, status: Status) -> None:
         """Draws one step."""
-        if not self._shown:
+        if not self._shown or 0 < status.total < _SMALL:
             return
         if not status.total:
             self._close()

@@ -158,8 +158,8 @@ def fetch(session: requests.Session, root: Path, remote: Remote, report: Report)
 
 
 def _is_right(path: Path, remote: Remote, report: Report) -> bool:
-    report(Status("verifying sha256 digest", remote.digest, remote.size, remote.size, remote.file))
-    if file_digest(path) != remote.digest:
+    step = Status("verifying sha256 digest", remote.digest, file=remote.file)
+    if file_digest(path, report, step) != remote.digest:
         return False
     sync(path)
     return True

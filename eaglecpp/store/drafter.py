@@ -63,8 +63,10 @@ def convert_drafter(
     """A checkpoint to GGUF, with what the table knows of it. Raises ConvertError."""
     from eaglecpp.convert import Progress, convert_checkpoint, errors
 
+    name = known.repo if known is not None else source.name
+
     def tell(progress: Progress) -> None:
-        report(Status("converting the drafter", "", progress.total, progress.done, progress.what))
+        report(Status("converting the drafter", "", progress.total, progress.done, name))
 
     options: dict[str, Any] = {"type": type or DEFAULT_TYPE, "progress": tell}
     if known is not None:

@@ -11,13 +11,13 @@ import hashlib
 import json
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.names import ModelName
 
-from .errors import DigestError, StoreError
+from .errors import DigestError, Report, Status, StoreError, silent
 from .layout import blob_path, canonical, default_root, find_manifest, manifests, ollama_roots
 from .manifest import Layer, Manifest
 from .model import StoredModel
@@ -27,6 +27,7 @@ __all__ = ["LINKED", "Store", "Stores", "file_digest"]
 LINKED = "linked.json"
 """Blobs that are hard links to a user's file: digest -> [size, mtime in ns] at the time of linking."""
 
+_CHUNK = 4 << 20
 _log = logging.getLogger("eaglecpp.store")
 
 
@@ -163,10 +164,16 @@ class Stores:
         return found
 
 
-def file_digest(path: Path) -> str:
-    """`sha256:` and the hex digest of a file's content."""
+def file_digest(path: Path, report: Report = silent, step: Status | None = None) -> str:
+    """`sha256:` and the hex digest of a file's content. step: what is reported, with the bytes filled in."""
+    sha, done, total = hashlib.sha256(), 0, path.stat().st_size
     with path.open("rb") as stream:
-        return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()}"
+        while chunk := stream.read(_CHUNK):
+            sha.update(chunk)
+            done += len(chunk)
+            if step is not None:
+                report(replace(step, total=total, completed=done))
+    return f"sha256:{sha.hexdigest()}"
 
 
 def _readable(places: list[Path]) -> tuple[list[Path], list[str]]:

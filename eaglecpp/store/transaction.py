@@ -31,13 +31,12 @@ from .layout import blob_path, canonical, find_manifest, manifest_path
 from .locks import lock_store, try_lock
 from .manifest import CONFIG, IMAGE, Config, Layer, Manifest
 from .model import StoredModel
-from .store import Store, Stores
+from .store import Store, Stores, file_digest
 
 __all__ = ["Transaction", "copy_model", "remove_model"]
 
 _MARK = "eaglecpp.json"
 _LAYOUT = 1
-_CHUNK = 4 << 20
 
 
 class Transaction:
@@ -165,13 +164,7 @@ class Transaction:
         return Layer(_media_type(kind), digest, path.stat().st_size, name=name)
 
     def _hash(self, path: Path, label: str) -> str:
-        total, done, sha = path.stat().st_size, 0, hashlib.sha256()
-        with path.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                sha.update(chunk)
-                done += len(chunk)
-                self.report(Status("computing sha256 digest", "", total, done, label))
-        return f"sha256:{sha.hexdigest()}"
+        return file_digest(path, self.report, Status("computing sha256 digest", file=label))
 
     def _known_digest(self, file: Path) -> str | None:
         """The digest of a file that already is one of our blobs, unchanged since; saves hashing it again."""
