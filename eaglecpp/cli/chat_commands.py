@@ -30,7 +30,9 @@ __all__ = ["COMMANDS", "SlashCommand", "run_command"]
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """usage: what stands behind the name; words: what Tab offers there, ("path",) for files"""
+    """usage: what stands behind the name; words: what Tab offers there, ("path",) for files, ("model",) for
+    stored models and files
+    """
 
     run: Callable[[Chat, str], bool | None]
     help: str
@@ -226,7 +228,7 @@ _HELP = SlashCommand(
 COMMANDS = {
     "/set": SlashCommand(setting, "Change how the model answers and what is shown", "...", tuple(SETTINGS)),
     "/show": SlashCommand(show, "Facts about the model", "...", tuple(FACTS)),
-    "/load": SlashCommand(_load, "Go on with another model (begins a new chat)", "<model>", ("path",)),
+    "/load": SlashCommand(_load, "Go on with another model (begins a new chat)", "<model>", ("model",)),
     "/save": SlashCommand(_save, "Make this chat a stored model", "<model>"),
     "/list": SlashCommand(_list, "Models on this machine"),
     "/clear": SlashCommand(_clear, "Begin a new chat; the system prompt stays"),

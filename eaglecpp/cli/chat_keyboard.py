@@ -25,6 +25,7 @@ from eaglecpp.cli.chat_commands import COMMANDS
 from eaglecpp.cli.chat_input import CONTINUATION, PROMPT, is_open
 from eaglecpp.cli.screen import visible
 from eaglecpp.cli.terminal import write
+from eaglecpp.errors import EagleError
 from eaglecpp.modelfile.parameters import PARAMETERS
 
 __all__ = ["Keyboard", "SlashCompleter"]
@@ -46,7 +47,9 @@ class SlashCompleter(Completer):
         name, blank, rest = text.partition(" ")
         if not blank:
             yield from _matching({word: command.help for word, command in COMMANDS.items()}, name)
-        elif name in COMMANDS and COMMANDS[name].words == ("path",):
+        elif name in COMMANDS and COMMANDS[name].words in (("path",), ("model",)):
+            if COMMANDS[name].words == ("model",):
+                yield from _matching(_stored_models(), rest)
             yield from self._files.get_completions(Document(rest), complete_event)
         elif name == "/set" and rest.startswith("parameter "):
             helps = {name: parameter.help for name, parameter in PARAMETERS.items()}
@@ -125,6 +128,14 @@ def _bindings() -> KeyBindings:
         event.current_buffer.insert_text("\n")
 
     return bindings
+
+
+def _stored_models() -> dict[str, str]:
+    from eaglecpp.store import Stores
+
+    with contextlib.suppress(EagleError, OSError):
+        return {str(model.name): "" for model in Stores.open().models() if not model.is_drafter}
+    return {}
 
 
 def _matching(words: Mapping[str, str], start: str) -> Iterable[Completion]:

@@ -21,6 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     nothing is fetched.
     """
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "home" / "models"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path / "home"
 

@@ -206,10 +206,14 @@ def test_accepted_tokens_are_green(chat: Open) -> None:
 def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("some words", encoding="utf-8")
     with chat() as terminal:
+        terminal.type("/save mine" + ENTER)
+        terminal.wait("Created new model 'mine'")
+        terminal.wait_for_prompt()
         for typed, offered, whole in (
             ("/str", "Show or set how the drafter is used", "/strategy"),
             ("/set parameter num_thr", "CPU threads", "/set parameter num_thread"),
             ("/read no", "notes.txt", "/read notes.txt"),
+            ("/load mi", "mine:latest", "/load mine:latest"),
         ):
             terminal.type(typed)
             terminal.wait(offered)

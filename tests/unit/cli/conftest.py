@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 SHORT = {"n_threads": 1, "max_tokens": 12, "temperature": 0.0, "n_ctx": 512}
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees or changes the models and chats of whoever runs it, and none fetches anything."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("EAGLECPP_HOME", str(folder))
+    monkeypatch.setenv("EAGLECPP_MODELS", str(folder / "models"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(folder / "ollama"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> ChatFolder:
     return ChatFolder(tmp_path / "chats")

@@ -211,6 +211,42 @@ def test_a_model_that_cannot_be_loaded_leaves_the_chat_as_it_was(
     assert "broken.gguf" in capsys.readouterr().err
 
 
+def test_a_saved_chat_is_a_model_that_begins_with_it(
+    talk: Talk, models: Models, folder: ChatFolder, capsys: Capture
+) -> None:
+    chat = talk(
+        "/set system Be brief.", "/set parameter top_k 7", "/strategy chain:2", "hello", "/save mine", "/list"
+    )
+    out = capsys.readouterr().out
+    assert "Created new model 'mine'" in out
+    assert "mine:latest" in out[out.index("Created") :]
+    saved = find_source("mine")
+    assert saved.draft is not None
+    assert saved.draft.read_bytes() == models.draft.read_bytes()
+    again = talk("more", source=saved, strategy=None)
+    assert again.conversation.system == "Be brief."
+    assert [(m.role, m.content) for m in again.conversation.examples] == said(chat)
+    assert again.model.sampling().top_k == 7
+    assert str(again.model.strategy) == "chain:2"
+    assert folder.latest("mine:latest") is not None
+
+
+def test_a_chat_with_a_stored_model_is_saved_on_top_of_it(talk: Talk, models: Models) -> None:
+    talk("/set parameter top_k 7", "/set system One.", "/save base")
+    talk("/set parameter top_p 0.5", "hello", "/save derived", source=find_source("base"))
+    derived = find_source("derived")
+    assert derived.modelfile.parameters == {"top_k": 7, "top_p": 0.5}
+    assert derived.modelfile.system == "One."
+    assert len(derived.modelfile.messages) == 2
+    assert derived.target.samefile(find_source("base").target), "the weights are not copied"
+
+
+def test_a_name_that_is_none_is_refused(talk: Talk, capsys: Capture) -> None:
+    talk("/save", "/save a/b/c/d/e")
+    out = capsys.readouterr().out
+    assert out == "Usage:\n  /save <modelname>\nerror: The model name 'a/b/c/d/e' is invalid\n"
+
+
 # Ours
 
 
