@@ -21,6 +21,7 @@ from pathlib import Path
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
+from urllib3.response import BaseHTTPResponse
 from urllib3.util import Retry
 
 from .errors import DigestError, DownloadError, OfflineError, Report, Status
@@ -44,6 +45,7 @@ __all__ = [
 _log = logging.getLogger("eaglecpp.store")
 _CHUNK = 64 << 10  # what a broken connection loses at most: urllib3 drops a chunk it could not fill
 _TIMEOUT_S = (15, 60)  # to connect, between two packets
+_LONGEST_WAIT_S = 60  # before a retry, whatever the server asks for
 _MAX_FAILURES = 5
 """How often in a row a connection may break without a new byte."""
 BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -82,9 +84,17 @@ class Remote:
     help: str = ""
 
 
+class _Retry(Retry):
+    """Waits as long as the server asks for, but not for hours."""
+
+    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+        wait = super().get_retry_after(response)
+        return None if wait is None else min(wait, _LONGEST_WAIT_S)
+
+
 def new_session(*, verify: bool = True) -> requests.Session:
     """A session that retries what is worth retrying. verify: check TLS certificates."""
-    retry = Retry(
+    retry = _Retry(
         total=5, connect=2, backoff_factor=0.5, status_forcelist=BUSY,
         allowed_methods={"GET", "HEAD"}, respect_retry_after_header=True, raise_on_status=False,
     )  # fmt: skip

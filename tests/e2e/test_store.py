@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from conftest import Models
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
 
@@ -38,16 +39,16 @@ def test_a_stored_pair_runs_by_name_with_its_drafter(cli: Cli, models: Models, t
         "PARAMETER num_ctx 512\nPARAMETER num_thread 1\n"
     )
     assert cli("create", "tiny").returncode == 0
-    ran = cli("run", "tiny", "hello")
+    ran = cli("run", "tiny", "hello", *CHAIN)
     assert ran.returncode == 0
     assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
     assert "drafted tokens accepted" in ran.stderr
     assert "drafting off" in cli("run", "tiny", "hello", "--no-draft").stderr
-    raw = cli("generate", "TINY:latest", "-p", "ab", "--json")
+    raw = cli("generate", "TINY:latest", "-p", "ab", "--json", *CHAIN)
     plain = cli("generate", models.target, "-p", "ab", "--json", *SHORT)
     assert json.loads(raw.stdout)["tokens"] == json.loads(plain.stdout)["tokens"]
     assert json.loads(raw.stdout)["timings"]["draft_n"] > 0
-    by_name = cli("generate", models.target, "--draft", "tiny", "-p", "ab", "--json", *SHORT)
+    by_name = cli("generate", models.target, "--draft", "tiny", "-p", "ab", "--json", *CHAIN, *SHORT)
     assert json.loads(by_name.stdout)["timings"]["draft_n"] > 0
     assert cli("rm", "tiny").stdout == "deleted 'tiny'\n"
     assert cli("run", "tiny", "hello").returncode == 1
@@ -68,7 +69,7 @@ def test_a_model_of_ollamas_store_runs_in_place(
     )
     monkeypatch.setenv("OLLAMA_MODELS", str(store))
     before = sorted(path for path in store.rglob("*"))
-    ran = cli("run", "tiny:1b", "hello", "--draft", models.draft, *SHORT)
+    ran = cli("run", "tiny:1b", "hello", "--draft", models.draft, *CHAIN, *SHORT)
     assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
     assert "drafted tokens accepted" in ran.stderr
     assert "tiny:1b" in cli("list").stdout
@@ -98,7 +99,8 @@ def test_a_drafter_checkpoint_of_the_hub_is_converted_once(
 
     pair = make_pair(tmp_path / "pair")
     hub.add("maker/eagle3", {path.name: path.read_bytes() for path in pair.checkpoint.iterdir()})
-    reference = ("generate", pair.target.gguf, "-p", "ab", "--json", "--draft", "hf.co/maker/eagle3", *SHORT)
+    draft = ("--draft", "hf.co/maker/eagle3", *CHAIN)
+    reference = ("generate", pair.target.gguf, "-p", "ab", "--json", *draft, *SHORT)
     first = cli(*reference)
     assert first.returncode == 0, first.stderr
     assert json.loads(first.stdout)["timings"]["draft_n_accepted"] > 0

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPResponse
 
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, StoreError, Stores, resolve_model
+from eaglecpp.store.download import new_session
 from eaglecpp.store.layout import partial_path
 from eaglecpp.store.pull import Pulled, pull
 from eaglecpp.store.transaction import remove_model
@@ -177,6 +180,13 @@ def test_a_busy_server_is_asked_again(models: HubServer, stores: Stores) -> None
     models.faults.busy = 2
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
     assert sum(1 for request in models.log if request.path.startswith("/cdn/")) == 1
+
+
+@pytest.mark.parametrize(("asked", "waits"), [("5", 5), ("86400", 60)])
+def test_a_server_cannot_make_it_wait_for_hours(asked: str, waits: int) -> None:
+    adapter = new_session().get_adapter("https://hub.test/")
+    assert isinstance(adapter, HTTPAdapter)
+    assert adapter.max_retries.get_retry_after(HTTPResponse(headers={"Retry-After": asked})) == waits
 
 
 def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: MIT
+"""Whatever stands in a manifest or a blob, it is a value or an error of ours (tests/fuzz/fuzz_store.py digs
+deeper).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from eaglecpp.errors import EagleError
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store.manifest import CONFIG, IMAGE, PRAGMAS, Layer, Manifest
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.stored_modelfile import stored_modelfile
+
+DIGEST = "sha256:" + "a" * 64
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+KEYS = st.sampled_from(
+    [
+        "layers",
+        "config",
+        "mediaType",
+        "digest",
+        "size",
+        "from",
+        "name",
+        "manifests",
+        "runner",
+        "stop",
+        "top_k",
+        "temperature",
+        "use_mmap",
+        "role",
+        "content",
+        "draft",
+        "architecture",
+        "strategy",
+        "x",
+    ]
+)
+VALUES = SCALARS | st.sampled_from(
+    [DIGEST, "application/vnd.ollama.manifest.list.v2+json", "ollama", "chain:2"]
+)
+ANY_JSON: st.SearchStrategy[Any] = st.recursive(
+    VALUES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+LAYERS = st.builds(
+    Layer,
+    st.sampled_from([IMAGE + "model", IMAGE + "draft", "other/type"]),
+    st.integers(0, 2**256 - 1).map(lambda n: f"sha256:{n:064x}"),
+    st.integers(0, 2**62),
+    st.text(max_size=20),
+    st.text(max_size=20),
+)
+
+
+@given(st.lists(LAYERS, max_size=5), st.none() | LAYERS)
+def test_a_manifest_that_is_written_is_read_back(layers: list[Layer], config: Layer | None) -> None:
+    manifest = Manifest(tuple(layers), config)
+    assert Manifest.from_bytes(manifest.to_bytes(), "x") == manifest
+
+
+@given(ANY_JSON | st.binary(max_size=50))
+def test_any_manifest_is_a_value_or_refused(value: Any) -> None:
+    data = value if isinstance(value, bytes) else json.dumps(value).encode()
+    try:
+        Manifest.from_bytes(data, "x", lambda digest: data)
+    except EagleError as error:
+        assert str(error).startswith("x")
+
+
+@pytest.mark.parametrize("kind", ["params", "messages", "pragmas", "config"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=ANY_JSON | st.binary(max_size=50))
+def test_any_content_is_a_value_or_refused(kind: str, value: Any, tmp_path: Path) -> None:
+    blob = tmp_path / "blob"
+    blob.write_bytes(value if isinstance(value, bytes) else json.dumps(value).encode())
+    media_type = {"pragmas": PRAGMAS, "config": CONFIG}.get(kind, IMAGE + kind)
+    layer = Layer(media_type, DIGEST, 1)
+    manifest = Manifest((), layer) if kind == "config" else Manifest((layer,))
+    model = StoredModel(ModelName.parse("m"), manifest, blob, tmp_path, True, lambda layer: blob)
+    try:
+        modelfile = stored_modelfile(model)
+    except EagleError:
+        return
+    assert isinstance(modelfile.engine_options(), dict)
+    assert isinstance(model.config.draft_architecture, str)
