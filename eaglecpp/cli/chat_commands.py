@@ -169,6 +169,7 @@ def _edit(chat: Chat, rest: str) -> None:
     if not question:
         raise ValueError("there is no question to edit")
     text = unquoted(rest) if rest else chat.ask(PROMPT, question).strip("\n")
+    text = unquoted(text) if text.startswith('"""') else text
     if text.strip():
         chat.ask_instead(text)
 

@@ -20,6 +20,7 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 
 from eaglecpp.cli.chat_commands import COMMANDS
 from eaglecpp.cli.chat_input import CONTINUATION, PROMPT, is_open
@@ -62,13 +63,14 @@ class Keyboard:
     """Asks for messages. history: the file of typed lines; keeps: whether they go there at the moment."""
 
     def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
+        self._pasted = ""  # what the current line began with, if that was not typed
         self._session: PromptSession[str] = PromptSession(
             history=_PrivateHistory(str(history), keeps),
             completer=SlashCompleter(),
             complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
-            multiline=Condition(lambda: is_open(get_app().current_buffer.text)),
+            multiline=Condition(lambda: self._goes_on(get_app().current_buffer.text)),
             prompt_continuation=CONTINUATION,
-            key_bindings=_bindings(),
+            key_bindings=self._bindings(),
             erase_when_done=True,
             enable_open_in_editor=True,
             tempfile_suffix=".md",
@@ -81,7 +83,7 @@ class Keyboard:
         on the screen, and the placeholder.
         """
         placeholder = _PLACEHOLDER if prompt == PROMPT else None
-        typed = ""
+        typed, self._pasted = "", default
         try:
             typed = self._session.prompt(prompt, default=default, placeholder=placeholder)
         except KeyboardInterrupt as interrupt:
@@ -89,7 +91,41 @@ class Keyboard:
             raise
         finally:
             write(prompt + visible(typed).replace("\n", f"\n{CONTINUATION}") + "\n")
-        return typed
+        return typed if not is_open(typed) or self._goes_on(typed) else f'"""\n{typed}\n"""'
+
+    def _goes_on(self, text: str) -> bool:
+        """Whether Enter begins another line: in an open block, unless it was pasted as a whole. Program text
+        may well begin with three quotes, and is not the beginning of a block for that.
+        """
+        first_line = self._pasted.partition("\n")[0]
+        is_pasted = "\n" in self._pasted and text.startswith(first_line)
+        return is_open(text) and not is_pasted
+
+    def _bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
+
+        @bindings.add(Keys.BracketedPaste)
+        def _(event: KeyPressEvent) -> None:
+            text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+            if not event.current_buffer.text:
+                self._pasted = text
+            event.current_buffer.insert_text(text)
+
+        @bindings.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            """Drops what is typed; the exception says what that was."""
+            error = KeyboardInterrupt(event.current_buffer.text)
+            event.app.exit(exception=error, style="class:aborting")
+
+        @bindings.add("c-g")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.open_in_editor()
+
+        @bindings.add("escape", "enter")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        return bindings
 
 
 class _PrivateHistory(FileHistory):
@@ -108,26 +144,6 @@ class _PrivateHistory(FileHistory):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_APPEND, 0o600))
             super().store_string(string)
-
-
-def _bindings() -> KeyBindings:
-    bindings = KeyBindings()
-
-    @bindings.add("c-c")
-    def _(event: KeyPressEvent) -> None:
-        """Drops what is typed; the exception says what that was."""
-        error = KeyboardInterrupt(event.current_buffer.text)
-        event.app.exit(exception=error, style="class:aborting")
-
-    @bindings.add("c-g")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.open_in_editor()
-
-    @bindings.add("escape", "enter")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    return bindings
 
 
 def _stored_models() -> dict[str, str]:

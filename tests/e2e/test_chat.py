@@ -82,6 +82,19 @@ def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> N
         assert terminal.text.count(f" {number} the man") == 1, "it stands there once, and as a whole"
 
 
+def test_a_pasted_program_may_begin_with_quotes(chat: Open, home: Path) -> None:
+    program = '"""A module."""\n\nimport os\n'
+    with chat() as terminal:
+        terminal.paste(program)
+        terminal.wait("... import os")
+        terminal.type(ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    assert questions(home) == [program.strip("\n")]
+
+
 def test_a_block_in_quotes_is_one_message(chat: Open, home: Path) -> None:
     with chat() as terminal:
         terminal.type('"""one' + ENTER)
