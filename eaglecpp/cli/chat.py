@@ -17,7 +17,7 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.saved import ChatFolder, SavedChat, SavedChatError
 from eaglecpp.cli.chat_answer import Answer, PlainSpeed, Settings, answer, figures
 from eaglecpp.cli.chat_commands import run_command
-from eaglecpp.cli.chat_input import Ask, as_command, read_block, unquoted
+from eaglecpp.cli.chat_input import PROMPT, Ask, as_command, read_block, unquoted
 from eaglecpp.errors import EagleError, EngineBrokenError
 from eaglecpp.results import Timings
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Chat"]
 
 _QUOTED_CHARS = 40
+_SHOWN_LINES = 12
 
 
 class Chat:
@@ -249,12 +250,25 @@ class Chat:
         context = f"context {model.engine.n_ctx} tokens ({model.context.why})"
         self.screen.note(" · ".join([model.source.name, drafter, context]))
         self.say_notices()
-        for message in [*self.conversation.examples, *self.conversation.messages[-2:]]:
-            if message.role != Role.SYSTEM:
-                mark = ">>> " if message.role == Role.USER else ""
-                self.screen.say(f"{mark}{message.content}\n")
+        for message in self.conversation.examples:
+            self._show(message.role, message.content)
+        for message in self.conversation.messages[-2:]:
+            self._show(message.role, _shortened(message.content))
         if self.conversation.question:
             self.screen.note("this question has no answer yet; /regen asks it again")
+
+    def _show(self, role: str, text: str) -> None:
+        """Something that was said before."""
+        if role != Role.SYSTEM:
+            self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}\n")
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a long text: enough to know it again."""
+    lines = text.splitlines()
+    if len(lines) <= _SHOWN_LINES:
+        return text
+    return "\n".join([*lines[:_SHOWN_LINES], f"[... {len(lines) - _SHOWN_LINES} more lines]"])
 
 
 def _quoted(text: str) -> str:

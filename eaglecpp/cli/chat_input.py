@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-__all__ = ["Ask", "as_command", "is_open", "read_block", "unquoted"]
+__all__ = ["CONTINUATION", "PROMPT", "Ask", "as_command", "is_open", "read_block", "unquoted"]
 
 Ask = Callable[[str, str], str]
 """Asks the user: (prompt, text to begin with) -> what was typed.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`PromptMaker`: messages to the tokens of a prompt that shares as much as possible with the one before.
 
-Where the text of a prompt goes on from the last prompt and its answer, so do its tokens: the caches then
-hold everything but what is new, also where the tokenizer would cut the answer's text into other tokens than
-those that the model chose. That is what the model has really said, and it is what makes a second turn cost
-only its new tokens, drafter included.
+Where the text of a prompt goes on from an earlier prompt, or from one and its answer, so do its tokens: the
+caches then hold everything but what is new, also where the tokenizer would cut the answer's text into other
+tokens than those that the model chose. That is what the model has really said, and it is what makes a second
+turn cost only its new tokens, drafter included.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ class PromptMaker:
         self.folds_system = False
         self._engine = engine
         self._template = template
-        self._spoken: Prompt | None = None  # what the caches hold
+        self._known: list[
+            Prompt
+        ] = []  # prompts, alone and with their answers, each the beginning of the next
         self._memo: tuple[Any, Prompt] | None = None
 
     @property
     def spoken_tokens(self) -> list[int]:
         """A prompt that the caches hold already, as far as they hold any."""
-        return self._spoken.tokens if self._spoken is not None else self._engine.tokenize(" ")
+        return self._known[-1].tokens if self._known else self._engine.tokenize(" ")
 
     def prompt(self, messages: Sequence[Message], think: bool | str | None = None) -> Prompt:
         """The prompt of a conversation. Raises TemplateError."""
@@ -62,8 +64,10 @@ class PromptMaker:
         tokens = completion.tokens
         if tokens and self._engine.native.is_eog(tokens[-1]):
             tokens = tokens[:-1]
-        spoken = Prompt(prompt.text + completion.text, [*prompt.tokens, *tokens])
-        self._spoken = spoken if tokens_match else None
+        self._known = [known for known in self._known if prompt.text.startswith(known.text)]
+        self._known.append(prompt)
+        if tokens_match:
+            self._known.append(Prompt(prompt.text + completion.text, [*prompt.tokens, *tokens]))
         self._memo = None
 
     def _rendered(self, messages: Sequence[Message], think: bool | str | None) -> tuple[str, bool]:
@@ -80,10 +84,10 @@ class PromptMaker:
         return rendered.text, rendered.has_bos
 
     def _tokenized(self, text: str, has_bos: bool) -> Prompt:
-        spoken = self._spoken
-        if spoken is not None and text.startswith(spoken.text):
-            rest = self._engine.tokenize(text[len(spoken.text) :], add_bos=False)
-            # Only a control token is a safe seam: beside other text tokenizers join, or insert a space.
-            if not rest or not self._engine.token_to_piece(rest[0]):
-                return Prompt(text, [*spoken.tokens, *rest])
+        for known in reversed(self._known):
+            if text.startswith(known.text):
+                rest = self._engine.tokenize(text[len(known.text) :], add_bos=False)
+                # Only a control token is a safe seam: beside other text tokenizers join, or insert a space.
+                if not rest or not self._engine.token_to_piece(rest[0]):
+                    return Prompt(text, [*known.tokens, *rest])
         return Prompt(text, self._engine.tokenize(text, add_bos=not has_bos))

@@ -92,6 +92,10 @@ def test_prompts_go_on_with_the_tokens_of_the_answer(models: Models) -> None:
     second = model.prompts.prompt([question, Message("assistant", " the"), Message("user", "y")])
     assert second.tokens[: len(first.tokens) + 4] == [*first.tokens, *letters]
     assert model.engine.detokenize(second.tokens, special=True).endswith(second.text)
+    third = model.engine.generate(second.tokens, max_tokens=2)
+    model.prompts.remember(second, third, tokens_match=True)
+    again = model.prompts.prompt([question, Message("assistant", " the"), Message("user", "y")])
+    assert again.tokens == second.tokens, "also when the question is asked again"
     other = model.prompts.prompt([question, Message("assistant", "else"), Message("user", "y")])
     assert other.tokens == model.engine.tokenize(other.text)
     model.close()
@@ -296,6 +300,15 @@ def test_a_question_without_an_answer_is_shown_and_can_be_asked_again(
     chat = talk("/regen", saved=saved)
     assert "/regen asks it again" in capsys.readouterr().err
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
+
+
+def test_a_long_message_is_shown_in_short_when_its_chat_goes_on(
+    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = (Message("user", "\n".join(map(str, range(200)))), Message("assistant", "short"))
+    chat = talk(saved=folder.save(replace(folder.new("m"), messages=turns)))
+    assert "\n11\n[... 188 more lines]\n\nshort\n" in capsys.readouterr().out
+    assert chat.conversation.messages == list(turns)
 
 
 def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder) -> None:

@@ -13,6 +13,8 @@ from eaglecpp.chat.saved import ChatFolder
 from eaglecpp.cli.chat import Chat
 from eaglecpp.cli.chat_commands import COMMANDS
 from eaglecpp.cli.chat_model import Source, find_source
+from eaglecpp.cli.chat_set import SETTINGS
+from eaglecpp.cli.chat_show import FACTS
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS
 
@@ -371,3 +373,13 @@ def test_color_is_switched(talk: Talk, capsys: Capture) -> None:
     assert capsys.readouterr().out.count("shown in colour") == 3
     talk("/color blue")
     assert "error: /color is on or off" in capsys.readouterr().err
+
+
+def test_every_command_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "chat.md").read_text(encoding="utf-8")
+    for name in COMMANDS:
+        assert f"`{name}" in page, f"docs/chat.md does not explain {name}"
+    for word in SETTINGS:
+        assert f"`/set {word}" in page
+    for word in FACTS:
+        assert f"`{word}`" in page or f"`/show {word}`" in page
