@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from conftest import Models
 
 SCRIPT = """
+import signal
 import sys
 import eaglecpp
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children inherit "ignore"
 
 with eaglecpp.Engine.open(sys.argv[1], draft=sys.argv[2], n_ctx=2048, n_threads=1, temperature=0.0) as engine:
     fresh = engine.generate("ab cd", max_tokens=16).tokens

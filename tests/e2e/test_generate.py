@@ -39,7 +39,7 @@ def test_json_is_one_object_of_four_keys_and_stderr_is_empty(cli: Cli, models: M
     assert list(result) == ["text", "tokens", "finish_reason", "timings"]
     assert set(result["timings"]) == TIMINGS
     assert (len(result["tokens"]), result["finish_reason"]) == (16, "length")
-    assert result["timings"]["plan"]["strategy"] == "chain:3"
+    assert result["timings"]["plan"]["strategy"] == "auto"
     assert result["timings"]["draft_n"] > 0
     assert done.stderr == ""
 
