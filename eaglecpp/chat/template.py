@@ -13,12 +13,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eaglecpp.chat.families import family_names, family_of, render_family
-from eaglecpp.chat.gotemplate import Conversation, Template
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
+
+if TYPE_CHECKING:
+    from eaglecpp.chat.gotemplate import Template
 
 __all__ = ["ChatTemplate", "Rendered", "is_jinja"]
 
@@ -128,10 +130,12 @@ class ChatTemplate:
         if self.language != "go" and add_generation_prompt and turns and turns[-1].role == "assistant":
             prefill, turns = turns[-1].content, turns[:-1]
         compiled = self._compiled
-        if isinstance(compiled, Template):
-            text = compiled.render(Conversation(turns, tuple(tools), think))
-        elif isinstance(compiled, JinjaTemplate):
+        if isinstance(compiled, JinjaTemplate):
             text = compiled.render(self._variables(turns, tools, think, add_generation_prompt))
+        elif compiled is not None:
+            from eaglecpp.chat.gotemplate import Conversation
+
+            text = compiled.render(Conversation(turns, tuple(tools), think))
         else:
             text = render_family(self.text, turns, add_generation_prompt)
         text += prefill
@@ -139,7 +143,9 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> Template | JinjaTemplate | None:
-        if self.language == "go":
+        if self.language == "go":  # the interpreter loads only for a template that needs it
+            from eaglecpp.chat.gotemplate import Template
+
             return Template.parse(self.text)
         return JinjaTemplate(self.text) if self.language == "jinja" else None
 

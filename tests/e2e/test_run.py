@@ -133,6 +133,7 @@ def test_bytes_that_are_no_utf8_are_replaced_and_that_is_said(cli: Cli, models: 
 def test_one_answer_loads_only_what_it_needs(models: Models, tmp_path: Path) -> None:
     """Each of these takes a tenth of a second or more; llama_cpp itself loads numpy and jinja2."""
     heavy = ["prompt_toolkit", "gguf", "safetensors", "huggingface_hub", "requests", "tqdm", "torch"]
+    heavy.append("eaglecpp.chat.gotemplate.evaluate")
     script = (
         "import sys\nfrom eaglecpp.cli import main\ncode = main(sys.argv[1:])\n"
         f"print([name for name in {heavy} if name in sys.modules], code)"
