@@ -111,9 +111,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) ->
     with chat("--ignore-eos", n=1900) as terminal:
         terminal.type("tell me everything" + ENTER)
         terminal.wait("tell me everything")
-        while len(terminal.text) < 400:
-            terminal.wait("", seconds=5)
-            terminal._read()
+        terminal.wait_until(lambda: len(terminal.text) > 400)
         terminal.type(CTRL_C)
         terminal.wait(" tokens/s · ")
         terminal.wait_for_prompt()

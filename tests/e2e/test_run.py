@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -130,10 +131,24 @@ def test_bytes_that_are_no_utf8_are_replaced_and_that_is_said(cli: Cli, models: 
     assert "not UTF-8" in done.stderr
 
 
+def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(
+    start: Callable[..., subprocess.Popen[bytes]], models: Models
+) -> None:
+    options = ("--ignore-eos", "--temp", "0", "--ctx-size", "2048", "-t", "1")
+    with start("run", models.target, "hello", "--draft", models.draft, *CHAIN, *options) as process:
+        assert process.stdout is not None
+        head = process.stdout.read(40)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (head + out).endswith(b"\n")
+    assert err.startswith(b"[ ") and b"acceptance length" in err
+
+
 def test_one_answer_loads_only_what_it_needs(models: Models, tmp_path: Path) -> None:
-    """Each of these takes a tenth of a second or more; llama_cpp itself loads numpy and jinja2."""
+    """All of these are slow to load; llama_cpp itself loads numpy and jinja2."""
     heavy = ["prompt_toolkit", "gguf", "safetensors", "huggingface_hub", "requests", "tqdm", "torch"]
-    heavy.append("eaglecpp.chat.gotemplate.evaluate")
+    heavy.append("eaglecpp.chat.gotemplate.evaluate")  # the template here is a Jinja template
     script = (
         "import sys\nfrom eaglecpp.cli import main\ncode = main(sys.argv[1:])\n"
         f"print([name for name in {heavy} if name in sys.modules], code)"

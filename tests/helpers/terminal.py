@@ -7,8 +7,9 @@ cursor as terminals do.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,8 +29,6 @@ class Terminal:
     def __init__(
         self, command: Sequence[str], cwd: Path, *, columns: int = 100, rows: int = 30, **env: str
     ) -> None:
-        import os
-
         environment = {**os.environ, "TERM": "xterm-256color", **env}
         self.process = pexpect.spawn(
             command[0],
@@ -67,19 +66,18 @@ class Terminal:
 
     def wait(self, text: str, *, count: int = 1, seconds: float = 60.0) -> None:
         """Reads until the text is there `count` times; fails with what there is instead."""
-        end = time.monotonic() + seconds
-        while self.text.count(text) < count:
-            assert time.monotonic() < end, f"{text!r} did not come {count} times:\n{self.text}"
-            if not self._read():
-                assert self.text.count(text) >= count, f"it ended without {text!r}:\n{self.text}"
-                return
+        self.wait_until(lambda: self.text.count(text) >= count, f"{count} times {text!r}", seconds)
 
     def wait_for_prompt(self) -> None:
         """Reads until an empty prompt waits for input."""
-        end = time.monotonic() + 60.0
-        while not self.line.startswith(">>> Send a message"):
-            assert time.monotonic() < end, f"no prompt came:\n{self.text}"
-            assert self._read(), f"it ended:\n{self.text}"
+        self.wait_until(lambda: self.line.startswith(">>> Send a message"), "a prompt")
+
+    def wait_until(self, holds: Callable[[], bool], what: str = "it", seconds: float = 60.0) -> None:
+        """Reads until something holds; fails, naming it, at the end of the time or of the command."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, f"{what} did not come:\n{self.text}"
+            assert self._read() or holds(), f"the command ended without {what}:\n{self.text}"
 
     def wait_for_end(self) -> int:
         """Reads to the end; returns the exit status."""
