@@ -137,7 +137,9 @@ def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(
     options = ("--ignore-eos", "--temp", "0", "--ctx-size", "2048", "-t", "1")
     with start("run", models.target, "hello", "--draft", models.draft, *CHAIN, *options) as process:
         assert process.stdout is not None
-        head = process.stdout.read(40)
+        head = b""
+        while len(head) < 40:
+            head += process.stdout.read(40)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
