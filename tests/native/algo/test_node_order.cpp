@@ -71,7 +71,7 @@ static void few_leaves_cost_little() {
     for (int round = 0; round < 150; ++round) {
         const DraftTree tree = random_tree(random, random.integer(2, 11));
         const std::vector<float> p = random_chances(random, tree);
-        const int limit = random.integer(1, 4), n = random.integer(1, 11);
+        const int limit = random.integer(2, 4), n = random.integer(1, 11);
         NodeOrder order;
         order.build(tree, p, n, limit);
         unsigned set = 0;
