@@ -139,7 +139,8 @@ def silent_keys() -> Iterator[None]:
     except termios.error:
         yield
         return
-    silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    # NOFLSH: otherwise the terminal's driver throws away, at Ctrl+C, the output that is not drawn yet
+    silent = [*before[:3], before[3] & ~termios.ECHO | termios.NOFLSH, *before[4:]]
     try:
         termios.tcsetattr(descriptor, termios.TCSANOW, silent)
         yield
