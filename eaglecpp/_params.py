@@ -26,7 +26,7 @@ def engine_options(
     native = core.EngineOptions()
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
-    _copy(model, native, skip={"lora"})
+    _copy(model, native, skip={"lora", "rpc"})
     _copy(drafting, native, skip={"n_draft_max", "n_leaves_max"})
     native.lora = list(model.lora)
     native.n_draft_max = drafting.n_draft_max or max(_MIN_DRAFT_MAX, strategy.nodes)

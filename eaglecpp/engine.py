@@ -65,6 +65,7 @@ class Engine:
         self.strategy = Strategy.parse(strategy)
         resolved, _ = self.resolve(self.strategy)
         _note_amx()
+        self._connect_servers()
         options = engine_options(self.target_path, self.draft_path, self.model, self.drafting, resolved)
         try:
             self._native = core.Engine(options)
@@ -314,6 +315,14 @@ class Engine:
     def forget(self, session: Session) -> None:
         """Drops a closed session."""
         self._sessions = [one for one in self._sessions if one is not session]
+
+    def _connect_servers(self) -> None:
+        """Gives llama.cpp the devices of the RPC servers; the drafter stays on this machine."""
+        if self.model.rpc:
+            from eaglecpp import rpc
+
+            rpc.connect(self.model.rpc)
+            self.drafting = rpc.keep_drafter_here(self.drafting, core.system_info()["devices"])
 
     def _require_trees(self, strategy: Strategy) -> None:
         if strategy.kind == "tree" and not self._handle().supports_trees:

@@ -132,6 +132,12 @@ class ModelOptions(_Validated):
     )
     n_sequences: int = _option(1, "conversations that can be open at once", minimum=1, maximum=256)
     lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs")
+    rpc: tuple[str, ...] = _option(
+        (),
+        "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs a llama.cpp with RPC",
+        kind="strings",
+        flags=("--rpc",),
+    )
 
 
 @dataclass(frozen=True)

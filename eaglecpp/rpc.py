@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: MIT
+"""Other machines as devices: connects this process to llama.cpp's RPC servers before a model is loaded.
+
+Takes endpoints `host:port`, gives nothing: llama.cpp then spreads layers over the new devices. Works only
+where the installed llama.cpp was built with its RPC backend, which the wheels on PyPI are not. ggml ends the
+process when a server does not answer as it should, so each one is greeted from here first. Connections last
+as long as the process. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from eaglecpp.errors import UnsupportedError
+from eaglecpp.options import DraftOptions
+
+__all__ = ["connect", "greet", "keep_drafter_here"]
+
+_HELLO = struct.pack("<BQ24x", 14, 24)  # command, size, 24 bytes of capabilities: none
+_ANSWER = struct.Struct("<QBBBx24x")  # size, version of the protocol, capabilities
+_PROTOCOL = (7, 0)
+_PATIENCE_S = 5.0
+_REMEDY = (
+    "the installed llama.cpp has no RPC backend (the wheels on PyPI are built without it). Build it with: "
+    "CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary llama-cpp-python "
+    "llama-cpp-python=={}; or leave the RPC servers out"
+)
+
+_log = logging.getLogger("eaglecpp.rpc")
+_connected: set[str] = set()
+
+
+def connect(endpoints: Sequence[str]) -> None:
+    """Makes the devices of each server known to llama.cpp, once per process.
+
+    endpoints: "host:port", IPv4 or a name. Every model that is loaded from here on may use them.
+    Raises ValueError for what is no endpoint, UnsupportedError without the RPC backend or for a server that
+    cannot be reached, is none, or speaks another version.
+    """
+    new = [endpoint for endpoint in dict.fromkeys(endpoints) if endpoint not in _connected]
+    for endpoint in new:
+        _address(endpoint)
+    add = _add_server_function() if new else None
+    for endpoint in new:
+        greet(endpoint)
+    for endpoint in new:
+        assert add is not None
+        registry = add(endpoint.encode())
+        if not registry:
+            raise UnsupportedError(f"RPC server {endpoint}: offers no device")
+        _function("ggml_backend_register", None, ctypes.c_void_p)(registry)
+        _connected.add(endpoint)
+        _log.info("RPC server %s: connected", endpoint)
+
+
+def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) -> DraftOptions:
+    """With `draft_device` auto: this machine's own GPU, or its CPU. A drafter takes many short steps, and a
+    network between them costs more than it saves.
+
+    devices: as `lowlevel.system_info()["devices"]`
+    """
+    if options.draft_device != "auto":
+        return options
+    here = [d["name"] for d in devices if d["kind"] == "gpu" and d["description"] not in _connected]
+    return replace(options, draft_device=here[0] if here else "cpu")
+
+
+def _address(endpoint: str) -> tuple[str, int]:
+    host, colon, port = endpoint.rpartition(":")
+    if not (
+        colon and host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    ):
+        raise ValueError(f"rpc: expected host:port, as in 192.168.0.2:50052; got {endpoint!r}")
+    return host, int(port)
+
+
+def greet(endpoint: str) -> None:
+    """Says hello as llama.cpp will, but survives every answer. Raises as `connect` does."""
+    try:
+        with socket.create_connection(_address(endpoint), timeout=_PATIENCE_S) as connection:
+            connection.sendall(_HELLO)
+            answer = _received(connection, _ANSWER.size)
+    except OSError as error:
+        raise UnsupportedError(
+            f"RPC server {endpoint}: cannot be reached: {error.strerror or error}. Is llama.cpp's rpc-server "
+            "running there?"
+        ) from None
+    size, *version = _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (0, 0, 0, 0)
+    if size != _ANSWER.size - 8:
+        raise UnsupportedError(f"RPC server {endpoint}: what listens there is no rpc-server of llama.cpp")
+    if version[0] != _PROTOCOL[0] or version[1] > _PROTOCOL[1]:
+        theirs, ours = ".".join(map(str, version)), ".".join(map(str, _PROTOCOL))
+        raise UnsupportedError(
+            f"RPC server {endpoint}: speaks version {theirs} of the protocol, the llama.cpp here {ours}; use "
+            "an rpc-server of the same release"
+        )
+
+
+def _received(connection: socket.socket, n_bytes: int) -> bytes:
+    data = b""
+    while len(data) < n_bytes and (more := connection.recv(n_bytes - len(data))):
+        data += more
+    return data
+
+
+def _add_server_function() -> Any:
+    """ggml's function that connects to a server. Raises UnsupportedError where there is none."""
+    import llama_cpp
+
+    registry = _function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
+    if not registry:
+        raise UnsupportedError(_REMEDY.format(llama_cpp.__version__))
+    look_up = _function(
+        "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
+    )
+    address = look_up(registry, b"ggml_backend_rpc_add_server")
+    if not address:
+        raise UnsupportedError(_REMEDY.format(llama_cpp.__version__))
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of ggml in the library that llama_cpp loaded, whatever file it is in."""
+    from llama_cpp import llama_cpp
+
+    libraries = [llama_cpp._lib]
+    if sys.platform == "win32":  # symbols of dependencies are not found through the library itself
+        libraries += [ctypes.CDLL("ggml.dll"), ctypes.CDLL("ggml-base.dll")]
+    for library in libraries:
+        if hasattr(library, name):
+            function = library[name]
+            function.restype, function.argtypes = result, arguments
+            return function
+    raise UnsupportedError(f"the installed llama.cpp has no function {name}")

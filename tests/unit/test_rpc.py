@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""RPC servers: what is no server is refused before ggml, which would end the process, hears of it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from eaglecpp import rpc
+from eaglecpp.errors import UnsupportedError
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.options import DraftOptions, ModelOptions
+
+Serve = Callable[[bytes], tuple[str, list[bytes]]]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """`serve(answer)`: listens, takes one greeting, answers, hangs up; the endpoint and what came in."""
+    listeners = []
+
+    def start(answer: bytes) -> tuple[str, list[bytes]]:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+        heard: list[bytes] = []
+
+        def once() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                heard.append(connection.recv(100))
+                connection.sendall(answer)
+
+        threading.Thread(target=once, daemon=True).start()
+        return f"127.0.0.1:{listener.getsockname()[1]}", heard
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+def answer(major: int, minor: int) -> bytes:
+    return struct.pack("<QBBBx24x", 28, major, minor, 0)
+
+
+def test_a_server_of_this_version_is_greeted_as_llama_cpp_does(serve: Serve) -> None:
+    endpoint, heard = serve(answer(7, 0))
+    rpc.greet(endpoint)
+    assert heard == [bytes([14]) + (24).to_bytes(8, "little") + bytes(24)]
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (answer(6, 0), r"speaks version 6\.0\.0 of the protocol, the llama\.cpp here 7\.0"),
+        (answer(7, 1), "use an rpc-server of the same release"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "no rpc-server of llama.cpp"),
+        (b"", "no rpc-server of llama.cpp"),
+    ],
+)
+def test_what_is_no_server_of_this_version_is_refused(said: bytes, text: str, serve: Serve) -> None:
+    endpoint, _ = serve(said)
+    with pytest.raises(UnsupportedError, match=text):
+        rpc.greet(endpoint)
+
+
+def test_a_server_that_is_not_there_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(UnsupportedError, match=f"RPC server 127.0.0.1:{port}: cannot be reached"):
+        rpc.greet(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("endpoint", ["", "host", "host:", ":1", "host:x", "host:0", "host:70000", "::1:5"])
+def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="rpc: expected host:port"):
+        rpc.connect([endpoint])
+
+
+def test_a_llama_cpp_without_the_backend_says_how_to_get_it(serve: Serve) -> None:
+    from llama_cpp import llama_supports_rpc
+
+    from eaglecpp.lowlevel import versions
+
+    if llama_supports_rpc():
+        pytest.skip("this llama.cpp has the RPC backend")
+    endpoint, heard = serve(answer(7, 0))
+    with pytest.raises(UnsupportedError) as caught:
+        rpc.connect([endpoint])
+    assert "has no RPC backend" in str(caught.value)
+    assert f"llama-cpp-python=={versions()['llama_cpp_python']}; or leave" in str(caught.value)
+    assert heard == []
+
+
+def test_the_drafter_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "_connected", {"far:50052"})
+    far = {"name": "RPC0", "kind": "gpu", "description": "far:50052"}
+    near = {"name": "CUDA0", "kind": "gpu", "description": "a GPU"}
+    cpu = {"name": "CPU", "kind": "cpu", "description": "a CPU"}
+    assert rpc.keep_drafter_here(DraftOptions(), [cpu, far]).draft_device == "cpu"
+    assert rpc.keep_drafter_here(DraftOptions(), [cpu, far, near]).draft_device == "CUDA0"
+    asked = DraftOptions(draft_device="RPC0")
+    assert rpc.keep_drafter_here(asked, [cpu, far]) == asked
+
+
+def test_a_modelfile_names_servers() -> None:
+    modelfile = Modelfile.from_text("FROM a\n#eaglecpp: rpc one:1\n#eaglecpp: rpc two:2\n")
+    assert modelfile.notices == ()
+    assert ModelOptions(rpc=modelfile.engine_options()["model.rpc"]).rpc == ("one:1", "two:2")
