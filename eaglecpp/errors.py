@@ -11,6 +11,7 @@ from __future__ import annotations
 
 __all__ = [
     "ContextFullError",
+    "DataError",
     "EagleError",
     "EngineBrokenError",
     "EngineBusyError",
@@ -43,6 +44,12 @@ class UnsupportedError(EagleError):
 class ContextFullError(EagleError, ValueError):
     """The prompt does not fit the context. Also a `ValueError`, which is what llama_cpp raises in this
     case.
+    """
+
+
+class DataError(EagleError):
+    """Training data cannot be used: a line that is no record, features that are no numbers, a cache or a file
+    of answers made with another target.
     """
 
 

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: MIT
+"""Training data: files to `Conversation`s, with what is learnt in each, and the part held out for evaluation.
+
+Chats go through the target's own template and are learnt where the assistant speaks; plain text is cut into
+pieces of the context length and learnt whole; recorded answers are taken token for token. Nothing is drawn at
+random: the same files give the same conversations, and the held-out part depends on their content alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.engine import Engine
+from eaglecpp.errors import DataError
+from eaglecpp.train.chats import ChatEncoder
+from eaglecpp.train.records import Chat, Prompt, Record, Recorded, Text, read_records
+from eaglecpp.train.samples import Conversation
+
+__all__ = ["Data", "DataReport", "TrainOn", "load", "split", "token_hash"]
+
+Tokens = NDArray[np.int32]
+Turns = NDArray[np.int16]
+TrainOn = Literal["assistant", "all"]
+MIN_TRAINED = 2
+"""Fewest learnt tokens of a conversation. A drafter proposes a turn's second token first: the one before is
+the target's own, so a turn of one token has nothing to learn.
+"""
+_BLOCK_CHARS = 1 << 20
+MAX_HELD_OUT = 200
+MIN_HELD_OUT = 4
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What was read. tokens: of the conversations kept; trained: those with loss.
+
+    cut:     conversations that were longer than the context
+    dropped: conversations left out, by reason
+    skipped: files of folders left alone, by reason
+    """
+
+    files: int = 0
+    conversations: int = 0
+    tokens: int = 0
+    trained: int = 0
+    cut: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        share = 100 * self.trained / max(self.tokens, 1)
+        lines = [
+            f"data: {self.conversations} conversations from {self.files} files, {self.tokens} tokens, "
+            f"{self.trained} ({share:.0f} %) with loss"
+        ]
+        if self.cut:
+            lines.append(f"data: {self.cut} conversations are longer than the context and were cut")
+        lines += [f"data: {n} conversations left out: {reason}" for reason, n in self.dropped.items()]
+        lines += [f"data: {n} files left alone: {reason}" for reason, n in self.skipped.items()]
+        return lines
+
+
+@dataclass(frozen=True)
+class Data:
+    """The conversations, in the order of the files, and how they came about."""
+
+    conversations: list[Conversation] = field(repr=False)
+    report: DataReport
+
+
+def load(
+    paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int, train_on: TrainOn = "assistant"
+) -> Data:
+    """Reads files and folders, see `eaglecpp.train.records` for what they may hold.
+
+    engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
+    n_ctx:    most tokens of a conversation; longer chats are cut, longer texts become several conversations
+    train_on: "assistant" = chats are learnt where the assistant speaks; "all" = everywhere
+    Raises DataError for a bad line, and when nothing is left to learn from.
+    """
+    loader = _Loader(engine, n_ctx, train_on)
+    skipped: dict[str, int] = {}
+    for record in read_records(paths, skipped):
+        loader.take(record)
+    return loader.finished(skipped)
+
+
+def split(
+    conversations: Sequence[Conversation], share: float = 0.02
+) -> tuple[list[Conversation], list[Conversation]]:
+    """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not matter. Their number is `share` of all, between 4 and 200, and never more than half.
+
+    Raises ValueError for a share outside 0 to 0.5; 0 holds nothing out.
+    """
+    if not 0 <= share <= 0.5:
+        raise ValueError(f"held-out share: expected 0 to 0.5, found {share}")
+    n = 0
+    if share:
+        wanted = min(max(round(share * len(conversations)), MIN_HELD_OUT), MAX_HELD_OUT)
+        n = min(wanted, len(conversations) // 2)
+    order = sorted(range(len(conversations)), key=lambda i: token_hash(conversations[i].tokens))
+    chosen = set(order[:n])
+    train = [one for index, one in enumerate(conversations) if index not in chosen]
+    return train, [one for index, one in enumerate(conversations) if index in chosen]
+
+
+def token_hash(tokens: Sequence[int] | Tokens) -> bytes:
+    """16 bytes that stand for a token list, the same on every machine."""
+    return hashlib.blake2b(np.asarray(tokens, "<i4").tobytes(), digest_size=16).digest()
+
+
+class _Loader:
+    """Collects conversations from records; `finished` ends it."""
+
+    def __init__(self, engine: Engine, n_ctx: int, train_on: TrainOn) -> None:
+        if n_ctx < 8:
+            raise ValueError(f"n_ctx: expected at least 8 tokens, found {n_ctx}")
+        self._engine, self._n_ctx, self._train_on = engine, n_ctx, train_on
+        self._encoder: ChatEncoder | None = None
+        self._kept: list[Conversation] = []
+        self._seen: set[bytes] = set()
+        self._files: set[str] = set()
+        self._dropped: dict[str, int] = {}
+        self._refusal = ""
+        self._n_cut = self._n_prompts = 0
+        bos = engine.native.bos
+        self._bos = [bos] if engine.native.add_bos and bos >= 0 else []
+
+    def take(self, record: Record) -> None:
+        self._files.add(record.place.rpartition(":")[0] or record.place)
+        match record:
+            case Chat():
+                self._take_chat(record)
+            case Text():
+                self._take_text(record)
+            case Recorded():
+                self._take_recorded(record)
+            case Prompt():
+                self._n_prompts += 1
+
+    def finished(self, skipped: dict[str, int]) -> Data:
+        if self._n_prompts:
+            self._drop("a prompt without an answer: --generate lets the target write it", self._n_prompts)
+        if not self._kept:
+            reasons = "; ".join(f"{n} x {reason}" for reason, n in self._dropped.items()) or "nothing"
+            raise DataError(f"training data: expected conversations with something to learn, found {reasons}")
+        report = DataReport(
+            files=len(self._files),
+            conversations=len(self._kept),
+            tokens=sum(len(one.tokens) for one in self._kept),
+            trained=sum(int(np.count_nonzero(one.turns)) for one in self._kept),
+            cut=self._n_cut,
+            dropped=self._dropped,
+            skipped=skipped,
+        )
+        return Data(self._kept, report)
+
+    def _take_chat(self, chat: Chat) -> None:
+        if self._encoder is None:
+            self._encoder = ChatEncoder(self._engine)
+        try:
+            tokens, turns = self._encoder.encode(chat.messages, chat.tools)
+        except TemplateError as error:
+            self._refusal = self._refusal or f"{chat.place}: {error}"
+            self._drop(f"the chat template refuses them ({self._refusal})")
+            return
+        if self._train_on == "all":
+            self._keep(tokens, self._everything(tokens))
+        elif not turns.any():
+            self._drop("no answer of the assistant that the template shows whole")
+        else:
+            self._keep(tokens, turns)
+
+    def _take_text(self, record: Text) -> None:
+        n_piece = self._n_ctx - len(self._bos)
+        tokens: list[int] = []
+        for block in _blocks(record.text):
+            tokens += self._engine.tokenize(block, add_bos=False, special=False)
+            while len(tokens) >= n_piece:
+                self._keep_piece(tokens[:n_piece])
+                del tokens[:n_piece]
+        if tokens:
+            self._keep_piece(tokens)
+
+    def _keep_piece(self, piece: list[int]) -> None:
+        tokens = np.array([*self._bos, *piece], np.int32)
+        self._keep(tokens, self._everything(tokens))
+
+    def _take_recorded(self, record: Recorded) -> None:
+        tokens = np.array([*record.prompt, *record.answer], np.int32)
+        n_vocab = self._engine.n_vocab
+        if tokens.size and int(tokens.max()) >= n_vocab:
+            raise DataError(
+                f"{record.place}: expected token ids below {n_vocab}, found {int(tokens.max())}; these "
+                "answers are of a model with another vocabulary"
+            )
+        turns = np.zeros(len(tokens), np.int16)
+        turns[len(record.prompt) :] = 1
+        self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns)
+
+    def _everything(self, tokens: Tokens) -> Turns:
+        turns = np.ones(len(tokens), np.int16)
+        turns[: int(bool(self._bos) and tokens.size > 0 and int(tokens[0]) == self._bos[0])] = 0
+        return turns
+
+    def _keep(self, tokens: Tokens, turns: Turns) -> None:
+        if len(tokens) > self._n_ctx:
+            tokens, turns = tokens[: self._n_ctx], turns[: self._n_ctx]
+            self._n_cut += 1
+        trained = np.flatnonzero(turns)
+        if trained.size < MIN_TRAINED:
+            self._drop("fewer than two tokens to learn within the context")
+            return
+        end = int(trained[-1]) + 1  # what follows the last turn is neither learnt nor seen
+        tokens, turns = tokens[:end].copy(), turns[:end].copy()
+        digest = token_hash(tokens)
+        if digest in self._seen:
+            self._drop("duplicates")
+            return
+        self._seen.add(digest)
+        self._kept.append(Conversation(tokens, turns))
+
+    def _drop(self, reason: str, n: int = 1) -> None:
+        self._dropped[reason] = self._dropped.get(reason, 0) + n
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """The text in parts that a tokenizer takes at once, cut after a line where one ends."""
+    begin = 0
+    while len(text) - begin > _BLOCK_CHARS:
+        end = text.rfind("\n", begin, begin + _BLOCK_CHARS) + 1 or begin + _BLOCK_CHARS
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: MIT
+"""Training data as it lies on disk: files and folders to chats, texts and recorded answers, not yet tokens.
+
+A file is told by its suffix and then by its content: `.jsonl` and `.json` hold one object per conversation
+(`messages` of role and content, ShareGPT's `conversations` of from and value, `text`, or answers recorded by
+`eaglecpp.train.generate`), anything else that decodes as UTF-8 is plain text. Folders give their text files,
+sorted by name. Each record knows its place, so that an error can name file and line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eaglecpp.chat.message import Message, Role
+from eaglecpp.errors import DataError
+
+__all__ = ["TEXT_SUFFIXES", "Chat", "Prompt", "Record", "Recorded", "Text", "read_objects", "read_records"]
+
+TEXT_SUFFIXES = frozenset(
+    """
+    .txt .text .md .markdown .rst .adoc .tex .org .log .html .css .xml .yaml .yml .toml .ini .cfg .diff .patch
+    .py .pyi .c .h .cc .cpp .cxx .hpp .hh .cu .java .kt .js .jsx .mjs .ts .tsx .go .rs .rb .php .swift .scala
+    .lua .pl .r .jl .hs .ml .ex .erl .clj .sh .bash .sql .cmake
+    """.split()  # noqa: SIM905 # a list of one suffix per line would be a page long
+)
+"""What is read in a folder. A file that is named itself may have any suffix."""
+_JSON = (".jsonl", ".ndjson", ".json")
+_ROLES = {
+    "human": Role.USER,
+    "user": Role.USER,
+    "gpt": Role.ASSISTANT,
+    "chatgpt": Role.ASSISTANT,
+    "assistant": Role.ASSISTANT,
+    "model": Role.ASSISTANT,
+    "bing": Role.ASSISTANT,
+    "bard": Role.ASSISTANT,
+    "system": Role.SYSTEM,
+    "tool": Role.TOOL,
+    "function_response": Role.TOOL,
+    "observation": Role.TOOL,
+}
+_SHAPES = (
+    '"messages" [{"role", "content"}], "conversations" [{"from", "value"}], "text", or answers recorded with '
+    "--generate"
+)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A conversation in words. place: "file:line"."""
+
+    messages: tuple[Message, ...]
+    place: str
+    tools: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Text:
+    """A plain text; everything in it is learnt."""
+
+    text: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An answer as the target gave it: token ids, never tokenised again."""
+
+    prompt: Sequence[int] = field(repr=False)
+    answer: Sequence[int] = field(repr=False)
+    place: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the target shall answer: the text of one user turn, or of a completion."""
+
+    text: str
+    place: str
+
+
+Record = Chat | Text | Recorded | Prompt
+
+
+def read_records(paths: Iterable[str | os.PathLike[str]], skipped: dict[str, int]) -> Iterator[Record]:
+    """The records of files and folders, in a fixed order.
+
+    skipped: gets the number of files of folders left alone, by reason. Raises DataError for a path that is
+    not there, a file that is no text, and a line that is no record.
+    """
+    for path in map(Path, paths):
+        if path.is_dir():
+            yield from _folder(path, skipped)
+        elif path.is_file():
+            yield from _file(path)
+        else:
+            raise DataError(f"{path}: expected a file or folder of training data, found nothing there")
+
+
+def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
+    """(place, value) of each line of a JSON Lines file, or of each element of a JSON array.
+
+    Raises DataError for a line that is no JSON.
+    """
+    if path.suffix.lower() == ".json":
+        text = _decoded(path, path.read_bytes(), str(path))
+        if text.lstrip()[:1] == "[":
+            for index, value in enumerate(_parsed(text, str(path))):
+                yield f"{path}[{index}]", value
+            return
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                place = f"{path}:{number}"
+                yield place, _parsed(_decoded(path, line, place), place)
+
+
+def _folder(folder: Path, skipped: dict[str, int]) -> Iterator[Record]:
+    n_read = 0
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(folder).parts)
+        if hidden or not path.is_file():
+            continue
+        if path.suffix.lower() not in (*TEXT_SUFFIXES, ".jsonl", ".ndjson"):
+            skipped["other file types"] = skipped.get("other file types", 0) + 1
+            continue
+        n_read += 1
+        try:
+            yield from _file(path)
+        except _NoTextError:
+            skipped["not UTF-8 text"] = skipped.get("not UTF-8 text", 0) + 1
+    if not n_read:
+        raise DataError(
+            f"{folder}: expected text files (.txt, .md, .py and the like) or .jsonl files, found none"
+        )
+
+
+def _file(path: Path) -> Iterator[Record]:
+    suffix = path.suffix.lower()
+    if suffix in _JSON or (suffix not in TEXT_SUFFIXES and _looks_like_json(path)):
+        for place, value in read_objects(path):
+            record = _record(value, place)
+            if record is not None:
+                yield record
+    else:
+        yield Text(_decoded(path, path.read_bytes(), str(path)), str(path))
+
+
+def _looks_like_json(path: Path) -> bool:
+    with path.open("rb") as stream:
+        line = stream.readline(1 << 20)
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+def _record(value: Any, place: str) -> Record | None:
+    """The record of one JSON object; None for the first line of a file of recorded answers."""
+    if not isinstance(value, dict):
+        raise DataError(f"{place}: expected an object with {_SHAPES}; found {type(value).__name__}")
+    if "answer_tokens" in value:
+        return Recorded(_ids(value, "prompt_tokens", place), _ids(value, "answer_tokens", place), place)
+    if "messages" in value or "conversations" in value:
+        return _chat(value, place)
+    if isinstance(value.get("text"), str):
+        return Text(value["text"], place)
+    if isinstance(value.get("prompt"), str):
+        return Prompt(value["prompt"], place)
+    if value.get("format") == "eaglecpp answers":
+        return None
+    raise DataError(f"{place}: expected an object with {_SHAPES}; found the keys {sorted(value)}")
+
+
+def _chat(value: Mapping[str, Any], place: str) -> Chat:
+    key = "messages" if "messages" in value else "conversations"
+    turns = value[key]
+    if not isinstance(turns, list) or not turns:
+        raise DataError(f'{place}: "{key}": expected a list of messages, found {_short(turns)}')
+    messages = tuple(_message(turn, f'{place}: "{key}"[{index}]') for index, turn in enumerate(turns))
+    tools = value.get("tools") or ()
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise DataError(f'{place}: "tools": expected a list of objects, found {_short(tools)}')
+    return Chat(messages, place, tuple(tools))
+
+
+def _message(turn: Any, where: str) -> Message:
+    if not isinstance(turn, Mapping):
+        raise DataError(f"{where}: expected an object, found {_short(turn)}")
+    if "role" not in turn and "from" in turn:
+        role = _ROLES.get(str(turn["from"]).lower())
+        if role is None:
+            raise DataError(
+                f'{where}: "from": expected one of {", ".join(_ROLES)}, found {_short(turn["from"])}'
+            )
+        if not isinstance(turn.get("value"), str):
+            raise DataError(f'{where}: "value": expected text, found {_short(turn.get("value"))}')
+        return Message(role, turn["value"])
+    try:
+        return Message.from_dict(turn)
+    except ValueError as error:
+        raise DataError(f'{where}: expected {{"role", "content"}}: {error}') from None
+
+
+def _ids(value: Mapping[str, Any], key: str, place: str) -> list[int]:
+    ids = value.get(key)
+    if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
+        raise DataError(f'{place}: "{key}": expected a list of token ids, found {_short(ids)}')
+    return ids
+
+
+class _NoTextError(DataError):
+    """A file that is not text."""
+
+
+def _decoded(path: Path, data: bytes, place: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        raise _NoTextError(f"{place}: expected text in UTF-8, found {found}; convert the file") from None
+    if "\0" in text:
+        raise _NoTextError(f"{place}: expected text, found NUL characters; is {path.name} a binary file?")
+    return text
+
+
+def _parsed(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: expected JSON, found {_short(text.strip())} ({error})") from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""The draft vocabulary: the target's tokens that a drafter can propose, chosen by how often they are said.
+
+Takes the learnt tokens of the conversations, gives ids and the maps that drafter files carry (`d2t`, `t2d`).
+A token outside is never drafted, so the coverage is an upper bound of acceptance. Tokens that end or open
+turns are kept always: they are rare in any count and needed in every answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eaglecpp.engine import Engine
+from eaglecpp.train.samples import Conversation
+
+__all__ = ["DraftVocab", "choose", "count", "special_tokens"]
+
+
+@dataclass(frozen=True)
+class DraftVocab:
+    """ids: i64 [n_draft_vocab], target ids, ascending; n_vocab: of the target; coverage: share of the counted
+    tokens that are in it, 1.0 when nothing was counted.
+    """
+
+    ids: NDArray[np.int64] = field(repr=False)
+    n_vocab: int
+    coverage: float
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether draft ids are target ids."""
+        return len(self.ids) == self.n_vocab
+
+    @property
+    def d2t(self) -> NDArray[np.int64]:
+        """i64 [n_draft_vocab]: offset to add to a draft id, the form of SafeAILab/EAGLE's checkpoints."""
+        return self.ids - np.arange(len(self.ids), dtype=np.int64)
+
+    @property
+    def t2d(self) -> NDArray[np.bool_]:
+        """bool [n_vocab]: whether a target token can be drafted."""
+        kept = np.zeros(self.n_vocab, np.bool_)
+        kept[self.ids] = True
+        return kept
+
+    @property
+    def draft_ids(self) -> NDArray[np.int64]:
+        """i64 [n_vocab]: the draft id of each target token, -1 outside."""
+        table = np.full(self.n_vocab, -1, np.int64)
+        table[self.ids] = np.arange(len(self.ids))
+        return table
+
+
+def count(conversations: Iterable[Conversation], n_vocab: int) -> NDArray[np.int64]:
+    """i64 [n_vocab]: how often each token is said where there is loss."""
+    counts = np.zeros(n_vocab, np.int64)
+    for one in conversations:
+        counts += np.bincount(one.tokens[one.turns > 0], minlength=n_vocab)
+    return counts
+
+
+def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> DraftVocab:
+    """The `size` most frequent tokens, `keep` among them whatever their count; of equally frequent ones the
+    lower id. A size of the whole vocabulary or more gives all of it.
+
+    counts: i64 [n_vocab], see `count`. Raises ValueError for a size that `keep` alone exceeds, and for ids
+    outside the vocabulary.
+    """
+    n_vocab, kept = len(counts), np.unique(np.array([*keep], np.int64))
+    if size < max(1, len(kept)):
+        raise ValueError(
+            f"draft vocabulary: expected a size of at least {max(1, len(kept))} (special tokens are always kept), "
+            f"found {size}"
+        )
+    if kept.size and not 0 <= kept[0] <= kept[-1] < n_vocab:
+        raise ValueError(
+            f"draft vocabulary: expected ids of 0 to {n_vocab - 1} to keep, found {kept.tolist()}"
+        )
+    if size >= n_vocab:
+        return DraftVocab(np.arange(n_vocab, dtype=np.int64), n_vocab, 1.0)
+    rank = counts.astype(np.int64)
+    rank[kept] = np.iinfo(np.int64).max
+    ids = np.sort(np.argsort(-rank, kind="stable")[:size])
+    total = int(counts.sum())
+    return DraftVocab(ids, n_vocab, int(counts[ids].sum()) / total if total else 1.0)
+
+
+def special_tokens(engine: Engine) -> list[int]:
+    """The target's control and end-of-generation tokens: those that show no text, or end an answer."""
+    native = engine.native
+    return [
+        token
+        for token in range(native.n_vocab)
+        if native.is_eog(token)
+        or (not native.token_to_piece(token, False) and native.token_to_piece(token, True))
+    ]
