@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.errors import EagleError, ModelNotFoundError
 
 __all__ = ["find_model", "find_path"]
 
@@ -38,6 +38,8 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
     if path.is_file():
         return path
     if path.is_dir():
+        if path.parent == Path() and _is_stored(text):
+            return None
         raise ModelNotFoundError(f"{what} {text!r} is a directory; {_directory_hint(path)}")
     if path.exists():
         raise ModelNotFoundError(f"{what} {text!r} is not a regular file; give the path of a GGUF file")
@@ -45,6 +47,16 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
     if not is_hub and (path.suffix == ".gguf" or (path.parent != Path() and path.parent.is_dir())):
         raise ModelNotFoundError(f"{what} {text!r}: no such file; {_neighbour_hint(path)}")
     return None
+
+
+def _is_stored(text: str) -> bool:
+    """Whether a word that happens to be the name of a folder as well is the name of a model."""
+    from eaglecpp.store.resolve import resolve_model
+
+    try:
+        return bool(resolve_model(text))
+    except EagleError:
+        return False
 
 
 def _directory_hint(path: Path) -> str:

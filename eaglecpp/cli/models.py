@@ -16,6 +16,7 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.locate import find_path
 from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import DownloadError, ResolvedModel, Stores, resolve_draft, resolve_model
+from eaglecpp.store.demo import is_demo
 from eaglecpp.store.resolve import parse_reference
 
 __all__ = ["Prepared", "prepare"]
@@ -57,6 +58,8 @@ def _model(stores: Stores, reference: str, bars: Bars) -> ResolvedModel:
         return resolve_model(reference, stores)
     except ModelNotFoundError:
         name = parse_reference(reference)
+        if is_demo(name):
+            raise
         _pull(stores, name, reference, bars)
     return resolve_model(reference, stores)
 

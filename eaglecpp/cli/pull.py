@@ -10,6 +10,7 @@ from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores
+from eaglecpp.store.demo import is_demo
 
 __all__ = ["pull"]
 
@@ -47,6 +48,8 @@ def pull(
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")
     name = stored_name(hub_reference(model, on_hub=on_hub))
+    if is_demo(name):
+        raise click.UsageError("demo is part of eaglecpp; there is nothing to pull: eaglecpp run demo")
     with Bars() as bars:
         pulled = pull_model(
             Stores.open(),

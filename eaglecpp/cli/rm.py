@@ -20,6 +20,8 @@ def rm(names: tuple[str, ...]) -> None:
     stores = Stores.open()
     models = [stores.get(stored_name(name)) for name in names]
     for text, model in zip(names, models, strict=True):
+        if model.keeper == "eaglecpp":
+            raise StoreError(f"'{text}' is part of eaglecpp and cannot be removed; it is in {model.root}")
         if not model.own:
             raise StoreError(
                 f"'{text}' is in Ollama's store {model.root}, which is only read: ollama rm {text}"

@@ -89,7 +89,7 @@ def _base(stores: Stores, reference: Reference, fetch: Fetch | None) -> StoredMo
     """The stored model that FROM names; None when it names files."""
     if reference.name is None:
         return None
-    model = stores.find(reference.name)
+    model = stores.look_up(reference.name)
     if model is None and fetch is not None:
         model = fetch(canonical(reference.name))
     model = model or stores.get(reference.name)

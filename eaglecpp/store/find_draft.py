@@ -86,7 +86,7 @@ def find_draft(
             raise ModelNotFoundError(f"drafter {reference.text}: no blob with this digest is stored")
         return FoundDraft(blob)
     assert reference.name is not None
-    model = stores.find(reference.name)
+    model = stores.look_up(reference.name)
     if model is not None and model.manifest.of_kind("draft"):
         file = model.draft_file()
         assert file is not None

@@ -47,6 +47,11 @@ class StoredModel:
     own: bool
     find_blob: BlobFinder = field(repr=False, compare=False)
 
+    @property
+    def keeper(self) -> str:
+        """Whose it is: "" ours, else the program that changes and removes it."""
+        return "" if self.own else "Ollama"
+
     @cached_property
     def digest(self) -> str:
         """64 hex digits that name this state of the model; `list` shows the first 12."""

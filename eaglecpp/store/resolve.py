@@ -23,15 +23,13 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.names import HUB_HOSTS, ModelName, ModelNameError
 from eaglecpp.modelfile.parameters import ParameterValue
 
+from .demo import NAME, demo_files, is_demo
 from .layout import canonical
 from .model import StoredModel
 from .store import Stores
 from .stored_modelfile import stored_modelfile
 
 __all__ = ["ResolvedModel", "parse_reference", "resolve_draft", "resolve_model"]
-
-_DEMO = "demo"
-_DEMO_FOLDER = Path(__file__).parents[1] / "demo"
 
 
 @dataclass(frozen=True)
@@ -103,8 +101,9 @@ def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = Non
     model = stores.find(name)
     if model is not None:
         return _stored(text, model)
-    if text == _DEMO and _DEMO_FOLDER.is_dir():
-        return _demo(text)
+    if is_demo(name):
+        target, draft = demo_files()
+        return ResolvedModel(text, "demo", target, draft, name=NAME)
     problems = "".join(f". {problem}" for problem in stores.problems)
     raise ModelNotFoundError(
         f"model {text!r} is not on this machine; fetch it: eaglecpp pull {text}{problems}"
@@ -120,7 +119,10 @@ def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = Non
     path = Path(text).expanduser()
     if path.is_file():
         return path
-    model = (stores or Stores.open()).find(parse_reference(text))
+    name = parse_reference(text)
+    model = (stores or Stores.open()).find(name)
+    if model is None and is_demo(name):
+        return demo_files()[1]
     file = None if model is None else model.draft_file()
     if file is None:
         why = "the stored model of that name has no drafter" if model is not None else "not on this machine"
@@ -162,13 +164,3 @@ def _stored(text: str, model: StoredModel) -> ResolvedModel:
         modelfile=modelfile,
         stored_template=stored_template,
     )
-
-
-def _demo(text: str) -> ResolvedModel:
-    """The pair that comes with the package: the GGUF files of its folder, told apart by their metadata."""
-    from eaglecpp.modelfile.resolve import resolve
-    from eaglecpp.modelfile.syntax import Command
-
-    plan = resolve(Modelfile(from_=(Command("model", str(_DEMO_FOLDER)),)), _DEMO_FOLDER)
-    draft = None if plan.draft is None else plan.draft.path
-    return ResolvedModel(text, "demo", plan.target.path, draft)

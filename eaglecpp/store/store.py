@@ -147,20 +147,31 @@ class Stores:
                 return model
         return None
 
+    def look_up(self, name: ModelName) -> StoredModel | None:
+        """As `find`, or the model that comes with the package."""
+        from .demo import demo_model, is_demo
+
+        return self.find(name) or (demo_model() if is_demo(name) else None)
+
     def get(self, name: ModelName) -> StoredModel:
-        """As `find`; raises ModelNotFoundError instead of returning None."""
-        model = self.find(name)
+        """As `look_up`; raises ModelNotFoundError instead of returning None."""
+        model = self.look_up(name)
         if model is None:
             hints = "".join(f". {problem}" for problem in self.problems)
             raise ModelNotFoundError(f"model '{name}' not found; `eaglecpp list` shows what there is{hints}")
         return model
 
     def models(self) -> list[StoredModel]:
-        """Ours, then Ollama's, each newest first; a name of ours hides the same name there."""
+        """Ours, then Ollama's, each newest first, then the demo; an earlier name hides the same later."""
+        from .demo import demo_model
+
         found: list[StoredModel] = []
         for store in (self.own, *self.others):
             hidden = [model.name for model in found]
             found += [m for m in store.models() if not any(m.name.same_as(name) for name in hidden)]
+        demo = demo_model()
+        if demo is not None and not any(demo.name.same_as(model.name) for model in found):
+            found.append(demo)
         return found
 
 

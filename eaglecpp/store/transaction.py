@@ -246,7 +246,7 @@ def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Repo
     with Transaction(stores, report) as transaction:
         origin = "" if model.own else str(model.name)
         layers = [transaction.add_layer(model, layer, origin=origin) for layer in model.manifest.layers]
-        config: Config | Layer = Config()
+        config: Config | Layer = model.config
         if model.manifest.config is not None:
             config = transaction.add_layer(model, model.manifest.config)
         data = model.path.read_bytes() if model.own else None

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.locate import find_model
+
+if TYPE_CHECKING:
+    from conftest import Models
 
 
 def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +49,22 @@ def test_names_are_looked_up_among_stored_models(
         find_model(reference)
     with pytest.raises(ModelNotFoundError, match=f"drafter '{reference}': not on this machine"):
         find_model(reference, "drafter")
+
+
+def test_a_folder_is_not_in_the_way_of_a_stored_name(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from eaglecpp.modelfile import Modelfile, ModelName
+    from eaglecpp.store import Stores
+    from eaglecpp.store.create import create_model
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
+    (tmp_path / "tiny").mkdir()
+    with pytest.raises(ModelNotFoundError, match="target 'tiny' is a directory"):
+        find_model("tiny", "target")
+    modelfile = Modelfile.from_text(f"FROM {models.target}\n")
+    create_model(Stores.open(), ModelName.parse("tiny"), modelfile, tmp_path)
+    assert find_model("tiny", "target").read_bytes() == models.target.read_bytes()
+    with pytest.raises(ModelNotFoundError, match="is a directory"):
+        find_model("./tiny/", "target")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -70,21 +69,6 @@ def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: 
 def test_what_is_not_here_says_how_to_get_it(reference: str, text: str) -> None:
     with pytest.raises(ModelNotFoundError, match=text):
         resolve_model(reference)
-
-
-def test_the_demo_is_the_pair_in_its_folder(
-    tiny: Tiny, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "demo-pair"
-    monkeypatch.setattr("eaglecpp.store.resolve._DEMO_FOLDER", folder)
-    with pytest.raises(ModelNotFoundError):
-        resolve_model("demo")
-    folder.mkdir()
-    shutil.copy(tiny.target, folder / "target.gguf")
-    shutil.copy(tiny.draft, folder / "draft.gguf")
-    resolved = resolve_model("demo")
-    assert (resolved.kind, resolved.target.name) == ("demo", "target.gguf")
-    assert resolved.draft is not None and resolved.draft.name == "draft.gguf"
 
 
 def test_a_drafter_by_name(tiny: Tiny, stores: Stores) -> None:
