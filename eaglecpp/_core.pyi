@@ -103,6 +103,7 @@ class GenerateParams:
     ignore_eos: bool
     log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
     replay: list[str]  # decisions of a logged run, followed instead of the strategy
+    synth_rates: list[float]  # accept drafts by lot; the text is then not the target's
 
     def __init__(self) -> None: ...
 
@@ -179,7 +180,19 @@ class Engine:
     def timings(self, sequence: int) -> dict[str, Any]:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
         draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
-        reused_n, draft_bytes, plan (one line), plan_log (lines)."""
+        reused_n, draft_bytes, plan (see `Timings.plan`), plan_log (lines)."""
+
+    def planner_state(self, cost_key: str, acceptance_key: str) -> tuple[str, str]:
+        """Cost table and acceptance model as text that only the same key reads back."""
+
+    def load_costs(self, text: bytes, key: str) -> bool:
+        """False, and nothing changed, if the text is damaged or of another key; so for the next one."""
+
+    def load_acceptance(self, text: bytes, key: str) -> bool: ...
+    def planner_report(self, sequence: int) -> dict[str, Any]:
+        """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
+        plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
+        slowdown, ledger. acceptance: by kind of request {labels, calibration_error, bins}; chances: [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...
@@ -269,6 +282,9 @@ class DraftTree:
     def leaves(self) -> list[int]: ...
     def path(self, node: int) -> list[int]: ...
     def ancestor_mask(self) -> NDArray[np.bool_]: ...
+
+def synth_rates(length: float, depth: int) -> list[float]:
+    """Rates of synthetic acceptance with which chains of this depth have this mean acceptance length."""
 
 def match(tree: DraftTree, sampled: Sequence[int]) -> tuple[list[int], int]:
     """Walks the tree with the target's choice at each node (`sampled[node]`): accepted nodes and the bonus token."""

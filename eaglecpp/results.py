@@ -35,7 +35,12 @@ class Timings:
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
-    the last conversation.
+    the last conversation. `synth_rates`: drafts were accepted by lot at these rates, see `eaglecpp.synth`.
+
+    `plan`: `strategy` and `why`; with a drafter also how the rounds went: `rounds`, `drafted_rounds` (with a
+    verified draft), `probes` (drafted, not verified); means over the drafted ones: `nodes`, `depth`,
+    `expected_tokens` (bonus token included), `expected_cost` (in plain steps); and `speedup`, tokens per
+    plain step's time. The last two are None while no plain step was measured.
     """
 
     prompt_n: int = 0
@@ -51,7 +56,8 @@ class Timings:
     tried_per_depth: tuple[int, ...] = ()
     hits_per_depth: tuple[int, ...] = ()
     reused_n: int = 0
-    plan: Mapping[str, str] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    synth_rates: tuple[float, ...] = ()
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any], **extra: Any) -> Timings:
@@ -106,19 +112,20 @@ class Timings:
             "draft_ms": self.draft_ms,
             "verify_ms": self.verify_ms,
             "plan": dict(self.plan),
-        }
+        } | ({"synth_rates": list(self.synth_rates)} if self.synth_rates else {})
 
     def __add__(self, other: Timings) -> Timings:
         """Sums all counters; the plan is the later one's."""
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
-            if name not in ("tried_per_depth", "hits_per_depth", "plan")
+            if name not in ("tried_per_depth", "hits_per_depth", "plan", "synth_rates")
         }
         for name in ("tried_per_depth", "hits_per_depth"):
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
             sums[name] = tuple(a + b for a, b in pairs)
-        return replace(self, **sums, plan=other.plan or self.plan)
+        rates = other.synth_rates or self.synth_rates
+        return replace(self, **sums, plan=other.plan or self.plan, synth_rates=rates)
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,7 @@ class Completion:
     `tokens` are all generated tokens in order, with the end-of-generation token when that ended it; `text`
     leaves it and a stop string out. `finish_reason`: "stop" (the model or a stop string), "length"
     (`max_tokens` or the context), "cancelled". `seed` is the one used, also when it was drawn at random.
+    `plan_log`: every round's decision as a line, if it was asked for.
     """
 
     text: str
@@ -160,6 +168,7 @@ class Completion:
     prompt_tokens: list[int]
     stats: Timings
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    plan_log: list[str] = field(default_factory=list)
 
     @property
     def timings(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from eaglecpp.errors import EagleError, EngineBusyError
 from eaglecpp.grammar import resolve_grammar
 from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Chunk, Completion, FinishReason, Timings, TokenLogprob
+from eaglecpp.synth import synth_rates
 
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
@@ -40,7 +41,10 @@ class _Request:
     sampling: SamplingOptions
     seed: int
     strategy: Strategy
-    plan: Mapping[str, str]
+    plan: Mapping[str, Any]
+    log_plan: bool
+    replay: tuple[str, ...]
+    synth_rates: tuple[float, ...]
     on_prefill: Callable[[int, int], None] | None
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
@@ -80,6 +84,10 @@ class Session:
         on_prefill: Callable[[int, int], None] | None = None,
         stop_when: Callable[[list[int]], bool] | None = None,
         utf8_errors: str = "replace",
+        log_plan: bool = False,
+        replay: Sequence[str] | None = None,
+        spec_synth_rates: str | Sequence[float] | None = None,
+        spec_synth_len: float | None = None,
         **options: Any,
     ) -> Stream:
         """Completes `prompt`, one `Chunk` per round.
@@ -92,18 +100,29 @@ class Session:
         each token with all generated ones; True ends the generation. `utf8_errors`: what becomes of bytes
         that are not UTF-8, "replace" (U+FFFD) or "ignore".
 
+        `log_plan`: keep every round's decision, one line each, in `Completion.plan_log`; such a list given as
+        `replay` is followed in place of a strategy, so that a run with the same prompt, seed and options is
+        repeated with the same batches. `spec_synth_rates`, `spec_synth_len`: accept drafts by lot, see
+        `eaglecpp.synth`; the text is then not the target's.
+
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.
         """
         chosen = self._sampling(sampling, options, resolve_grammar(grammar, json_schema, response_format))
         wanted = self._engine.strategy if strategy is None else Strategy.parse(strategy)
         resolved, why = self._engine.resolve(wanted)
+        lines = self._replay(replay)
         request = _Request(
             prompt=self._engine.prompt_tokens(prompt),
             sampling=chosen,
             seed=random.getrandbits(31) if chosen.wants_random_seed else int(chosen.seed or 0),
             strategy=resolved,
-            plan={"strategy": str(resolved), "why": why},
+            plan={"strategy": "replay", "why": "a logged plan"}
+            if lines
+            else {"strategy": str(resolved), "why": why},
+            log_plan=log_plan,
+            replay=lines,
+            synth_rates=synth_rates(spec_synth_rates, spec_synth_len, resolved),
             on_prefill=on_prefill,
             stop_when=stop_when,
             utf8_errors=utf8_errors,
@@ -163,6 +182,17 @@ class Session:
             given["grammar"] = grammar
         return replace(sampling or self._engine.sampling, **given)
 
+    def _replay(self, lines: Sequence[str] | None) -> tuple[str, ...]:
+        if lines is None:
+            return ()
+        if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
+            raise TypeError("replay must be a list of lines, as in Completion.plan_log")
+        if not lines:
+            raise ValueError("replay: the plan has no rounds; it must come from a run with log_plan")
+        if not self._engine.has_draft:
+            raise ValueError("replay needs a drafter: open the engine with draft=...")
+        return tuple(lines)
+
     @contextlib.contextmanager
     def _calling(self) -> Iterator[core.Engine]:
         if self._closed:
@@ -182,6 +212,8 @@ class Session:
                     "use engine.session() for a conversation of its own"
                 )
             params = generate_params(request.sampling, request.seed, request.strategy)
+            params.log_plan, params.replay = request.log_plan, list(request.replay)
+            params.synth_rates = list(request.synth_rates)
             reused = native.begin(self._sequence, request.prompt, params)
             self._generation += 1
             self._running_in = threading.get_ident()
@@ -225,7 +257,8 @@ class Stream(Iterator[Chunk]):
         self._tokens: list[int] = []
         self._accepted: list[bool] = []
         self._logprobs: list[TokenLogprob] = []
-        self._stats = Timings(plan=request.plan)
+        self._plan_log: list[str] = []
+        self._stats = Timings(plan=request.plan, synth_rates=request.synth_rates)
         self._finish: FinishReason | None = None
         self._generation, self.reused_n = session._begin(request)
         self._open = True
@@ -263,6 +296,7 @@ class Stream(Iterator[Chunk]):
             prompt_tokens=self.prompt_tokens,
             stats=self._stats,
             logprobs=list(self._logprobs),
+            plan_log=list(self._plan_log),
         )
 
     def close(self) -> None:
@@ -339,7 +373,10 @@ class Stream(Iterator[Chunk]):
         """Ends the native generation and books its counters."""
         raw = self._session._end(self._generation)
         plan = dict(self._request.plan)
-        if self._request.strategy.kind == "auto":
-            plan["why"] = raw["plan"]
-        self._stats = Timings.from_raw(raw, predicted_n=len(self._tokens), plan=plan)
+        if self._session._engine.has_draft:
+            says_why = plan["strategy"] == "auto"
+            plan |= {name: fact for name, fact in raw["plan"].items() if says_why or name != "why"}
+        self._plan_log = raw["plan_log"]
+        rates = self._request.synth_rates
+        self._stats = Timings.from_raw(raw, predicted_n=len(self._tokens), plan=plan, synth_rates=rates)
         self._session._engine.book(self._stats)

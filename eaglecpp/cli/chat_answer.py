@@ -6,7 +6,6 @@ Both the chat and the one-shot `run` go through here. What was generated before 
 
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "PlainSpeed", "Settings", "answer", "figures", "response_format"]
 
-_PLANNED = re.compile(r"for ([0-9.]+) of a plain step; drafted in (\d+) of (\d+) rounds")
 _ENOUGH_TOKENS = 16  # a plain answer shorter than this says little about the speed
 
 
@@ -59,8 +57,8 @@ class Answer:
 class PlainSpeed:
     """What drafting gains over plain decoding, estimated answer by answer.
 
-    The planner knows best, because it measures plain steps all the time and says how many of them a round
-    cost. With a fixed strategy the last plain answer of this process is what is compared with.
+    The planner knows best, because it measures plain steps; under a fixed strategy it has none, and the last
+    plain answer of this process is what is compared with.
     """
 
     def __init__(self) -> None:
@@ -88,10 +86,9 @@ class PlainSpeed:
 
     def _plain_steps(self, stats: Timings) -> float:
         """How many plain steps an answer took as long as; 0 when that is not known."""
-        planned = _PLANNED.search(stats.plan.get("why", ""))
-        if planned is not None:
-            cost, n_drafted, n_rounds = float(planned[1]), int(planned[2]), int(planned[3])
-            return n_drafted * cost + n_rounds - n_drafted
+        speedup = stats.plan.get("speedup")
+        if speedup:
+            return float(stats.predicted_n / speedup)
         return stats.predicted_ms / self._plain_ms if self._plain_ms else 0.0
 
 

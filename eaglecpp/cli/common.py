@@ -31,6 +31,7 @@ __all__ = [
     "open_engine",
     "read_input",
     "strategy_options",
+    "synth_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,6 +90,23 @@ def strategy_options(function: F) -> F:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
+
+
+def synth_options(function: F) -> F:
+    """Adds llama.cpp's two options of synthetic acceptance."""
+    rates = click.option(
+        "--spec-synth-rates",
+        metavar="P1,P2,...",
+        help="Speed tests only: accept drafts by lot, the first d of a round with chance Pd. The text is "
+        "then not the target's.",
+    )
+    length = click.option(
+        "--spec-synth-len",
+        type=float,
+        metavar="L",
+        help="The same, by the mean acceptance length, the target's own token included.",
+    )
+    return rates(length(function))
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,8 @@ Streams the text to stdout, or prints one JSON object. What Ctrl+C interrupts is
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,9 +20,13 @@ from eaglecpp.cli.common import (
     open_engine,
     read_input,
     strategy_options,
+    synth_options,
 )
 from eaglecpp.cli.terminal import Watch, note, stats_line, stderr_is_terminal, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
+
+if TYPE_CHECKING:
+    from eaglecpp.results import Completion
 
 __all__ = ["generate"]
 
@@ -37,6 +42,9 @@ __all__ = ["generate"]
 )
 @click.option("--grammar-file", type=click.Path(), help="GBNF grammar the text must follow.")
 @click.option("--json-schema-file", type=click.Path(), help="JSON schema the text must follow.")
+@click.option("--log-plan", type=click.Path(), help="Write every round's decision to this file.")
+@click.option("--replay-plan", type=click.Path(), help="Follow the decisions of such a file, round by round.")
+@synth_options
 @engine_options
 def generate(
     target: str,
@@ -49,6 +57,10 @@ def generate(
     as_json: bool,
     grammar_file: str | None,
     json_schema_file: str | None,
+    log_plan: str | None,
+    replay_plan: str | None,
+    spec_synth_rates: str | None,
+    spec_synth_len: float | None,
     **options: Any,
 ) -> None:
     """Complete a prompt with TARGET: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
@@ -63,9 +75,20 @@ def generate(
     watch = Watch()
     target = hub_reference(target, on_hub=on_hub)
     with open_engine(target, draft, strategy, no_draft, for_engine) as engine, watch.listening():
-        stream = engine.stream(text, on_prefill=watch.on_prefill, **constraint, **for_sampling)
+        stream = engine.stream(
+            text,
+            on_prefill=watch.on_prefill,
+            log_plan=log_plan is not None,
+            replay=None if replay_plan is None else read_plan(replay_plan),
+            spec_synth_rates=spec_synth_rates,
+            spec_synth_len=spec_synth_len,
+            **constraint,
+            **for_sampling,
+        )
         follow(stream, watch, echo=not as_json)
         result = stream.completion()
+        if log_plan is not None:
+            write_plan(log_plan, result)
         if as_json:
             write_json(
                 {name: getattr(result, name) for name in ("text", "tokens", "finish_reason", "timings")}
@@ -93,6 +116,24 @@ def follow(stream: Any, watch: Watch, *, echo: bool) -> None:
     watch.clear()
     if echo:
         write(stream.completion().text[printed:] + "\n")
+
+
+def read_plan(path: str) -> list[str]:
+    """The rounds of a plan file; lines that begin with # are remarks."""
+    lines = read_input(path).decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def write_plan(path: str, result: Completion) -> None:
+    """Writes the rounds of a generation, with the seed it used as a remark."""
+    from eaglecpp.store.files import replace_bytes
+
+    head = f"# eaglecpp plan: seed {result.seed}, {len(result.prompt_tokens)} prompt tokens"
+    text = "\n".join([f"{head}, {len(result.tokens)} generated", *result.plan_log]) + "\n"
+    try:
+        replace_bytes(Path(path), text.encode("utf-8"))
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path!r}: {error.strerror}") from error
 
 
 def _prompt(prompt: str | None, file: str | None) -> bytes:

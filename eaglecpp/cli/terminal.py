@@ -73,6 +73,8 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
         parts.append(strategy)
     if speedup is not None:
         parts.append(f"~{speedup:.2f}x plain")
+    if stats.synth_rates:
+        parts.append("synthetic acceptance: not the target's text")
     return "[ " + " · ".join(parts) + " ]"
 
 
@@ -108,7 +110,7 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
 def _plan(stats: Timings) -> str:
     """The strategy that ran and why."""
     why = stats.plan.get("why", "")
-    return stats.plan.get("strategy", "") + (f" ({why})" if why else "")
+    return f"{stats.plan.get('strategy', '')} ({why})" if why else str(stats.plan.get("strategy", ""))
 
 
 def _duration(ms: float) -> str:

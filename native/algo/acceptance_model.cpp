@@ -88,6 +88,14 @@ double Reliability::calibration_error() const {
     return n > 0.0 ? sum / n : 0.0;
 }
 
+std::array<Reliability::Bin, 10> Reliability::bins() const {
+    std::array<Bin, 10> out{};
+    for (int i = 0; i < 10; ++i) {
+        if (n_[i] > 0.0) out[i] = {n_[i], predicted_[i] / n_[i], accepted_[i] / n_[i]};
+    }
+    return out;
+}
+
 // Priors: published fits of the same shape have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm #52228).
 AcceptanceModel::Class::Class() {
     slope_first.value = slope_later.value = 0.65;

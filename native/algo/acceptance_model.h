@@ -60,6 +60,12 @@ class Reliability {
     // mean |predicted - true| over the bins, weighted by their labels (expected calibration error); 0 without labels
     double calibration_error() const;
 
+    // labels whose predicted chance lies in one tenth, with the means of predicted and true acceptance there
+    struct Bin {
+        double n_labels, predicted, accepted;
+    };
+    std::array<Bin, 10> bins() const;
+
   private:
     std::array<double, 10> n_{}, predicted_{}, accepted_{};
 };

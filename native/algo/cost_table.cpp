@@ -222,11 +222,11 @@ bool CostTable::from_text(const std::string & text, const std::string & key) {
     return true;
 }
 
-std::vector<CostTable::Point> CostTable::verify_points(int n_rows_max) const {
+std::vector<CostTable::Point> CostTable::points(const StepCosts & costs, int n_rows_max) const {
     std::vector<Point> out;
     for (int b = 0; b < StepCosts::n_buckets && StepCosts::rows_of(b) <= n_rows_max; ++b) {
         const int n = StepCosts::rows_of(b);
-        out.push_back({n, slowdown_ * shape().ms(n), shape().n_samples(n)});
+        out.push_back({n, slowdown_ * costs.ms(n), costs.n_samples(n)});
     }
     return out;
 }

@@ -85,13 +85,17 @@ class CostTable {
         double ms;
         double n_samples;  // 0: interpolated
     };
-    std::vector<Point> verify_points(int n_rows_max) const;
+    // at the present length and speed
+    std::vector<Point> verify_points(int n_rows_max) const { return points(shape(), n_rows_max); }
+    std::vector<Point> commit_points(int n_rows_max) const { return points(commit_, n_rows_max); }
+    std::vector<Point> level_points(int n_rows_max) const { return points(level_, n_rows_max); }
 
   private:
     static constexpr int n_kv_buckets = 8;  // up to 1k cells, 2k, 4k, ...
     static constexpr int n_residuals = 5;
 
     const StepCosts & shape() const { return shapes_[kv_bucket_]; }
+    std::vector<Point> points(const StepCosts & costs, int n_rows_max) const;
     double guess(double share, int n_rows, const StepCosts & costs) const;
     double rebuild() const;
     void learn_rebuild(bool is_rebuilt, double error_ms, double shape_ms);

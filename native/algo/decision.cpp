@@ -159,8 +159,12 @@ std::string Decision::explain() const {
     }
 }
 
-void PlanSummary::add(const Decision & decision) {
+void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
     ++n_rounds_;
+    if (n_steps > 0.0) {
+        n_committed_ += n_tokens;
+        n_steps_ += n_steps;
+    }
     n_probes_ += decision.mode == Mode::probe;
     if (decision.mode != Mode::draft || decision.nodes.empty()) {
         // measuring rounds and missing room say nothing about the text
@@ -185,7 +189,7 @@ std::string PlanSummary::explain() const {
     if (2 * n < n_rounds_)
         return n == 0 && n_probes_ == 0 ? last_plain_.explain() : last_plain_.explain() + "; " + rounds;
     return strf("%s: expected %.1f tokens for %.2f of a plain step; %s",
-                shape(n_chains_ >= n_trees_, n_nodes_ / n, depth_ / n).c_str(), n_tokens_ / n, cost_ / n,
+                shape(n_chains_ >= n_trees_, n_nodes(), depth()).c_str(), n_tokens_expected(), cost_expected(),
                 rounds.c_str());
 }
 

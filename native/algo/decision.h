@@ -40,7 +40,7 @@ struct Decision {
     int depth = 0;            // of the verified tree
     int n_leaves = 0;         // of the verified tree
     double n_tokens = 1.0;    // expected, the bonus token included
-    double cost = 1.0;        // expected, in plain rounds
+    double cost = 1.0;        // expected, in plain rounds; 0 = not known
     double best_speed = 0.0;  // plain rounds: predicted speed of the best draft seen lately, plain = 1; 0 = unknown
 
     // one line, without a line break
@@ -60,19 +60,32 @@ const char * reason_name(Decision::Reason reason);
 // The decisions of one generation, added up.
 class PlanSummary {
   public:
-    void add(const Decision & decision);
+    // `n_tokens` were committed in the time of `n_steps` plain rounds; 0 steps = nobody knows how long one takes
+    void add(const Decision & decision, int n_tokens, double n_steps);
 
     int n_rounds() const { return n_rounds_; }
     int n_drafted() const { return n_chains_ + n_trees_; }
     int n_probes() const { return n_probes_; }
+
+    // means over the rounds with a verified draft; 0 without one
+    double n_nodes() const { return mean(n_nodes_); }
+    double depth() const { return mean(depth_); }
+    double n_tokens_expected() const { return mean(n_tokens_); }
+    double cost_expected() const { return mean(cost_); }
+
+    // tokens per plain round's time, by the clock; 0 = not known
+    double speedup() const { return n_steps_ > 0.0 ? n_committed_ / n_steps_ : 0.0; }
 
     // The typical round and how often drafting was chosen, on one line:
     // "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31 of a plain step; drafted in 210 of 230 rounds"
     std::string explain() const;
 
   private:
+    double mean(double sum) const { return n_drafted() > 0 ? sum / n_drafted() : 0.0; }
+
     int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
     double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
+    double n_committed_ = 0.0, n_steps_ = 0.0;  // sums over the rounds whose time in plain rounds is known
     Decision last_plain_;
 };
 

@@ -178,6 +178,12 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     plan.prices_.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_);
 }
 
+void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
+    plan.draft_ms_expected_ += costs_.commit(n_rows);
+    plan.draft_ms_ += clean(ms);
+    round_draft_ms_ += clean(ms);
+}
+
 // --- learn ---------------------------------------------------------------------------------------------------------
 
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
@@ -205,6 +211,11 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
         if (is_surprise && !plan.is_on_) plan.n_burst_ = options_.n_burst;
         if (matched >= 0) plan.cursor_ = first + matched;
     }
+}
+
+double Planner::plain_rounds(const SequencePlan & plan, double ms) const {
+    if (!costs_.is_known(n_roots_)) return 0.0;
+    return plan.is_drafting() ? rounds(clean(ms)) : 1.0;
 }
 
 void Planner::end_round(double verify_ms, double round_ms) {

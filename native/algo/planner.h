@@ -72,6 +72,10 @@ class Planner {
     // Error(value) when a replayed plan does not fit.
     void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
 
+    // The drafter committed n_rows rows without being asked to draft, so that what waits for it stays small. The round
+    // is charged for it.
+    void catch_up(SequencePlan & plan, int n_rows, double ms);
+
     // Picks the trees of all conversations of the batch, the ones in a plain round included.
     void choose(const std::vector<SequencePlan *> & plans);
 
@@ -80,6 +84,9 @@ class Planner {
 
     // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
+
+    // The round under way in plain rounds, if it takes `ms`; a round without drafts is one. 0 = not known yet.
+    double plain_rounds(const SequencePlan & plan, double ms) const;
 
     const PlannerOptions & options() const { return options_; }
     CostTable & costs() { return costs_; }

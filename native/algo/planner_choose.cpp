@@ -39,7 +39,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     verify_ms_expected_ = costs_.verify(n_rows_);
     const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
     for (SequencePlan * plan : plans_) {
-        if (plan->is_verifying()) plan->decision_.cost = rounds(ms);
+        if (plan->is_verifying()) plan->decision_.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
     }
 }
 

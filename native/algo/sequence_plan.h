@@ -78,11 +78,20 @@ class SequencePlan {
 
     const Decision & decision() const { return decision_; }
 
+    // node of pool() behind a node of tree(); behind the root of a plain round the one that a draft of before foresaw,
+    // -1 if none did
+    int pool_node(int node) const { return node > 0 ? decision_.nodes[node - 1] : cursor_; }
+
     // --- reports ---------------------------------------------------------------------------------------------------
     bool is_on() const { return is_on_; }
 
     // mean predicted gain of drafting a round, in tokens
     double advantage() const { return advantage_; }
+
+    // mean chance of acceptance of the rank-th child (from 1) of a frontier node at depth - 1, given that node
+    double mean_p(int depth, int rank) const {
+        return mean_p_[std::clamp(depth, 1, n_depths) - 1][std::clamp(rank, 1, n_ranks) - 1];
+    }
 
   private:
     friend class Planner;

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "algo/synth.h"
 
-#include <cmath>
-#include <locale>
-#include <sstream>
+#include <algorithm>
 
 #include "base/error.h"
 
@@ -32,33 +30,37 @@ SynthAcceptance::SynthAcceptance(const std::vector<double> & rates, uint64_t see
     }
 }
 
-std::vector<double> SynthAcceptance::parse_rates(const std::string & text) {
-    std::vector<double> rates;
-    std::istringstream in(text);
-    std::string part;
-    while (std::getline(in, part, ',')) {
-        std::istringstream number(part);
-        number.imbue(std::locale::classic());
-        double rate;
-        if (!(number >> rate) || !(number >> std::ws).eof()) {
-            fail(ErrorKind::value, "synthetic acceptance: '%s' is not a number; expected for example 0.8,0.6,0.45",
-                 part.c_str());
-        }
-        rates.push_back(rate);
+std::vector<double> SynthAcceptance::rates_of_length(double length, int depth) {
+    if (depth < 1 || !(length >= 1.0 && length <= depth + 1.0)) {
+        fail(ErrorKind::value,
+             "synthetic acceptance: length %g, expected a number from 1 to %d (the draft's depth + 1)", length,
+             std::max(depth, 0) + 1);
     }
+    double low = 0.0, high = 1.0;
+    for (int i = 0; i < 50; ++i) {
+        const double p = 0.5 * (low + high);
+        double sum = 0.0, rate = p;
+        for (int d = 0; d < depth; ++d, rate *= p) sum += rate;
+        (sum < length - 1.0 ? low : high) = p;
+    }
+    std::vector<double> rates;
+    double rate = length == 1.0 ? 0.0 : length == depth + 1.0 ? 1.0 : high;
+    const double p = rate;
+    for (int d = 0; d < depth; ++d, rate *= p) rates.push_back(rate);
     return rates;
 }
 
-Token SynthAcceptance::choose(const DraftTree & tree, int node, Token sampled, Pos pos, int n_vocab) const {
+Token SynthAcceptance::choose(const DraftTree & pool, int node, Token sampled, Pos pos, int n_vocab,
+                              const std::function<bool(Token)> & is_end) const {
     int best = -1;
-    for (int i = node + 1; i < tree.size(); ++i) {
-        if (tree.parent[i] == node && (best < 0 || tree.logp[i] > tree.logp[best])) best = i;
+    for (int i = node + 1; i < pool.size(); ++i) {
+        if (pool.parent[i] == node && (best < 0 || pool.logp[i] > pool.logp[best])) best = i;
     }
     if (best < 0) return sampled;
-    const int depth = tree.depth[node];
+    const int depth = pool.depth[node];
     const double rate = depth < (int)conditional_.size() ? conditional_[depth] : 0.0;
-    if (uniform(seed_, (uint64_t)pos) < rate) return tree.token[best];
-    for (int i = 0; i < n_vocab && tree.child(node, sampled) >= 0; ++i) sampled = (sampled + 1) % n_vocab;
+    if (uniform(seed_, (uint64_t)pos) < rate && !is_end(pool.token[best])) return pool.token[best];
+    for (int i = 0; i < n_vocab && pool.child(node, sampled) >= 0; ++i) sampled = (sampled + 1) % n_vocab;
     return sampled;
 }
 

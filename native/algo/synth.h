@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,13 +19,15 @@ class SynthAcceptance {
     // never are. Error(value) unless they lie in [0, 1] and do not rise.
     SynthAcceptance(const std::vector<double> & rates, uint64_t seed);
 
-    // "0.8,0.6,0.45"; Error(value)
-    static std::vector<double> parse_rates(const std::string & text);
+    // Rates p, p^2, ..., p^depth that give chains of this depth a mean acceptance length of `length`, the target's own
+    // token included (llama.cpp's --spec-synth-len). Error(value) unless length is from 1 to depth + 1.
+    static std::vector<double> rates_of_length(double length, int depth);
 
-    // The token to emit at `node` in place of `sampled`, for the token at position `pos`: the likeliest child with its
-    // rate, else `sampled`, or the next token id that no child carries. One draw per position, so that every strategy
-    // meets the same luck.
-    Token choose(const DraftTree & tree, int node, Token sampled, Pos pos, int n_vocab) const;
+    // The token to emit at `node` of everything proposed, in place of `sampled`, for the token at position `pos`: the
+    // likeliest child with its rate, unless it would end the generation; else `sampled`, or the next token id that no
+    // child carries. One draw per position, so that every strategy meets the same luck.
+    Token choose(const DraftTree & pool, int node, Token sampled, Pos pos, int n_vocab,
+                 const std::function<bool(Token)> & is_end) const;
 
   private:
     std::vector<double> conditional_;  // [depth - 1]

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "algo/match.h"
+#include "algo/synth.h"
 #include "algo/tree.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
@@ -59,6 +60,7 @@ void bind_algo(nb::module_ & m) {
             return std::make_pair(std::vector<int32_t>(r.nodes.begin() + 1, r.nodes.end()), r.tokens.back());
         },
         nb::arg("tree"), nb::arg("sampled"));
+    m.def("synth_rates", &SynthAcceptance::rates_of_length, nb::arg("length"), nb::arg("depth"));
 }
 
 }  // namespace eaglecpp

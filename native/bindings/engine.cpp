@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "bindings/planner_report.h"
 #include "engine/engine.h"
 #include "gguf/guard.h"
 
@@ -84,6 +85,24 @@ nb::dict device_info(const EngineHandle & e) {
     return d;
 }
 
+nb::object known(double value) {
+    return value > 0.0 ? nb::cast(value) : nb::none();
+}
+
+nb::dict plan_dict(const PlanSummary & p) {
+    nb::dict d;
+    d["why"] = p.explain();
+    d["rounds"] = p.n_rounds();
+    d["drafted_rounds"] = p.n_drafted();
+    d["probes"] = p.n_probes();
+    d["nodes"] = p.n_nodes();
+    d["depth"] = p.depth();
+    d["expected_tokens"] = p.n_tokens_expected();
+    d["expected_cost"] = known(p.cost_expected());
+    d["speedup"] = known(p.speedup());
+    return d;
+}
+
 nb::dict timings(const EngineHandle & e, int id) {
     const Stats & s = e.get().sequence(id).stats;
     nb::dict d;
@@ -100,7 +119,7 @@ nb::dict timings(const EngineHandle & e, int id) {
     d["host_ms"] = s.predicted_ms - s.draft_ms - s.verify_ms;
     d["tried_per_depth"] = s.tried_per_depth;
     d["accepted_per_depth"] = s.accepted_per_depth;
-    d["plan"] = e.get().drafter() ? e.get().sequence(id).plan_summary.explain() : "off: no drafter";
+    d["plan"] = plan_dict(e.get().sequence(id).plan_summary);
     d["plan_log"] = e.get().sequence(id).plan_log;
     d["draft_bytes"] = e.get().draft_bytes(id);
     return d;
@@ -197,6 +216,27 @@ void bind_engine(nb::module_ & m) {
         .def("timings", &timings, nb::arg("sequence"))
         .def(
             "clear", [](const E & e, int id) { e.get().clear(id); }, nb::arg("sequence"))
+        .def(
+            "planner_state",
+            [](const EngineHandle & e, const std::string & cost_key, const std::string & acceptance_key) {
+                const Planner & p = e.get().planner();
+                return std::make_pair(p.costs().to_text(cost_key), p.acceptance().to_text(acceptance_key));
+            },
+            nb::arg("cost_key"), nb::arg("acceptance_key"))
+        .def(
+            "load_costs",
+            [](const E & e, const nb::bytes & text, const std::string & key) {
+                return e.get().planner().costs().from_text(from_bytes(text), key);
+            },
+            nb::arg("text"), nb::arg("key"))
+        .def(
+            "load_acceptance",
+            [](const E & e, const nb::bytes & text, const std::string & key) {
+                return e.get().planner().acceptance().from_text(from_bytes(text), key);
+            },
+            nb::arg("text"), nb::arg("key"))
+        .def(
+            "planner_report", [](const E & e, int id) { return planner_report(e.get(), id); }, nb::arg("sequence"))
         .def("close", &E::close);
 }
 

@@ -94,7 +94,8 @@ void bind_options(nb::module_ & m) {
             .def_rw("n_probs", &T::n_probs)
             .def_rw("ignore_eos", &T::ignore_eos)
             .def_rw("log_plan", &T::log_plan)
-            .def_rw("replay", &T::replay);
+            .def_rw("replay", &T::replay)
+            .def_rw("synth_rates", &T::synth_rates);
     }
 }
 

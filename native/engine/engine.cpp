@@ -11,9 +11,10 @@
 namespace eaglecpp {
 
 namespace {
-// Rows a generation without drafting lets wait before it commits them to the drafter: few enough to stay small, many
-// enough that the drafter costs little when it is not used.
-constexpr int n_pending_max = 64;
+// Rows a generation without drafting lets wait before it commits them to the drafter, as many as one commit graph
+// takes: few enough that their features stay small, many enough that a drafter that is not used costs little. Probes
+// mostly come first.
+constexpr int n_pending_max = 128;
 }  // namespace
 
 class Engine::Use {
@@ -161,6 +162,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
              prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model()));
     }
     if (drafter_ && params.strategy.is_fixed()) check_strategy(params.strategy);
+    std::optional<SynthAcceptance> synth;
+    if (!params.synth_rates.empty()) synth.emplace(params.synth_rates, params.sampling.seed);
     auto sampler = std::make_unique<Sampler>(params.sampling, target_->model(), n_ctx);
     sampler->accept_prompt(prompt);
 
@@ -173,6 +176,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.n_max = params.max_tokens < 0 ? n_ctx : std::min<int64_t>(n_ctx, (int64_t)s.n_prompt + params.max_tokens);
     s.params = params;
     s.sampler = std::move(sampler);
+    s.synth = std::move(synth);
     s.decode_start_ms = 0.0;
     begin_plan(s);
     s.is_active = true;
@@ -304,10 +308,14 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
         if (!drafter_) continue;
         Sequence & s = *r.seq;
         planner_.learn(s.plan, results.back().tokens);
-        s.plan_summary.add(s.plan.decision());
         if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
     }
-    if (drafter_) planner_.end_round(verify_ms, now_ms() - start);
+    const double round_ms = now_ms() - start;
+    for (size_t i = 0; i < plans.size(); ++i) {
+        const int n_tokens = (int)results[results.size() - plans.size() + i].tokens.size();
+        sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.plain_rounds(*plans[i], round_ms));
+    }
+    if (drafter_) planner_.end_round(verify_ms, round_ms);
 }
 
 StepResult Engine::result_of(const Sequence & s, const char * phase) const {
@@ -369,8 +377,10 @@ void Engine::draft(Sequence & s) {
     if (!s.plan.frontier().empty()) {
         grow(s);
     } else if (s.pending.n_rows() >= n_pending_max) {
+        const int n_rows = s.pending.n_rows();
         s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
         s.pending.clear();
+        planner_.catch_up(s.plan, n_rows, now_ms() - start);
     }
     s.stats.draft_ms += now_ms() - start;
 }
@@ -420,8 +430,9 @@ StepResult Engine::finish_round(const Round & round) {
     int n_left = s.n_max - (int)s.tokens.size();
     const MatchResult result = match(round.tree, [&](int node) {
         const float * logits = target_->logits(round.row + node);
-        const Token token = s.sampler->sample(logits);
-        s.sampler->accept(token);
+        const Token sampled = s.sampler->sample(logits);
+        const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
+        s.sampler->accept(token, /*is_own=*/token == sampled);
         if (s.params.n_probs > 0) {
             const int n_vocab = target_->n_vocab();
             out.logprobs.push_back(
@@ -441,6 +452,17 @@ StepResult Engine::finish_round(const Round & round) {
     }
     if (!out.finish.empty()) s.is_active = false;
     return out;
+}
+
+// What synthetic acceptance emits at a node in place of the target's own token. The first token of an answer comes
+// with the prefill, before anything was proposed.
+Token Engine::synthetic(const Round & round, int node, Token sampled) const {
+    const Sequence & s = *round.seq;
+    const int pool_node = s.n_past < s.n_prompt ? -1 : s.plan.pool_node(node);
+    if (pool_node < 0) return sampled;
+    const Pos pos = s.n_past + round.tree.depth[node] + 1;
+    return s.synth->choose(s.plan.pool(), pool_node, sampled, pos, target_->n_vocab(),
+                           [this](Token token) { return target_->is_eog(token); });
 }
 
 // Everything that makes the round's tokens history, in one place; nothing in here can fail halfway for a reason other

@@ -62,6 +62,10 @@ class Engine {
 
     const Sequence & sequence(int id) const;
 
+    // what was learned about this machine and drafter
+    const Planner & planner() const { return planner_; }
+    Planner & planner() { return planner_; }
+
     // bytes the drafter holds beyond its weights
     size_t draft_bytes(int id) const;
 
@@ -85,6 +89,7 @@ class Engine {
     void grow(Sequence & s);
     double verify(std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
+    Token synthetic(const Round & round, int node, Token sampled) const;
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
     StepResult result_of(const Sequence & s, const char * phase) const;
     void roll_back(Sequence & s);

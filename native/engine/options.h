@@ -25,6 +25,7 @@ struct GenerateParams {
     bool ignore_eos = false;
     bool log_plan = false;            // keep every round's decision as a line
     std::vector<std::string> replay;  // decisions of a logged run to follow instead of the strategy
+    std::vector<double> synth_rates;  // accept drafts by lot at these rates (algo/synth.h); the text is no longer true
 };
 
 }  // namespace eaglecpp

@@ -9,10 +9,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "algo/sequence_plan.h"
+#include "algo/synth.h"
 #include "base/features.h"
 #include "base/types.h"
 #include "draft/drafter.h"
@@ -75,6 +77,7 @@ struct Sequence {
     int n_max = 0;  // tokens.size() at which it ends
     GenerateParams params;
     std::unique_ptr<Sampler> sampler;
+    std::optional<SynthAcceptance> synth;
     Stats stats;
     SequencePlan plan;
     PlanSummary plan_summary;

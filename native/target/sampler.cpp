@@ -127,8 +127,8 @@ Token Sampler::sample(const float * logits) {
     return apply(logits, grammar_.get());
 }
 
-void Sampler::accept(Token token) {
-    if (grammar_) llama_sampler_accept(grammar_.get(), token);
+void Sampler::accept(Token token, bool is_own) {
+    if (grammar_ && is_own) llama_sampler_accept(grammar_.get(), token);
     llama_sampler_accept(chain_.get(), token);
 }
 

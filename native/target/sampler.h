@@ -56,8 +56,9 @@ class Sampler {
     // no token of the vocabulary.
     Token sample(const float * logits);
 
-    // the sampled token becomes part of the text
-    void accept(Token token);
+    // The token becomes part of the text. `is_own`: it is what sample() gave; one that is not (synthetic acceptance)
+    // may break the grammar, which then stays where it is.
+    void accept(Token token, bool is_own = true);
 
   private:
     struct Deleter {

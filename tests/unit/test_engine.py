@@ -80,7 +80,9 @@ def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
 def test_the_strategy_changes_rounds_but_not_tokens(engine: Engine, fresh: Completion, strategy: str) -> None:
     result = greedy(engine, strategy=strategy)
     assert result.tokens == fresh.tokens
-    assert result.timings["plan"] == {"strategy": strategy, "why": "asked for"}
+    plan = result.timings["plan"]
+    assert (plan["strategy"], plan["why"]) == (strategy, "asked for")
+    assert plan["drafted_rounds"] == (0 if strategy == "off" else plan["rounds"])
 
 
 def test_a_seed_repeats_a_sampled_text_and_a_random_one_is_reported(engine: Engine) -> None:

@@ -105,16 +105,22 @@ static void sums_up_a_generation() {
     probe.reason = Decision::Reason::probe;
     probe.best_speed = 0.9;
     measuring.reason = Decision::Reason::measuring;
-    for (int i = 0; i < 8; ++i) on.add(tree_decision());
-    on.add(measuring);
-    on.add(measuring);
+    for (int i = 0; i < 8; ++i) on.add(tree_decision(), 3, 1.5);
+    on.add(measuring, 1, 0.0);
+    on.add(measuring, 1, 1.0);
     CHECK(on.explain() ==
           "tree 3 nodes, depth 2: expected 2.9 tokens for 1.31 of a plain step; drafted in 8 of 10 rounds");
-    for (int i = 0; i < 7; ++i) off.add(parked);
-    off.add(probe);
-    off.add(tree_decision());
-    off.add(measuring);
+    CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown length does not count
+    CHECK_NEAR(on.n_nodes(), 3.0, 1e-9);
+    CHECK_NEAR(on.depth(), 2.0, 1e-9);
+    CHECK_NEAR(on.n_tokens_expected(), 2.913, 1e-9);
+    CHECK_NEAR(on.cost_expected(), 1.3125, 1e-9);
+    for (int i = 0; i < 7; ++i) off.add(parked, 1, 0.0);
+    off.add(probe, 1, 0.0);
+    off.add(tree_decision(), 3, 0.0);
+    off.add(measuring, 1, 0.0);
     CHECK(off.explain() == "off: best draft 0.90 of plain; drafted in 1 of 10 rounds, 1 probes");
+    CHECK(off.speedup() == 0.0 && none.n_nodes() == 0.0);
     CHECK(off.n_rounds() == 10 && off.n_drafted() == 1 && off.n_probes() == 1);
 }
 

@@ -303,6 +303,29 @@ static void the_ledger_is_never_overdrawn() {
     }
 }
 
+// Plain rounds of 10 ms; in the last one the drafter commits what waited for it.
+static void catching_up_is_charged() {
+    Planner planner;
+    SequencePlan plan;
+    planner.begin_request(plan, RequestKind::greedy, false);
+    const auto round = [&](double commit_ms) {
+        planner.begin_round(1, 100);
+        planner.decide(plan, {0, 1, 128, PlanLimits{}});  // one token left: nothing is drafted
+        if (commit_ms > 0.0) planner.catch_up(plan, 128, commit_ms);
+        planner.choose({&plan});
+        planner.learn(plan, {1});
+        const double steps = planner.plain_rounds(plan, 10.0);
+        planner.end_round(10.0, 10.0 + commit_ms);
+        return steps;
+    };
+    for (int i = 0; i < 2; ++i) CHECK(round(0.0) == 0.0);  // nobody is sure yet how long a plain round takes
+    for (int i = 0; i < 9; ++i) CHECK(round(0.0) == 1.0);
+    const double plain_ms = planner.costs().plain(), before = planner.ledger().balance();
+    round(2.0);
+    CHECK_NEAR(before - planner.ledger().balance(), 0.2 - 0.015, 1e-6);
+    CHECK_NEAR(planner.costs().plain(), plain_ms, 1e-6);  // nor is it taken for the price of a plain round
+}
+
 static void a_warm_start_beats_a_cold_one() {
     const sim::Scene s = scene(8, 4, 256, {});  // drafting never pays there
     CostTable table;
@@ -360,6 +383,7 @@ int main() {
     a_logged_plan_can_be_followed();
     a_foreign_log_is_refused();
     the_ledger_is_never_overdrawn();
+    catching_up_is_charged();
     a_warm_start_beats_a_cold_one();
     choosing_takes_microseconds();
     return result();

@@ -14,9 +14,14 @@ static DraftTree chain(int depth) {
     return t;
 }
 
+static bool ends(Token token) {
+    return token == 7;
+}
+
 static int n_accepted(const SynthAcceptance & synth, const DraftTree & tree, Pos pos) {
-    return match(tree,
-                 [&](int node) { return Choice{synth.choose(tree, node, 50, pos + tree.depth[node], 100), false}; })
+    return match(
+               tree,
+               [&](int node) { return Choice{synth.choose(tree, node, 50, pos + tree.depth[node], 100, ends), false}; })
         .n_accepted();
 }
 
@@ -48,15 +53,29 @@ static void a_rejected_token_is_no_child() {
     DraftTree tree(0);
     for (Token t : {5, 6, 7}) tree.add(t, 0, -0.1f * (float)t);
     const SynthAcceptance never({0.0}, 1), always({1.0}, 1);
-    CHECK(never.choose(tree, 0, 5, 0, 9) == 8);  // 5, 6 and 7 are drafted
-    CHECK(never.choose(tree, 0, 3, 0, 9) == 3);
-    CHECK(always.choose(tree, 0, 3, 0, 9) == 5);  // the likeliest child
-    CHECK(always.choose(tree, 1, 3, 0, 9) == 3);  // a leaf
+    CHECK(never.choose(tree, 0, 5, 0, 9, ends) == 8);  // 5, 6 and 7 are drafted
+    CHECK(never.choose(tree, 0, 3, 0, 9, ends) == 3);
+    CHECK(always.choose(tree, 0, 3, 0, 9, ends) == 5);  // the likeliest child
+    CHECK(always.choose(tree, 1, 3, 0, 9, ends) == 3);  // a leaf
+    DraftTree end(0);
+    end.add(7, 0, -0.1f);
+    CHECK(always.choose(end, 0, 3, 0, 9, ends) == 3);  // a draft that ends the generation is never accepted
+}
+
+static void a_mean_length_gives_a_constant_rate() {
+    const std::vector<double> rates = SynthAcceptance::rates_of_length(2.5, 4);
+    double sum = 1.0;
+    for (double r : rates) sum += r;
+    CHECK_NEAR(sum, 2.5, 1e-6);
+    for (int d = 1; d < 4; ++d) CHECK_NEAR(rates[d] / rates[d - 1], rates[0], 1e-6);
+    CHECK(SynthAcceptance::rates_of_length(5.0, 4) == (std::vector<double>{1.0, 1.0, 1.0, 1.0}));
+    CHECK(SynthAcceptance::rates_of_length(1.0, 2) == (std::vector<double>{0.0, 0.0}));
+    CHECK_THROWS(SynthAcceptance::rates_of_length(5.1, 4), "from 1 to 5");
+    CHECK_THROWS(SynthAcceptance::rates_of_length(0.9, 4), "from 1 to 5");
+    CHECK_THROWS(SynthAcceptance::rates_of_length(std::nan(""), 4), "from 1 to 5");
 }
 
 static void bad_rates_are_refused() {
-    CHECK(SynthAcceptance::parse_rates("0.8, 0.6,0.45") == (std::vector<double>{0.8, 0.6, 0.45}));
-    CHECK_THROWS(SynthAcceptance::parse_rates("0.8,x"), "'x'");
     CHECK_THROWS(SynthAcceptance({}, 0), "no rates");
     CHECK_THROWS(SynthAcceptance({0.5, 0.6}, 0), "rate 2 is 0.6");
     CHECK_THROWS(SynthAcceptance({1.5}, 0), "rate 1");
@@ -67,6 +86,7 @@ int main() {
     accepts_at_the_given_rates();
     the_same_seed_gives_the_same_luck_to_every_strategy();
     a_rejected_token_is_no_child();
+    a_mean_length_gives_a_constant_rate();
     bad_rates_are_refused();
     return result();
 }

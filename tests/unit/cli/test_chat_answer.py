@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from eaglecpp.cli.chat_answer import PlainSpeed
@@ -11,7 +13,7 @@ from eaglecpp.results import Timings
 CHAIN = {"strategy": "chain:3", "why": "asked for"}
 
 
-def answered(n: int, ms: float, drafted: int = 0, plan: dict[str, str] | None = None) -> Timings:
+def answered(n: int, ms: float, drafted: int = 0, plan: dict[str, Any] | None = None) -> Timings:
     return Timings(predicted_n=n, predicted_ms=ms, draft_n=drafted, rounds=n, plan=plan or CHAIN)
 
 
@@ -32,7 +34,11 @@ def test_a_short_plain_answer_says_little() -> None:
 
 
 def test_the_planners_words_come_first() -> None:
-    why = "tree 8 nodes, depth 3: expected 2.9 tokens for 1.25 of a plain step; drafted in 40 of 50 rounds"
     speed = PlainSpeed()
     speed.learn(answered(100, 10))
-    assert speed.learn(answered(120, 1, 90, {"strategy": "auto", "why": why})) == pytest.approx(120 / 60)
+    plan = {"strategy": "auto", "why": "tree 8 nodes, depth 3", "speedup": 2.0}
+    assert speed.learn(answered(120, 1, 90, plan)) == pytest.approx(2.0)
+    assert speed.overall == pytest.approx(2.0)
+    assert speed.learn(answered(100, 0.5, 90, plan | {"speedup": None})) == pytest.approx(20.0), (
+        "by the clock"
+    )

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""What the planner tells about a generation, repeating a run from its log, and acceptance by lot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp import Completion, Engine
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+PROMPT = "ab cd ef"
+
+
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Iterator[Engine]:
+    with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as opened:
+        yield opened
+
+
+def generate(engine: Engine, n: int = 200, **options: Any) -> Completion:
+    engine.clear()
+    return engine.generate(PROMPT, **{"max_tokens": n, "temperature": 0.0, "ignore_eos": True} | options)
+
+
+# The plan of a generation
+
+
+def test_the_plan_says_what_the_rounds_were(engine: Engine) -> None:
+    result = generate(engine, strategy="tree:k=2,depth=3,nodes=5")
+    plan, stats = result.timings["plan"], result.stats
+    assert plan["rounds"] == stats.rounds
+    assert stats.rounds - 1 <= plan["drafted_rounds"] <= stats.rounds, "the last one may have no room"
+    assert plan["nodes"] == pytest.approx(stats.draft_n / plan["drafted_rounds"])
+    assert 1.0 < plan["depth"] <= 3.0
+    assert 1.0 < plan["expected_tokens"] < 4.0
+
+
+def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None:
+    with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as fresh:
+        blind = generate(fresh, strategy="chain:2").timings["plan"]
+        assert (blind["speedup"], blind["expected_cost"]) == (None, None)
+        assert generate(fresh, strategy="off").timings["plan"]["speedup"] == pytest.approx(1.0)
+        assert generate(fresh, strategy="chain:2").timings["plan"]["speedup"] > 0.0
+        auto = generate(fresh, strategy="auto").timings["plan"]
+        assert auto["speedup"] > 0.0
+        assert auto["probes"] + auto["drafted_rounds"] > 0
+
+
+# Logs
+
+
+def test_a_logged_run_is_repeated_round_by_round(engine: Engine) -> None:
+    options: dict[str, Any] = {"temperature": 0.7, "seed": 3, "log_plan": True}
+    first = generate(engine, **options)
+    assert len(first.plan_log) == first.stats.rounds
+    again = generate(engine, replay=first.plan_log, **options)
+    assert again.tokens == first.tokens
+    assert again.accepted == first.accepted
+    counts = [(s.rounds, s.draft_n, s.tried_per_depth) for s in (first.stats, again.stats)]
+    assert counts[0] == counts[1]
+    assert again.timings["plan"]["strategy"] == "replay"
+
+    def shape(log: list[str]) -> list[str]:
+        return [line.partition(" reason")[0] for line in log]
+
+    assert shape(again.plan_log) == shape(first.plan_log)
+
+
+def test_nothing_is_logged_unless_asked_for(engine: Engine) -> None:
+    assert generate(engine).plan_log == []
+
+
+def test_a_log_of_another_run_is_refused(engine: Engine, models: Models) -> None:
+    with pytest.raises(ValueError, match="plan log: cannot read 'hello'"):
+        generate(engine, replay=["hello"])
+    with pytest.raises(ValueError, match="verifies node 9"):
+        generate(engine, replay=["draft k=2 levels=0 nodes=9 depth=1 leaves=1"])
+    with pytest.raises(ValueError, match="no rounds"):
+        generate(engine, replay=[])
+    with pytest.raises(TypeError, match="list of lines"):
+        generate(engine, replay="plain reason=off")
+    with Engine.open(models.target, n_ctx=64) as plain, pytest.raises(ValueError, match="needs a drafter"):
+        plain.generate(PROMPT, replay=["plain reason=off"])
+    assert len(generate(engine, n=5).tokens) == 5, "the engine goes on"
+
+
+# Acceptance by lot
+
+
+def rates(result: Completion) -> list[float]:
+    """Chance that the first 1, 2, ... drafts of a round were all accepted."""
+    n, out = result.stats.tried_per_depth[0], []
+    for hits in result.stats.hits_per_depth:
+        out.append(hits / n)
+    return out
+
+
+def test_drafts_are_accepted_at_the_given_rates(engine: Engine) -> None:
+    result = generate(engine, n=900, strategy="chain:4", spec_synth_rates="0.8,0.6,0.3", seed=5)
+    assert rates(result) == pytest.approx([0.8, 0.6, 0.3, 0.0], abs=0.08)
+    assert result.timings["synth_rates"] == [0.8, 0.6, 0.3]
+
+
+def test_a_mean_length_is_met(engine: Engine) -> None:
+    result = generate(engine, n=900, strategy="chain:3", spec_synth_len=2.5, seed=5)
+    assert result.stats.acceptance_length == pytest.approx(2.5, abs=0.15)
+
+
+def test_the_lot_rules_trees_and_the_planner(engine: Engine) -> None:
+    never = generate(engine, n=600, spec_synth_rates=[0.0], strategy="auto")
+    assert never.stats.draft_n_accepted == 0
+    always = generate(engine, n=600, spec_synth_rates=[1.0] * 3, strategy="tree:k=2,depth=3,nodes=6")
+    assert always.stats.accepted_per_depth[0] > 0.8, "all but drafts that would end the text"
+
+
+def test_the_text_of_a_lot_is_marked_and_warned_of(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    real = generate(engine, n=60, strategy="chain:2")
+    lot = generate(engine, n=60, strategy="chain:2", spec_synth_rates=[0.5, 0.2])
+    assert lot.tokens != real.tokens
+    assert "the text is not the target's" in caplog.text
+    assert "synth_rates" not in real.timings
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"spec_synth_rates": "0.5,x"}, "not a list of numbers"),
+        ({"spec_synth_rates": []}, "no numbers"),
+        ({"spec_synth_rates": [0.5, 0.6]}, "number 2 is 0.6"),
+        ({"spec_synth_rates": [float("nan")]}, "number 1 is nan"),
+        ({"spec_synth_len": 9.0}, "from 1 to 4"),
+        ({"spec_synth_len": 2.0, "spec_synth_rates": "0.5"}, "give one"),
+        ({"spec_synth_len": 2.0, "strategy": "off"}, "the strategy is off"),
+    ],
+)
+def test_impossible_lots_are_refused(engine: Engine, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        generate(engine, **{"strategy": "chain:3"} | options)
+
+
+def test_a_lot_with_a_grammar_does_not_break_it(engine: Engine) -> None:
+    result = generate(
+        engine, n=40, strategy="chain:3", spec_synth_rates=[0.9, 0.8], grammar="root ::= [a-z ]*"
+    )
+    assert len(result.tokens) > 0
