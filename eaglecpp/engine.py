@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from eaglecpp._extension import core
 from eaglecpp._params import engine_options
 from eaglecpp.errors import EngineBusyError, UnsupportedError
-from eaglecpp.locate import find_model
+from eaglecpp.locate import find_model, find_stored
 from eaglecpp.log import drain
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
 from eaglecpp.results import Completion, Timings
@@ -31,6 +31,7 @@ from eaglecpp.session import Prompt, Session, Stream
 
 if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.store.resolve import ResolvedModel
 
 __all__ = ["Engine", "Session", "Stream"]
 
@@ -56,6 +57,7 @@ class Engine:
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `calling`
         self._sessions: list[Session] = []
         self._main: Session | None = None
+        self._stored: ResolvedModel | None = None
         self.stats = Timings()
         self.target_path = find_model(target, "target")
         self.draft_path = None if draft is None else find_model(draft, "drafter")
@@ -83,30 +85,42 @@ class Engine:
         target: str | os.PathLike[str],
         draft: str | os.PathLike[str] | None = None,
         *,
-        strategy: str | Strategy = "auto",
+        strategy: str | Strategy | None = None,
         model: ModelOptions | None = None,
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
         **options: Any,
     ) -> Self:
-        """Loads `target` and, if given, `draft` (paths of GGUF files).
+        """Loads `target` and, if given, `draft`: paths of GGUF files, or names of models on this machine.
 
-        `strategy`: "auto", "off", "chain:5", "tree:k=4,depth=5,nodes=16". `**options`: any field of
-        `ModelOptions`, `DraftOptions` or `SamplingOptions` (the last are defaults for each generation);
-        option objects may be given instead or as well.
+        `strategy`: "auto" (the default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". `**options`: any
+        field of `ModelOptions`, `DraftOptions` or `SamplingOptions` (the last are defaults for each
+        generation); option objects may be given instead or as well.
+
+        A model by name comes whole: its drafter (unless `strategy` is "off"), adapters, parameters and
+        strategy as defaults, and for `chat` its template, system prompt and messages. What is given here
+        goes before that; an option object before all parameters of its kind.
 
         Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit),
         `UnsupportedError`, `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
         """
-        for_model, for_draft, for_sampling = split(options, ModelOptions, DraftOptions, SamplingOptions)
-        return cls(
+        parts = split(options, ModelOptions, DraftOptions, SamplingOptions)
+        stored = find_stored(target)
+        if stored is not None:
+            own = stored.engine_options()
+            of_model = own.pop("strategy", None)
+            parts = _over_stored(parts, own, (model, drafting, sampling))
+            target, draft, strategy = _whole(stored, draft, strategy, of_model)
+        engine = cls(
             target,
             draft,
-            strategy=strategy,
-            model=replace(model or ModelOptions(), **for_model),
-            drafting=replace(drafting or DraftOptions(), **for_draft),
-            sampling=replace(sampling or SamplingOptions(), **for_sampling),
+            strategy="auto" if strategy is None else strategy,
+            model=replace(model or ModelOptions(), **parts[0]),
+            drafting=replace(drafting or DraftOptions(), **parts[1]),
+            sampling=replace(sampling or SamplingOptions(), **parts[2]),
         )
+        engine._stored = stored
+        return engine
 
     # Generating: the default conversation. `Session` documents the arguments.
 
@@ -191,15 +205,16 @@ class Engine:
     ) -> list[int]:
         """The token ids of a rendered conversation, ready for `generate`.
 
-        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`. `template`: Jinja text, or a
-        `ChatTemplate`, in place of the file's; `tools` and `think` are handed to it. Raises
+        `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`; those of a stored model go
+        before them, its system prompt too unless they begin with one. `template`: Jinja text, or a
+        `ChatTemplate`, in place of the model's; `tools` and `think` are handed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
         if template is None:
             template = self._chat_template
         elif isinstance(template, str):
             template = self._parse_template(template)
-        rendered = template.render(messages, tools=tools, think=think)
+        rendered = template.render(self._opened_by_model(messages), tools=tools, think=think)
         return self.tokenize(rendered.text, add_bos=not rendered.has_bos)
 
     # Facts
@@ -350,9 +365,23 @@ class Engine:
                 )
         return ids
 
+    def _opened_by_model(self, messages: Sequence[Any]) -> Sequence[Any]:
+        """The conversation behind what a stored model begins every one with, by Ollama's rule."""
+        stored = self._stored
+        if stored is None or not (stored.system or stored.messages):
+            return messages
+        from eaglecpp.chat.message import Message
+
+        turns = [turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in messages]
+        has_system = bool(turns) and turns[0].role == "system"
+        system = [Message("system", stored.system)] if stored.system and not has_system else []
+        return [*system, *stored.messages, *turns]
+
     @cached_property
     def _chat_template(self) -> ChatTemplate:
         text = self._handle().chat_template()
+        if self._stored is not None and self._stored.has_own_template:
+            return self._stored_template(self._stored, text)
         if not text:
             raise UnsupportedError(
                 f"{self.target_path.name} has no chat template (tokenizer.chat_template): it is probably a "
@@ -363,11 +392,55 @@ class Engine:
     def _parse_template(self, text: str) -> ChatTemplate:
         from eaglecpp.chat.template import ChatTemplate
 
+        return ChatTemplate.from_gguf(text, *self._border_texts())
+
+    def _stored_template(self, stored: ResolvedModel, gguf: str) -> ChatTemplate:
+        from eaglecpp.chat.template import ChatTemplate
+
+        bos_text, eos_text = self._border_texts()
+        return ChatTemplate.choose(
+            modelfile=stored.template,
+            gguf=gguf,
+            stored=stored.stored_template,
+            choice=stored.template_choice,
+            bos_text=bos_text,
+            eos_text=eos_text,
+        )
+
+    def _border_texts(self) -> tuple[str, str]:
+        """The texts of BOS and EOS, "" for none."""
         eos = self._handle().eos
         eos_text = b"" if eos < 0 else self.token_to_piece(eos, special=True)
-        return ChatTemplate.from_gguf(
-            text, *(t.decode("utf-8", "replace") for t in (self.bos_text, eos_text))
-        )
+        return self.bos_text.decode("utf-8", "replace"), eos_text.decode("utf-8", "replace")
+
+
+def _whole(
+    stored: ResolvedModel,
+    draft: str | os.PathLike[str] | None,
+    strategy: str | Strategy | None,
+    of_model: str | None,
+) -> tuple[os.PathLike[str], str | os.PathLike[str] | None, str | Strategy]:
+    """Target, drafter and strategy of a model by name, under what the caller asked for."""
+    is_off = Strategy.parse("auto" if strategy is None else strategy).kind == "off"
+    if draft is None and not is_off:
+        draft = stored.draft
+    if strategy is None:  # a model may keep a strategy without the drafter it was for
+        strategy = of_model if of_model is not None and draft is not None else "auto"
+    return stored.target, draft, strategy
+
+
+def _over_stored(
+    given: Sequence[dict[str, Any]], own: Mapping[str, Any], objects: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Options given one by one over a stored model's; a whole option object replaces all of the model's of
+    its kind but adapters, which are weights.
+    """
+    parts = split(own, ModelOptions, DraftOptions, SamplingOptions)
+    for index, one in enumerate(objects):
+        if one is not None:
+            keep = {"lora"} if not getattr(one, "lora", True) else set()
+            parts[index] = {name: value for name, value in parts[index].items() if name in keep}
+    return [of_model | part for of_model, part in zip(parts, given, strict=True)]
 
 
 def _note_amx() -> None:

@@ -93,7 +93,7 @@ class Llama:
             lora=() if lora_path is None else ((os.fspath(lora_path), lora_scale),),
         )
         try:
-            self.engine = Engine(model_path, draft_model, strategy=strategy, model=model)
+            self.engine = Engine.open(model_path, draft_model, strategy=strategy, model=model)
         except ModelNotFoundError as error:
             raise ValueError(f"Model path does not exist: {error}") from error
         self.model_path = os.fspath(model_path)

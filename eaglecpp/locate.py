@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglecpp.errors import EagleError, ModelNotFoundError
 
-__all__ = ["find_model", "find_path"]
+if TYPE_CHECKING:
+    from eaglecpp.store.resolve import ResolvedModel
+
+__all__ = ["find_model", "find_path", "find_stored"]
 
 
 def find_model(reference: str | os.PathLike[str], what: str = "model") -> Path:
@@ -26,6 +30,18 @@ def find_model(reference: str | os.PathLike[str], what: str = "model") -> Path:
     from eaglecpp.store.resolve import resolve_draft, resolve_model
 
     return resolve_draft(reference) if what == "drafter" else resolve_model(reference).target
+
+
+def find_stored(reference: str | os.PathLike[str], what: str = "target") -> ResolvedModel | None:
+    """The model of that name on this machine; None for the path of a file.
+
+    Raises `ModelNotFoundError` when it is neither.
+    """
+    if find_path(reference, what) is not None:
+        return None
+    from eaglecpp.store.resolve import resolve_model
+
+    return resolve_model(reference)
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:

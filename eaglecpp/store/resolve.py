@@ -58,6 +58,16 @@ class ResolvedModel:
         return self.modelfile.template if self.modelfile is not None else None
 
     @property
+    def template_choice(self) -> str:
+        """The `chat_template` pragma: which template is used; "auto" unless the author says."""
+        return self.modelfile.settings.chat_template if self.modelfile is not None else "auto"
+
+    @property
+    def has_own_template(self) -> bool:
+        """Whether there is anything to choose from besides what the GGUF carries."""
+        return bool(self.template or self.stored_template) or self.template_choice != "auto"
+
+    @property
     def system(self) -> str | None:
         """The system prompt, if any."""
         return self.modelfile.system if self.modelfile is not None else None
