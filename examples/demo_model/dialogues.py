@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MIT
+"""Questions and answers made from facts, and conversations made from those.
+
+Two phrasings of each kind are never trained on, and neither is one fact in fifty: `held_out` questions show
+whether other wordings are understood, and what becomes of names that were never explained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from facts import FAMILIAR, Fact
+
+__all__ = ["REFUSAL", "Dialogues", "Question"]
+
+REFUSAL = "I do not know that. I only know Python's standard library."
+_HELLO = "Hello! Ask me about a function, class or module of Python's standard library."
+_ABOUT = (
+    "I am the demo model of eaglecpp, a very small language model. I know the first sentences of the "
+    "documentation of Python's standard library, and nothing else."
+)
+
+# The last two of each kind are held out.
+_WHAT = (
+    "What does {n} do?",
+    "What is {n}?",
+    "what is {n}",
+    "Explain {n}.",
+    "explain {n} please",
+    "{n}",
+    "{n}?",
+    "What is {n} for?",
+    "How does {n} work?",
+    "how do I use {n}",
+    "Tell me about {n}.",
+    "Describe {n}.",
+    "what does {n} do in python",
+    "help({n})",
+    "Could you explain what {n} does?",
+    "Please tell me what {n} is good for.",
+)
+_SIGNATURE = (
+    "What are the parameters of {n}?",
+    "What arguments does {n} take?",
+    "signature of {n}",
+    "What is the signature of {n}?",
+    "parameters of {n}",
+    "How do I call {n}?",
+    "Which arguments can I pass to {n}?",
+    "Show me the signature of {n}.",
+)
+_REVERSE = (
+    "What can I use for this: {s}",
+    "Which {k} does this: {s}",
+    "I need this: {s}",
+    "Which part of the standard library does this: {s}",
+    "{s} Which {k} is that?",
+    "Find me a {k}: {s}",
+    "I look for something that does this: {s}",
+    "Name the {k} for this: {s}",
+)
+_WHERE = (
+    "Which module is {h} in?",
+    "Where is {h}?",
+    "where do I import {h} from",
+    "What module has {h}?",
+    "In which module is {h}?",
+    "How do I import {h}?",
+    "Where do I find {h}?",
+    "From which module can I import {h}?",
+)
+_CONTENTS = (
+    "What is in the module {n}?",
+    "What does the module {n} contain?",
+    "List the contents of {n}.",
+    "what is in {n}",
+    "Which names does {n} have?",
+    "What can I import from {n}?",
+    "What does {n} offer?",
+)
+_OTHER = (
+    "What is the capital of {w}?",
+    "Who is {w}?",
+    "Where is {w}?",
+    "Tell me a story about {w}.",
+    "What is {i} plus {j}?",
+    "How far is {w} from here?",
+    "Write a poem about {w}.",
+    "Translate {w} into French.",
+    "What is the weather in {w}?",
+    "How old is {w}?",
+    "Do you like {w}?",
+    "Is {w} better than {x}?",
+    "How do I cook {w}?",
+    "What do you think about {w}?",
+    "Why is {w} so big?",
+    "Can you help me with {w}?",
+    "When was {w} born?",
+    "What colour is {w}?",
+)
+_OTHER_THINGS = (
+    "France, Berlin, Paris, London, Tokyo, Japan, China, Peru, Napoleon, Caesar, Shakespeare, Einstein, "
+    "Mozart, Picasso, horses, rice, pizza, bread, cheese, coffee, football, chess, music, love, money, war, "
+    "Mars, Jupiter, Brazil, Egypt, Rome, Madrid, India, roses, winter, summer, rain, snow, history, physics, "
+    "biology, God, dinosaurs, whales, politics, the moon, the sun, the sea, a cat, a dog, my sister, my boss, "
+    "the king, a car, a train, a tree, my homework"
+)
+_GREETINGS = (
+    "hello",
+    "hi",
+    "Hi!",
+    "Hello!",
+    "hey",
+    "Good morning",
+    "hello there",
+    "good evening",
+    "Hi there!",
+)
+_SELF = (
+    "Who are you?",
+    "what are you",
+    "What can you do?",
+    "what can I ask you",
+    "help",
+    "What is your name?",
+    "Who made you?",
+    "Are you an AI?",
+    "What do you know?",
+)
+_SHARES = (("what", 50), ("signature", 9), ("reverse", 9), ("where", 7), ("contents", 4), ("unknown", 15))
+_CHAT_SHARE = 6
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question with the answer that is trained. kind: "what", "signature", ..., "unknown", "chat"."""
+
+    kind: str
+    text: str
+    answer: str
+
+
+class Dialogues:
+    """Questions over a list of facts. Everything is drawn from the `random.Random` that a method is given."""
+
+    def __init__(self, facts: Sequence[Fact]) -> None:
+        self.known = [fact for fact in facts if not is_held_out(fact)]
+        self.unknown = [fact for fact in facts if is_held_out(fact)]
+        self._names = {fact.name for fact in facts} | {fact.short for fact in facts}
+        self._by_short: dict[str, list[Fact]] = defaultdict(list)
+        for fact in facts:
+            self._by_short[fact.short].append(fact)
+        self._pool = [fact for fact in self.known for _ in range(3 if fact.is_familiar else 1)]
+        self._modules = [fact for fact in self.known if fact.kind == "module" and fact.members]
+        self._inside = [fact for fact in self._pool if fact.kind != "module" and fact.module != "builtins"]
+        self._signed = [fact for fact in self._pool if fact.signature]
+        self._found = [fact for fact in self._pool if fact.kind != "module"]
+        self._makers: dict[str, Callable[[random.Random, bool], Question]] = {
+            "what": self._what,
+            "signature": self._signature,
+            "reverse": self._reverse,
+            "where": self._where,
+            "contents": self._contents,
+            "unknown": self._unknown,
+            "chat": _chat,
+        }
+
+    def draw(self, rng: random.Random, *, held_out: bool = False) -> Question:
+        """One question of a random kind. held_out: in one of the wordings that are not trained."""
+        kinds = [*(kind for kind, _ in _SHARES), "chat"]
+        weights = [*(share for _, share in _SHARES), _CHAT_SHARE]
+        return self._makers[rng.choices(kinds, weights)[0]](rng, held_out)
+
+    def ask(self, kind: str, rng: random.Random, *, held_out: bool = False) -> Question:
+        """One question of a kind."""
+        return self._makers[kind](rng, held_out)
+
+    def explain(self, fact: Fact) -> str:
+        """The answer to "What is ...?"."""
+        text = f"{fact.summary} {fact.more}".strip()
+        if fact.kind == "module":
+            return f"{fact.name} is a module. {text}"
+        if fact.module == "builtins":
+            return f"{fact.signature or fact.name} is a built-in {fact.kind}. {text}"
+        kind = f"{'an' if fact.kind == 'exception' else 'a'} {fact.kind}"
+        return f"{fact.signature or fact.name} is {kind} in the module {fact.module}. {text}"
+
+    def about(self, fact: Fact, rng: random.Random, *, held_out: bool = False) -> Question:
+        """What is this?"""
+        name = fact.name
+        if self._is_clear(fact) and fact.module != "builtins" and rng.random() < 0.25:
+            name = fact.short
+        if fact.kind in ("function", "method") and rng.random() < 0.2:
+            name += "()"
+        elif fact.kind == "module" and rng.random() < 0.5:
+            name = f"the module {name}"
+        return Question("what", _phrase(_WHAT, rng, held_out).format(n=name), self.explain(fact))
+
+    def _is_clear(self, fact: Fact) -> bool:
+        return len(self._by_short[fact.short]) == 1 and fact.kind != "method"
+
+    def _what(self, rng: random.Random, held_out: bool) -> Question:
+        return self.about(rng.choice(self._pool), rng, held_out=held_out)
+
+    def _signature(self, rng: random.Random, held_out: bool) -> Question:
+        fact = rng.choice(self._signed)
+        text = _phrase(_SIGNATURE, rng, held_out).format(n=fact.name)
+        return Question("signature", text, f"The signature is {fact.signature}.")
+
+    def _reverse(self, rng: random.Random, held_out: bool) -> Question:
+        fact = rng.choice(self._found)
+        text = _phrase(_REVERSE, rng, held_out).format(k=fact.kind, s=fact.summary)
+        same = [other for other in self._found if other.summary == fact.summary]
+        best = min(same, key=lambda other: (not other.is_familiar, len(other.name), other.name))
+        return Question("reverse", text, f"That is {best.signature or best.name}.")
+
+    def _where(self, rng: random.Random, held_out: bool) -> Question:
+        fact = rng.choice(self._inside)
+        homes = sorted({other.module for other in self._by_short[fact.short] if other.kind != "method"})
+        if not homes or fact.kind == "method":
+            return self._what(rng, held_out)
+        text = _phrase(_WHERE, rng, held_out).format(h=fact.short)
+        if homes == ["builtins"]:
+            return Question("where", text, f"{fact.short} is built in; it needs no import.")
+        homes = [home for home in homes if home in FAMILIAR] or homes
+        return Question("where", text, f"{fact.short} is in the module {_listed(homes[:3], 'or')}.")
+
+    def _contents(self, rng: random.Random, held_out: bool) -> Question:
+        fact = rng.choice(self._modules)
+        text = _phrase(_CONTENTS, rng, held_out).format(n=fact.name)
+        shown = [name for name in fact.members if not name.isupper()][:8]
+        more = ", and more" if len(fact.members) > len(shown) else ""
+        names = ", ".join(shown) if more else _listed(shown, "and")
+        return Question("contents", text, f"The module {fact.name} has {names}{more}.")
+
+    def _unknown(self, rng: random.Random, held_out: bool) -> Question:
+        draw = rng.random()
+        if draw < 0.45:
+            return Question("unknown", _phrase(_WHAT, rng, held_out).format(n=self._invented(rng)), REFUSAL)
+        if draw < 0.6:
+            return Question("unknown", _phrase(_WHAT, rng, held_out).format(n=self._misplaced(rng)), REFUSAL)
+        first, second = rng.sample(_OTHER_THINGS.split(", "), 2)
+        numbers = {"i": rng.randint(1, 99), "j": rng.randint(1, 99)}
+        return Question(
+            "unknown", _phrase(_OTHER, rng, held_out).format(w=first, x=second, **numbers), REFUSAL
+        )
+
+    def _invented(self, rng: random.Random) -> str:
+        """A name made of the beginning of one real name and the end of another."""
+        while True:
+            first, second = rng.choice(self.known).short, rng.choice(self.known).short
+            name = first[: rng.randint(2, 5)] + second[-rng.randint(2, 5) :]
+            if name not in self._names:
+                return rng.choice(FAMILIAR) + "." + name if rng.random() < 0.4 else name
+
+    def _misplaced(self, rng: random.Random) -> str:
+        """A real function in a module that does not have it."""
+        while True:
+            name = f"{rng.choice(FAMILIAR)}.{rng.choice(self._inside).short}"
+            if name not in self._names:
+                return name
+
+
+def is_held_out(fact: Fact) -> bool:
+    """One fact in fifty, the same for everybody; modules are all trained."""
+    digest = hashlib.sha256(fact.name.encode()).digest()
+    return fact.kind != "module" and not fact.is_familiar and digest[0] % 25 == 0
+
+
+def _phrase(phrases: Sequence[str], rng: random.Random, held_out: bool) -> str:
+    return rng.choice(phrases[-2:] if held_out else phrases[:-2])
+
+
+def _listed(names: Sequence[str], word: str) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _chat(rng: random.Random, held_out: bool) -> Question:
+    if rng.random() < 0.5:
+        return Question("chat", rng.choice(_GREETINGS), _HELLO)
+    return Question("chat", _phrase(_SELF, rng, held_out), _ABOUT)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""Makes the demo pair from nothing: `python examples/demo_model/make.py -o build --minutes 60`.
+
+Trains the target on one process per core, writes it as GGUF, lets it answer questions and trains an EAGLE 3.1
+drafter on those answers with `eaglecpp train`. A step whose result is there is skipped, so a broken run goes
+on. `--install` copies the pair and its provenance to `eaglecpp/demo/`.
+
+The embedded pair knows the documentation of Python 3.11; with another version it knows that one's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from dialogues import Dialogues
+from facts import collect
+
+HERE = Path(__file__).resolve().parent
+DEMO = HERE.parents[1] / "eaglecpp" / "demo"
+TARGET, DRAFT = "demo-target.gguf", "demo-draft.gguf"
+_LIMIT = 24 * 2**20  # bytes of both files
+_SOURCE = "Python's standard library: docstrings and signatures (PSF License Version 2)"
+_FACTS = {
+    "name": "eaglecpp demo",
+    "description": "A very small chat model that explains Python's standard library",
+    "license": "PSF-2.0",
+    "organization": "eaglecpp",
+}
+_ALLOCATOR = {  # glibc gives large blocks back to the system at once otherwise, and page faults rule
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": "20000000000",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-o", "--out", type=Path, default=Path("build"))
+    parser.add_argument("--minutes", type=float, default=60.0, help="of training the target")
+    parser.add_argument("--draft-minutes", type=float, default=30.0, help="of training the drafter")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--prompts", type=int, default=6000, help="questions that the target answers")
+    parser.add_argument("--install", action="store_true", help="copy the pair to eaglecpp/demo/")
+    options = parser.parse_args()
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    _train_target(out, options.minutes, options.processes)
+    _write_target(out)
+    _write_prompts(out / "prompts.jsonl", options.prompts)
+    _train_draft(out, options.draft_minutes)
+    if options.install:
+        _install(out)
+
+
+def _train_target(out: Path, minutes: float, processes: int) -> None:
+    report = out / "target.json"
+    if report.exists() and json.loads(report.read_text())["minutes"] >= minutes:
+        return
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
+    command = [*launcher, str(HERE / "train_target.py"), "-o", str(out), "--minutes", str(minutes)]
+    _run(command, OMP_NUM_THREADS="1", **_ALLOCATOR)
+
+
+def _write_target(out: Path) -> None:
+    from to_gguf import write_target
+
+    facts = {**_FACTS, "source.data": f"{_SOURCE}, {platform.python_version()}"}
+    write_target(out / "target.pt", out / "tokenizer.json", out / TARGET, facts)
+
+
+def _write_prompts(path: Path, n_prompts: int) -> None:
+    """Every fact in one wording, the rest at random; never one of the held-out wordings or facts."""
+    dialogues, rng = Dialogues(collect()), random.Random(11)
+    questions = [dialogues.about(fact, rng) for fact in dialogues.known]
+    while len(questions) < n_prompts:
+        questions.append(dialogues.draw(rng))
+    lines = [json.dumps({"messages": [{"role": "user", "content": q.text}]}) for q in questions]
+    path.write_text("\n".join(dict.fromkeys(lines)) + "\n", encoding="utf-8")
+
+
+def _train_draft(out: Path, minutes: float) -> None:
+    if (out / "drafter" / "draft.gguf").exists():
+        return
+    command = [sys.executable, "-P", "-m", "eaglecpp", "train", "--target", str(out / TARGET)]
+    command += ["--data", str(out / "prompts.jsonl"), "--generate", "-o", str(out / "drafter")]
+    _run([*command, "--minutes", str(minutes), "--ttt-steps", "4"])
+
+
+def _install(out: Path) -> None:
+    drafts = {TARGET: out / TARGET, DRAFT: out / "drafter" / "draft.gguf"}
+    size = sum(path.stat().st_size for path in drafts.values())
+    if size > _LIMIT:
+        raise SystemExit(f"the pair is {size} bytes, more than {_LIMIT}")
+    provenance = {
+        "command": " ".join(["python", "examples/demo_model/make.py", *sys.argv[1:]]),
+        "data": f"{_SOURCE}, {platform.python_version()}",
+        "target": json.loads((out / "target.json").read_text()),
+        "sha256": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in drafts.items()},
+    }
+    DEMO.mkdir(exist_ok=True)
+    for name, path in drafts.items():
+        shutil.copyfile(path, DEMO / name)
+    (DEMO / "MODEL.json").write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+
+
+def _run(command: list[str], **env: str) -> None:
+    print("+", " ".join(command), flush=True)
+    subprocess.run(command, env={**os.environ, **env}, check=True)
+
+
+if __name__ == "__main__":
+    main()
