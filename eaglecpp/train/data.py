@@ -21,7 +21,7 @@ from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.train.chats import ChatEncoder
-from eaglecpp.train.records import Chat, Prompt, Record, Recorded, Text, read_records
+from eaglecpp.train.records import Chat, Prompt, ReadLog, Record, Recorded, Text, read_records
 from eaglecpp.train.samples import Conversation
 
 __all__ = ["Data", "DataReport", "TrainOn", "load", "split", "token_hash"]
@@ -88,16 +88,17 @@ def load(
     Raises DataError for a bad line, and when nothing is left to learn from.
     """
     loader = _Loader(engine, n_ctx, train_on)
-    skipped: dict[str, int] = {}
-    for record in read_records(paths, skipped):
+    log = ReadLog()
+    for record in read_records(paths, log):
         loader.take(record)
-    return loader.finished(skipped)
+    return loader.finished(log)
 
 
 def split(
     conversations: Sequence[Conversation], share: float = 0.02
 ) -> tuple[list[Conversation], list[Conversation]]:
-    """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not matter. Their number is `share` of all, between 4 and 200, and never more than half.
+    """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not
+    matter. Their number is `share` of all, between 4 and 200, and never more than half.
 
     Raises ValueError for a share outside 0 to 0.5; 0 holds nothing out.
     """
@@ -128,7 +129,6 @@ class _Loader:
         self._encoder: ChatEncoder | None = None
         self._kept: list[Conversation] = []
         self._seen: set[bytes] = set()
-        self._files: set[str] = set()
         self._dropped: dict[str, int] = {}
         self._refusal = ""
         self._n_cut = self._n_prompts = 0
@@ -136,7 +136,6 @@ class _Loader:
         self._bos = [bos] if engine.native.add_bos and bos >= 0 else []
 
     def take(self, record: Record) -> None:
-        self._files.add(record.place.rpartition(":")[0] or record.place)
         match record:
             case Chat():
                 self._take_chat(record)
@@ -147,20 +146,20 @@ class _Loader:
             case Prompt():
                 self._n_prompts += 1
 
-    def finished(self, skipped: dict[str, int]) -> Data:
+    def finished(self, log: ReadLog) -> Data:
         if self._n_prompts:
             self._drop("a prompt without an answer: --generate lets the target write it", self._n_prompts)
         if not self._kept:
             reasons = "; ".join(f"{n} x {reason}" for reason, n in self._dropped.items()) or "nothing"
             raise DataError(f"training data: expected conversations with something to learn, found {reasons}")
         report = DataReport(
-            files=len(self._files),
+            files=log.n_files,
             conversations=len(self._kept),
             tokens=sum(len(one.tokens) for one in self._kept),
             trained=sum(int(np.count_nonzero(one.turns)) for one in self._kept),
             cut=self._n_cut,
             dropped=self._dropped,
-            skipped=skipped,
+            skipped=log.skipped,
         )
         return Data(self._kept, report)
 

@@ -12,14 +12,25 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.errors import DataError
 
-__all__ = ["TEXT_SUFFIXES", "Chat", "Prompt", "Record", "Recorded", "Text", "read_objects", "read_records"]
+__all__ = [
+    "TEXT_SUFFIXES",
+    "Chat",
+    "Prompt",
+    "ReadLog",
+    "Record",
+    "Recorded",
+    "Text",
+    "read_objects",
+    "read_prompts",
+    "read_records",
+]
 
 TEXT_SUFFIXES = frozenset(
     """
@@ -87,19 +98,64 @@ class Prompt:
 Record = Chat | Text | Recorded | Prompt
 
 
-def read_records(paths: Iterable[str | os.PathLike[str]], skipped: dict[str, int]) -> Iterator[Record]:
+@dataclass
+class ReadLog:
+    """What `read_records` came across. skipped: files of folders left alone, by reason."""
+
+    n_files: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+
+def read_records(paths: Iterable[str | os.PathLike[str]], log: ReadLog) -> Iterator[Record]:
     """The records of files and folders, in a fixed order.
 
-    skipped: gets the number of files of folders left alone, by reason. Raises DataError for a path that is
-    not there, a file that is no text, and a line that is no record.
+    log: gets the numbers of files. Raises DataError for a path that is not there, a file that is no text, and
+    a line that is no record.
     """
     for path in map(Path, paths):
         if path.is_dir():
-            yield from _folder(path, skipped)
+            yield from _folder(path, log)
         elif path.is_file():
+            log.n_files += 1
             yield from _file(path)
         else:
             raise DataError(f"{path}: expected a file or folder of training data, found nothing there")
+
+
+def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Prompt]:
+    """What the target shall answer: chats of a JSON file up to their last question, its `prompt`s, or the
+    lines of a plain text file.
+
+    Raises DataError for anything else.
+    """
+    for path in map(Path, paths):
+        if not path.is_file():
+            found = "a folder" if path.is_dir() else "nothing there"
+            raise DataError(f"{path}: expected a file of prompts, found {found}")
+        if path.suffix.lower() not in _JSON and not _looks_like_json(path):
+            for number, line in enumerate(_decoded(path, path.read_bytes(), str(path)).splitlines(), 1):
+                if line.strip():
+                    yield Prompt(line.strip(), f"{path}:{number}")
+            continue
+        for place, value in read_objects(path):
+            yield _asked(_record(value, place), place)
+
+
+def _asked(record: Record | None, place: str) -> Chat | Prompt:
+    """A record as a prompt: what follows the last question is left out."""
+    if isinstance(record, Prompt):
+        return record
+    if not isinstance(record, Chat):
+        raise DataError(f'{place}: expected "messages" or "prompt", found no question to answer')
+    n = len(record.messages)
+    while n and record.messages[n - 1].role not in (Role.USER, Role.TOOL):
+        n -= 1
+    if not n:
+        raise DataError(f"{place}: expected messages that end in a user turn, found no user turn")
+    return replace(record, messages=record.messages[:n])
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
@@ -120,20 +176,21 @@ def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
                 yield place, _parsed(_decoded(path, line, place), place)
 
 
-def _folder(folder: Path, skipped: dict[str, int]) -> Iterator[Record]:
+def _folder(folder: Path, log: ReadLog) -> Iterator[Record]:
     n_read = 0
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(folder).parts)
         if hidden or not path.is_file():
             continue
         if path.suffix.lower() not in (*TEXT_SUFFIXES, ".jsonl", ".ndjson"):
-            skipped["other file types"] = skipped.get("other file types", 0) + 1
+            log.skip("other file types")
             continue
         n_read += 1
         try:
             yield from _file(path)
         except _NoTextError:
-            skipped["not UTF-8 text"] = skipped.get("not UTF-8 text", 0) + 1
+            log.skip("not UTF-8 text")
+    log.n_files += n_read
     if not n_read:
         raise DataError(
             f"{folder}: expected text files (.txt, .md, .py and the like) or .jsonl files, found none"

@@ -73,8 +73,8 @@ def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> 
     n_vocab, kept = len(counts), np.unique(np.array([*keep], np.int64))
     if size < max(1, len(kept)):
         raise ValueError(
-            f"draft vocabulary: expected a size of at least {max(1, len(kept))} (special tokens are always kept), "
-            f"found {size}"
+            f"draft vocabulary: expected a size of at least {max(1, len(kept))} (special tokens are always "
+            f"kept), found {size}"
         )
     if kept.size and not 0 <= kept[0] <= kept[-1] < n_vocab:
         raise ValueError(

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: MIT
+"""On-policy data: the target answers prompts, and what it said is recorded token for token.
+
+A drafter learns to predict its target, so the best text to learn from is the target's own. The file is JSON
+Lines: a header with the target and the sampling options, then one line per prompt with prompt tokens, answer
+tokens and why the answer ended. Each answer depends on its prompt, its place and the seed alone, so a run
+that was killed goes on where it was and ends with the same file. A drafter may be loaded to make it faster;
+it never changes a token. `eaglecpp.train.data` reads the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from filelock import FileLock, Timeout
+
+from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.chat.message import Message, Role
+from eaglecpp.engine import Engine
+from eaglecpp.errors import DataError
+from eaglecpp.options import SamplingOptions
+from eaglecpp.train.chats import ChatEncoder, template_of
+from eaglecpp.train.data import token_hash
+from eaglecpp.train.files import differences, open_behind
+from eaglecpp.train.identity import identify
+from eaglecpp.train.records import Chat, Prompt, read_prompts
+
+__all__ = ["AnswerReport", "Progress", "generate"]
+
+_FORMAT = "eaglecpp answers"
+_MIN_ROOM = 16
+"""Tokens of context that must be left for an answer."""
+_N_SEEDS = 1 << 31
+
+
+@dataclass(frozen=True)
+class AnswerReport:
+    """n_answers: in the file now, n_before of them from earlier runs; n_tokens: written by this run; dropped:
+    prompts left out, by reason.
+    """
+
+    n_answers: int
+    n_before: int
+    n_tokens: int
+    dropped: dict[str, int]
+
+
+Progress = Callable[[int, int, int], None]
+"""(prompts done, prompts in all, tokens written by this run)"""
+
+
+def generate(
+    paths: Iterable[str | os.PathLike[str]],
+    engine: Engine,
+    out: Path,
+    sampling: SamplingOptions | None = None,
+    on_progress: Progress = lambda n_done, n_prompts, n_tokens: None,
+) -> AnswerReport:
+    """Lets the target answer the prompts of some files into `out`; goes on with what is there.
+
+    paths:    see `records.read_prompts`; a prompt that is plain text is one user turn, or, for a model
+              without a chat template, the beginning of a text
+    engine:   the target, with or without a drafter; an answer ends with its context at the latest
+    sampling: of every answer; the n-th prompt uses seed + n (no seed: 1)
+    Raises DataError for a bad line of the prompts, for an `out` made from other prompts, options or another
+    target, and while another process writes it; and what generating raises.
+    """
+    sampling = sampling or SamplingOptions()
+    if sampling.wants_random_seed:
+        sampling = replace(sampling, seed=1)
+    prompts, dropped = _tokenized(paths, engine)
+    header = _header(engine, sampling)
+    with _locked(out):
+        done, n_good = _read(out, header, prompts)
+        n_tokens = 0
+        with open_behind(out, n_good) as stream:
+            if not n_good:
+                _write(stream, header)
+            for index, prompt in enumerate(prompts):
+                if index not in done:
+                    n_tokens += _answer(engine, stream, index, prompt, sampling)
+                on_progress(index + 1, len(prompts), n_tokens)
+    return AnswerReport(len(prompts), len(done), n_tokens, dropped)
+
+
+def _answer(
+    engine: Engine, stream: BinaryIO, index: int, prompt: Sequence[int], sampling: SamplingOptions
+) -> int:
+    """Generates and records one answer; returns its number of tokens."""
+    seed = (int(sampling.seed or 0) + index) % _N_SEEDS
+    engine.clear()  # an answer must not depend on which prompts this run has answered before
+    completion = engine.generate(prompt, sampling=replace(sampling, seed=seed))
+    _write(
+        stream,
+        {
+            "index": index,
+            "prompt_hash": token_hash(prompt).hex(),
+            "finish": completion.finish_reason,
+            "prompt_tokens": list(prompt),
+            "answer_tokens": completion.tokens,
+        },
+    )
+    return len(completion.tokens)
+
+
+def _tokenized(
+    paths: Iterable[str | os.PathLike[str]], engine: Engine
+) -> tuple[list[list[int]], dict[str, int]]:
+    """The prompts as tokens, and how many were left out and why."""
+    template = template_of(engine)
+    encoder = ChatEncoder(engine, template) if template else None
+    prompts: list[list[int]] = []
+    dropped: dict[str, int] = {}
+    for record in read_prompts(paths):
+        tokens = _prompt_tokens(record, engine, encoder)
+        if len(tokens) + _MIN_ROOM > engine.n_ctx:
+            reason = f"longer than the context of {engine.n_ctx} tokens"
+            dropped[reason] = dropped.get(reason, 0) + 1
+        else:
+            prompts.append(tokens)
+    if not prompts:
+        raise DataError(f"prompts: expected at least one that fits, found none; {dropped or 'no lines'}")
+    return prompts, dropped
+
+
+def _prompt_tokens(record: Chat | Prompt, engine: Engine, encoder: ChatEncoder | None) -> list[int]:
+    if isinstance(record, Prompt):
+        if encoder is None:
+            return engine.prompt_tokens(record.text)
+        record = Chat((Message(Role.USER, record.text),), record.place)
+    encoder = encoder or ChatEncoder(engine)  # which says that there is no template
+    try:
+        return encoder.prompt(record.messages, record.tools)
+    except TemplateError as error:
+        raise DataError(f"{record.place}: the chat template refuses this prompt: {error}") from None
+
+
+def _header(engine: Engine, sampling: SamplingOptions) -> dict[str, Any]:
+    """What must be the same for an answer to be the same."""
+    options = {"target": asdict(identify(engine.target_path)), "n_ctx": engine.n_ctx, **asdict(sampling)}
+    header: dict[str, Any] = json.loads(json.dumps({"format": _FORMAT, **options}))
+    return header
+
+
+def _read(out: Path, header: dict[str, Any], prompts: Sequence[Sequence[int]]) -> tuple[set[int], int]:
+    """Which prompts the file answers already, and how many of its bytes are whole lines."""
+    if not out.exists():
+        return set(), 0
+    done: set[int] = set()
+    n_good = 0
+    with out.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            if not line.endswith(b"\n"):
+                break  # the half line of a killed run
+            entry = _entry(line, f"{out}:{number}")
+            if number == 1:
+                _check_header(out, entry, header)
+            else:
+                done.add(_checked(entry, prompts, f"{out}:{number}"))
+            n_good += len(line)
+    return done, n_good
+
+
+def _entry(line: bytes, place: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict):
+        raise DataError(f"{place}: expected a recorded answer, found {line[:60]!r}; name another file")
+    return entry
+
+
+def _check_header(out: Path, found: dict[str, Any], header: dict[str, Any]) -> None:
+    if found.get("format") != _FORMAT:
+        raise DataError(f"{out}: expected recorded answers, found something else; name another file")
+    differing = differences(header, found)
+    if differing:
+        raise DataError(
+            f"{out}: these answers were made with another target or other options ({differing}); "
+            "name another file, or delete this one"
+        )
+
+
+def _checked(entry: dict[str, Any], prompts: Sequence[Sequence[int]], place: str) -> int:
+    """The index of an entry, after making sure that it answers the prompt of that index."""
+    index = entry.get("index")
+    if type(index) is not int or not 0 <= index < len(prompts):
+        raise DataError(f"{place}: expected an answer to one of {len(prompts)} prompts, found index {index}")
+    expected = token_hash(prompts[index]).hex()
+    if entry.get("prompt_hash") != expected:
+        raise DataError(
+            f"{place}: expected the answer to prompt {index} ({expected}), found one to another prompt "
+            f"({entry.get('prompt_hash')}); the prompts have changed: name another file"
+        )
+    return index
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(f"{out}.lock", timeout=0):
+            yield
+    except Timeout:
+        raise DataError(f"{out}: another process is writing this file; wait for it") from None
+
+
+def _write(stream: BinaryIO, entry: dict[str, Any]) -> None:
+    """One line, handed to the system at once: a kill loses the answer under way and nothing else."""
+    stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+    stream.flush()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""`TargetIdentity`: which target file something was made from, to be written beside it and compared later."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from eaglecpp.context import head_keys
+from eaglecpp.store.shards import all_parts
+from eaglecpp.store.store import file_digest
+from eaglecpp.train.chats import open_tokenizer
+
+__all__ = ["TargetIdentity", "identify"]
+
+
+@dataclass(frozen=True)
+class TargetIdentity:
+    """sha256: of the file, hex (of the digests of its parts for a split file); n_bytes: of all parts;
+    quantisation: llama.cpp's name of the file type, as "Q8_0", "unknown" where the file does not say;
+    template_sha256: of its chat template, "" without one.
+    """
+
+    target_sha256: str
+    target_bytes: int
+    quantisation: str
+    template_sha256: str
+
+
+def identify(target: str | os.PathLike[str]) -> TargetIdentity:
+    """Reads the whole file once. Raises OSError, and GgufError for a file that is no model."""
+    path = Path(target)
+    parts = [path.with_name(name) for name in all_parts(path.name)]
+    digests = [file_digest(part).removeprefix("sha256:") for part in parts]
+    digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    with open_tokenizer(path) as engine:
+        template = engine.native.chat_template()
+    return TargetIdentity(
+        digest,
+        sum(part.stat().st_size for part in parts),
+        _quantisation(path),
+        hashlib.sha256(template.encode()).hexdigest() if template else "",
+    )
+
+
+def _quantisation(path: Path) -> str:
+    import gguf
+
+    number = head_keys(path).get("general.file_type")
+    try:
+        name = gguf.LlamaFileType(number).name
+    except ValueError:
+        return "unknown"
+    return str(name).removeprefix("MOSTLY_").removeprefix("ALL_")
