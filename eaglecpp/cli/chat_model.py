@@ -56,15 +56,18 @@ class Source:
         return self.reference == str(self.target)
 
 
-def find_source(reference: str, draft: str | None = None, *, wants_draft: bool = True) -> Source:
+def find_source(
+    reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
+) -> Source:
     """Looks a reference up, and fetches what is not on this machine.
 
-    draft: as on the command line; None is the model's own. wants_draft: False when nothing will be drafted
+    draft: as on the command line; None is the model's own. wants_draft: False when nothing will be drafted.
+    insecure: fetching by http, and from servers whose certificates do not check out, is allowed
     Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
     """
     from eaglecpp.cli.models import prepare
 
-    prepared = prepare(reference, draft, wants_draft=wants_draft)
+    prepared = prepare(reference, draft, wants_draft=wants_draft, insecure=insecure)
     model = prepared.model
     target = model.target.absolute()
     return Source(

@@ -30,16 +30,19 @@ class Prepared:
     draft: Path | None
 
 
-def prepare(reference: str, draft: str | None = None, *, wants_draft: bool = True) -> Prepared:
+def prepare(
+    reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
+) -> Prepared:
     """Looks both up, and fetches what is missing.
 
     draft:       as on the command line; "auto" is the model's own, or the one the table knows
     wants_draft: False when nothing will be drafted for now, so none is fetched
+    insecure:    the model may come by http, or from a server whose certificate does not check out
     Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
     """
     with Bars() as bars:
         stores = Stores.open()
-        model = _model(stores, reference, bars)
+        model = _model(stores, reference, bars, insecure)
         if draft is None or (draft == "auto" and (model.draft is not None or not wants_draft)):
             if wants_draft and model.draft is None:
                 _offer(model)
@@ -50,7 +53,7 @@ def prepare(reference: str, draft: str | None = None, *, wants_draft: bool = Tru
             return Prepared(model, _fetched(stores, model, draft, bars) if wants_draft else None)
 
 
-def _model(stores: Stores, reference: str, bars: Bars) -> ResolvedModel:
+def _model(stores: Stores, reference: str, bars: Bars, insecure: bool) -> ResolvedModel:
     path = find_path(reference, "target")
     if path is not None:
         return ResolvedModel(reference, "path", path)
@@ -60,15 +63,15 @@ def _model(stores: Stores, reference: str, bars: Bars) -> ResolvedModel:
         name = parse_reference(reference)
         if is_demo(name):
             raise
-        _pull(stores, name, reference, bars)
+        _pull(stores, name, reference, bars, insecure)
     return resolve_model(reference, stores)
 
 
-def _pull(stores: Stores, name: ModelName, reference: str, bars: Bars) -> None:
+def _pull(stores: Stores, name: ModelName, reference: str, bars: Bars, insecure: bool) -> None:
     from eaglecpp.store.pull import pull
 
     try:
-        pull(stores, name, report=bars)
+        pull(stores, name, insecure=insecure, report=bars)
     except DownloadError as error:
         raise ModelNotFoundError(
             f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "

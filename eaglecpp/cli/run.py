@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,9 @@ class _RunCommand(click.Command):
 @click.option("--color", is_flag=True, help="Show accepted draft tokens in colour.")
 @click.option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
 @click.option(
+    "--insecure", is_flag=True, help="Fetch it by http too, and where the certificate does not check out."
+)
+@click.option(
     "--keepalive", metavar="DURATION", help="Accepted for Ollama's sake; the model is freed at the end."
 )
 @engine_options_but(taken=("-c",), defaults=run_defaults())
@@ -96,6 +100,7 @@ def run(
     verbose: bool,
     color: bool,
     nowordwrap: bool,
+    insecure: bool,
     keepalive: str | None,
     **options: Any,
 ) -> None:
@@ -120,7 +125,8 @@ def run(
     question = _question(prompt)
     if as_json and question is None:
         raise click.UsageError("--json is for one answer: give a prompt")
-    opened = _open(model, draft, Strategy("off") if no_draft else strategy, resume, given(options))
+    wanted = Strategy("off") if no_draft else strategy
+    opened = _open(model, draft, wanted, resume, given(options), insecure=insecure)
     chat = Chat(
         opened.model,
         _no_one_to_ask if question is not None else _keyboard(settings),
@@ -172,19 +178,26 @@ class _Opened:
 
 
 def _open(
-    model: str | None, draft: str | None, strategy: Strategy | None, resume: bool, options: dict[str, Any]
+    model: str | None,
+    draft: str | None,
+    strategy: Strategy | None,
+    resume: bool,
+    options: dict[str, Any],
+    *,
+    insecure: bool,
 ) -> _Opened:
     from eaglecpp.chat.saved import ChatFolder
-    from eaglecpp.cli.chat_model import ChatModel, find_source
+    from eaglecpp.cli import chat_model
     from eaglecpp.data_dir import data_dir
 
     started = time.perf_counter()
     folder = ChatFolder(data_dir() / "chats")
     wants_draft = strategy is None or strategy.kind != "off"
-    source = None if model is None else find_source(model, draft, wants_draft=wants_draft)
+    find = partial(chat_model.find_source, wants_draft=wants_draft, insecure=insecure)
+    source = None if model is None else find(model, draft)
     saved = _last_chat(folder, source) if resume else None
     if saved is not None and (source is None or source.draft is None):
-        source = find_source(model or saved.model, draft or saved.draft, wants_draft=wants_draft)
+        source = find(model or saved.model, draft or saved.draft)
     assert source is not None
     parameters = {}
     if saved is not None:  # what is on the command line now is newer than what was set then
@@ -195,7 +208,7 @@ def _open(
     if strategy is not None and strategy.kind in ("chain", "tree") and source.draft is None:
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
     with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
-        opened = ChatModel(source, options, strategy, parameters)
+        opened = chat_model.ChatModel(source, options, strategy, parameters)
     opened.strategy_set = saved.strategy if saved is not None else ""
     return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
 

@@ -12,13 +12,14 @@ import click
 
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.table import human_bytes, section
-from eaglecpp.cli.terminal import write, write_json
+from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.modelfile.syntax import format as format_modelfile
 from eaglecpp.store import Stores
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.stored_modelfile import stored_modelfile
+from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.modelfile.model import Modelfile
     from eaglecpp.store.facts import Facts
 
@@ -33,7 +34,7 @@ _HEAD_LINES = 2
 @click.option("--modelfile", "part", flag_value="modelfile", help="Show a Modelfile that makes it again.")
 @click.option("--parameters", "part", flag_value="parameters", help="Show the parameters.")
 @click.option("--system", "part", flag_value="system", help="Show the system prompt.")
-@click.option("--template", "part", flag_value="template", help="Show the chat template.")
+@click.option("--template", "part", flag_value="template", help="Show the chat template in use, and why.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the whole metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, as Ollama's /api/show.")
 def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
@@ -42,11 +43,38 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
     modelfile = stored_modelfile(model)
     if as_json:
         write_json(_everything(model, modelfile, verbose))
-    elif part is not None:
+    elif part is not None and part != "template":
         text = _part(model, modelfile, part)
         write(text if text.endswith("\n") or not text else f"{text}\n")
+    elif part == "template":
+        _show_template(model, modelfile)
     else:
         write(_overview(model, modelfile, verbose))
+
+
+def _show_template(model: StoredModel, modelfile: Modelfile) -> None:
+    """The template in use on stdout, and why it is this one on stderr."""
+    facts, _ = _facts(model)
+    template = _template_in_use(model, modelfile, facts)
+    write("" if template is None else f"{template.text}\n")
+    note("a drafter alone has no chat template" if template is None else template.describe())
+
+
+def _template_in_use(model: StoredModel, modelfile: Modelfile, facts: Facts | None) -> ChatTemplate | None:
+    """The template that `run` would take; None for a drafter kept by itself."""
+    from eaglecpp.chat.template import ChatTemplate
+
+    if facts is None:
+        return None
+    written, stored = templates_of(model, modelfile)
+    tokens = set(facts.tokens)
+    return ChatTemplate.choose(
+        modelfile=written,
+        stored=stored,
+        gguf=facts.file.text("tokenizer.chat_template", ""),
+        choice=modelfile.settings.chat_template,
+        has_token=lambda text: text.encode() in tokens,
+    )
 
 
 def _part(model: StoredModel, modelfile: Modelfile, part: str) -> str:
@@ -85,6 +113,9 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
         blocks.append(section("Capabilities", [[word] for word in _capabilities(model, facts)]))
     if draft is not None:
         blocks.append(section("Draft", _draft_rows(model, draft)))
+    template = _template_in_use(model, modelfile, facts)
+    if template is not None:
+        blocks.append(section("Template", [[template.describe()]]))
     if modelfile.parameters:
         rows = [line.split(None, 1) for line in parameter_text(modelfile).splitlines()]
         blocks.append(section("Parameters", rows))
@@ -158,12 +189,14 @@ def _everything(model: StoredModel, modelfile: Modelfile, verbose: bool) -> dict
     from eaglecpp.store.facts import metadata
 
     facts, draft = _facts(model)
+    template = _template_in_use(model, modelfile, facts)
     config = model.config
     return {
         "license": "\n".join(modelfile.license),
         "modelfile": _modelfile_text(model, modelfile),
         "parameters": parameter_text(modelfile),
         "template": modelfile.template or "",
+        "template_in_use": None if template is None else template.describe(),
         "system": modelfile.system or "",
         "details": {
             "parent_model": next((layer.origin for layer in model.manifest.of_kind("model")), ""),

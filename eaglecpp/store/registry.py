@@ -47,7 +47,9 @@ def find_registered(session: requests.Session, name: ModelName, *, insecure: boo
     if name.scheme not in ("http", "https"):
         raise DownloadError(f"{name}: expected http:// or https://, found {name.scheme}://")
     if name.scheme == "http" and not insecure:
-        raise DownloadError(f"{name}: http is not encrypted; add --insecure if that is what you want")
+        raise DownloadError(
+            f"{name}: http is not encrypted; add --insecure to `pull` or `run` if you want it"
+        )
     host, namespace, model, tag = canonical(name).parts
     base_url = f"{name.scheme}://{host}/v2/{namespace}/{model}"
     data = get(session, f"{base_url}/manifests/{tag}", str(name), Token(None), _help(name), Accept=MANIFEST)

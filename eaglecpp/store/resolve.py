@@ -27,7 +27,7 @@ from .demo import NAME, demo_files, is_demo
 from .layout import canonical
 from .model import StoredModel
 from .store import Stores
-from .stored_modelfile import stored_modelfile
+from .stored_modelfile import stored_modelfile, templates_of
 
 __all__ = ["ResolvedModel", "parse_reference", "resolve_draft", "resolve_model"]
 
@@ -159,10 +159,7 @@ def parse_reference(text: str) -> ModelName:
 def _stored(text: str, model: StoredModel) -> ResolvedModel:
     files = model.target_files()
     modelfile = stored_modelfile(model)
-    stored_template = None
-    if modelfile.template and (not model.own or model.template_origin):
-        stored_template = modelfile.template
-        modelfile = replace(modelfile, template=None)
+    template, stored_template = templates_of(model, modelfile)
     return ResolvedModel(
         reference=text,
         kind="store" if model.own else "ollama",
@@ -171,6 +168,6 @@ def _stored(text: str, model: StoredModel) -> ResolvedModel:
         adapters=model.files("adapter"),
         projectors=model.files("projector"),
         name=model.name,
-        modelfile=modelfile,
+        modelfile=replace(modelfile, template=template),
         stored_template=stored_template,
     )

@@ -21,7 +21,7 @@ from eaglecpp.modelfile.syntax import Command
 from .errors import StoreError
 from .model import StoredModel
 
-__all__ = ["stored_modelfile"]
+__all__ = ["stored_modelfile", "templates_of"]
 
 
 def stored_modelfile(model: StoredModel) -> Modelfile:
@@ -48,6 +48,15 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
         settings=settings(pragmas, str(model.name)),
         notices=tuple(notices),
     )
+
+
+def templates_of(model: StoredModel, modelfile: Modelfile) -> tuple[str | None, str | None]:
+    """The template that an author wrote, and the one that Ollama chose; at most one of them is there.
+
+    modelfile: `stored_modelfile(model)`
+    """
+    chosen = not model.own or bool(model.template_origin)
+    return (None, modelfile.template) if chosen else (modelfile.template, None)
 
 
 def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:

@@ -92,6 +92,17 @@ def test_run_fetches_what_is_missing_and_then_needs_no_network(
     assert cli("pull", "hf.co/me/absent").returncode == 1
 
 
+def test_run_fetches_by_http_when_told_so(cli: Cli, models: Models, hub: HubServer) -> None:
+    data = models.target.read_bytes()
+    manifest = {"schemaVersion": 2, "layers": [layer_entry("model", data)], "config": {}}
+    hub.add_manifest("library/tiny:1b", manifest, {digest_of(data): data})
+    name = f"http://{hub.host}/library/tiny:1b"
+    refused = cli("run", name, "hello", *SHORT)
+    assert (refused.returncode, "--insecure" in refused.stderr) == (1, True)
+    ran = cli("run", name, "--insecure", "hello", *SHORT)
+    assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
+
+
 def test_a_drafter_checkpoint_of_the_hub_is_converted_once(
     cli: Cli, models: Models, hub: HubServer, tmp_path: Path
 ) -> None:

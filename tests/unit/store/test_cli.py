@@ -79,7 +79,8 @@ def test_list_as_json(run: Run, modelfile: Path, root: Path) -> None:
 def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     run("create", "tiny")
     assert run("show", "tiny", "--system")[1] == "You are\ntiny.\nVery.\n"
-    assert run("show", "tiny", "--template")[1] == "[{{ .Prompt }}]\n"
+    _, out, err = run("show", "tiny", "--template")
+    assert (out, "a TEMPLATE wins over the GGUF's own" in err) == ("[{{ .Prompt }}]\n", True)
     assert run("show", "tiny", "--license")[1] == "MIT\n"
     assert run("show", "tiny", "--parameters")[1] == f'{"stop":<30} "<x> y"\n{"top_k":<30} 5\n'
     text = run("show", "tiny", "--modelfile")[1]
@@ -95,7 +96,8 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
     code, out, err = run("show", "tiny")
     assert (code, err) == (0, "")
     blocks = {block.split("\n")[0].strip(): block for block in out.strip("\n").split("\n\n")}
-    assert list(blocks) == ["Model", "Capabilities", "Draft", "Parameters", "System", "License"]
+    assert list(blocks) == ["Model", "Capabilities", "Draft", "Template", "Parameters", "System", "License"]
+    assert "Go template from the Modelfile's TEMPLATE: a TEMPLATE wins" in blocks["Template"]
     assert "    architecture        llama\n" in blocks["Model"]
     assert "    quantization        F32" in blocks["Model"]
     assert "    features        R_2, R_4, R_5\n" in blocks["Draft"]
@@ -107,6 +109,20 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
     assert value["draft_info"]["general.architecture"] == "eagle3"
     assert value["capabilities"] == ["completion"]
     assert Path(value["files"]["draft"]).is_file()
+
+
+def test_show_says_which_template_is_used_and_why(run: Run, tiny: Tiny, ollama: OllamaModel) -> None:
+    ollama("library/theirs/1b", {"model": tiny.target.read_bytes(), "template": b"{{ .Prompt }}"})
+    _, out, err = run("show", "theirs:1b", "--template")
+    assert "{%" in out
+    assert err == (
+        "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it wins over "
+        "the stored one\n"
+    )
+    assert json.loads(run("show", "theirs:1b", "--json")[1])["template_in_use"] + "\n" == err
+    Path("raw").write_text("FROM theirs:1b\n#eaglecpp: chat_template raw\n")
+    run("create", "raw", "-f", "raw")
+    assert "the bare prompt: chat_template raw was asked for" in run("show", "raw")[1]
 
 
 def test_create_reads_standard_input_and_says_what_is_wrong_by_line(

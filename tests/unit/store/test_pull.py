@@ -332,7 +332,7 @@ def test_a_model_of_a_registry_keeps_its_digest(registry: HubServer, stores: Sto
 
 def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
     host = registry.host
-    with pytest.raises(DownloadError, match="http is not encrypted; add --insecure"):
+    with pytest.raises(DownloadError, match=r"http is not encrypted; add --insecure"):
         fetch(stores, f"http://{host}/library/tiny:1b")
     with pytest.raises(DownloadError, match=r"not found \(404\).*manifests/none"):
         fetch(stores, f"http://{host}/library/tiny:none", insecure=True)
