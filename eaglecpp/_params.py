@@ -27,7 +27,7 @@ def engine_options(
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
     _copy(model, native, skip={"lora", "rpc"})
-    _copy(drafting, native, skip={"n_draft_max", "n_leaves_max"})
+    _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache"})
     native.lora = list(model.lora)
     native.n_draft_max = drafting.n_draft_max or max(_MIN_DRAFT_MAX, strategy.nodes)
     native.n_leaves_max = drafting.n_leaves_max or strategy.n_leaves

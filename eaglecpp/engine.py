@@ -26,6 +26,7 @@ from eaglecpp.errors import EngineBusyError, UnsupportedError
 from eaglecpp.locate import find_model, find_stored
 from eaglecpp.log import drain
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
+from eaglecpp.planner_cache import PlannerCache
 from eaglecpp.results import Completion, Timings
 from eaglecpp.session import Prompt, Session, Stream
 
@@ -58,6 +59,7 @@ class Engine:
         self._sessions: list[Session] = []
         self._main: Session | None = None
         self._stored: ResolvedModel | None = None
+        self._cache: PlannerCache | None = None
         self.stats = Timings()
         self.target_path = find_model(target, "target")
         self.draft_path = None if draft is None else find_model(draft, "drafter")
@@ -78,6 +80,7 @@ class Engine:
         except UnsupportedError:
             self.close()
             raise
+        self._cache = self._planner_cache()
 
     @classmethod
     def open(
@@ -279,6 +282,8 @@ class Engine:
         if self._native is None:
             return
         with self.calling() as native:
+            if self._cache is not None:
+                self._cache.save(native)
             self._native = None
             self._sessions.clear()
             self._main = None
@@ -326,6 +331,9 @@ class Engine:
     def book(self, stats: Timings) -> None:
         """Adds one generation's counters to `stats`."""
         self.stats = self.stats + stats
+        if self._cache is not None:
+            with contextlib.suppress(EngineBusyError), self.calling() as native:
+                self._cache.save_now_and_then(native)
 
     def forget(self, session: Session) -> None:
         """Drops a closed session."""
@@ -338,6 +346,13 @@ class Engine:
 
             rpc.connect(self.model.rpc)
             self.drafting = rpc.keep_drafter_here(self.drafting, core.system_info()["devices"])
+
+    def _planner_cache(self) -> PlannerCache | None:
+        if self.draft_path is None or not PlannerCache.is_wanted(self.drafting):
+            return None
+        cache = PlannerCache.of(self._handle(), self.target_path, self.draft_path, self.model, self.drafting)
+        cache.load(self._handle())
+        return cache
 
     def _require_trees(self, strategy: Strategy) -> None:
         if strategy.kind == "tree" and not self._handle().supports_trees:

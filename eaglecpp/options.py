@@ -156,6 +156,11 @@ class DraftOptions(_Validated):
     draft_type_kv: str = _option(
         "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags=("--draft-cache-type",)
     )
+    planner_cache: bool = _option(
+        True,
+        "keep what the planner learns about machine and drafter for the next time",
+        flags=("--planner-cache",),
+    )
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ This file must stay below tests/: a conftest in the root would put the checkout 
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -32,7 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No test may reach out: a test that needs the network would pass here and fail there."""
+    """No test may reach out: a test that needs the network would pass here and fail there. And none may know
+    what the planner learned in another one.
+    """
+    os.environ["EAGLECPP_PLANNER_CACHE"] = "0"
     real = socket.socket.connect
 
     def connect(self: socket.socket, address: Any) -> None:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""What the planner has learned, kept between processes: costs of this machine with these files, acceptance of
+this drafter.
+
+Two small text files below `data_dir()/planner`, read when an engine opens and written when it closes, and
+every minute in between. A file that is damaged, old or of another machine or model is ignored and written
+anew; a folder that cannot be written is no matter. What is read counts as one measurement and never changes
+which tokens come out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglecpp._extension import core, versions
+from eaglecpp.data_dir import data_dir
+from eaglecpp.options import DraftOptions, ModelOptions, describe
+from eaglecpp.store.files import replace_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PlannerCache"]
+
+_log = logging.getLogger("eaglecpp.planner")
+_SAVE_EVERY = 60.0  # seconds
+_OLD_DAYS = 30.0  # drivers and machines change behind the key's back
+# Options that do not change what a round costs, or are in the key by what they lead to.
+_FREE = {
+    "n_ctx",
+    "n_batch",
+    "n_sequences",
+    "n_threads",
+    "use_mmap",
+    "use_mlock",
+    "planner_cache",
+    "n_draft_max",
+}
+
+
+class PlannerCache:
+    """The two files of one engine."""
+
+    def __init__(self, costs_key: str, acceptance_key: str) -> None:
+        folder = data_dir() / "planner"
+        self._costs_key, self._acceptance_key = costs_key, acceptance_key
+        self._costs = folder / f"{_digest(costs_key)}.costs"
+        self._acceptance = folder / f"{_digest(acceptance_key)}.acceptance"
+        self._saved: tuple[str, str] | None = None
+        self._saved_at = time.monotonic()
+        self._is_writable = True
+
+    @classmethod
+    def of(
+        cls, native: core.Engine, target: Path, draft: Path, model: ModelOptions, drafting: DraftOptions
+    ) -> PlannerCache:
+        """The cache of a loaded engine. The key of the costs names llama.cpp, machine, files and every option
+        that changes what a round costs; that of the acceptance target and drafter.
+        """
+        files = f"target={fingerprint(target)} draft={fingerprint(draft)}"
+        options = [
+            f"{option.name}={getattr(owner, option.name)}"
+            for owner in (model, drafting)
+            for option in describe(owner)
+            if option.name not in _FREE
+        ]
+        facts = [files, _machine(), f"n_threads={native.device_info()['n_threads']}", *options]
+        return cls(" ".join(facts), files)
+
+    @staticmethod
+    def is_wanted(drafting: DraftOptions) -> bool:
+        """Not switched off by the option `planner_cache` or by EAGLECPP_PLANNER_CACHE=0."""
+        return drafting.planner_cache and os.environ.get("EAGLECPP_PLANNER_CACHE", "1") != "0"
+
+    def load(self, native: core.Engine) -> None:
+        """Hands what is on disk to the planner."""
+        self._read(self._costs, self._costs_key, native.load_costs)
+        self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
+        self._saved = self._state(native)
+
+    def save_now_and_then(self, native: core.Engine) -> None:
+        """As `save`, at most once a minute."""
+        if time.monotonic() - self._saved_at > _SAVE_EVERY:
+            self.save(native)
+
+    def save(self, native: core.Engine) -> None:
+        """Writes what has changed; an error is logged, once."""
+        self._saved_at = time.monotonic()
+        state = self._state(native)
+        if not self._is_writable or state == self._saved:
+            return
+        try:
+            replace_bytes(self._costs, state[0].encode("utf-8"))
+            replace_bytes(self._acceptance, state[1].encode("utf-8"))
+            _drop_old(self._costs.parent)
+        except OSError as error:
+            self._is_writable = False
+            _log.info("what the planner learned is not kept: %s", error)
+        self._saved = state
+
+    def _state(self, native: core.Engine) -> tuple[str, str]:
+        return native.planner_state(self._costs_key, self._acceptance_key)
+
+    def _read(self, path: Path, key: str, load: Callable[[bytes, str], bool]) -> None:
+        try:
+            if time.time() - path.stat().st_mtime > _OLD_DAYS * 86400:
+                return
+            text = path.read_bytes()
+        except OSError:
+            return
+        if not load(text, key):
+            _log.info("%s is damaged or of another version; it is measured anew", path)
+
+
+def fingerprint(path: Path) -> str:
+    """Tells files apart without reading gigabytes: the size and 65 pieces spread over the file, hashed."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for i in range(65):
+            file.seek(max(0, size - 4096) * i // 64)
+            digest.update(file.read(4096))
+    return digest.hexdigest()[:16]
+
+
+def _machine() -> str:
+    info, found = core.system_info(), versions()
+    devices = [f"{device['name']}:{device['description']}" for device in info["devices"]]
+    build = f"llama={found['llama']} {found['ggml_commit']}"
+    return f"{build} {platform.machine()} cores={info['n_cores']} {devices}"
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8")).hexdigest()[:24]
+
+
+def _drop_old(folder: Path) -> None:
+    oldest = time.time() - _OLD_DAYS * 86400
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process may have been here first
+            if path.stat().st_mtime < oldest:
+                path.unlink()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""What the planner learned is there the next time, and nothing on disk can do harm."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp import Completion, Engine
+from eaglecpp.planner_cache import PlannerCache, fingerprint
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+Run = Callable[..., Completion]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("EAGLECPP_PLANNER_CACHE")
+    return tmp_path / "home" / "planner"
+
+
+@pytest.fixture
+def run(models: Models) -> Run:
+    """Opens an engine, generates once, closes it."""
+
+    def generate(n: int = 64, strategy: str = "auto", **options: Any) -> Completion:
+        options = {"n_ctx": 512, "n_threads": 1} | options
+        with Engine.open(models.target, draft=models.draft, **options) as engine:
+            return engine.generate(
+                "ab cd ef", max_tokens=n, temperature=0.0, ignore_eos=True, strategy=strategy
+            )
+
+    return generate
+
+
+def test_the_next_engine_knows_what_a_plain_step_costs(run: Run, home: Path) -> None:
+    assert run(strategy="chain:2").timings["plan"]["speedup"] is None
+    run(strategy="off")
+    assert sorted(path.suffix for path in home.iterdir()) == [".acceptance", ".costs"]
+    assert run(strategy="chain:2").timings["plan"]["speedup"] is not None
+
+
+def test_the_tokens_do_not_depend_on_it(run: Run) -> None:
+    first = run()
+    assert run().tokens == first.tokens
+    assert run(planner_cache=False).tokens == first.tokens
+
+
+def test_acceptance_is_kept_per_drafter_and_costs_per_setting(run: Run, home: Path, models: Models) -> None:
+    run(n=200, strategy="chain:3")
+    (file,) = home.glob("*.acceptance")
+    learned = file.read_bytes()
+    with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
+        key = file.read_text(encoding="utf-8").splitlines()[1].removeprefix("key ")
+        assert engine.native.planner_state("", key)[1].encode() == learned
+    run(n=200, strategy="chain:3", n_threads=2)
+    assert len(list(home.glob("*.acceptance"))) == 1, "threads do not change what is accepted"
+    assert len(list(home.glob("*.costs"))) == 2, "but what a round costs"
+
+
+@pytest.mark.parametrize("damage", [b"", b"hello\n", b"\xff\x00", None])
+def test_a_damaged_file_is_ignored_said_and_written_anew(
+    run: Run, home: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(strategy="off")
+    for path in home.iterdir():
+        path.write_bytes(path.read_bytes()[:-9] if damage is None else damage)
+    caplog.set_level("INFO", "eaglecpp.planner")
+    assert len(run().tokens) == 64
+    assert caplog.text.count("is damaged or of another version") == 2
+    caplog.clear()
+    run()
+    assert "damaged" not in caplog.text
+
+
+def test_an_old_file_is_not_trusted(run: Run, home: Path) -> None:
+    run(strategy="off")
+    old = time.time() - 40 * 86400
+    for path in home.iterdir():
+        os.utime(path, (old, old))
+    (home / "0123.costs").write_text("of a model long gone")
+    os.utime(home / "0123.costs", (old, old))
+    assert run(strategy="chain:2").timings["plan"]["speedup"] is None
+    assert not (home / "0123.costs").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_no_matter(
+    run: Run, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home.parent.mkdir()
+    home.write_text("a file where the folder should be")
+    caplog.set_level("INFO", "eaglecpp.planner")
+    assert len(run().tokens) == 64
+    assert "is not kept" in caplog.text
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user whom permissions bind")
+def test_a_read_only_folder_is_no_matter(run: Run, home: Path) -> None:
+    run(strategy="off")
+    home.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        assert run(strategy="chain:2").timings["plan"]["speedup"] is not None
+    finally:
+        home.chmod(stat.S_IRWXU)
+
+
+def test_it_can_be_turned_off(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(planner_cache=False)
+    monkeypatch.setenv("EAGLECPP_PLANNER_CACHE", "0")
+    run()
+    assert not home.exists()
+
+
+def test_two_engines_may_write_the_same_file(models: Models, home: Path) -> None:
+    options: dict[str, Any] = {"draft": models.draft, "n_ctx": 512, "n_threads": 1}
+    with Engine.open(models.target, **options) as one, Engine.open(models.target, **options) as two:
+        for engine in (one, two, one):
+            engine.generate("ab", max_tokens=20, temperature=0.0)
+    names = sorted(path.suffix for path in home.iterdir())
+    assert names == [".acceptance", ".costs"], "no temporary file is left"
+
+
+def test_it_is_saved_before_the_end_of_a_long_life(
+    models: Models, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
+        engine.generate("ab", max_tokens=20, temperature=0.0)
+        assert not home.exists()
+        later = time.monotonic() + 61
+        monkeypatch.setattr("eaglecpp.planner_cache.time.monotonic", lambda: later)
+        engine.generate("ab", max_tokens=20, temperature=0.0)
+        assert len(list(home.iterdir())) == 2
+
+
+def test_files_are_told_apart_by_content(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 4096
+    one, two, three = (tmp_path / name for name in ("a", "b", "c"))
+    one.write_bytes(data)
+    two.write_bytes(data)
+    three.write_bytes(data[:-1] + b"x")
+    assert fingerprint(one) == fingerprint(two) != fingerprint(three)
+    (tmp_path / "d").write_bytes(b"")
+    assert fingerprint(tmp_path / "d") != fingerprint(one)
+
+
+def test_without_a_drafter_there_is_nothing_to_keep(models: Models, home: Path) -> None:
+    with Engine.open(models.target, n_ctx=64) as engine:
+        engine.generate("ab", max_tokens=5)
+    assert not home.exists()
+    assert PlannerCache.is_wanted(engine.drafting)
