@@ -182,10 +182,11 @@ class _Resolver:
 
     def _group(self, command: Command, file: Path) -> list[Path]:
         """The list that a file of a FROM directory belongs in, by what its metadata says it is."""
-        from eaglecpp.convert import ConvertError, inspect_file
+        from eaglecpp.convert import ConvertError, inspect_file, read_gguf
 
         try:
             facts = inspect_file(file)
+            is_adapter = read_gguf(file).text("general.type", "") == "adapter"
         except ConvertError as error:
             raise self._error(command, str(error), "") from None
         architecture = facts["architecture"]
@@ -196,7 +197,6 @@ class _Resolver:
             return self.drafters
         if architecture == "clip":
             return self.projectors
-        is_adapter = facts["kind"] == "other" and architecture  # a shard behind the first has no architecture
         return self.lora if is_adapter else self.targets
 
     def _draft(self) -> Reference | None:

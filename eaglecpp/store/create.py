@@ -11,10 +11,11 @@ reason. Rules of inheritance are Ollama's (`Modelfile.over`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
@@ -28,7 +29,7 @@ from .drafter import draft_config
 from .errors import Report, Status, silent
 from .facts import Facts, read_facts
 from .find_draft import find_draft
-from .fit import check_fit
+from .fit import check_adapter, check_fit
 from .layout import canonical
 from .manifest import PRAGMAS, Layer
 from .model import StoredModel
@@ -42,7 +43,6 @@ __all__ = ["Created", "create_model"]
 _INHERITED = ("renderer", "parser", "requires", "capabilities", "generation_defaults")
 _OWN_DRAFT_PRAGMAS = ("draft", "draft_type")
 
-T = TypeVar("T")
 Fetch = Callable[[ModelName], StoredModel]
 """Brings a model that is not stored here; raises when it cannot."""
 
@@ -122,6 +122,8 @@ class _Job:
         if quantize:
             layers, files = self._quantized(files, facts, quantize)
             facts = read_facts(files)
+        for adapter in self.plan.adapters:
+            check_adapter(adapter, facts)
         layers += self._files("adapter", self.plan.adapters) or self._inherited("adapter")
         layers += self._inherited("projector") + self._files("projector", self.plan.projectors)
         draft = self._draft(files, facts, draft_type or whole.settings.draft_type) if use_draft else None
@@ -183,22 +185,18 @@ class _Job:
     def _draft(self, files: Sequence[Path], facts: Facts, type: str) -> tuple[Layer, Facts] | None:
         """The drafter's layer: the Modelfile's, else the base's."""
         if self.plan.draft is not None:
-            found = find_draft(
-                self.stores, self.plan.draft, self.directory, files, facts, type=type, report=self.report
-            )
-            return self._checked(lambda: found.add_to(self.transaction, facts))
+            with _way_out():
+                found = find_draft(
+                    self.stores, self.plan.draft, self.directory, files, facts, type=type, report=self.report
+                )
+                return found.add_to(self.transaction, facts)
         layers = self.base.manifest.of_kind("draft") if self.base is not None else ()
         if self.base is None or not layers:
             return None
         base, layer = self.base, layers[-1]
-        drafter = self._checked(lambda: check_fit(base.find_blob(layer), facts))
+        with _way_out():
+            drafter = check_fit(base.find_blob(layer), facts)
         return self.transaction.add_layer(base, layer, origin=str(base.name)), drafter
-
-    def _checked(self, check: Callable[[], T]) -> T:
-        try:
-            return check()
-        except MismatchError as error:
-            raise MismatchError(f"{error}. `create --no-draft` makes the model without it") from None
 
     def _inherited(self, kind: str) -> list[Layer]:
         if self.base is None:
@@ -244,6 +242,20 @@ class _Job:
             if value:
                 config[key] = value
         return {**config, "architecture": "amd64", "os": "linux"}
+
+
+@contextmanager
+def _way_out() -> Iterator[None]:
+    """Adds to the refusal of a drafter that the model can be had without it."""
+    from eaglecpp.convert import ConvertError, errors
+
+    hint = "`create --no-draft` makes the model without it"
+    try:
+        yield
+    except (MismatchError, errors.TargetError) as error:
+        raise MismatchError(f"{error}. {hint}") from None
+    except ConvertError as error:
+        raise type(error)(f"{error}. {hint}") from None
 
 
 def _plain(value: ParameterValue) -> Any:

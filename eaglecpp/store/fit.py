@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Does this drafter belong to this target? The engine's rule, asked of two files without loading weights.
+"""Does this drafter, or this LoRA, belong to this target? Asked of two files without loading weights.
 
 `eaglecpp create` and `pull` ask before they bind the two together; the engine asks again when it loads them.
-Source of the rule: native/engine/fit.cpp.
+Sources of the rules: native/engine/fit.cpp, ggml-org/llama.cpp: src/llama-adapter.cpp.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from eaglecpp.convert import read_gguf
 from eaglecpp.errors import MismatchError
 
 from .facts import Facts, read_facts
 
-__all__ = ["check_fit", "fits"]
+__all__ = ["check_adapter", "check_fit", "fits"]
 
 _NORMAL = 1
+_EMBEDDING = "token_embd.weight"  # its factors lie the other way round
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
@@ -45,6 +47,33 @@ def check_fit(draft: Path, target: Facts) -> Facts:
             "the drafter of this very model, or make one with `eaglecpp convert` or `eaglecpp train`"
         )
     return facts
+
+
+def check_adapter(adapter: Path, target: Facts) -> None:
+    """Raises MismatchError for a GGUF that is no LoRA, or not one for this model."""
+    file = read_gguf(adapter)
+    kind = file.text("general.type", "") or "model"
+    if kind != "adapter" or file.text("adapter.type", "") != "lora":
+        raise MismatchError(f"ADAPTER {adapter}: expected a LoRA (general.type adapter), found a {kind}")
+    if file.architecture != target.architecture:
+        raise MismatchError(
+            f"ADAPTER {adapter}: made for architecture '{file.architecture}', the target "
+            f"{target.file.path} is '{target.architecture}'"
+        )
+    is_split = (target.file.integer("split.count") or 1) > 1  # only the tensors of its first part are known
+    for name, tensor in file.tensors.items():
+        base, _, side = name.rpartition(".")
+        if side not in ("lora_a", "lora_b") or (is_split and base not in target.file.tensors):
+            continue
+        weight = target.file.tensors.get(base)
+        n_factor = tensor.shape[-1] if side == "lora_a" else tensor.shape[0]
+        n_weight = None if weight is None else weight.shape[-1] if side == "lora_a" else weight.shape[0]
+        if n_factor != n_weight and base != _EMBEDDING:
+            found = "the target has no such tensor" if n_weight is None else f"the target's has {n_weight}"
+            raise MismatchError(
+                f"ADAPTER {adapter} was not made for the target {target.file.path}: {name} is for {n_factor} "
+                f"{'inputs' if side == 'lora_a' else 'outputs'}, {found}"
+            )
 
 
 def fits(draft: Path, target: Facts) -> bool:

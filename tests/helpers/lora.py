@@ -13,16 +13,21 @@ __all__ = ["write_lora"]
 _TENSORS = ("blk.0.ffn_down.weight", "blk.1.attn_v.weight", "blk.7.ffn_up.weight")
 
 
-def write_lora(path: Path, target: Path, *, rank: int = 4, size: float = 1.0, seed: int = 7) -> None:
-    """Random factors for some matrices of `target`; `size` is that of what they add, relative to them."""
-    rng = np.random.default_rng(seed)
+def write_lora(
+    path: Path, target: Path, *, size: float = 1.0, arch: str = "llama", only: str = "", rank: int = 4
+) -> None:
+    """Random factors for some matrices of `target`, or for one.
+
+    size: of what they add, relative to the weights
+    """
+    rng = np.random.default_rng(7)
     reader = gguf.GGUFReader(target)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, arch)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", float(rank))
     for tensor in reader.tensors:
-        if tensor.name in _TENSORS:
+        if tensor.name in ((only,) if only else _TENSORS):
             n_in, n_out = (int(n) for n in tensor.shape)
             std = size * float(np.std(tensor.data)) / rank**0.5
             writer.add_tensor(f"{tensor.name}.lora_a", rng.normal(0, 1, (rank, n_in)).astype(np.float32))

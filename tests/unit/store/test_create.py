@@ -14,10 +14,12 @@ from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.modelfile.names import ModelName
-from eaglecpp.store import DigestError, StoredModel, StoreError, Stores, resolve_model
+from eaglecpp.store import DigestError, DownloadError, StoredModel, StoreError, Stores, resolve_model
 from eaglecpp.store.create import create_model
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import remove_model
+from helpers.hub_server import HubServer
+from helpers.lora import write_lora
 from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny
 
@@ -123,8 +125,10 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
 
 
 def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
-    tiny: Tiny, stores: Stores, root: Path
+    tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
 ) -> None:
+    from eaglecpp.convert import ConvertError
+
     text = f"FROM {tiny.other}\nDRAFT {tiny.draft}\n"
     with pytest.raises(MismatchError) as caught:
         make(stores, text)
@@ -135,6 +139,13 @@ def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
     assert stores.models() == []
     assert orphans(root) == []
     assert kinds(make(stores, text, use_draft=False)) == ["model"]
+    text = f"FROM {tiny.other}\nDRAFT {tiny.checkpoint}\n"
+    with pytest.raises(MismatchError, match=r"hidden size 64, the target has 32.*create --no-draft"):
+        make(stores, text)
+    (tmp_path / "config.json").write_text('{"architectures": ["Eagle1"]}')
+    with pytest.raises(ConvertError, match="create --no-draft"):
+        make(stores, f"FROM {tiny.other}\nDRAFT {tmp_path}\n")
+    assert orphans(root) == []
 
 
 def test_a_checkpoint_is_converted_once_to_the_type_asked_for(tiny: Tiny, stores: Stores, root: Path) -> None:
@@ -166,6 +177,63 @@ def test_a_drafter_may_be_a_stored_name_or_a_digest(tiny: Tiny, stores: Stores) 
         make(stores, f"FROM {tiny.target}\nDRAFT plain\n", "other")
     with pytest.raises(ModelNotFoundError, match=r"a repository of the Hub is written hf.co/USER/REPO"):
         make(stores, f"FROM {tiny.target}\nDRAFT nowhere\n", "other")
+
+
+def test_a_drafter_may_be_on_the_hub(tiny: Tiny, stores: Stores, hub: HubServer) -> None:
+    from eaglecpp.store.facts import read_facts
+
+    hub.add("maker/eagle3", {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir()})
+    for reference, file_type in (("hf.co/maker/eagle3", "Q8_0"), ("hf.co/maker/eagle3:f16", "F16")):
+        model = make(stores, f"FROM {tiny.target}\nDRAFT {reference}\n")
+        assert read_facts([_draft(model)]).file_type == file_type
+        assert model.config.draft_architecture == "eagle3"
+    n_requests = len(hub.content_requests())
+    make(stores, f"FROM {tiny.target}\n#eaglecpp: draft hf.co/maker/eagle3:F16\n", "again")
+    assert len(hub.content_requests()) == n_requests
+    with pytest.raises(MismatchError, match=r"hidden size 64, the target has 32.*create --no-draft"):
+        make(stores, f"FROM {tiny.other}\nDRAFT hf.co/maker/eagle3\n", "other")
+    with pytest.raises(DownloadError, match="maker/nothing"):
+        make(stores, f"FROM {tiny.target}\nDRAFT hf.co/maker/nothing\n", "other")
+    assert [model.name.model for model in stores.models() if not model.is_drafter] == ["again", "m"]
+
+
+def test_the_version_of_a_drafter_is_read_from_its_file(stores: Stores, tmp_path: Path) -> None:
+    from helpers.tiny import make_pair
+
+    pair = make_pair(tmp_path, "eagle31")
+    model = make(stores, f"FROM {pair.target.gguf}\nDRAFT {pair.checkpoint}\n")
+    assert model.config.draft_architecture == "eagle31"
+
+
+def test_an_adapter_becomes_a_layer(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
+    lora = tmp_path / "lora.gguf"
+    write_lora(lora, tiny.target)
+    model = make(stores, f"FROM {tiny.target}\nADAPTER {lora}\n")
+    assert kinds(model) == ["model", "adapter"]
+    assert resolve_model("m").engine_options()["lora"] == ((str(model.files("adapter")[0]), 1.0),)
+    assert kinds(make(stores, "FROM m\n", "child")) == ["model", "adapter"]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "target", "text"),
+    [
+        ("lora", "other", r"blk\.0\.ffn_down\.weight\.lora_b is for 64 outputs, the target's has 32"),
+        ("qwen", "target", "made for architecture 'qwen2', the target .* is 'llama'"),
+        ("draft", "target", r"expected a LoRA \(general\.type adapter\), found a model"),
+        ("deep", "other", r"blk\.7\.ffn_up.* the target has no such tensor"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(
+    adapter: str, target: str, text: str, tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / f"{name}.gguf" for name in ("lora", "qwen", "deep")} | {"draft": tiny.draft}
+    write_lora(files["lora"], tiny.target)
+    write_lora(files["qwen"], tiny.target, arch="qwen2")
+    write_lora(files["deep"], tiny.target, only="blk.7.ffn_up.weight")
+    with pytest.raises(MismatchError, match=text):
+        make(stores, f"FROM {getattr(tiny, target)}\nADAPTER {files[adapter]}\n")
+    assert stores.models() == []
+    assert orphans(root) == []
 
 
 def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Stores, root: Path) -> None:
@@ -275,6 +343,7 @@ def test_split_files_are_stored_in_parts_and_opened_by_their_names(
         "tiny-00002-of-00002.gguf",
     ]
     assert again.manifest.of_kind("model") == model.manifest.of_kind("model")
+    assert model.manifest.of_kind("adapter") == ()
     resolved = resolve_model("whole")
     assert resolved.target.name == "tiny-00001-of-00002.gguf"
     from eaglecpp import Engine
