@@ -37,6 +37,7 @@ _FORMAT = "eaglecpp answers"
 _MIN_ROOM = 16
 """Tokens of context that must be left for an answer."""
 _N_SEEDS = 1 << 31
+_NO_ANSWERS = "expected recorded answers, found something else; name another file"
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ def _read(out: Path, header: dict[str, Any], prompts: Sequence[Sequence[int]]) -
     with out.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.endswith(b"\n"):
+                if number == 1 and not _line(header).startswith(line):
+                    raise DataError(f"{out}: {_NO_ANSWERS}")
                 break  # the half line of a killed run
             entry = _entry(line, f"{out}:{number}")
             if number == 1:
@@ -179,7 +182,7 @@ def _entry(line: bytes, place: str) -> dict[str, Any]:
 
 def _check_header(out: Path, found: dict[str, Any], header: dict[str, Any]) -> None:
     if found.get("format") != _FORMAT:
-        raise DataError(f"{out}: expected recorded answers, found something else; name another file")
+        raise DataError(f"{out}: {_NO_ANSWERS}")
     differing = differences(header, found)
     if differing:
         raise DataError(
@@ -214,5 +217,9 @@ def _locked(out: Path) -> Iterator[None]:
 
 def _write(stream: BinaryIO, entry: dict[str, Any]) -> None:
     """One line, handed to the system at once: a kill loses the answer under way and nothing else."""
-    stream.write(json.dumps(entry, separators=(",", ":")).encode() + b"\n")
+    stream.write(_line(entry))
     stream.flush()
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"

@@ -177,7 +177,7 @@ def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _folder(folder: Path, log: ReadLog) -> Iterator[Record]:
-    n_read = 0
+    n_before = log.n_files
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(folder).parts)
         if hidden or not path.is_file():
@@ -185,13 +185,12 @@ def _folder(folder: Path, log: ReadLog) -> Iterator[Record]:
         if path.suffix.lower() not in (*TEXT_SUFFIXES, ".jsonl", ".ndjson"):
             log.skip("other file types")
             continue
-        n_read += 1
         try:
             yield from _file(path)
+            log.n_files += 1
         except _NoTextError:
             log.skip("not UTF-8 text")
-    log.n_files += n_read
-    if not n_read:
+    if log.n_files == n_before:
         raise DataError(
             f"{folder}: expected text files (.txt, .md, .py and the like) or .jsonl files, found none"
         )

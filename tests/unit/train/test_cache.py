@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: MIT
+"""The feature cache: what is read is what was captured, kills lose no more than the torn tail, and a cache of
+something else is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Models
+
+from eaglecpp.errors import DataError
+from eaglecpp.options import ModelOptions
+from eaglecpp.train import cache_file
+from eaglecpp.train.cache import CacheOptions, CachePlan, estimate_bytes, open_source
+from eaglecpp.train.cache_file import CacheFile, FeatureType, Layout
+from eaglecpp.train.features import Capture, TargetSource
+from eaglecpp.train.samples import Conversation
+from helpers.tiny import TargetSpec, make_target, prompt_ids
+
+MODEL = ModelOptions(n_threads=1)
+LENGTHS = (70, 5, 33, 120, 64)
+
+
+def conversations(lengths: Sequence[int] = LENGTHS) -> list[Conversation]:
+    return [
+        Conversation(np.array(prompt_ids(n, seed), np.int32), (np.arange(n) % 7 > 2).astype(np.int16))
+        for seed, n in enumerate(lengths)
+    ]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in ("header.json", "index.bin", "data.bin")}
+
+
+@pytest.fixture(scope="module")
+def filled(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished cache; not to be changed."""
+    folder = tmp_path_factory.mktemp("cache") / "filled"
+    open_source(models.target, conversations(), CacheOptions(folder), model=MODEL).close()
+    return folder
+
+
+@pytest.fixture
+def copy(filled: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(filled, tmp_path / "copy"))
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("bf16", 0.004), ("int8", 0.03)])
+def test_cached_is_streamed_within_the_error_of_the_type(
+    models: Models, tmp_path: Path, kind: FeatureType, tolerance: float
+) -> None:
+    wanted = conversations()
+    streamed = open_source(models.target, wanted, model=MODEL)
+    cached = open_source(models.target, wanted, CacheOptions(tmp_path / "c", kind), model=MODEL)
+    assert isinstance(streamed, TargetSource)
+    assert not isinstance(cached, TargetSource)
+    assert cached.lengths == streamed.lengths == list(LENGTHS)
+    assert (cached.layers, cached.n_top, cached.n_embd) == (streamed.layers, streamed.n_top, streamed.n_embd)
+    for index in range(len(wanted)):
+        one, other = streamed.sample(index), cached.sample(index)
+        error = np.linalg.norm(one.features - other.features, axis=2)
+        assert (error / np.linalg.norm(one.features, axis=2)).max() < tolerance
+        assert (one.label_ids == other.label_ids).all()
+        assert np.abs(np.exp(one.label_logp) - np.exp(other.label_logp)).max() < 1e-3
+        assert (other.tokens == wanted[index].tokens).all()
+        assert (other.turns == wanted[index].turns).all()
+        assert (other.features.dtype, other.label_ids.dtype) == (np.float32, np.int32)
+
+
+def test_the_size_is_known_before_and_kept(models: Models, tmp_path: Path) -> None:
+    plans: list[CachePlan] = []
+    steps: list[tuple[int, int]] = []
+    folder = tmp_path / "c"
+    open_source(
+        models.target,
+        conversations(),
+        CacheOptions(folder),
+        model=MODEL,
+        on_plan=lambda plan: (plans.append(plan), steps.append((-1, -1)))[0],
+        on_progress=lambda done, total: steps.append((done, total)),
+    ).close()
+    (plan,) = plans
+    assert (plan.n_cached, plan.n_missing) == (0, len(LENGTHS))
+    assert plan.n_bytes == (folder / "data.bin").stat().st_size
+    assert steps[0] == (-1, -1), "announced before the first capture"
+    assert steps[-1] == (sum(LENGTHS), sum(LENGTHS))
+
+
+def test_a_cache_serves_other_splits_and_grows_by_what_is_new(models: Models, copy: Path) -> None:
+    plans: list[CachePlan] = []
+    before = files_of(copy)["data.bin"]
+    some = [conversations()[3], *conversations((9,))]
+    source = open_source(models.target, some, CacheOptions(copy), model=MODEL, on_plan=plans.append)
+    assert (plans[0].n_cached, plans[0].n_missing) == (1, 1)
+    assert (source.sample(0).tokens == some[0].tokens).all()
+    assert (source.sample(1).tokens == some[1].tokens).all()
+    assert files_of(copy)["data.bin"].startswith(before)
+
+
+def test_another_loss_mask_reuses_the_captures(models: Models, copy: Path) -> None:
+    plans: list[CachePlan] = []
+    changed = [replace(one, turns=np.ones_like(one.turns)) for one in conversations()]
+    source = open_source(models.target, changed, CacheOptions(copy), model=MODEL, on_plan=plans.append)
+    assert plans[0].n_missing == 0
+    assert source.sample(0).turns.all()
+
+
+def test_equal_conversations_are_kept_once(models: Models, tmp_path: Path) -> None:
+    one = conversations()[0]
+    folder = tmp_path / "c"
+    source = open_source(models.target, [one, one], CacheOptions(folder), model=MODEL)
+    assert (source.sample(0).features == source.sample(1).features).all()
+    assert len((folder / "index.bin").read_bytes()) == 40
+
+
+# Kills
+
+CHILD = """
+import sys
+sys.path.insert(0, {tests!r})
+from eaglecpp.train import cache_file
+from eaglecpp.train.cache import CacheOptions, open_source
+from eaglecpp.options import ModelOptions
+sys.path.insert(0, {here!r})
+from test_cache import conversations
+cache_file._FLUSH_BYTES = {flush}
+open_source(
+    {target!r}, conversations(), CacheOptions(__import__("pathlib").Path({folder!r})),
+    model=ModelOptions(n_threads=1), on_progress=lambda n, total: print(n, flush=True),
+)
+"""
+
+
+@pytest.mark.parametrize(("n_lines", "flush"), [(1, 1), (3, 1), (3, 1 << 26), (4, 30_000)])
+def test_a_killed_fill_goes_on_to_the_same_bytes(
+    models: Models, filled: Path, tmp_path: Path, n_lines: int, flush: int
+) -> None:
+    folder = tmp_path / "killed"
+    here = Path(__file__).parent
+    code = CHILD.format(
+        tests=str(here.parents[1]), here=str(here), flush=flush, target=str(models.target), folder=str(folder)
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert child.stdout is not None
+    for _ in range(n_lines):
+        assert child.stdout.readline(), "the child ended before it was killed"
+    child.kill()
+    assert child.wait(60) == -signal.SIGKILL
+    child.stdout.close()
+    plans: list[CachePlan] = []
+    source = open_source(
+        models.target, conversations(), CacheOptions(folder), model=MODEL, on_plan=plans.append
+    )
+    assert plans[0].n_missing > 0
+    if flush == 1:
+        assert plans[0].n_cached >= n_lines - 1
+    assert files_of(folder) == files_of(filled)
+    assert len(source.sample(4).tokens) == LENGTHS[4]
+
+
+def test_any_torn_tail_is_cut_off_and_written_again(
+    models: Models, filled: Path, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Every state that a kill can leave: an index with any number of whole records, bytes of the next one,
+    and any amount of data behind what it names.
+    """
+    whole = files_of(filled)
+    for number in range(12):
+        folder = Path(shutil.copytree(filled, tmp_path / str(number)))
+        n_index = int(rng.integers(0, len(whole["index.bin"]) + 1))
+        n_records = n_index // 40
+        named = sum(layout_of(filled).n_bytes(n) for n in LENGTHS[:n_records])
+        n_data = int(rng.integers(named, len(whole["data.bin"]) + 1))
+        (folder / "index.bin").write_bytes(whole["index.bin"][:n_index])
+        (folder / "data.bin").write_bytes(whole["data.bin"][:n_data])
+        plans: list[CachePlan] = []
+        open_source(
+            models.target, conversations(), CacheOptions(folder), model=MODEL, on_plan=plans.append
+        ).close()
+        assert plans[0].n_cached == n_records
+        assert files_of(folder) == whole
+
+
+@pytest.mark.parametrize("damage", ["zeros behind", "half a record", "data lost", "other data behind"])
+def test_what_a_crash_of_the_machine_leaves_is_cut_off(models: Models, copy: Path, damage: str) -> None:
+    whole = files_of(copy)
+    index, data = whole["index.bin"], whole["data.bin"]
+    if damage == "zeros behind":
+        index = index[:80] + bytes(120)
+    elif damage == "half a record":
+        index = index[:140] + bytes(60)
+    elif damage == "data lost":
+        data = data[:-1]
+    else:
+        index, data = index[:160], data + b"x" * 100_000
+    (copy / "index.bin").write_bytes(index)
+    (copy / "data.bin").write_bytes(data)
+    source = open_source(models.target, conversations(), CacheOptions(copy), model=MODEL)
+    assert files_of(copy) == whole
+    for number in range(len(LENGTHS)):
+        source.sample(number)
+
+
+def test_an_error_keeps_what_was_captured_before_it(models: Models, tmp_path: Path) -> None:
+    def stop(done: int, total: int) -> None:
+        if done >= LENGTHS[0] + LENGTHS[1]:
+            raise KeyboardInterrupt
+
+    options = CacheOptions(tmp_path / "c")
+    with pytest.raises(KeyboardInterrupt):
+        open_source(models.target, conversations(), options, model=MODEL, on_progress=stop)
+    plans: list[CachePlan] = []
+    open_source(models.target, conversations(), options, model=MODEL, on_plan=plans.append).close()
+    assert plans[0].n_cached == 2
+
+
+# Refusals
+
+
+def layout_of(folder: Path) -> Layout:
+    header = json.loads((folder / "header.json").read_text())
+    return Layout(len(header["layers"]), *(header[k] for k in ("n_embd", "n_vocab", "n_top", "feature_type")))
+
+
+def test_a_cache_of_another_target_is_refused(copy: Path, tmp_path: Path) -> None:
+    before = files_of(copy)
+    other = make_target(tmp_path / "other", TargetSpec(seed=2)).gguf
+    with pytest.raises(
+        DataError, match=r"another target.*target_sha256: expected [0-9a-f]{64}, found [0-9a-f]"
+    ):
+        open_source(other, conversations(), CacheOptions(copy), model=MODEL)
+    assert files_of(copy) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"layers": [1, 3, 5]}, r"layers: expected \[1, 3, 5\], found \[2, 4, 5\]"),
+        ({"n_top": 8}, "n_top: expected 8, found 64"),
+        ({"model": ModelOptions(n_threads=1, type_k="f32")}, "type_k: expected f32, found f16"),
+    ],
+)
+def test_a_cache_made_with_other_settings_is_refused(
+    models: Models, copy: Path, changes: dict[str, object], says: str
+) -> None:
+    with pytest.raises(DataError, match=says):
+        open_source(models.target, conversations(), CacheOptions(copy), **({"model": MODEL} | changes))  # type: ignore[arg-type]
+
+
+def test_another_feature_type_is_refused(models: Models, copy: Path) -> None:
+    with pytest.raises(DataError, match="feature_type: expected int8, found bf16"):
+        open_source(models.target, conversations(), CacheOptions(copy, "int8"), model=MODEL)
+
+
+def test_a_folder_of_something_else_is_left_alone(models: Models, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("dear", encoding="utf-8")
+    with pytest.raises(DataError, match=r"empty folder, found 'thesis\.txt'"):
+        open_source(models.target, conversations(), CacheOptions(tmp_path), model=MODEL)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name != "lock") == ["thesis.txt"]
+
+
+def test_a_disk_too_small_is_told_before_anything_is_captured(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    steps: list[int] = []
+    with pytest.raises(DataError, match=r"expected room for .* found 0\.00 GB free"):
+        open_source(
+            models.target,
+            conversations(),
+            CacheOptions(tmp_path / "c"),
+            model=MODEL,
+            on_progress=lambda done, total: steps.append(done),
+        )
+    assert steps == []
+
+
+def test_a_limit_is_kept(models: Models, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="more than the limit"):
+        open_source(models.target, conversations(), CacheOptions(tmp_path, max_bytes=10_000), model=MODEL)
+
+
+def test_changed_bytes_are_noticed(models: Models, copy: Path) -> None:
+    data = bytearray((copy / "data.bin").read_bytes())
+    data[-200] ^= 1
+    (copy / "data.bin").write_bytes(data)
+    source = open_source(models.target, conversations(), CacheOptions(copy), model=MODEL)
+    source.sample(0)
+    with pytest.raises(DataError, match="not those that were written"):
+        source.sample(len(LENGTHS) - 1)
+
+
+def test_a_cached_sample_that_the_target_does_not_give_is_refused(
+    models: Models, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """A cache whose header lies: the same file and layers, features of something else."""
+    folder = tmp_path / "c"
+    wanted = conversations((40,))
+    open_source(models.target, wanted, CacheOptions(folder), model=MODEL).close()
+    source = TargetSource(models.target, wanted, model=MODEL)
+    captured = source.capture(wanted[0].tokens)
+    for name in ("index.bin", "data.bin"):
+        (folder / name).unlink()
+    shuffled = captured._replace(features=captured.features[:, ::-1].copy())
+    with CacheFile(folder, layout_of(folder)).appending() as appender:
+        from eaglecpp.train.data import token_hash
+
+        appender.append(token_hash(wanted[0].tokens), shuffled)
+    with pytest.raises(DataError, match="not what the target gives now: expected features within 10%"):
+        open_source(models.target, wanted, CacheOptions(folder), model=MODEL)
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+@pytest.mark.parametrize("n_vocab", [300, 100_000])
+def test_blocks_hold_any_finite_values(kind: FeatureType, n_vocab: int, rng: np.random.Generator) -> None:
+    layout = Layout(2, 24, n_vocab, 5, kind)
+    features = rng.standard_normal((2, 9, 24)).astype(np.float32) * np.float32(10.0) ** rng.integers(
+        -2, 4, (2, 9, 1)
+    ).astype(np.float32)
+    features[1, 4] = 0
+    ids = rng.integers(0, n_vocab, (9, 5)).astype(np.int32)
+    logp = -rng.exponential(6, (9, 5)).astype(np.float32)
+    block = layout.pack(Capture(features, ids, logp))
+    assert len(block) == layout.n_bytes(9)
+    back = layout.unpack(memoryview(block), 9)
+    assert (back.label_ids == ids).all()
+    assert np.abs(back.label_logp / logp - 1).max() < 1e-3
+    largest = np.abs(features).max(axis=2, keepdims=True)
+    limit = np.abs(features) * 2**-8 if kind == "bf16" else largest / 250
+    assert (np.abs(back.features - features) <= limit + 1e-12).all()
+
+
+def test_bf16_rounds_to_nearest_and_ties_to_even() -> None:
+    bits = np.array([0x3F808000, 0x3F818000, 0x3F807FFF, 0x3F808001, 0xBF808001], np.uint32)
+    assert cache_file._to_bf16(bits.view(np.float32)).tolist() == [0x3F80, 0x3F82, 0x3F80, 0x3F81, 0xBF81]
+
+
+def test_sizes_add_up() -> None:
+    layout = Layout(3, 64, 367, 64)
+    assert layout.n_bytes(10) == 10 * (3 * 64 * 2 + 64 * 4)
+    assert estimate_bytes(conversations((10, 20)), layout) == layout.n_bytes(10) + layout.n_bytes(20)

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: MIT
+"""What training reads: which tokens of a chat are learnt, what becomes of texts, and what bad files say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Models
+
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.engine import Engine
+from eaglecpp.errors import DataError
+from eaglecpp.train import data
+from eaglecpp.train.chats import ChatEncoder, open_tokenizer
+from eaglecpp.train.samples import Conversation
+from helpers.tiny import TargetSpec, target_weights, write_gguf
+from helpers.tiny_tokenizer import tiny_tokenizer
+
+TALK = (
+    ("system", "be kind"),
+    ("user", "who are you"),
+    ("assistant", "one of the men"),
+    ("user", "and now"),
+    ("assistant", "\n how old"),
+)
+
+
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Iterator[Engine]:
+    with open_tokenizer(models.target) as engine:
+        yield engine
+
+
+def messages(*turns: tuple[str, str]) -> list[Message]:
+    return [Message(role, content) for role, content in turns]
+
+
+def chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def write_lines(path: Path, *values: Any) -> Path:
+    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
+    return path
+
+
+def texts_of_turns(engine: Engine, tokens: Sequence[int], turns: Sequence[int]) -> list[str]:
+    """The text of each turn, number 0 left out."""
+    return [
+        engine.detokenize([t for t, turn in zip(tokens, turns, strict=True) if turn == n], special=True)
+        for n in range(1, max(turns) + 1)
+    ]
+
+
+def encoded(engine: Engine, template: str, *turns: tuple[str, str]) -> tuple[list[int], list[int]]:
+    encoder = ChatEncoder(engine, ChatTemplate.from_gguf(template, "<|bos|>", "<|endoftext|>"))
+    tokens, mask = encoder.encode(messages(*turns))
+    return tokens.tolist(), mask.tolist()
+
+
+# Which tokens of a chat are learnt
+
+
+def test_turns_are_what_the_assistant_says_and_its_end_token(tmp_path: Path, engine: Engine) -> None:
+    read = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK))], engine, 512)
+    (one,) = read.conversations
+    assert texts_of_turns(engine, one.tokens.tolist(), one.turns.tolist()) == [
+        "one of the men<|im_end|>",
+        "\n how old<|im_end|>",
+    ]
+    whole = engine.detokenize(one.tokens.tolist(), special=True)
+    assert whole.startswith("<|bos|><|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nwho")
+    assert whole.endswith("\n how old<|im_end|>")
+    assert (read.report.tokens, read.report.trained) == (len(one.tokens), np.count_nonzero(one.turns))
+
+
+def test_the_tokens_before_an_answer_are_those_the_engine_would_read(tmp_path: Path, engine: Engine) -> None:
+    path = write_lines(tmp_path / "a.jsonl", chat(*TALK[:3]))
+    (one,) = data.load([path], engine, 512).conversations
+    begin = int(np.flatnonzero(one.turns)[0])
+    assert one.tokens[:begin].tolist() == engine.chat_prompt(messages(*TALK[:2]))
+
+
+def test_sharegpt_is_the_same_conversation(tmp_path: Path, engine: Engine) -> None:
+    names = {"system": "system", "user": "human", "assistant": "gpt"}
+    shared = {"conversations": [{"from": names[role], "value": content} for role, content in TALK]}
+    (tmp_path / "whole.json").write_text(json.dumps([shared, chat(*TALK)]), encoding="utf-8")
+    read = data.load([tmp_path / "whole.json"], engine, 512)
+    assert (len(read.conversations), read.report.dropped) == (1, {"duplicates": 1})
+
+
+def test_a_template_that_rewrites_older_answers_still_shows_every_turn(engine: Engine) -> None:
+    """As Qwen3's: only the last answer shows that it was not thought about."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+        "{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}"
+        "{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    found = texts_of_turns(engine, *encoded(engine, template, *TALK))
+    assert found == ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"]
+
+
+def test_a_prompt_that_opens_a_thought_begins_the_turn_at_the_difference(engine: Engine) -> None:
+    """As DeepSeek-R1's, whose prompt ends in an opened thought that finished turns do not have."""
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    found = texts_of_turns(engine, *encoded(engine, template, *TALK[1:]))
+    assert found[0] == "one of the men<|im_end|>"
+    # "\n" of the template and "\n" of the answer are the same text: only tokens tell, and they agree that far
+    assert found[1].lstrip("\n") == " how old<|im_end|>"
+
+
+def test_a_turn_without_end_token_ends_where_the_template_ends_it(engine: Engine) -> None:
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"  # noqa: E501
+    found = texts_of_turns(engine, *encoded(engine, template, *TALK[1:]))
+    assert found == [" one of the men\n", " \n how old\n"]
+
+
+def test_a_template_that_hides_the_question_gives_no_turn_rather_than_a_guess(engine: Engine) -> None:
+    template = (
+        "{% for m in messages[-1:] %}{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    _, turns = encoded(engine, template, *TALK[1:])
+    assert not any(turns)
+
+
+def test_a_template_without_system_role_gets_it_in_the_first_question(engine: Engine) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tokens, turns = encoded(engine, template, *TALK)
+    assert "user\nbe kind\n\nwho are you" in engine.detokenize(tokens, special=True)
+    assert texts_of_turns(engine, tokens, turns)[0] == "one of the men<|im_end|>"
+
+
+def test_train_on_all_learns_everything_but_bos(tmp_path: Path, engine: Engine) -> None:
+    path = write_lines(tmp_path / "a.jsonl", chat(*TALK))
+    (one,) = data.load([path], engine, 512, train_on="all").conversations
+    assert one.turns.tolist() == [0] + [1] * (len(one.tokens) - 1)
+
+
+def test_without_a_template_the_format_of_the_vocabulary_is_used(tmp_path: Path, base_model: Path) -> None:
+    with open_tokenizer(base_model) as engine:  # its vocabulary has ChatML's marks
+        (one,) = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK))], engine, 512).conversations
+        assert (
+            texts_of_turns(engine, one.tokens.tolist(), one.turns.tolist())[0] == "one of the men<|im_end|>"
+        )
+
+
+def test_chats_for_a_base_model_are_refused(tmp_path: Path) -> None:
+    spec, tokenizer = TargetSpec(n_layers=2, chat_template=False), tiny_tokenizer()
+    tokenizer = replace(tokenizer, tokens=["<s>", "</s>", "<a>", "<b>", *tokenizer.tokens[4:]])
+    write_gguf(tmp_path / "base.gguf", spec, tokenizer, target_weights(spec, tokenizer), "F32")
+    path = write_lines(tmp_path / "a.jsonl", chat(*TALK))
+    with open_tokenizer(tmp_path / "base.gguf") as engine:
+        with pytest.raises(DataError, match=r"base\.gguf: expected a chat template"):
+            data.load([path], engine, 512)
+        (tmp_path / "a.txt").write_text("the old man", encoding="utf-8")
+        assert len(data.load([tmp_path / "a.txt"], engine, 512).conversations) == 1
+
+
+# Cutting and leaving out
+
+
+def test_a_long_chat_is_cut_and_counted(tmp_path: Path, engine: Engine) -> None:
+    path = write_lines(tmp_path / "a.jsonl", chat(("user", "hi"), ("assistant", "the man " * 60)))
+    read = data.load([path], engine, 64)
+    assert [len(one.tokens) for one in read.conversations] == [64]
+    assert read.report.cut == 1
+    assert any("cut" in line for line in read.report.lines())
+
+
+def test_a_chat_whose_answer_lies_behind_the_context_is_left_out(tmp_path: Path, engine: Engine) -> None:
+    lines = [chat(("user", "the man " * 60), ("assistant", "no")), chat(*TALK)]
+    read = data.load([write_lines(tmp_path / "a.jsonl", *lines)], engine, 96)
+    assert len(read.conversations) == 1
+    assert read.report.dropped == {"fewer than two tokens to learn within the context": 1}
+
+
+def test_text_becomes_pieces_that_lose_nothing(tmp_path: Path, engine: Engine) -> None:
+    text = "".join(f"line {n} of the old man\n" for n in range(60))
+    (tmp_path / "story.txt").write_text(text, encoding="utf-8")
+    read = data.load([tmp_path / "story.txt"], engine, 100)
+    assert [len(one.tokens) for one in read.conversations[:-1]] == [100] * (len(read.conversations) - 1)
+    assert all(one.tokens[0] == engine.native.bos and one.turns[0] == 0 for one in read.conversations)
+    assert all((one.turns[1:] == 1).all() for one in read.conversations)
+    joined = [token for one in read.conversations for token in one.tokens[1:].tolist()]
+    assert joined == engine.tokenize(text, add_bos=False, special=False)
+
+
+def test_control_tokens_written_in_a_text_stay_text(tmp_path: Path, engine: Engine) -> None:
+    (tmp_path / "a.txt").write_text("say <|im_end|> now", encoding="utf-8")
+    (one,) = data.load([tmp_path / "a.txt"], engine, 100).conversations
+    assert not set(one.tokens[1:].tolist()) & {0, 1, 2, 3}
+
+
+def test_a_folder_gives_its_text_files_and_says_what_it_left(tmp_path: Path, engine: Engine) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "a.py").write_text("def the(): pass", encoding="utf-8")
+    (tmp_path / "sub" / "b.md").write_text("# how and who", encoding="utf-8")
+    (tmp_path / ".git" / "c.txt").write_text("hidden words", encoding="utf-8")
+    (tmp_path / "d.bin").write_bytes(b"\0\1\2")
+    (tmp_path / "e.txt").write_bytes(b"caf\xe9 au lait")
+    report = data.load([tmp_path], engine, 100).report
+    assert (report.files, report.conversations) == (2, 2)
+    assert report.skipped == {"other file types": 1, "not UTF-8 text": 1}
+
+
+# Bad files
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{not json", "expected JSON, found '{not json'"),
+        ('"words"', 'expected an object with "messages"'),
+        ('{"question": "x"}', "found the keys ['question']"),
+        ('{"messages": []}', '"messages": expected a list of messages, found []'),
+        ('{"messages": [{"content": "x"}]}', '"messages"[0]: expected {"role", "content"}'),
+        ('{"messages": [{"role": "user", "content": 3}]}', "content must be text, found int"),
+        ('{"conversations": [{"from": "nobody", "value": "x"}]}', "found 'nobody'"),
+        ('{"conversations": [{"from": "human", "value": null}]}', '"value": expected text, found None'),
+        ('{"prompt_tokens": [1], "answer_tokens": ["a"]}', '"answer_tokens": expected a list of token ids'),
+        ('{"prompt_tokens": [1], "answer_tokens": [1, 99999]}', "found 99999"),
+    ],
+)
+def test_a_bad_line_is_named_with_what_was_expected(
+    tmp_path: Path, engine: Engine, line: str, says: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(chat(*TALK)) + "\n\n" + line + "\n", encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        data.load([path], engine, 512)
+    assert str(error.value).startswith(f"{path}:3")
+    assert says in str(error.value)
+
+
+def test_a_binary_file_that_is_named_is_refused(tmp_path: Path, engine: Engine) -> None:
+    (tmp_path / "a.txt").write_bytes(b"words \xff")
+    with pytest.raises(DataError, match="byte 0xff at offset 6"):
+        data.load([tmp_path / "a.txt"], engine, 100)
+
+
+def test_a_path_that_is_not_there_is_refused(tmp_path: Path, engine: Engine) -> None:
+    with pytest.raises(DataError, match=r"none\.jsonl: expected a file or folder"):
+        data.load([tmp_path / "none.jsonl"], engine, 100)
+
+
+def test_prompts_alone_point_to_generate(tmp_path: Path, engine: Engine) -> None:
+    path = write_lines(tmp_path / "a.jsonl", {"prompt": "how"}, {"prompt": "who"})
+    with pytest.raises(DataError, match="2 x a prompt without an answer: --generate"):
+        data.load([path], engine, 100)
+
+
+# The held-out part
+
+
+def some_conversations(n: int) -> list[Conversation]:
+    return [Conversation(np.array([0, n, n + 1, 7], np.int32), np.ones(4, np.int16)) for n in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "expected"),
+    [(1000, 0.02, 20), (100, 0.02, 4), (6, 0.02, 3), (1, 0.02, 0), (50_000, 0.02, 200), (100, 0.0, 0)],
+)
+def test_the_held_out_part_has_the_size_that_was_asked_for(n: int, share: float, expected: int) -> None:
+    train, held_out = data.split(some_conversations(n), share)
+    assert (len(train), len(held_out)) == (n - expected, expected)
+
+
+def test_the_held_out_part_does_not_depend_on_order(rng: np.random.Generator) -> None:
+    conversations = some_conversations(300)
+    shuffled = [conversations[i] for i in rng.permutation(300)]
+    parts = [data.split(order)[1] for order in (conversations, shuffled)]
+    first, second = ({data.token_hash(one.tokens) for one in part} for part in parts)
+    assert first == second
+    assert len(first) == 6
+
+
+def test_a_wrong_share_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected 0 to 0\.5, found 2"):
+        data.split([], 2)

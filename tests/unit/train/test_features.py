@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""Samples from the running target: labels against a full softmax, features against the target's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from conftest import Models
+from numpy.typing import NDArray
+
+from eaglecpp._params import engine_options
+from eaglecpp.errors import DataError, MismatchError
+from eaglecpp.lowlevel import Target
+from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+from eaglecpp.train.features import TargetSource, default_layers, top_labels
+from eaglecpp.train.samples import Conversation
+from helpers.tiny import TargetSpec, make_target, prompt_ids
+
+MODEL = ModelOptions(n_threads=1)
+
+
+def conversation(n_tokens: int, seed: int = 1) -> Conversation:
+    tokens = np.array(prompt_ids(n_tokens, seed), np.int32)
+    return Conversation(tokens, (np.arange(n_tokens) > 3).astype(np.int16))
+
+
+def full_log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    return np.asarray(wide - np.log(np.exp(wide).sum(axis=1, keepdims=True)))
+
+
+@pytest.fixture(scope="module")
+def source(models: Models) -> Iterator[TargetSource]:
+    conversations = [conversation(200), conversation(17, seed=2), conversation(3, seed=3)]
+    source = TargetSource(models.target, conversations, model=MODEL)
+    yield source
+    source.close()
+
+
+@pytest.mark.parametrize(
+    ("n_layer", "layers"),
+    [
+        (32, [2, 16, 29]),
+        (8, [2, 4, 5]),
+        (7, [2, 3, 4]),
+        (6, [1, 3, 5]),
+        (4, [1, 2, 3]),
+        (3, [1, 2, 3]),
+        (2, [1, 2]),
+        (1, [1]),
+    ],
+)
+def test_default_layers_are_distinct_boundaries(n_layer: int, layers: list[int]) -> None:
+    assert default_layers(n_layer) == layers
+
+
+@pytest.mark.parametrize("n_vocab", [50, 1000, 70_000])
+def test_labels_are_the_best_of_the_full_log_softmax(n_vocab: int, rng: np.random.Generator) -> None:
+    logits = (4 * rng.standard_normal((37, n_vocab))).astype(np.float32)
+    ids, logp = top_labels(logits, 20)
+    full = full_log_softmax(logits)
+    assert ids.tolist() == np.argsort(-logits, axis=1, kind="stable")[:, :20].tolist()
+    assert np.abs(logp - np.take_along_axis(full, ids.astype(np.int64), 1)).max() < 1e-5
+
+
+def test_labels_of_equal_logits_are_the_lower_ids() -> None:
+    logits = np.zeros((2, 300), np.float32)
+    logits[1, 7] = 1
+    ids, _ = top_labels(logits, 3)
+    assert ids.tolist() == [[0, 1, 2], [7, 0, 1]]
+
+
+def test_labels_never_exceed_the_vocabulary() -> None:
+    ids, logp = top_labels(np.zeros((1, 4), np.float32), 64)
+    assert sorted(ids[0].tolist()) == [0, 1, 2, 3]
+    assert np.exp(logp).sum() == pytest.approx(1)
+
+
+def test_a_sample_is_what_the_target_gives(models: Models, source: TargetSource) -> None:
+    options = engine_options(
+        models.target, None, ModelOptions(n_ctx=256, n_threads=1), DraftOptions(), Strategy.parse("off")
+    )
+    target = Target(options, [2, 4, 5])
+    for index, n_tokens in enumerate((200, 17, 3)):
+        sample = source.sample(index)
+        features, logits = target.forward(sample.tokens.tolist())
+        assert logits is not None
+        assert sample.features.shape == (3, n_tokens, source.n_embd)
+        assert np.abs(sample.features - features).max() < 1e-4
+        full = full_log_softmax(logits)
+        assert (sample.label_ids[:, 0] == full.argmax(axis=1)).all()
+        expected = np.take_along_axis(full, sample.label_ids.astype(np.int64), 1)
+        assert np.abs(sample.label_logp - expected).max() < 1e-3
+        assert sample.label_logp.shape == (n_tokens, 64)
+
+
+def test_the_same_index_gives_the_same_sample_whatever_came_before(source: TargetSource) -> None:
+    first = source.sample(1)
+    source.sample(0)
+    again = source.sample(1)
+    assert (first.features == again.features).all()
+    assert (first.label_logp == again.label_logp).all()
+
+
+def test_facts_of_the_target(source: TargetSource) -> None:
+    assert source.lengths == [200, 17, 3]
+    assert (source.layers, source.n_layer, source.n_embd, source.n_top) == ((2, 4, 5), 8, 64, 64)
+
+
+def test_a_layer_that_is_not_there_is_refused(models: Models) -> None:
+    with pytest.raises(MismatchError, match="layer id 9"):
+        TargetSource(models.target, [conversation(8)], layers=[1, 9], model=MODEL)
+
+
+def test_a_closed_source_says_so(models: Models) -> None:
+    source = TargetSource(models.target, [conversation(8)], model=MODEL)
+    source.close()
+    with pytest.raises(ValueError, match="closed"):
+        source.sample(0)
+
+
+def broken_target(directory: Path, tensor: str, value: float) -> Path:
+    """A tiny target one of whose tensors holds a value that is no number."""
+    path = make_target(directory, TargetSpec(n_layers=8)).gguf
+    reader = gguf.GGUFReader(path, "r+")
+    found = next(t for t in reader.tensors if t.name == tensor)
+    found.data[...] = np.float32(value)
+    reader.data.flush()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("tensor", "value", "says"),
+    [
+        ("blk.2.ffn_norm.weight", np.nan, r"conversation 0: token 0: expected finite features.*layer id 4"),
+        ("output_norm.weight", np.inf, "conversation 0: token 0: expected finite logits"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_name(tmp_path: Path, tensor: str, value: float, says: str) -> None:
+    path = broken_target(tmp_path, tensor, value)
+    source = TargetSource(path, [conversation(12)], model=MODEL)
+    with pytest.raises(DataError, match=says):
+        source.sample(0)

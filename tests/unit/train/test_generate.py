@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: MIT
+"""Answers written by the target: recorded as they came, the same whether a run was interrupted or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Models
+from filelock import FileLock
+
+from eaglecpp.engine import Engine
+from eaglecpp.errors import DataError
+from eaglecpp.options import SamplingOptions
+from eaglecpp.train import data
+from eaglecpp.train.generate import generate
+
+SAMPLING = SamplingOptions(max_tokens=24, temperature=0.9, seed=7)
+PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"]
+
+
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Iterator[Engine]:
+    with Engine.open(models.target, n_ctx=256, n_threads=1) as engine:
+        yield engine
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.txt"
+    path.write_text("\n\n".join(PROMPTS) + "\n", encoding="utf-8")
+    return path
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_answers_are_those_of_the_engine(engine: Engine, prompts: Path, tmp_path: Path) -> None:
+    report = generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)
+    assert (report.n_answers, report.n_before, report.dropped) == (4, 0, {})
+    _, *answers = entries(tmp_path / "a.jsonl")
+    for index, answer in enumerate(answers):
+        engine.clear()
+        expected = engine.chat(
+            [{"role": "user", "content": PROMPTS[index]}], sampling=SAMPLING, seed=7 + index
+        )
+        assert answer["prompt_tokens"] == expected.prompt_tokens
+        assert answer["answer_tokens"] == expected.tokens
+        assert (answer["index"], answer["finish"]) == (index, expected.finish_reason)
+    assert answers[0]["prompt_tokens"] == answers[3]["prompt_tokens"]
+    assert answers[0]["answer_tokens"] != answers[3]["answer_tokens"], "each place has a seed of its own"
+
+
+def test_recorded_answers_are_learnt_token_for_token(engine: Engine, prompts: Path, tmp_path: Path) -> None:
+    generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)
+    read = data.load([tmp_path / "a.jsonl"], engine, 256)
+    _, *answers = entries(tmp_path / "a.jsonl")
+    for one, answer in zip(read.conversations, answers, strict=True):
+        assert one.tokens.tolist() == answer["prompt_tokens"] + answer["answer_tokens"]
+        n_prompt = len(answer["prompt_tokens"])
+        assert one.turns.tolist() == [0] * n_prompt + [1] * len(answer["answer_tokens"])
+    assert read.report.files == 1
+
+
+def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path, tmp_path: Path) -> None:
+    generate([prompts], engine, tmp_path / "plain.jsonl", SAMPLING)
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:3") as drafting:
+        generate([prompts], drafting, tmp_path / "drafted.jsonl", SAMPLING)
+        assert drafting.stats.draft_n_accepted > 0
+    assert (tmp_path / "plain.jsonl").read_bytes() == (tmp_path / "drafted.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("n_cut", [1, 40, 300, 100_000])
+def test_a_run_goes_on_behind_a_half_line(engine: Engine, prompts: Path, tmp_path: Path, n_cut: int) -> None:
+    out = tmp_path / "a.jsonl"
+    generate([prompts], engine, out, SAMPLING)
+    whole = out.read_bytes()
+    out.write_bytes(whole[: max(len(whole) - n_cut, 0)])
+    n_before = max(out.read_bytes().count(b"\n") - 1, 0)
+    report = generate([prompts], engine, out, SAMPLING)
+    assert out.read_bytes() == whole
+    assert (report.n_before, report.n_answers) == (n_before, 4)
+
+
+def test_a_half_line_longer_than_the_rest_leaves_nothing(
+    engine: Engine, prompts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "a.jsonl"
+    generate([prompts], engine, out, SAMPLING)
+    whole = out.read_bytes()
+    out.write_bytes(whole[: whole.rindex(b'{"index":3')] + b'{"index":3,"prompt_tokens":[' + b"1," * 5000)
+    generate([prompts], engine, out, SAMPLING)
+    assert out.read_bytes() == whole
+
+
+CHILD = """
+from pathlib import Path
+from eaglecpp.engine import Engine
+from eaglecpp.options import SamplingOptions
+from eaglecpp.train.generate import generate
+with Engine.open({target!r}, n_ctx=256, n_threads=1) as engine:
+    generate(
+        [{prompts!r}], engine, Path({out!r}), SamplingOptions(max_tokens=24, temperature=0.9, seed=7),
+        lambda done, total, tokens: print(done, flush=True),
+    )
+"""
+
+
+def test_a_killed_run_ends_with_the_same_file(
+    models: Models, engine: Engine, prompts: Path, tmp_path: Path
+) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
+    generate([prompts], engine, whole, SAMPLING)
+    code = CHILD.format(target=str(models.target), prompts=str(prompts), out=str(out))
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "1\n"
+    child.kill()
+    assert child.wait(60) == -signal.SIGKILL
+    child.stdout.close()
+    assert generate([prompts], engine, out, SAMPLING).n_before >= 1
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_more_prompts_are_answered_and_the_old_answers_kept(
+    engine: Engine, prompts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "a.jsonl"
+    generate([prompts], engine, out, SAMPLING)
+    before = out.read_bytes()
+    prompts.write_text(prompts.read_text() + "one more\n", encoding="utf-8")
+    assert generate([prompts], engine, out, SAMPLING).n_before == 4
+    assert out.read_bytes().startswith(before)
+    assert len(entries(out)) == 6
+
+
+# What prompts may be
+
+
+def test_chats_are_answered_after_their_last_question(engine: Engine, tmp_path: Path) -> None:
+    turns = [("user", "how"), ("assistant", "so"), ("user", "and who"), ("assistant", "the old answer")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"messages": messages}) + '\n{"prompt": "and who"}\n', encoding="utf-8")
+    generate([path], engine, tmp_path / "a.jsonl", SAMPLING)
+    _, chat, prompt = entries(tmp_path / "a.jsonl")
+    assert chat["prompt_tokens"] == engine.chat_prompt(messages[:3])
+    assert prompt["prompt_tokens"] == engine.chat_prompt([{"role": "user", "content": "and who"}])
+
+
+def test_prompts_that_fill_the_context_are_left_out(engine: Engine, tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_text("how\n" + "the man " * 200 + "\n", encoding="utf-8")
+    report = generate([path], engine, tmp_path / "a.jsonl", SAMPLING)
+    assert (report.n_answers, report.dropped) == (1, {"longer than the context of 256 tokens": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            '{"messages": [{"role": "system", "content": "x"}]}',
+            ":1: expected messages that end in a user turn",
+        ),
+        ('{"text": "x"}', ':1: expected "messages" or "prompt"'),
+        ("{", ":1: expected JSON"),
+    ],
+)
+def test_a_bad_prompt_is_named(engine: Engine, tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=says):
+        generate([path], engine, tmp_path / "a.jsonl", SAMPLING)
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+# Refusals
+
+
+def test_other_options_are_refused(engine: Engine, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    generate([prompts], engine, out, SAMPLING)
+    before = out.read_bytes()
+    with pytest.raises(DataError, match=r"temperature: expected 0\.5, found 0\.9"):
+        generate([prompts], engine, out, SamplingOptions(max_tokens=24, temperature=0.5, seed=7))
+    assert out.read_bytes() == before
+
+
+def test_other_prompts_are_refused(engine: Engine, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    generate([prompts], engine, out, SAMPLING)
+    prompts.write_text("something else\n" + prompts.read_text(), encoding="utf-8")
+    with pytest.raises(
+        DataError, match=r"a\.jsonl:2: expected the answer to prompt 0 .* prompts have changed"
+    ):
+        generate([prompts], engine, out, SAMPLING)
+
+
+@pytest.mark.parametrize("text", ['{"messages": []}\n', "my notes, not a line of it ended"])
+def test_a_file_of_something_else_is_left_alone(
+    engine: Engine, prompts: Path, tmp_path: Path, text: str
+) -> None:
+    out = tmp_path / "a.jsonl"
+    out.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match="expected recorded answers"):
+        generate([prompts], engine, out, SAMPLING)
+    assert out.read_text() == text
+
+
+def test_two_runs_do_not_write_one_file(engine: Engine, prompts: Path, tmp_path: Path) -> None:
+    with FileLock(tmp_path / "a.jsonl.lock"), pytest.raises(DataError, match="another process is writing"):
+        generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT
+"""The draft vocabulary: what is kept, in which order, and the maps that say so."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conftest import Models
+
+from eaglecpp.train.chats import open_tokenizer
+from eaglecpp.train.samples import Conversation
+from eaglecpp.train.vocab import choose, count, special_tokens
+
+
+def counts_of(*counts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(counts, np.int64)
+
+
+def test_the_most_frequent_are_kept_and_of_equal_ones_the_lower() -> None:
+    vocab = choose(counts_of(5, 1, 9, 1, 5, 5), 4)
+    assert vocab.ids.tolist() == [0, 2, 4, 5]
+    assert choose(counts_of(5, 1, 9, 1, 5, 5), 2).ids.tolist() == [0, 2]
+    assert choose(counts_of(5, 1, 9, 1, 5, 5), 5).ids.tolist() == [0, 1, 2, 4, 5]
+
+
+def test_special_tokens_stay_whatever_their_count() -> None:
+    vocab = choose(counts_of(0, 7, 8, 9, 0), 3, keep=[4, 0])
+    assert vocab.ids.tolist() == [0, 3, 4]
+    assert vocab.coverage == pytest.approx(9 / 24)
+
+
+def test_the_maps_agree_with_the_ids(rng: np.random.Generator) -> None:
+    vocab = choose(rng.integers(0, 50, 400), 90, keep=[399, 17])
+    assert (np.diff(vocab.ids) > 0).all()
+    assert (np.arange(90) + vocab.d2t == vocab.ids).all()
+    assert vocab.d2t.dtype == np.int64
+    assert np.flatnonzero(vocab.t2d).tolist() == vocab.ids.tolist()
+    assert (vocab.draft_ids[vocab.ids] == np.arange(90)).all()
+    assert (vocab.draft_ids >= 0).sum() == 90
+    assert not vocab.is_identity
+
+
+def test_a_size_of_the_whole_vocabulary_is_the_identity() -> None:
+    vocab = choose(counts_of(1, 0, 3), 10)
+    assert vocab.is_identity
+    assert vocab.d2t.tolist() == [0, 0, 0]
+    assert (vocab.coverage, vocab.t2d.all()) == (1.0, True)
+
+
+@pytest.mark.parametrize(
+    ("size", "keep", "says"),
+    [(2, [0, 1, 2], "at least 3"), (0, [], "at least 1"), (3, [5], r"ids (of|to keep are) 0 to 3")],
+)
+def test_what_cannot_be_is_refused(size: int, keep: list[int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        choose(counts_of(1, 1, 1, 1), size, keep)
+
+
+def test_only_learnt_tokens_are_counted() -> None:
+    one = Conversation(np.array([0, 3, 3, 2, 3], np.int32), np.array([0, 0, 1, 1, 2], np.int16))
+    assert count([one, one], 5).tolist() == [0, 0, 2, 4, 0]
+
+
+def test_special_tokens_are_the_control_and_end_tokens(models: Models) -> None:
+    with open_tokenizer(models.target) as engine:
+        assert special_tokens(engine) == [0, 1, 2, 3]
