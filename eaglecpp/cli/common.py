@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "engine_options",
     "engine_options_but",
+    "engine_options_of",
     "given",
     "hub_option",
     "hub_reference",
@@ -47,6 +48,19 @@ class StrategyType(click.ParamType[Strategy]):
             return Strategy.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def engine_options_of(*classes: type) -> Callable[[F], F]:
+    """Adds the options of these classes that have a flag."""
+
+    def decorate(function: F) -> F:
+        for cls in classes:
+            for option in reversed(describe(cls)):
+                if option.flags:
+                    function = _click_option(option)(function)
+        return function
+
+    return decorate
 
 
 def engine_options(function: F) -> F:

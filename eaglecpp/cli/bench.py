@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp bench`: plain decoding, fixed strategies and the planner in turns, as ratios; and what the
+planner has learned about this machine, as tables and pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eaglecpp.cli.common import (
+    engine_options_of,
+    given,
+    hub_option,
+    hub_reference,
+    open_engine,
+    read_input,
+    synth_options,
+)
+from eaglecpp.cli.table import table
+from eaglecpp.cli.terminal import note, stderr_is_terminal, write, write_json
+from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+
+__all__ = ["bench"]
+
+
+@click.command()
+@click.argument("model")
+@click.option("--draft", metavar="D", help="The drafter: as for `generate`.")
+@hub_option
+@click.option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    metavar="S",
+    help="Measure this one beside plain decoding (repeatable).  [default: six fixed ones and auto]",
+)
+@click.option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
+@click.option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens of one answer.")
+@click.option("--seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="About how long.")
+@click.option(
+    "--temp", "temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 = greedy."
+)
+@click.option("--plan", "with_plan", is_flag=True, help="Show what the planner knows: costs and chances.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--png", type=click.Path(), metavar="FILE", help="Draw it (needs matplotlib).")
+@synth_options
+@engine_options_of(DraftOptions, ModelOptions)
+def bench(
+    model: str,
+    draft: str | None,
+    on_hub: bool,
+    strategies: tuple[str, ...],
+    files: tuple[str, ...],
+    n_tokens: int | None,
+    seconds: float,
+    temperature: float,
+    with_plan: bool,
+    as_json: bool,
+    png: str | None,
+    spec_synth_rates: str | None,
+    spec_synth_len: float | None,
+    **options: Any,
+) -> None:
+    """Measure how fast MODEL decodes here, with and without its drafter, in about a minute."""
+    from eaglecpp import bench as measuring
+    from eaglecpp.cli import bench_plot
+
+    if png is not None:
+        bench_plot.require()
+    with open_engine(hub_reference(model, on_hub=on_hub), draft, None, False, given(options)) as engine:
+        chosen = _strategies(engine, strategies or measuring.STRATEGIES)
+        measured = measuring.measure(
+            engine,
+            chosen,
+            [read_input(file) for file in files] or measuring.PROMPTS,
+            seconds=seconds,
+            n_tokens=n_tokens or 0,
+            progress=_show_progress,
+            temperature=temperature,
+            **_synth(spec_synth_rates, spec_synth_len),
+        )
+        plan = measuring.plan_report(engine) if with_plan or png or as_json else None
+    _show_progress("")
+    if as_json:
+        facts = {"synth_rates": spec_synth_rates, "synth_len": spec_synth_len, "temperature": temperature}
+        write_json({"results": [one.as_dict() for one in measured], "plan": plan, "settings": facts})
+    else:
+        write(speeds(measured))
+        if with_plan:
+            write(plan_text(plan))
+        if spec_synth_rates or spec_synth_len:
+            note("synthetic acceptance: these are not the speeds of this drafter")
+    if png is not None:
+        bench_plot.draw(Path(png), measured, plan)
+        note(f"wrote {png}")
+
+
+def speeds(measured: Sequence[Any]) -> str:
+    """The table of strategies; spread: the middle half of the ratios."""
+    rows = []
+    for one in measured:
+        low, high = _quartiles(one.ratios)
+        is_plain = one.strategy == "off"
+        rows.append(
+            [
+                "plain" if is_plain else one.strategy,
+                f"{one.tokens_per_second:.1f}",
+                f"{one.ratio:.2f}x",
+                "" if is_plain else f"{low:.2f} to {high:.2f}",
+                "" if is_plain else f"{one.acceptance_length:.2f}",
+                one.plan.get("why", "").partition(";")[0] if one.strategy == "auto" else "",
+            ]
+        )
+    return table(["strategy", "tokens/s", "speed", "spread", "length", "plan"], rows)
+
+
+def plan_text(plan: dict[str, Any] | None) -> str:
+    """The planner's cost table, the speeds it expects, and how reliable its chances were."""
+    if plan is None:
+        return "\nno plan: there is no drafter, or no plain step was measured\n"
+    parts = [
+        f"\na plain step takes {plan['plain_ms']:.2f} ms; a drafting round {plan['host_ms']:.3f} ms more on "
+        f"the host (noise {100 * plan['noise']:.0f}%)\n",
+        "\n",
+        table(["rows", "verify ms", "x plain", "drafter commit ms", "drafter level ms"], _cost_rows(plan)),
+        "\n",
+        table(["nodes", "chain", "tree", "depth", "expected tokens", "x plain step"], _curve_rows(plan)),
+        "\n",
+        *_reliability_lines(plan),
+    ]
+    return "".join(parts)
+
+
+def _cost_rows(plan: dict[str, Any]) -> list[list[str]]:
+    """Sizes up to the largest measured one; ~ marks guesses from their neighbours."""
+    largest = max((rows for rows, _, n in plan["verify"] if n > 0), default=1)
+    others = [{rows: (ms, n) for rows, ms, n in plan[kind]} for kind in ("commit", "level")]
+    out = []
+    for rows, ms, n in plan["verify"]:
+        if rows > largest:
+            break
+        cells = [str(rows), _ms(ms, n), f"{ms / plan['plain_ms']:.2f}"]
+        out.append(cells + [_ms(*other.get(rows, (0.0, 0.0))) for other in others])
+    return out
+
+
+def _ms(ms: float, n_samples: float) -> str:
+    return "" if ms <= 0 else f"{ms:.2f}" if n_samples > 0 else f"~{ms:.2f}"
+
+
+def _curve_rows(plan: dict[str, Any]) -> list[list[str]]:
+    chains = {point["nodes"]: point for point in plan["chains"]}
+    out = []
+    for tree in plan["trees"]:
+        if tree["nodes"] > 8 and tree["nodes"] % 4:
+            continue
+        chain = chains.get(tree["nodes"])
+        out.append(
+            [
+                str(tree["nodes"]),
+                f"{chain['speed']:.2f}x" if chain else "",
+                f"{tree['speed']:.2f}x",
+                str(tree["depth"]),
+                f"{tree['tokens']:.2f}",
+                f"{tree['ms'] / plan['plain_ms']:.2f}",
+            ]
+        )
+    return out
+
+
+def _reliability_lines(plan: dict[str, Any]) -> list[str]:
+    lines = []
+    for kind, found in plan["acceptance"].items():
+        if found["labels"] == 0:
+            continue
+        error = 100 * found["calibration_error"]
+        lines.append(
+            f"chance of acceptance, {kind}: {found['labels']:.0f} labels, off by {error:.1f}% on average\n"
+        )
+        rows = [[f"{p:.2f}", f"{true:.2f}", f"{n:.0f}"] for n, p, true in found["bins"] if n > 0]
+        lines.append(table(["predicted", "true", "labels"], rows))
+    return lines
+
+
+def _strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
+    """What this engine can run, plain decoding first."""
+    out = ["off"]
+    for text in wanted:
+        strategy = Strategy.parse(text)
+        if strategy.kind == "off" or str(strategy) in out:
+            continue
+        if not engine.has_draft:
+            note(f"no drafter: {strategy} is left out")
+        elif strategy.kind == "tree" and not engine.native.supports_trees:
+            note(f"this target takes chains only: {strategy} is left out")
+        else:
+            out.append(str(strategy))
+    return out
+
+
+def _quartiles(ratios: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(ratios)
+    n = len(ordered)
+    return (ordered[n // 4], ordered[(3 * n) // 4 if n > 1 else 0]) if ordered else (0.0, 0.0)
+
+
+def _synth(rates: str | None, length: float | None) -> dict[str, Any]:
+    both = {"spec_synth_rates": rates, "spec_synth_len": length}
+    return {name: value for name, value in both.items() if value is not None}
+
+
+def _show_progress(text: str) -> None:
+    if stderr_is_terminal():
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)
