@@ -122,7 +122,8 @@ class ChatEncoder:
             begin = _n_common(whole, prompt)
             if begin < len(prompt) and begin < len(self._tokens(turns[:index], tools, opened=False)) - 1:
                 return 0, 0
-            through = self._tokens(turns[: index + 1], tools, opened=False)
+            is_last = index + 1 == len(turns)
+            through = whole if is_last else self._tokens(turns[: index + 1], tools, opened=False)
         except TemplateError:
             return 0, 0
         n_same = _n_common(whole, through)

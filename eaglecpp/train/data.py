@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -78,19 +78,25 @@ class Data:
 
 
 def load(
-    paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int, train_on: TrainOn = "assistant"
+    paths: Iterable[str | os.PathLike[str]],
+    engine: Engine,
+    n_ctx: int,
+    train_on: TrainOn = "assistant",
+    on_progress: Callable[[int], None] = lambda n_read: None,
 ) -> Data:
     """Reads files and folders, see `eaglecpp.train.records` for what they may hold.
 
     engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
     n_ctx:    most tokens of a conversation; longer chats are cut, longer texts become several conversations
     train_on: "assistant" = chats are learnt where the assistant speaks; "all" = everywhere
+    on_progress: called after each record with the number read
     Raises DataError for a bad line, and when nothing is left to learn from.
     """
     loader = _Loader(engine, n_ctx, train_on)
     log = ReadLog()
-    for record in read_records(paths, log):
+    for n_read, record in enumerate(read_records(paths, log), 1):
         loader.take(record)
+        on_progress(n_read)
     return loader.finished(log)
 
 

@@ -75,6 +75,15 @@ def test_labels_of_equal_logits_are_the_lower_ids() -> None:
     assert ids.tolist() == [[0, 1, 2], [7, 0, 1]]
 
 
+def test_a_row_that_is_no_number_spoils_no_other() -> None:
+    logits = np.arange(900, dtype=np.float32).reshape(3, 300)
+    logits[1, 5] = np.nan
+    ids, logp = top_labels(logits, 4)
+    assert ids[[0, 2]].tolist() == [[299, 298, 297, 296]] * 2
+    assert np.isfinite(logp[[0, 2]]).all()
+    assert np.isnan(logp[1]).all()
+
+
 def test_labels_never_exceed_the_vocabulary() -> None:
     ids, logp = top_labels(np.zeros((1, 4), np.float32), 64)
     assert sorted(ids[0].tolist()) == [0, 1, 2, 3]
