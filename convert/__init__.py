@@ -13,14 +13,17 @@ from __future__ import annotations
 from . import errors
 from .errors import ConvertError
 from .gguf_file import GgufFile, read_gguf, type_name
+from .gguf_weights import read_tensor
 from .inspection import inspect_file
-from .pipeline import ConvertReport, Progress, convert_checkpoint
+from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
+from .rope import rope_divisors
 from .spec import DraftSpec, RopeSpec
 from .stream import TensorReport
 
 __all__ = [
     "ConvertError",
     "ConvertReport",
+    "DraftCheckpoint",
     "DraftSpec",
     "GgufFile",
     "Progress",
@@ -29,6 +32,9 @@ __all__ = [
     "convert_checkpoint",
     "errors",
     "inspect_file",
+    "open_drafter",
     "read_gguf",
+    "read_tensor",
+    "rope_divisors",
     "type_name",
 ]

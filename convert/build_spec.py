@@ -141,13 +141,15 @@ def _layer_ids(
     seen: Seen, config: Mapping[str, Any], dialect: Dialect, n_blocks: int, n_aux: int, options: Options
 ) -> LayerIds:
     top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config.")
-    if top and nested and options.aux_layers is None:
+    both_agree = bool(top and nested and top == tuple(k + 1 for k in nested))
+    if top and nested and not both_agree and options.aux_layers is None:
         raise LayerIdError(
             f"config.json: {_IDS} is given twice, {list(top)} at the top level and {list(nested)} in "
             "eagle_config, "
             "and the two places have different conventions; say which layers are meant with --aux-layers"
         )
     place = "config" if top else "eagle_config"
+    known: Convention | None = "boundary" if both_agree and options.aux_layers is None else None
     return resolve_layer_ids(
         top or nested,
         n_blocks,
@@ -155,7 +157,7 @@ def _layer_ids(
         family=dialect.title,
         convention=dialect.convention(seen, place),
         given=options.aux_layers,
-        forced=options.layer_ids,
+        forced=known or options.layer_ids,
     )
 
 

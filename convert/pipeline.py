@@ -35,7 +35,7 @@ from .verify import verify_file
 from .vocab_map import absolute_ids
 from .writer import replace_file, write_gguf
 
-__all__ = ["ConvertReport", "Progress", "convert_checkpoint"]
+__all__ = ["ConvertReport", "DraftCheckpoint", "Progress", "convert_checkpoint", "open_drafter"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,12 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class _Drafter:
-    """A checkpoint, understood and checked: all that writing needs."""
+class DraftCheckpoint:
+    """A checkpoint, understood and checked: all that writing needs.
+
+    family: who wrote it; sources: tensors by canonical name; ids: the target id of each draft id, None when
+    they are the same.
+    """
 
     spec: DraftSpec
     family: str
@@ -73,6 +77,18 @@ class _Drafter:
     slots: tuple[Slot, ...]
     ids: npt.NDArray[np.int64] | None
     notes: tuple[str, ...]
+
+
+def open_drafter(
+    src: str | Path,
+    target: str | Path,
+    aux_layers: Sequence[int] | None = None,
+    layer_ids: Convention | None = None,
+    feed: str | None = None,
+) -> DraftCheckpoint:
+    """Reads and checks a checkpoint without converting it; arguments and errors as `convert_checkpoint`."""
+    options = _options(aux_layers, layer_ids, feed)
+    return _understand(open_checkpoint(src, lambda _: None), open_target(target), options)
 
 
 def convert_checkpoint(
@@ -85,6 +101,7 @@ def convert_checkpoint(
     feed: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     hub_id: str | None = None,
+    share_head: bool = False,
 ) -> ConvertReport:
     """Convert an EAGLE-3 or 3.1 drafter checkpoint to a GGUF.
 
@@ -95,6 +112,7 @@ def convert_checkpoint(
     layer_ids: how the checkpoint's ids count, "boundary" or "post".
     feed: "pre" or "post" overrides norm_output.
     hub_id: what the checkpoint in the directory `src` was downloaded from; named in the file as its source.
+    share_head: leave the head out, because it is the target's own, copied for other readers.
 
     Raises ConvertError (a subclass per cause), and ValueError for unknown values of layer_ids or feed.
     """
@@ -106,6 +124,11 @@ def convert_checkpoint(
         checkpoint = replace(checkpoint, name=hub_id, from_hub=True)
     target_info = open_target(target)
     destination = _destination(out, checkpoint, target_info, types)
+    if share_head:
+        checkpoint = replace(
+            checkpoint,
+            tensors={n: t for n, t in checkpoint.tensors.items() if not n.endswith("lm_head.weight")},
+        )
     drafter = _understand(checkpoint, target_info, options)
     size, reports = _write(drafter, checkpoint, target_info, types, destination, tell)
     notes = (*checkpoint.notes, *drafter.notes)
@@ -131,7 +154,7 @@ def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetI
     return path
 
 
-def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> _Drafter:
+def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
     """Recognise the checkpoint and run every check that needs no pass over the weights."""
     seen = Seen(checkpoint.config, {name: source.shape for name, source in checkpoint.tensors.items()})
     dialect = recognise(seen)
@@ -145,7 +168,9 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
     )
     present = tuple(slot for slot in expected if slot.required or slot.source in sources)
     all_notes = (*notes, map_note, *_vocabulary_notes(ids, sources, target), _architecture_note(spec))
-    return _Drafter(spec, dialect.title, sources, present, ids, tuple(note for note in all_notes if note))
+    return DraftCheckpoint(
+        spec, dialect.title, sources, present, ids, tuple(note for note in all_notes if note)
+    )
 
 
 def _vocabulary_notes(
@@ -170,7 +195,7 @@ def _small(sources: Mapping[str, TensorSource], name: str) -> npt.NDArray[Any] |
 
 
 def _write(
-    drafter: _Drafter,
+    drafter: DraftCheckpoint,
     checkpoint: Checkpoint,
     target: TargetInfo,
     types: TypePlan,

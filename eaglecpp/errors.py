@@ -20,6 +20,7 @@ __all__ = [
     "MismatchError",
     "ModelNotFoundError",
     "OutOfMemoryError",
+    "TrainError",
     "UnsupportedError",
     "VersionError",
 ]
@@ -50,6 +51,12 @@ class ContextFullError(EagleError, ValueError):
 class DataError(EagleError):
     """Training data cannot be used: a line that is no record, features that are no numbers, a cache or a file
     of answers made with another target.
+    """
+
+
+class TrainError(EagleError):
+    """A training cannot start, go on or end: no state to resume, a directory in use, a result that does not
+    compute what was trained.
     """
 
 

@@ -37,6 +37,7 @@ COMMANDS = {
     "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
     "run": ("eaglecpp.cli.run:run", "Answer a prompt through the model's chat template."),
     "show": ("eaglecpp.cli.show:show", "Show what a stored model is."),
+    "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
 }
 
 

@@ -106,9 +106,18 @@ def test_torchspecs_export_for_vllm_holds_boundary_ids(convert: Convert, tmp_pat
     assert (report.family, report.spec.aux_layers) == ("TorchSpec", (2, 4, 7))
 
 
-def test_ids_in_two_places_are_refused(convert: Convert, tmp_path: Path) -> None:
+def test_ids_in_two_places_are_boundary_ids_where_both_conventions_agree(
+    convert: Convert, tmp_path: Path
+) -> None:
+    shape = DraftShape(layers=(1, 3, 6))
+    edit = {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]}
+    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", shape, edit=edit)
+    assert convert(checkpoint).spec.aux_layers == (1, 3, 6)
+
+
+def test_ids_in_two_places_that_disagree_are_refused(convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(
-        tmp_path / "in", "torchspec", edit={"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
+        tmp_path / "in", "torchspec", edit={"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}
     )
     with pytest.raises(LayerIdError, match="given twice"):
         convert(checkpoint)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""Weights of a GGUF as float32, whatever type they are stored in; decoded by ggml itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from . import ggml_lib
+from .errors import GgufError
+from .gguf_file import GgufFile
+
+__all__ = ["read_tensor"]
+
+_CHUNK_VALUES = 4 << 20
+
+
+def read_tensor(file: GgufFile, name: str) -> npt.NDArray[np.float32]:
+    """A tensor in full, float32, slowest axis first.
+
+    Raises KeyError for a name the file does not have, GgufError for a type this gguf package does not know or
+    data that cannot be read, QuantTypeError when ggml's library is missing.
+    """
+    info = file.tensors[name]
+    try:
+        kind = GGMLQuantizationType(info.type)
+    except ValueError as error:
+        raise GgufError(
+            f"{file.path}: tensor {name}: type {info.type} is newer than the gguf package"
+        ) from error
+    width = info.shape[-1]
+    block, block_bytes = GGML_QUANT_SIZES[kind]
+    row_bytes, n_rows = width // block * block_bytes, info.n_elements // width
+    out = np.empty((n_rows, width), np.float32)
+    step = max(1, _CHUNK_VALUES // width)
+    try:
+        with file.path.open("rb") as data:
+            data.seek(info.offset)
+            for start in range(0, n_rows, step):
+                stop = min(start + step, n_rows)
+                raw = np.frombuffer(data.read((stop - start) * row_bytes), np.uint8).reshape(
+                    stop - start, row_bytes
+                )
+                out[start:stop] = _decoded(raw, kind, width)
+    except (OSError, ValueError) as error:
+        raise GgufError(f"{file.path}: tensor {name} cannot be read: {error}") from error
+    return out.reshape(info.shape)
+
+
+def _decoded(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, width: int) -> npt.NDArray[np.float32]:
+    if kind is GGMLQuantizationType.F32:  # ggml has no conversion to what it already is
+        return raw.view("<f4")
+    return ggml_lib.dequantize_rows(raw, kind, width)

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp train`: a drafter for a GGUF, from text and the target's own hidden states.
+
+Parses, sets the process up, shows progress. The work is in `eaglecpp.train`, which is imported only here and
+only when the command runs: it needs the `train` extra.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eaglecpp.cli.common import given
+from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_json
+
+if TYPE_CHECKING:
+    from eaglecpp.train.evaluate import Acceptance
+    from eaglecpp.train.loop import StepReport
+    from eaglecpp.train.run import Result, TrainOptions
+
+__all__ = ["train"]
+
+_PATH = click.Path(path_type=Path)
+_EXISTING = click.Path(exists=True, path_type=Path)
+
+
+class LayerList(click.ParamType[tuple[int, ...]]):
+    """Layer ids, as 2,16,29."""
+
+    name = "layers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers such as 2,16,29", param, ctx)
+
+
+@click.command()
+@click.option("--target", required=True, metavar="T", help="The target: a GGUF file or a stored name.")
+@click.option(
+    "--data",
+    type=_EXISTING,
+    multiple=True,
+    required=True,
+    help="What to learn from, may be repeated: files or folders of chats (JSON Lines), text, source code.",
+)
+@click.option(
+    "-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the state of the training."
+)
+@click.option(
+    "--generate",
+    is_flag=True,
+    help="The data are prompts: the target answers them first, and its answers are learnt.",
+)
+@click.option("--temp", type=click.FloatRange(0), help="Temperature of --generate.  [default: 0.7]")
+@click.option(
+    "-n", "--predict", type=click.IntRange(1), help="Most tokens of an answer of --generate.  [default: 512]"
+)
+@click.option("--steps", type=click.IntRange(0), help="End after this many steps.")
+@click.option(
+    "--epochs", type=click.FloatRange(0), help="End after this many passes over the data.  [default: 2]"
+)
+@click.option("--minutes", type=click.FloatRange(0), help="End after this time.")
+@click.option("--resume", is_flag=True, help="Go on with the training in the folder.")
+@click.option(
+    "--finetune",
+    metavar="CKPT",
+    help="Start from this drafter: a checkpoint folder or hub id. Its form and vocabulary stay.",
+)
+@click.option(
+    "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."
+)
+@click.option(
+    "--ttt-steps",
+    type=click.IntRange(1, 16),
+    help="Steps of training-time test.  [default: 3 on a CPU, 4 on a GPU]",
+)
+@click.option(
+    "--draft-vocab",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Tokens that can be drafted, the most frequent ones.  [default: 32000 or all]",
+)
+@click.option(
+    "--share-head", is_flag=True, help="Use the target's output head, frozen; the whole vocabulary."
+)
+@click.option(
+    "--aux-layers",
+    type=LayerList(),
+    metavar="IDS",
+    help="Layers whose state is read: id k enters block k.  [default: 2, n/2, n-3]",
+)
+@click.option(
+    "-c",
+    "--n-ctx",
+    "--max-length",
+    "n_ctx",
+    type=click.IntRange(8),
+    help="Most tokens of a conversation.  [default: 2048]",
+)
+@click.option(
+    "--train-on",
+    type=click.Choice(["assistant", "all"]),
+    help="Which tokens of chats are learnt.  [default: assistant]",
+)
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 0.5),
+    help="Share of the conversations kept for evaluation.  [default: 0.02]",
+)
+@click.option(
+    "--cache", type=_PATH, metavar="DIR", help="Keep the target's states on disk, for several passes."
+)
+@click.option("--cache-type", type=click.Choice(["bf16", "int8"]), help="How they are kept.  [default: bf16]")
+@click.option("--lr", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by width]")
+@click.option("--batch-tokens", type=click.IntRange(1), help="Least tokens of a step.  [default: 4096]")
+@click.option("--micro-tokens", type=click.IntRange(1), help="Most tokens computed at once.  [default: 4096]")
+@click.option("--weight-decay", type=click.FloatRange(0), help="Of AdamW.  [default: 0.01]")
+@click.option("--clip", type=click.FloatRange(0, min_open=True), help="Largest gradient norm.  [default: 1]")
+@click.option(
+    "--eval-steps", type=click.IntRange(1), help="Steps between evaluations.  [default: 20 per run]"
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(1),
+    help="End after this many evaluations without a longer acceptance.  [default: never]",
+)
+@click.option("--seed", type=click.IntRange(0), help="Of weights, order and answers.  [default: 1]")
+@click.option("--type", "type", metavar="TYPE", help="Type of the drafter's GGUF.  [default: Q8_0]")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda", "mps"]),
+    help="Where to train.  [default: auto]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "bf16", "fp32"]),
+    help="Type of the computation; weights are fp32.  [default: bf16 where it is fast]",
+)
+@click.option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
+@click.option(
+    "-ngl", "--n-gpu-layers", type=click.IntRange(-1), help="Layers of the target on the GPU.  [default: all]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
+def train(as_json: bool, **options: Any) -> None:
+    """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF it will serve."""
+    _check_torch()
+    from eaglecpp.train.process import with_allocator
+
+    if Path(sys.argv[0]).name.startswith("eaglecpp") and Path(sys.argv[0]).is_file():
+        with_allocator([sys.executable, *sys.argv])
+    from eaglecpp.train.run import train as run
+
+    watch = Watch()
+    with watch.listening(), Display(watch) as display:
+        result = run(_options(given(options)), display)
+    _tell(result, as_json)
+    if result.gguf is None and result.outcome.reason == "stopped":
+        note(
+            f"stopped at step {result.outcome.progress.step} and saved; go on with the same command and "
+            "--resume"
+        )
+        raise click.exceptions.Exit(130)
+
+
+class Display:
+    """Progress on stderr: a bar on a terminal, a line per evaluation everywhere."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._bar: Any = None
+        self._what = ""
+        self._tokens: tuple[int, float] | None = None
+        self._held_out = ""
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def stop(self) -> bool:
+        """Whether Ctrl+C was pressed."""
+        return self._watch.requested
+
+    def note(self, text: str) -> None:
+        """A line above the bar."""
+        if self._bar is None:
+            note(text)
+        else:
+            self._bar.write(text, file=sys.stderr)
+
+    def on_work(self, what: str, n_done: int, n_all: int) -> None:
+        """A bar per activity."""
+        if self._watch.requested:
+            raise KeyboardInterrupt
+        bar = self._shown(what, n_all)
+        if bar is not None:
+            bar.update(n_done - bar.n)
+        if n_done >= n_all:
+            self._close()
+
+    def on_step(self, report: StepReport) -> None:
+        """Share of the budget, loss, tokens/s, what the last evaluation found."""
+        if self._tokens is None:
+            self._tokens = report.n_tokens, report.seconds
+        bar = self._shown("training", 1000)
+        if bar is None:
+            return
+        n, seconds = report.n_tokens - self._tokens[0], report.seconds - self._tokens[1]
+        rate = f"{n / seconds:.0f} tokens/s" if n and seconds > 0 else ""
+        bar.set_postfix_str(
+            f"step {report.step}, loss {report.loss:.3f}, {rate}{self._held_out}", refresh=False
+        )
+        bar.update(int(1000 * min(report.progress, 1.0)) - bar.n)
+
+    def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
+        """One line."""
+        rates = " ".join(f"{rate:.3f}" for rate in found.rates)
+        self._held_out = f", length {found.length:.2f}"
+        self.note(
+            f"step {step}: held-out acceptance per depth {rates}; expected acceptance length "
+            f"{found.length:.2f}{' (best)' if best else ''}"
+        )
+
+    def _shown(self, what: str, total: int) -> Any:
+        if not stderr_is_terminal():
+            return None
+        if what != self._what:
+            self._close()
+            from tqdm import tqdm
+
+            layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}] {postfix}"
+            self._bar = tqdm(total=total, desc=what, bar_format=layout, dynamic_ncols=True, leave=False)
+            self._what = what
+        return self._bar
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        self._bar, self._what = None, ""
+
+
+def _check_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise click.ClickException(
+            "training needs PyTorch, which is not installed; get it with: pip install 'eaglecpp[train]'"
+        )
+
+
+def _options(options: dict[str, Any]) -> TrainOptions:
+    """The options of the run; what was not given keeps the run's own default."""
+    from eaglecpp.locate import find_model
+    from eaglecpp.options import SamplingOptions
+    from eaglecpp.train.cache import CacheOptions
+    from eaglecpp.train.loop import Budget, Limits
+    from eaglecpp.train.run import TrainOptions
+
+    def take(*names: str) -> dict[str, Any]:
+        return {name: options.pop(name) for name in names if name in options}
+
+    budget, limits = take("steps", "epochs", "minutes"), take("micro_tokens", "eval_steps", "patience")
+    cache, sampling = take("cache", "cache_type"), take("temp", "predict")
+    if "cache_type" in cache and "cache" not in cache:
+        raise click.UsageError("--cache-type needs --cache")
+    if sampling and not options["generate"]:
+        raise click.UsageError("--temp and --predict are for --generate")
+    _check_finetune(options)
+    if budget:
+        options["budget"] = Budget(**budget)
+    if cache:
+        options["cache"] = CacheOptions(cache["cache"], cache.get("cache_type", "bf16"))
+    if options["generate"]:
+        options["sampling"] = SamplingOptions(
+            temperature=sampling.get("temp", 0.7),
+            max_tokens=sampling.get("predict", 512),
+            seed=options.get("seed", 1),
+        )
+    options["target"] = find_model(options["target"], "target")
+    return TrainOptions(**options, limits=Limits(**limits))
+
+
+def _check_finetune(options: dict[str, Any]) -> None:
+    """A drafter that exists has these already."""
+    fixed = [name for name in ("eagle3", "share_head", "draft_vocab") if options.get(name)]
+    if "finetune" in options and fixed:
+        names = ", ".join("--" + name.replace("_", "-") for name in fixed)
+        raise click.UsageError(f"--finetune keeps the drafter's own form: leave out {names}")
+
+
+def _tell(result: Result, as_json: bool) -> None:
+    progress, best = result.outcome.progress, result.outcome.best
+    if as_json:
+        write_json(
+            {
+                "checkpoint": str(result.checkpoint),
+                "gguf": None if result.gguf is None else str(result.gguf),
+                "reason": result.outcome.reason,
+                "steps": progress.step,
+                "tokens": progress.tokens,
+                "seconds": round(progress.seconds, 1),
+                "loss": progress.losses[-1][3] if progress.losses else None,
+                "acceptance_length": None if best is None else best.length,
+                "accepted_per_depth": None if best is None else list(best.rates),
+                "skipped_steps": result.outcome.n_skipped,
+            }
+        )
+    elif result.gguf is not None:
+        write(f"{result.gguf}\n")

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""Attention of training-time test: block 0 causally, plus the row's own entries of the later steps.
+
+Row p at step k sees the step-0 keys of rows <= p and its own keys of steps 1..k. `merged` runs a flash kernel
+on block 0 and merges the diagonals by log-sum-exp, so no score matrix is ever built; `dense` builds it, in
+fp32, and is both the reference of the tests and the path of devices without a kernel. Tensors are
+`[n_batch, n_heads, n_rows, head_dim]`; batches are right-padded, which a causal mask makes harmless.
+
+The merge needs a backward of its own: flash kernels return their log-sum-exp but drop the gradient through it
+(Dao-AILab/flash-attention#1817). Called with the merged output and the merged log-sum-exp, the kernel's
+backward is exact, because it recomputes P = exp(S - LSE) and D = <dO, O> from just these two.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Attention", "attention_for", "dense", "merged"]
+
+Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
+"""`(q, k0, v0, later_k, later_v) -> output`: queries of one step, block 0 with as many or more rows, and the
+keys and values of steps 1..k with the rows of q. All with the full number of heads."""
+
+aten = torch.ops.aten
+
+
+def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
+    """The fastest implementation that is right on this device: `merged` where a flash kernel exists and
+    agrees with `dense` on a small example, else `dense`.
+    """
+    return merged if _kernel_works(device, dtype) else dense
+
+
+def dense(q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]) -> Tensor:
+    """The definition: scores in fp32, one softmax over block 0 and the diagonals. Any device."""
+    n_rows = q.shape[2]
+    q32, scale = q.float(), q.shape[3] ** -0.5
+    scores = q32 @ k0[:, :, :n_rows].float().transpose(-1, -2) * scale
+    future = torch.ones(n_rows, n_rows, dtype=torch.bool, device=q.device).triu(1)
+    scores = scores.masked_fill(future, float("-inf"))
+    own = [(q32 * k.float()).sum(-1, keepdim=True) * scale for k in later_k]
+    weights = torch.cat([scores, *own], dim=-1).softmax(-1)
+    out = weights[..., :n_rows] @ v0[:, :, :n_rows].float()
+    for i, v in enumerate(later_v):
+        out = out + weights[..., n_rows + i, None] * v.float()
+    return out.to(q.dtype)
+
+
+def merged(q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]) -> Tensor:
+    """As `dense`, by a flash kernel on block 0 and elementwise diagonals."""
+    n_rows = q.shape[2]
+    first = k0[:, :, :n_rows], v0[:, :, :n_rows]
+    out: Tensor = _Merged.apply(q, *first, *later_k, *later_v)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Flash(NamedTuple):
+    """What a flash forward gives; `rest` is handed to its backward unread."""
+
+    out: Tensor
+    lse: Tensor
+    rest: tuple[Any, ...]
+
+
+def _flash_forward(q: Tensor, k: Tensor, v: Tensor) -> _Flash:
+    if q.device.type == "cpu":
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
+        return _Flash(out, lse, ())
+    out, lse, seq_q, seq_k, max_q, max_k, seed, offset, _ = aten._scaled_dot_product_flash_attention(
+        q, k, v, 0.0, True
+    )
+    return _Flash(out, lse, (seq_q, seq_k, max_q, max_k, 0.0, True, seed, offset))
+
+
+def _flash_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, forward: _Flash
+) -> tuple[Tensor, Tensor, Tensor]:
+    if q.device.type == "cpu":
+        backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return backward(grad, q, k, v, forward.out, forward.lse, 0.0, True)  # type: ignore[no-any-return]
+    backward = aten._scaled_dot_product_flash_attention_backward
+    return backward(grad, q, k, v, forward.out, forward.lse, *forward.rest)  # type: ignore[no-any-return]
+
+
+class _Merged(torch.autograd.Function):
+    """Arguments: q, k0, v0, then the later keys, then the later values."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k0: Tensor, v0: Tensor, *later: Tensor) -> Tensor:
+        n_later, scale = len(later) // 2, q.shape[3] ** -0.5
+        flash = _flash_forward(q, k0, v0)
+        out, lse = flash.out, flash.lse
+        weights: tuple[Tensor, ...] = ()
+        if n_later:
+            own = [_dot(q, k) * scale for k in later[:n_later]]
+            total = torch.logsumexp(torch.stack([lse, *own]), dim=0)
+            weights = tuple((s - total).exp() for s in own)
+            mixed = out.float() * (lse - total).exp()[..., None]
+            for w, v in zip(weights, later[n_later:], strict=True):
+                mixed = torch.addcmul(mixed, w[..., None], v.float())
+            out, lse = mixed.to(q.dtype), total
+        ctx.rest = flash.rest
+        ctx.save_for_backward(q, k0, v0, out, lse, *weights, *later)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        q, k0, v0, out, lse, *rest = ctx.saved_tensors
+        n_later, scale = len(rest) // 3, q.shape[3] ** -0.5
+        weights, later_k, later_v = rest[:n_later], rest[n_later : 2 * n_later], rest[2 * n_later :]
+        # the kernels read the merged statistics in the layout that they themselves write
+        like = _Flash(out, lse if q.device.type != "cpu" else _rows_first(lse), ctx.rest)
+        grad = grad.contiguous()
+        dq, dk0, dv0 = _flash_backward(grad, q, k0, v0, like)
+        if not n_later:
+            return dq, dk0, dv0
+        delta = _dot(grad, out)
+        dq = dq.float()
+        dk, dv = [], []
+        for w, k, v in zip(weights, later_k, later_v, strict=True):
+            ds = (w * (_dot(grad, v) - delta) * scale)[..., None]
+            dq = torch.addcmul(dq, ds, k.float())
+            dk.append((ds * q).to(k.dtype))
+            dv.append((w[..., None] * grad).to(v.dtype))
+        return dq.to(q.dtype), dk0, dv0, *dk, *dv
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products over the last axis in fp32, `[n_batch, n_heads, n_rows]`."""
+    return (a.float() * b.float()).sum(-1)
+
+
+def _rows_first(lse: Tensor) -> Tensor:
+    """`[n_batch, n_heads, n_rows]` stored as the CPU kernel stores it, rows before heads."""
+    return lse.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@functools.cache
+def _kernel_works(device: torch.device, dtype: torch.dtype) -> bool:
+    """One step with a diagonal, output and gradients, against `dense`. A kernel may be missing (MPS, fp32 on
+    CUDA), or another release of torch may have changed it.
+    """
+    if device.type not in ("cpu", "cuda"):
+        return False
+    generator = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(1, 2, 40, 32, generator=generator).to(device, dtype) for _ in range(5)]
+    try:
+        with torch.enable_grad():
+            found, expected = (_outputs(f, inputs) for f in (merged, dense))
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return False
+    tolerance = 0.05 if dtype.itemsize < 4 else 1e-4
+    return all(
+        torch.allclose(a.float(), b.float(), rtol=tolerance, atol=tolerance)
+        for a, b in zip(found, expected, strict=True)
+    )
+
+
+def _outputs(attention: Attention, inputs: Sequence[Tensor]) -> list[Tensor]:
+    q, k0, v0, k1, v1 = leaves = [x.clone().requires_grad_() for x in inputs]
+    out = attention(q, k0, v0, [k1], [v1])
+    return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Several processes under `torchrun`: who I am, sums over all, one process that speaks.
+
+Gradients are reduced by PyTorch's DistributedDataParallel; here is only what surrounds it. Without torchrun
+everything works on one process and costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["Ranks", "joined"]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among `n` (torchrun's world size)."""
+
+    rank: int = 0
+    n: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process prints and writes."""
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model as all processes train it together; itself for one process."""
+        if self.n == 1:
+            return model
+        device = next(model.parameters()).device
+        ids = [device.index or 0] if device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+
+    def sum(self, value: Tensor) -> Tensor:
+        """The sum over all processes, in each."""
+        if self.n > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+        return value
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether any process says so, in each."""
+        return bool(self.sum(torch.tensor(float(flag), device=device)) > 0) if self.n > 1 else flag
+
+    def agree(self, value: float, device: torch.device) -> float:
+        """The first process's value, in each."""
+        if self.n == 1:
+            return value
+        shared = torch.tensor(value, dtype=torch.float64, device=device)
+        dist.broadcast(shared, 0)
+        return float(shared)
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.n > 1:
+            dist.barrier()
+
+
+@contextlib.contextmanager
+def joined(device: torch.device) -> Iterator[Ranks]:
+    """The process group that torchrun announced in the environment (gloo, or NCCL on CUDA), left at the
+    end.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        yield Ranks()
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()

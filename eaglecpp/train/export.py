@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: MIT
+"""A trained drafter as files: a Hugging Face checkpoint, the GGUF made from it, and the proof that both
+compute what was trained.
+
+The checkpoint has the names and keys that vLLM, SGLang and TorchSpec read. Layer ids are in both conventions:
+boundary ids at the top level (vLLM), ids of the block before in `eagle_config` (SGLang, TorchSpec); the maps
+are always written, and a head shared with the target is written out for readers that want one. The GGUF is
+then loaded by the engine, and three chained steps are compared with this module's own arithmetic.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+
+from eaglecpp.convert import ConvertReport, DraftSpec, convert_checkpoint, open_drafter
+from eaglecpp.errors import TrainError
+from eaglecpp.log import drain
+from eaglecpp.lowlevel import Drafter, EngineOptions
+from eaglecpp.train.batch import make_batch
+from eaglecpp.train.model import DraftModel
+from eaglecpp.train.samples import Sample
+from eaglecpp.train.weights import from_checkpoint, to_checkpoint
+
+__all__ = ["Vocab", "check_engine", "export_gguf", "hf_config", "write_checkpoint"]
+
+_N_STEPS = 3
+_N_TOKENS = 48
+_EXACT_ERROR = 1e-3
+"""Largest difference of a logit from an F32 file, relative to the spread of the logits."""
+_QUANTISED = 8.0
+"""How many times the rounding of the most coarsely stored matrix the logits may differ by: there are seven
+matrices in a row, and the engine rounds what it multiplies them with as well.
+"""
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """ids: i64 [n_draft_vocab], target ids, ascending; n_vocab: of the target."""
+
+    ids: NDArray[np.int64]
+    n_vocab: int
+
+    @property
+    def d2t(self) -> Tensor:
+        """Offsets, i64 [n_draft_vocab]."""
+        return torch.from_numpy(self.ids - np.arange(len(self.ids)))
+
+    @property
+    def t2d(self) -> Tensor:
+        """Membership, bool [n_vocab]."""
+        kept = torch.zeros(self.n_vocab, dtype=torch.bool)
+        kept[torch.from_numpy(self.ids)] = True
+        return kept
+
+
+def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`config.json`. facts: the training's own record, kept under `eaglecpp`."""
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": spec.hidden_size,
+        "target_hidden_size": spec.target_hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": spec.n_heads,
+        "num_key_value_heads": spec.n_kv_heads,
+        "head_dim": spec.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": spec.rms_norm_eps,
+        "vocab_size": spec.vocab_size,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "max_position_embeddings": spec.context_length,
+        "rope_theta": spec.rope.theta,
+        "rope_scaling": _rope_scaling(spec),
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "fc_norm": spec.fc_norm,
+        "norm_output": spec.norm_output,
+        "norm_before_fc": spec.norm_before_fc,
+        "norm_before_residual": spec.norm_before_residual,
+        "num_aux_hidden_states": spec.n_aux,
+        "eagle_aux_hidden_state_layer_ids": list(spec.aux_layers),
+        "eagle_config": {
+            "use_aux_hidden_state": True,
+            "eagle_aux_hidden_state_layer_ids": [k - 1 for k in spec.aux_layers],
+        },
+        "eaglecpp": dict(facts),
+    }
+
+
+def _rope_scaling(spec: DraftSpec) -> dict[str, Any] | None:
+    rope = spec.rope
+    if rope.scaling == "linear":
+        return {"rope_type": "linear", "factor": rope.factor}
+    if rope.scaling == "llama3":
+        return {
+            "rope_type": "llama3",
+            "factor": rope.factor,
+            "low_freq_factor": rope.low_freq_factor,
+            "high_freq_factor": rope.high_freq_factor,
+            "original_max_position_embeddings": rope.original_context,
+        }
+    return None
+
+
+def write_checkpoint(
+    folder: Path, model: DraftModel, vocab: Vocab, facts: Mapping[str, Any], *, own_embedding: bool
+) -> None:
+    """`config.json` and `model.safetensors`, weights in bf16; each replaces an older one when it is whole.
+
+    own_embedding: the drafter's table is not the target's and must come along.
+    """
+    state = {name: p.detach().cpu() for name, p in model.named_parameters()}
+    tensors = to_checkpoint(state, model.spec)
+    if own_embedding:
+        tensors["embed_tokens.weight"] = model.embedding.cpu()
+    stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
+    stored |= {"d2t": vocab.d2t, "t2d": vocab.t2d}
+    text = json.dumps(hf_config(model.spec, facts), indent=2) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "model.safetensors", lambda path: save_file(stored, path, metadata={"format": "pt"}))
+    _replace(folder / "config.json", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Writes under a temporary name, flushes, renames."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def export_gguf(folder: Path, target: Path, kind: str, *, share_head: bool) -> ConvertReport:
+    """`drafter-<kind>.gguf` in the folder, from the checkpoint there. Raises ConvertError."""
+    out = folder / f"drafter-{kind}.gguf"
+    return convert_checkpoint(folder, target=target, out=out, type=kind, share_head=share_head)
+
+
+def check_engine(
+    report: ConvertReport, folder: Path, target: Path, model: DraftModel, vocab: Vocab, sample: Sample
+) -> float:
+    """Runs the GGUF in the engine and the checkpoint here, three chained steps on one sample.
+
+    Returns the largest difference of a logit, relative to their spread. Raises TrainError when it is more
+    than the quantisation explains.
+    """
+    n_tokens = min(len(sample.tokens), _N_TOKENS)
+    if n_tokens < _N_STEPS + 3:
+        return 0.0
+    expected = _here(folder, target, model, vocab, _cut(sample, n_tokens))
+    head = model.head.detach().float().cpu().numpy() if model.share_head else None
+    found = _engine(report.out, model.embedding.float().cpu().numpy(), head, _cut(sample, n_tokens))
+    error = float(np.abs(found - expected).max() / expected.std())
+    rounding = max((t.rel_rms_error for t in report.tensors), default=0.0)
+    allowed = _EXACT_ERROR + _QUANTISED * rounding + (0.0 if report.type == "F32" else 0.05)
+    if not error <= allowed:
+        raise TrainError(
+            f"{report.out}: the engine's logits differ from the trained drafter's by {error:.3g} of their "
+            f"spread, expected at most {allowed:.3g} for {report.type}. The checkpoint {folder} is written, "
+            "but the GGUF is not what was trained; please report this"
+        )
+    return error
+
+
+def _cut(sample: Sample, n: int) -> Sample:
+    return Sample(
+        sample.tokens[:n],
+        sample.turns[:n],
+        sample.features[:, :n],
+        sample.label_ids[:n],
+        sample.label_logp[:n],
+    )
+
+
+@torch.no_grad()
+def _here(folder: Path, target: Path, model: DraftModel, vocab: Vocab, sample: Sample) -> NDArray[np.float32]:
+    """Logits [n_steps, n_draft_vocab] of the chain at the last possible anchor, from the checkpoint, in
+    fp32.
+    """
+    draft = open_drafter(folder, target)
+    exact = DraftModel(model.spec, model.embedding.cpu(), share_head=True, dtype=torch.float32)
+    exact.load_state_dict(from_checkpoint(draft), strict=False)
+    if model.share_head:  # the engine uses the target's own
+        exact.head.copy_(model.head.cpu())
+    draft_ids = np.full(vocab.n_vocab, -1, np.int64)
+    draft_ids[vocab.ids] = np.arange(len(vocab.ids))
+    batch = make_batch([sample], draft_ids, _N_STEPS, torch.device("cpu"))
+    row = len(sample.tokens) - 2 - _N_STEPS
+    logits = [step[0, row].numpy() for step in exact.logits(batch, _N_STEPS)]
+    return np.stack(logits)
+
+
+def _engine(
+    gguf: Path, embedding: NDArray[np.float32], head: NDArray[np.float32] | None, sample: Sample
+) -> NDArray[np.float32]:
+    """The same by the engine."""
+    row, tokens = len(sample.tokens) - 2 - _N_STEPS, sample.tokens.tolist()
+    options = EngineOptions()
+    options.draft_type_kv, options.draft_device, options.n_threads = "f32", "cpu", torch.get_num_threads()
+    drafter = Drafter(str(gguf), options, embedding, head)
+    try:
+        features = np.ascontiguousarray(sample.features[:, : row + 1])
+        logits, state = drafter.commit(features, tokens[1 : row + 2])
+        found = [np.asarray(logits)]
+        for k in range(1, _N_STEPS):
+            rows, states = drafter.extend(state[None], [tokens[row + 1 + k]], [k - 2], depth=k)
+            found.append(np.asarray(rows[0]))
+            state = states[0]
+    finally:
+        drain()
+    return np.stack(found)

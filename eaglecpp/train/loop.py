@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: MIT
+"""`Trainer`: steps until the budget is spent, with evaluations, saved states and exact continuation.
+
+What happens at a step depends on the seed, the data and the number of the step alone, so a run that was
+stopped and resumed gives the curve of one that was not (under `minutes` the learning rate follows the clock,
+and only nearly so). Prints nothing: a `Reporter` is told. Under torchrun every process runs this; the first
+one writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from eaglecpp.train.batch import epoch_steps, make_batch, micro_batches
+from eaglecpp.train.distributed import Ranks
+from eaglecpp.train.evaluate import Acceptance, evaluate
+from eaglecpp.train.model import DraftModel, Sums
+from eaglecpp.train.optim import Optimizer, lr_factor
+from eaglecpp.train.samples import FeatureSource
+from eaglecpp.train.state import check_same_run, load_state, save_state
+
+__all__ = ["Budget", "Hyper", "Limits", "Outcome", "Progress", "Reporter", "StepReport", "Trainer"]
+
+_SAVE_SECONDS = 300
+_N_EVALUATIONS = 20
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to end; whatever comes first. None = no limit of this kind, but one must be set."""
+
+    steps: int | None = None
+    epochs: float | None = None
+    minutes: float | None = None
+
+    def progress(self, steps: int, epochs: float, seconds: float) -> float:
+        """Share of the budget that is spent, 1 at the end."""
+        done = (steps, epochs, seconds / 60)
+        limits = (self.steps, self.epochs, self.minutes)
+        return max(
+            d / limit if limit else 1.0 for d, limit in zip(done, limits, strict=True) if limit is not None
+        )
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """What a resumed run must have in common with the first one.
+
+    n_steps: of training-time test; batch_tokens: least tokens of an optimiser step; warmup: share of the
+    run; step_decay: weight of a step over that of the one before; seed: of the order of the data.
+    """
+
+    n_steps: int
+    lr: float
+    batch_tokens: int = 4096
+    warmup: float = 0.03
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    step_decay: float = 0.8
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may differ between a run and its continuation.
+
+    micro_tokens: most padded tokens computed at once; depth: of evaluated chains; eval_steps: between two
+    evaluations, 0 = twenty per run; patience: evaluations without gain after which to end, 0 = never.
+    """
+
+    micro_tokens: int = 4096
+    depth: int = 5
+    eval_steps: int = 0
+    patience: int = 0
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step. loss: nats per counted row; hit_rates: marginal, on the training data."""
+
+    step: int
+    progress: float
+    loss: float
+    hit_rates: tuple[float, ...]
+    lr: float
+    norm: float
+    n_tokens: int
+    seconds: float
+
+
+class Reporter(Protocol):
+    """Told what happens, in the first process only, but for `stop`."""
+
+    def on_step(self, report: StepReport) -> None:
+        """After each step."""
+
+    def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
+        """After each evaluation."""
+
+    def stop(self) -> bool:
+        """Whether the user wants to end now; asked between steps."""
+        ...
+
+
+@dataclass
+class Progress:
+    """Where a run is, and its curve. `epoch` and `position` say which step comes next."""
+
+    step: int = 0
+    epoch: int = 0
+    position: int = 0
+    tokens: int = 0
+    epoch_tokens: int = 0
+    seconds: float = 0.0
+    best_length: float = 0.0
+    best_step: int = -1
+    since_best: int = 0
+    losses: list[list[float]] = field(default_factory=list)
+    evaluations: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """reason: budget, patience or stopped. best: of all evaluations, None without held-out data."""
+
+    reason: str
+    progress: Progress
+    best: Acceptance | None
+    n_skipped: int
+
+
+class Trainer:
+    """One run. `model` ends with the last weights; `load_best` puts in those of the best evaluation."""
+
+    def __init__(
+        self,
+        model: DraftModel,
+        source: FeatureSource,
+        parts: tuple[Sequence[int], Sequence[int]],
+        draft_ids: NDArray[np.int64],
+        folder: Path,
+        budget: Budget,
+        hyper: Hyper,
+        limits: Limits,
+        reporter: Reporter,
+        *,
+        facts: dict[str, Any] | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        """parts: sample indices to train on and to evaluate on; draft_ids: i64 [n_vocab], -1 outside;
+        facts: whatever else makes this run this run, plain values.
+        """
+        self.model, self.source, self.draft_ids = model, source, draft_ids
+        self.train, self.held_out = list(parts[0]), list(parts[1])
+        self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
+        self.ranks = ranks or Ranks()
+        self.device = model.fc.device
+        self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}
+        self.last, self.best = folder / "last.pt", folder / "best.pt"
+        self.optimizer = Optimizer(model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
+        self.wrapped = self.ranks.wrap(model)
+        self.progress = Progress()
+        self._lengths = source.lengths
+        self._train_lengths = [self._lengths[i] for i in self.train]
+        self._n_tokens = sum(self._train_lengths)
+        self._began = self._saved = time.monotonic()
+        self._evaluated_at = -1
+
+    def resume(self) -> None:
+        """Takes up the saved state. Raises TrainError without one, MismatchError for one of another run."""
+        state = load_state(self.last)
+        check_same_run(self.last, state["facts"], self.facts)
+        self._load_weights(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.progress = Progress(**state["progress"])
+        self._began = time.monotonic() - self.progress.seconds
+
+    def run(self) -> Outcome:
+        """Trains to the end of the budget, the reporter's wish or the patience; saves in each case."""
+        self._began = time.monotonic() - self.progress.seconds
+        reason = "budget"
+        while self.share() < 1.0:
+            steps = epoch_steps(
+                self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, self.progress.epoch
+            )
+            for step in steps[self.progress.position :]:
+                if self.ranks.any(self.reporter.stop(), self.device):
+                    self._save()
+                    return self._outcome("stopped")
+                self._step([self.train[i] for i in step])
+                if self._evaluation_due():
+                    self._evaluate()
+                    if self.limits.patience and self.progress.since_best >= self.limits.patience:
+                        reason = "patience"
+                        break
+                if time.monotonic() - self._saved > _SAVE_SECONDS:
+                    self._save()
+                if self.share() >= 1.0:
+                    break
+            else:
+                self.progress.epoch += 1
+                self.progress.position = self.progress.epoch_tokens = 0
+                continue
+            break
+        if self.held_out and self._evaluated_at != self.progress.step:
+            self._evaluate()
+        self._save()
+        return self._outcome(reason)
+
+    def share(self) -> float:
+        """Share of the budget that is spent."""
+        p = self.progress
+        epochs = p.epoch + p.epoch_tokens / max(self._n_tokens, 1)
+        return self.ranks.agree(self.budget.progress(p.step, epochs, p.seconds), self.device)
+
+    def load_best(self) -> None:
+        """Puts the weights of the best evaluation into the model, where there was one."""
+        if self.best.exists():
+            self._load_weights(load_state(self.best)["model"])
+
+    def _step(self, indices: Sequence[int]) -> None:
+        """One optimiser step over some conversations."""
+        hyper, p = self.hyper, self.progress
+        lr = hyper.lr * lr_factor(self.share(), hyper.warmup)
+        sums = self._accumulate(indices)
+        totals = torch.cat([sums.loss.detach()[None], sums.weight[None], sums.hits, sums.counts])
+        loss, weight, *rest = self.ranks.sum(
+            totals.double() if self.device.type != "mps" else totals
+        ).tolist()
+        # the loss is a mean over all counted rows everywhere; DDP has averaged over the processes
+        norm = self.optimizer.step(torch.tensor(self.ranks.n / max(weight, 1e-9)), lr)
+        n_tokens = sum(self._lengths[i] for i in indices)
+        p.step, p.position = p.step + 1, p.position + 1
+        p.tokens, p.epoch_tokens = p.tokens + n_tokens, p.epoch_tokens + n_tokens
+        p.seconds = time.monotonic() - self._began
+        loss /= max(weight, 1e-9)
+        n = hyper.n_steps
+        rates = tuple(h / max(c, 1) for h, c in zip(rest[:n], rest[n:], strict=True))
+        p.losses.append([p.step, p.tokens, p.seconds, loss, lr, norm, *rates])
+        if self.ranks.first:
+            self.reporter.on_step(
+                StepReport(p.step, self.share(), loss, rates, lr, norm, p.tokens, p.seconds)
+            )
+
+    def _accumulate(self, indices: Sequence[int]) -> Sums:
+        """Forward and backward over this process's share, a micro-batch at a time."""
+        n = self.hyper.n_steps
+        micros = micro_batches(
+            indices, self._lengths, self.limits.micro_tokens, self.ranks.rank, self.ranks.n
+        )
+        total: Sums | None = None
+        for i, micro in enumerate(micros or [[indices[0]]]):
+            batch = make_batch([self.source.sample(k) for k in micro], self.draft_ids, n, self.device)
+            if not micros:  # every process must take part in the reduction
+                batch = batch.without_loss()
+            last = i == len(micros) - 1 or not micros
+            with contextlib.nullcontext() if last or self.ranks.n == 1 else self.wrapped.no_sync():  # type: ignore[operator]
+                sums: Sums = self.wrapped(batch, n)
+                sums.loss.backward()  # type: ignore[no-untyped-call]
+            sums = Sums(sums.loss.detach(), *sums[1:])
+            total = sums if total is None else Sums(*(a + b for a, b in zip(total, sums, strict=True)))
+        assert total is not None
+        return total
+
+    def _evaluation_due(self) -> bool:
+        """Every `eval_steps`, or at each twentieth of the budget."""
+        if not self.held_out:
+            return False
+        if self.limits.eval_steps:
+            return self.progress.step % self.limits.eval_steps == 0
+        return math.floor(self.share() * _N_EVALUATIONS) > len(self.progress.evaluations)
+
+    def _evaluate(self) -> None:
+        p = self.progress
+        self._evaluated_at = p.step
+        found = evaluate(
+            self.model,
+            self.source,
+            self.held_out,
+            self.draft_ids,
+            self.limits.depth,
+            self.limits.micro_tokens,
+            self.ranks,
+        )
+        p.seconds = time.monotonic() - self._began
+        p.evaluations.append([p.step, p.tokens, p.seconds, found.length, *found.rates])
+        better = found.length > p.best_length
+        p.since_best = 0 if better else p.since_best + 1
+        if better:
+            p.best_length, p.best_step = found.length, p.step
+            if self.ranks.first:
+                save_state(self.best, {"model": self._weights(), "step": p.step})
+        if self.ranks.first:
+            self.reporter.on_evaluation(p.step, found, better)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """What is trained; the rest is the target's."""
+        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def _load_weights(self, weights: dict[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, p in self.model.named_parameters():
+                if p.requires_grad:
+                    p.copy_(weights[name])
+
+    def _save(self) -> None:
+        self._saved = time.monotonic()
+        if not self.ranks.first:
+            return
+        save_state(
+            self.last,
+            {
+                "facts": self.facts,
+                "model": self._weights(),
+                "optimizer": self.optimizer.state_dict(),
+                "progress": asdict(self.progress),
+            },
+        )
+
+    def _outcome(self, reason: str) -> Outcome:
+        rows = [row for row in self.progress.evaluations if row[0] == self.progress.best_step]
+        best = Acceptance(tuple(rows[-1][4:]), rows[-1][3], 0) if rows else None
+        return Outcome(reason, self.progress, best, self.optimizer.n_skipped)

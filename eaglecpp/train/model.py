@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: MIT
+"""The EAGLE-3 / EAGLE 3.1 drafter as it is trained: one `forward` runs all steps of training-time test.
+
+Takes a batch of samples, gives the weighted loss sum and the hits of each step. Row p at step k reads the
+target's feature at p (k = 0) or its own state of step k-1, the embedding of token p+1+k, sits at RoPE
+position p + k and predicts token p+2+k; EAGLE-3 feeds back the state before the final norm, 3.1
+(`norm_output`) the one after it. The whole loop is one forward because DistributedDataParallel reduces
+gradients per forward.
+
+Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
+are one matrix, gate and up another; `eaglecpp.train.weights` knows the names they have in files.
+Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/traineagle3/cnets.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eaglecpp.convert import DraftSpec, rope_divisors
+from eaglecpp.train.attention import attention_for
+from eaglecpp.train.batch import Batch
+from eaglecpp.train.loss import head_loss, step_weights
+
+__all__ = ["DraftModel", "Sums"]
+
+
+class Sums(NamedTuple):
+    """Sums over rows, to be added up over micro-batches and ranks.
+
+    loss: weighted by step; weight: what to divide it by; hits, counts: i64 [n_steps], rows whose argmax is
+    the target's, and all counted rows.
+    """
+
+    loss: Tensor
+    weight: Tensor
+    hits: Tensor
+    counts: Tensor
+
+
+class Step(NamedTuple):
+    """The states of one step, [n_batch, n_rows, n_embd]: `normed` is what the head reads."""
+
+    normed: Tensor
+    hidden: Tensor
+
+
+class DraftModel(nn.Module):
+    """A drafter of one layer with its frozen embedding. `head` is frozen too where it is the target's."""
+
+    def __init__(
+        self, spec: DraftSpec, embedding: Tensor, *, share_head: bool, dtype: torch.dtype, decay: float = 0.8
+    ) -> None:
+        """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; decay: weight of a step over that of
+        the one before. Weights start at random or one and are meant to be filled by `load_state_dict`.
+        """
+        super().__init__()
+        self.spec, self.dtype, self.decay, self.share_head = spec, dtype, decay, share_head
+        n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
+        self.n_q, self.n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
+        self.fc = _matrix(n_embd, n_feature)
+        self.fc_norm = _ones(n_feature) if spec.fc_norm else None
+        self.input_norm = _ones(n_feature) if spec.norm_before_fc else None
+        self.embed_norm = _ones(n_embd)
+        self.hidden_norm = _ones(n_embd)
+        self.qkv = _matrix(self.n_q + 2 * self.n_kv, 2 * n_embd)
+        self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
+        self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
+        self.o = _matrix(n_embd, self.n_q)
+        self.mlp_norm = _ones(n_embd)
+        self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
+        self.down = _matrix(n_embd, spec.intermediate_size)
+        self.norm = _ones(n_embd)
+        self.head = _matrix(spec.draft_vocab_size, n_embd)
+        self.head.requires_grad_(not share_head)
+        self.embedding: Tensor
+        self.register_buffer("embedding", embedding.to(dtype), persistent=False)
+        self.inv_freq = _inv_freq(spec)
+
+    def forward(self, batch: Batch, n_steps: int) -> Sums:
+        """Loss and hits of all counted rows of a batch."""
+        weights = step_weights(n_steps, self.decay)
+        n_rows = batch.tokens.shape[1]
+        states, at, weight = [], [], []
+        for k, step in enumerate(self.steps(batch, n_steps)):
+            rows = batch.counted[k]
+            alive = step.normed.shape[1]
+            states.append(step.normed.flatten(0, 1)[rows // n_rows * alive + rows % n_rows])
+            at.append(rows + 1 + k)
+            weight.append(torch.full_like(rows, weights[k], dtype=torch.float32))
+        counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
+        if not counts.any():
+            nothing = sum((p.sum() * 0.0 for p in self.parameters()), torch.zeros((), device=counts.device))
+            return Sums(nothing, nothing.detach(), torch.zeros_like(counts), counts)
+        label, row_weight = torch.cat(at), torch.cat(weight)
+        loss, hit = head_loss(
+            torch.cat(states),
+            self.head.to(self.dtype),
+            batch.label_ids[label].long(),
+            batch.label_p[label],
+            batch.best[label],
+            row_weight,
+        )
+        hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
+        return Sums(loss, row_weight.sum(), hits, counts)
+
+    @torch.no_grad()
+    def drafts(self, batch: Batch, n_steps: int) -> list[Tensor]:
+        """For each step whether each counted row's best token is the target's, bool [n_counted_rows]."""
+        head, n_rows = self.head.to(self.dtype), batch.tokens.shape[1]
+        hits = []
+        for k, step in enumerate(self.steps(batch, n_steps)):
+            rows, alive = batch.counted[k], step.normed.shape[1]
+            states = step.normed.flatten(0, 1)[rows // n_rows * alive + rows % n_rows]
+            best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
+            hits.append(best == batch.best[rows + 1 + k])
+        return hits
+
+    def logits(self, batch: Batch, n_steps: int) -> list[Tensor]:
+        """For each step the draft logits of every row alive, [n_batch, S - 2 - k, n_draft_vocab]."""
+        return [F.linear(step.normed, self.head.to(self.dtype)) for step in self.steps(batch, n_steps)]
+
+    def steps(self, batch: Batch, n_steps: int) -> Iterator[Step]:
+        """The steps one after another. Step k has the S - 2 - k rows that still have a label."""
+        spec, w = self.spec, self._copies()
+        n_embd, n_tokens = spec.hidden_size, batch.tokens.shape[1]
+        attention = attention_for(batch.tokens.device, self.dtype)
+        embedded = F.rms_norm(self.embedding[batch.tokens], (n_embd,), w["embed_norm"], spec.rms_norm_eps)
+        from_tokens = F.linear(embedded, w["qkv"][:, :n_embd])
+        from_feature = w["qkv"][:, n_embd:]
+        state = self._fuse(batch.features, w)
+        cos, sin = self._rotation(n_tokens + n_steps)
+        first: tuple[Tensor, Tensor] | None = None
+        later: list[tuple[Tensor, Tensor]] = []
+        for k in range(min(n_steps, n_tokens - 2)):
+            n_rows = n_tokens - 2 - k
+            state = state[:, :n_rows]
+            normed = F.rms_norm(state, (n_embd,), w["hidden_norm"], spec.rms_norm_eps)
+            qkv = from_tokens[:, 1 + k : 1 + k + n_rows] + F.linear(normed, from_feature)
+            q, key, value = self._heads(qkv, cos[k : k + n_rows], sin[k : k + n_rows], w)
+            if first is None:
+                first = key, value
+            else:
+                later = [(a[:, :, :n_rows], b[:, :, :n_rows]) for a, b in later] + [(key, value)]
+            seen = attention(q, *first, [a for a, _ in later], [b for _, b in later])
+            residual = normed if spec.norm_before_residual else state
+            hidden = residual + F.linear(seen.transpose(1, 2).flatten(2), w["o"])
+            hidden = hidden + self._mlp(hidden, w)
+            out = F.rms_norm(hidden, (n_embd,), w["norm"], spec.rms_norm_eps)
+            yield Step(out, hidden)
+            state = out if spec.norm_output else hidden
+
+    def _copies(self) -> dict[str, Tensor]:
+        """The weights in the compute type; the graph leads back to the fp32 ones."""
+        return {name: p.to(self.dtype) for name, p in self.named_parameters() if name != "head"}
+
+    def _fuse(self, features: Tensor, w: dict[str, Tensor]) -> Tensor:
+        """`[n_batch, S, n_aux * n_embd_target]` fp32 to the first step's state."""
+        spec, x, eps = self.spec, features, self.spec.rms_norm_eps
+        if self.input_norm is not None:
+            x = F.rms_norm(x, (x.shape[-1],), self.input_norm, eps)
+        if self.fc_norm is not None:
+            parts = x.view(*x.shape[:-1], spec.n_aux, spec.target_hidden_size)
+            x = F.rms_norm(parts, (spec.target_hidden_size,), None, eps).flatten(2) * self.fc_norm
+        return F.linear(x.to(self.dtype), w["fc"])
+
+    def _heads(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values with the full number of heads, `[n_batch, n_heads, n_rows, head_dim]`."""
+        spec = self.spec
+        q, k, v = (
+            part.reshape(*part.shape[:-1], -1, spec.head_dim).transpose(1, 2)
+            for part in torch.split(qkv, [self.n_q, self.n_kv, self.n_kv], dim=-1)
+        )
+        if self.q_norm is not None:
+            q = F.rms_norm(q, (spec.head_dim,), w["q_norm"], spec.rms_norm_eps)
+            k = F.rms_norm(k, (spec.head_dim,), w["k_norm"], spec.rms_norm_eps)
+        groups = spec.n_heads // spec.n_kv_heads
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+        return q, k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+
+    def _rotation(self, n_positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of all positions, fp32 [n_positions, head_dim / 2]."""
+        angle = torch.arange(n_positions)[:, None] * self.inv_freq
+        return angle.cos().float().to(self.fc.device), angle.sin().float().to(self.fc.device)
+
+    def _mlp(self, hidden: Tensor, w: dict[str, Tensor]) -> Tensor:
+        x = F.rms_norm(hidden, (self.spec.hidden_size,), w["mlp_norm"], self.spec.rms_norm_eps)
+        gate, up = F.linear(x, w["gate_up"]).chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, w["down"])
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE, half-split layout, computed in fp32."""
+    a, b = x.float().chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
+
+
+def _inv_freq(spec: DraftSpec) -> Tensor:
+    """Angle per position, f64 [head_dim / 2], on the CPU: not every device has f64."""
+    rope = spec.rope
+    freq = rope.theta ** -(np.arange(0, spec.head_dim, 2) / spec.head_dim)
+    if rope.scaling == "linear":
+        freq = freq / rope.factor
+    elif rope.scaling == "llama3":
+        freq = freq / rope_divisors(rope, spec.head_dim)
+    elif rope.scaling != "none":
+        raise ValueError(f"rope scaling {rope.scaling}: cannot be trained")
+    return torch.from_numpy(freq)
+
+
+def _matrix(n_out: int, n_in: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(n_out, n_in) * 0.02)
+
+
+def _ones(n: int) -> nn.Parameter:
+    return nn.Parameter(torch.ones(n))

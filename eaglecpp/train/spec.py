@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: MIT
+"""What is trained: the `DraftSpec` of a new drafter for a target, or of an existing one to be tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, RopeSpec
+from eaglecpp.errors import MismatchError, UnsupportedError
+
+__all__ = ["check_trainable", "new_spec", "with_vocab"]
+
+_CONTEXT = 4096
+"""Of a target whose file names none."""
+
+
+def new_spec(
+    target: GgufFile, n_vocab: int, n_layer: int, layers: Sequence[int], *, eagle3: bool = False
+) -> DraftSpec:
+    """One layer of the target's own shape, EAGLE 3.1 or plain EAGLE-3, over the whole vocabulary.
+
+    layers: boundary ids, ascending, at most n_layer. RoPE has the target's base and no scaling: the drafter
+    learns its own use of positions. Raises MismatchError for layers that the target does not have.
+    """
+    if list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
+        raise MismatchError(
+            f"--aux-layers: expected ascending ids from 0 to {n_layer}, the blocks of {target.path.name}, "
+            f"found {', '.join(map(str, layers))}"
+        )
+    arch = target.architecture
+
+    def number(key: str, default: float) -> float:
+        value = target.get(f"{arch}.{key}")
+        value = max(value) if isinstance(value, list) and value else value  # some vary by layer
+        # files hold float32: 1e-05 is meant, not 9.99999975e-06
+        return float(f"{value:.7g}") if isinstance(value, int | float) and value else default
+
+    n_embd = int(number("embedding_length", 0))
+    n_heads = int(number("attention.head_count", 0)) or max(1, n_embd // 128)
+    return DraftSpec(
+        family="torchspec",
+        hidden_size=n_embd,
+        target_hidden_size=n_embd,
+        intermediate_size=int(number("feed_forward_length", 0)) or 4 * n_embd,
+        n_layers=1,
+        n_heads=n_heads,
+        n_kv_heads=int(number("attention.head_count_kv", n_heads)),
+        head_dim=int(number("attention.key_length", n_embd // n_heads)),
+        vocab_size=n_vocab,
+        draft_vocab_size=n_vocab,
+        context_length=int(number("context_length", _CONTEXT)),
+        rms_norm_eps=number("attention.layer_norm_rms_epsilon", 1e-5),
+        rope=RopeSpec(number("rope.freq_base", 10000.0)),
+        aux_layers=tuple(layers),
+        layer_ids_rule="boundary",
+        target_block_count=n_layer,
+        fc_norm=not eagle3,
+        norm_output=not eagle3,
+    )
+
+
+def with_vocab(spec: DraftSpec, n_draft_vocab: int) -> DraftSpec:
+    """The same drafter over a part of the vocabulary."""
+    return replace(spec, draft_vocab_size=n_draft_vocab)
+
+
+def check_trainable(draft: DraftCheckpoint) -> None:
+    """Raises UnsupportedError, with all reasons, for a drafter this trainer cannot run."""
+    spec = draft.spec
+    reasons = {
+        f"{spec.n_layers} layers": spec.n_layers != 1,
+        "biases": spec.has_bias,
+        "a sliding window": any(spec.sliding_layers),
+        f"rope scaling {spec.rope.scaling}": spec.rope.scaling not in ("none", "linear", "llama3"),
+        "logit_scale": spec.logit_scale != 1.0,
+    }
+    found = [reason for reason, holds in reasons.items() if holds]
+    if found:
+        raise UnsupportedError(
+            f"--finetune: this drafter has {', '.join(found)}; only drafters of one layer without these can "
+            "be trained"
+        )

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: MIT
+"""The state of a run on disk: written whole or not at all, and taken up only by the run it belongs to."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eaglecpp.errors import MismatchError, TrainError
+
+__all__ = ["check_same_run", "load_state", "save_state"]
+
+_FORMAT = 1
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Writes to a temporary name, flushes to the disk, renames: a crash leaves the previous state."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save({"format": _FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """What `save_state` wrote, on the CPU. Raises TrainError for a file that is none."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise TrainError(f"{path}: there is no training to resume; leave out --resume to start one") from None
+    except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        raise TrainError(f"{path}: expected the state of a training, cannot read it: {error}") from error
+    if not isinstance(state, dict) or state.get("format") != _FORMAT:
+        raise TrainError(f"{path}: expected the state of a training in format {_FORMAT}, found another")
+    return state
+
+
+def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises MismatchError, with all differences, when a state was made by another run than this one."""
+    keys = sorted({*stored, *now})
+    wrong = [
+        f"{key}: the stored run has {stored.get(key)!r}, this one {now.get(key)!r}"
+        for key in keys
+        if stored.get(key) != now.get(key)
+    ]
+    if wrong:
+        raise MismatchError(
+            f"{path}: --resume continues the same run only, and {'; '.join(wrong)}. Give the command of the "
+            "first run (steps, epochs and minutes may differ), or train into another directory"
+        )

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT
+"""Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
+
+`from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
+target's, and so is the layer where the target's last block has its shape; what has no counterpart starts
+small and random. `to_checkpoint` gives the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, read_tensor
+from eaglecpp.errors import UnsupportedError
+
+__all__ = ["Start", "from_checkpoint", "from_target", "target_embedding", "to_checkpoint"]
+
+State = dict[str, Tensor]
+
+_NORMS = {
+    "embed_norm": "midlayer.input_layernorm",
+    "hidden_norm": "midlayer.hidden_norm",
+    "mlp_norm": "midlayer.post_attention_layernorm",
+    "q_norm": "midlayer.self_attn.q_norm",
+    "k_norm": "midlayer.self_attn.k_norm",
+    "input_norm": "input_norm",
+    "norm": "norm",
+}
+_MATRICES = {
+    "fc": "fc",
+    "o": "midlayer.self_attn.o_proj",
+    "down": "midlayer.mlp.down_proj",
+    "head": "lm_head",
+}
+# Architectures whose blocks are plain pre-norm Llama blocks, and whether q and k rows are stored in pairs.
+_PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
+
+
+@dataclass(frozen=True)
+class Start:
+    """First values of all weights of a `DraftModel`, and what they come from, for people."""
+
+    state: State
+    notes: tuple[str, ...]
+
+
+def target_embedding(target: GgufFile) -> Tensor:
+    """The target's table, f32 [n_vocab, n_embd]. Raises UnsupportedError for a file without one."""
+    if "token_embd.weight" not in target.tensors:
+        raise UnsupportedError(f"{target.path}: expected a tensor token_embd.weight, found none")
+    return torch.from_numpy(read_tensor(target, "token_embd.weight"))
+
+
+def from_checkpoint(draft: DraftCheckpoint) -> State:
+    """The weights of an existing drafter; the head is missing where it is the target's."""
+
+    def read(name: str) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(draft.sources[f"{name}.weight"].read(), np.float32))
+
+    layer = "layers.0"
+    state = {
+        ours: read(name.replace("midlayer", layer))
+        for ours, name in (_NORMS | _MATRICES).items()
+        if f"{name.replace('midlayer', layer)}.weight" in draft.sources
+    }
+    state["qkv"] = torch.cat([read(f"{layer}.self_attn.{x}_proj") for x in "qkv"])
+    state["gate_up"] = torch.cat([read(f"{layer}.mlp.{x}_proj") for x in ("gate", "up")])
+    if draft.spec.fc_norm:
+        state["fc_norm"] = torch.cat([read(f"fc_norm.{i}") for i in range(draft.spec.n_aux)])
+    return state
+
+
+def to_checkpoint(state: State, spec: DraftSpec) -> State:
+    """The weights of a model under file names, fp32."""
+    tensors = {f"{name}.weight": state[ours] for ours, name in (_NORMS | _MATRICES).items() if ours in state}
+    n_q, n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
+    for x, part in zip("qkv", torch.split(state["qkv"], [n_q, n_kv, n_kv]), strict=True):
+        tensors[f"midlayer.self_attn.{x}_proj.weight"] = part
+    for name, part in zip(("gate", "up"), state["gate_up"].chunk(2), strict=True):
+        tensors[f"midlayer.mlp.{name}_proj.weight"] = part
+    if "fc_norm" in state:
+        for i, part in enumerate(state["fc_norm"].chunk(spec.n_aux)):
+            tensors[f"fc_norm.{i}.weight"] = part
+    return tensors
+
+
+def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int) -> Start:
+    """A new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary."""
+    rng = torch.Generator().manual_seed(seed)
+    state = _random(spec, rng)
+    notes = ["layer: random"]
+    state["fc"] += _averaging(spec)
+    if spec.hidden_size == spec.target_hidden_size:
+        state["head"] = _head(target)[torch.from_numpy(ids)]
+        if "output_norm.weight" in target.tensors:
+            state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
+        notes = ["head and final norm: the target's", *_copy_block(target, spec, state)]
+    return Start(state, tuple(notes))
+
+
+def _head(target: GgufFile) -> Tensor:
+    name = "output.weight" if "output.weight" in target.tensors else "token_embd.weight"
+    return torch.from_numpy(read_tensor(target, name))
+
+
+def _random(spec: DraftSpec, rng: torch.Generator) -> State:
+    n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
+    n_q, n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
+
+    def matrix(n_out: int, n_in: int) -> Tensor:
+        return torch.randn(n_out, n_in, generator=rng) * 0.02
+
+    state = {
+        "fc": matrix(n_embd, n_feature),
+        "embed_norm": torch.ones(n_embd),
+        "hidden_norm": torch.ones(n_embd),
+        "qkv": matrix(n_q + 2 * n_kv, 2 * n_embd),
+        "o": matrix(n_embd, n_q),
+        "mlp_norm": torch.ones(n_embd),
+        "gate_up": matrix(2 * spec.intermediate_size, n_embd),
+        "down": matrix(n_embd, spec.intermediate_size),
+        "norm": torch.ones(n_embd),
+        "head": matrix(spec.draft_vocab_size, n_embd),
+    }
+    if spec.fc_norm:
+        state["fc_norm"] = torch.ones(n_feature)
+    return state
+
+
+def _averaging(spec: DraftSpec) -> Tensor:
+    """The last feature passed through, where widths agree: the state starts as what the target's last blocks
+    read.
+    """
+    fc = torch.zeros(spec.hidden_size, spec.n_aux * spec.target_hidden_size)
+    if spec.hidden_size == spec.target_hidden_size:
+        fc[:, -spec.target_hidden_size :] = torch.eye(spec.hidden_size)
+    return fc
+
+
+def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> list[str]:
+    """Puts the target's last block into `state`, as far as it fits; says how far."""
+    arch, block = target.architecture, f"blk.{spec.target_block_count - 1}"
+    shapes = {
+        "attn_q": (spec.n_heads * spec.head_dim, spec.hidden_size),
+        "attn_k": (spec.n_kv_heads * spec.head_dim, spec.hidden_size),
+        "attn_v": (spec.n_kv_heads * spec.head_dim, spec.hidden_size),
+        "attn_output": (spec.hidden_size, spec.n_heads * spec.head_dim),
+        "ffn_gate": (spec.intermediate_size, spec.hidden_size),
+        "ffn_up": (spec.intermediate_size, spec.hidden_size),
+        "ffn_down": (spec.hidden_size, spec.intermediate_size),
+        "attn_norm": (spec.hidden_size,),
+        "ffn_norm": (spec.hidden_size,),
+    }
+    found = {
+        name: target.tensors[f"{block}.{name}.weight"].shape
+        for name in shapes
+        if f"{block}.{name}.weight" in target.tensors
+    }
+    if arch not in _PAIRED_ROWS or found != shapes:
+        return [f"layer: random (the target's last block, architecture {arch}, is of another kind)"]
+    w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
+    if _PAIRED_ROWS[arch]:
+        w["attn_q"] = _half_split(w["attn_q"], spec.head_dim)
+        w["attn_k"] = _half_split(w["attn_k"], spec.head_dim)
+    state["qkv"][:, spec.hidden_size :] = torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]])
+    state["o"], state["down"] = w["attn_output"], w["ffn_down"]
+    state["gate_up"] = torch.cat([w["ffn_gate"], w["ffn_up"]])
+    state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
+    return ["layer: the target's last block"]
+
+
+def _half_split(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows of whole heads from ggml's adjacent rotation pairs to the half-split order of checkpoints."""
+    pairs = rows.view(-1, head_dim // 2, 2, rows.shape[1])
+    return pairs.transpose(1, 2).reshape(rows.shape).contiguous()

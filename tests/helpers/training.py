@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: MIT
+"""Tiny drafters and samples, made up: random features and labels, but of the right shapes and kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from eaglecpp.convert import DraftSpec, RopeSpec
+from eaglecpp.train.samples import Sample
+
+N_VOCAB = 40
+SPEC = DraftSpec(
+    family="torchspec",
+    hidden_size=32,
+    target_hidden_size=32,
+    intermediate_size=48,
+    n_layers=1,
+    n_heads=4,
+    n_kv_heads=2,
+    head_dim=16,
+    vocab_size=N_VOCAB,
+    draft_vocab_size=24,
+    context_length=128,
+    rms_norm_eps=1e-5,
+    rope=RopeSpec(10000.0),
+    aux_layers=(1, 3, 5),
+    layer_ids_rule="boundary",
+    target_block_count=6,
+    fc_norm=True,
+    norm_output=True,
+)
+KINDS = {
+    "eagle31": SPEC,
+    "eagle3": replace(SPEC, fc_norm=False, norm_output=False),
+    "residual": replace(SPEC, fc_norm=False, norm_before_residual=True, norm_before_fc=True),
+    "qk_norm": replace(SPEC, qk_norm=True),
+    "two features": replace(SPEC, aux_layers=(1, 5), n_kv_heads=4),
+}
+
+
+def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Every token but those divisible by three, as far as the draft vocabulary goes."""
+    table = np.full(N_VOCAB, -1, np.int64)
+    kept = [v for v in range(N_VOCAB) if v % 3][: SPEC.draft_vocab_size]
+    table[kept] = np.arange(len(kept))
+    return table
+
+
+def make_sample(n_tokens: int, seed: int, turns: Sequence[int] | None = None, n_aux: int = 3) -> Sample:
+    """Random tokens; the labels have nothing to do with them."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, N_VOCAB, n_tokens).astype(np.int32)
+    n_top = 6
+    ids = np.stack([rng.permutation(N_VOCAB)[:n_top] for _ in range(n_tokens)]).astype(np.int32)
+    p = -np.sort(-rng.dirichlet(np.ones(n_top + 1), n_tokens)[:, :n_top], axis=1)
+    return Sample(
+        tokens,
+        np.array(turns if turns is not None else [1] * n_tokens, np.int16),
+        rng.normal(size=(n_aux, n_tokens, SPEC.target_hidden_size)).astype(np.float32),
+        ids,
+        np.log(p).astype(np.float32),
+    )
+
+
+class Samples:
+    """A `FeatureSource` of samples that are there already."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples = samples
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(one.tokens) for one in self.samples]
+
+    def sample(self, index: int) -> Sample:
+        return self.samples[index]
+
+
+def make_source(n_samples: int, seed: int = 1) -> Samples:
+    """Samples of 12 to 28 tokens."""
+    return Samples([make_sample(12 + 5 * i % 17, seed * 1000 + i) for i in range(n_samples)])

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""Which rows count, and the gradient that the head loss forms itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from eaglecpp.train import loss as loss_module
+from eaglecpp.train.loss import counted_rows, head_loss, step_weights
+
+
+def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
+    #        prompt    answer 1   user  answer 2
+    turns = [0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 3]
+    rows = counted_rows(np.array([turns], np.int16), 3)
+    # row p at step k needs p+1 .. p+2+k in one turn: the first row of answer 1 is the last of the prompt
+    assert [r.tolist() for r in rows] == [[2, 3, 4, 8, 10, 11], [2, 3, 10], [2]]
+
+
+def test_rows_of_several_conversations_are_flat_indices() -> None:
+    turns = np.array([[1, 1, 1, 1], [0, 1, 1, 1]], np.int16)
+    rows = counted_rows(turns, 3)
+    assert [r.tolist() for r in rows] == [[0, 1, 4, 5], [0, 4], []]
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2, 3])
+def test_short_conversations_have_no_rows_where_no_token_follows(n_tokens: int) -> None:
+    rows = counted_rows(np.ones((1, n_tokens), np.int16), 4)
+    assert [len(r) for r in rows] == [max(n_tokens - 2 - k, 0) for k in range(4)]
+
+
+def test_step_weights_sum_to_one() -> None:
+    assert step_weights(3, 0.8) == pytest.approx([1 / 2.44, 0.8 / 2.44, 0.64 / 2.44])
+
+
+@pytest.mark.parametrize("block", [1 << 24, 7 * 4 * 50])
+def test_loss_and_gradients_are_autograds(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "_BLOCK_BYTES", block)
+    rng = torch.Generator().manual_seed(2)
+    states = torch.randn(33, 16, generator=rng).requires_grad_()
+    head = torch.randn(50, 16, generator=rng).requires_grad_()
+    ids = torch.stack([torch.randperm(50, generator=rng)[:5] for _ in range(33)])
+    p = torch.rand(33, 5, generator=rng) * 0.19
+    p[:, 3] = 0.0
+    weight = torch.rand(33, generator=rng)
+
+    logits = states @ head.T
+    best = logits.argmax(-1)
+    best[::3] -= 1
+    loss, hit = head_loss(states, head, ids, p, best, weight)
+    found = torch.autograd.grad(loss * 3, [states, head])
+    plain = -(weight[:, None] * p * logits.log_softmax(-1).gather(1, ids)).sum()
+    expected = torch.autograd.grad(plain * 3, [states, head])
+
+    torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-4)
+    assert hit.tolist() == [i % 3 > 0 for i in range(33)]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_mass_outside_the_draft_vocabulary_is_left_out_not_renormalised() -> None:
+    states, head = torch.randn(1, 8), torch.randn(10, 8)
+    ids, best, one = torch.tensor([[3, 4]]), torch.tensor([-1]), torch.ones(1)
+    full, _ = head_loss(states, head, ids, torch.tensor([[0.6, 0.3]]), best, one)
+    half, _ = head_loss(states, head, ids, torch.tensor([[0.3, 0.15]]), best, one)
+    assert float(half) == pytest.approx(float(full) / 2)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""Training-time test against the chains it stands for: each anchor drafted on its own by the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eaglecpp.convert import DraftSpec
+from eaglecpp.train.batch import make_batch
+from eaglecpp.train.model import DraftModel
+from eaglecpp.train.samples import Sample
+from eaglecpp.train.weights import to_checkpoint
+from helpers.reference.drafter import Drafter
+from helpers.training import KINDS, N_VOCAB, draft_ids, make_sample
+
+N_STEPS = 4
+CPU = torch.device("cpu")
+
+
+def random_model(spec: DraftSpec, dtype: torch.dtype = torch.float32) -> DraftModel:
+    """Weights large enough that every part of the arithmetic shows in the logits."""
+    torch.manual_seed(5)
+    model = DraftModel(spec, torch.randn(N_VOCAB, spec.hidden_size), share_head=False, dtype=dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(
+                torch.randn_like(p) * p.shape[-1] ** -0.5 * 1.5
+                if p.ndim > 1
+                else p + 0.3 * torch.randn_like(p)
+            )
+    return model
+
+
+def reference(model: DraftModel) -> Drafter:
+    """The drafter of tests/helpers/reference with the same weights."""
+    spec = model.spec
+    tensors = to_checkpoint(dict(model.state_dict()), spec)
+    weights = {name.replace("midlayer.", "layers.0."): t for name, t in tensors.items()}
+    config = {
+        "num_attention_heads": spec.n_heads,
+        "num_key_value_heads": spec.n_kv_heads,
+        "head_dim": spec.head_dim,
+        "hidden_size": spec.hidden_size,
+        "rms_norm_eps": spec.rms_norm_eps,
+        "rope_theta": spec.rope.theta,
+        "norm_output": spec.norm_output,
+        "norm_before_residual": spec.norm_before_residual,
+    }
+    return Drafter(config, weights, model.embedding)
+
+
+def chain_logits(drafter: Drafter, sample: Sample, anchor: int, n_steps: int) -> list[torch.Tensor]:
+    """Logits of a chain that starts at row `anchor`, all earlier rows committed with true features."""
+    tokens = sample.tokens.tolist()
+    drafter.reset()
+    features = torch.from_numpy(sample.features[:, : anchor + 1])
+    logits, state = drafter.commit(features, tokens[1 : anchor + 2])
+    found = [logits]
+    for k in range(1, n_steps):
+        rows, states = drafter.extend(state[None], [tokens[anchor + 1 + k]], [k - 2], depth=k)
+        found.append(rows[0])
+        state = states[0]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_of_every_step_is_what_the_chain_at_that_anchor_drafts(kind: str) -> None:
+    spec = KINDS[kind]
+    model = random_model(spec)
+    samples = [make_sample(n, seed=n, n_aux=spec.n_aux) for n in (11, 14)]
+    batch = make_batch(samples, draft_ids(), N_STEPS, CPU)
+    with torch.no_grad():
+        logits = model.logits(batch, N_STEPS)
+    drafter = reference(model)
+    for b, sample in enumerate(samples):
+        for anchor in range(len(sample.tokens) - 2):
+            n_steps = min(N_STEPS, len(sample.tokens) - 2 - anchor)
+            for k, expected in enumerate(chain_logits(drafter, sample, anchor, n_steps)):
+                torch.testing.assert_close(logits[k][b, anchor], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_loss_is_the_soft_cross_entropy_of_the_counted_rows() -> None:
+    model = random_model(KINDS["eagle31"])
+    samples = [make_sample(13, 1, [0] * 4 + [1] * 6 + [0] * 3), make_sample(9, 2)]
+    batch = make_batch(samples, draft_ids(), 3, CPU)
+    sums = model(batch, 3)
+    table, loss, weight, hits = draft_ids(), 0.0, 0.0, [0, 0, 0]
+    logits = [step.detach() for step in model.logits(batch, 3)]
+    for b, sample in enumerate(samples):
+        for k, raw in enumerate((1.0, 0.8, 0.64)):
+            for p in range(len(sample.tokens) - 2 - k):
+                if len({*sample.turns[p + 1 : p + 3 + k].tolist()}) > 1 or not sample.turns[p + 1]:
+                    continue
+                logq = logits[k][b, p].log_softmax(-1)
+                label = p + 1 + k
+                best = table[sample.label_ids[label, 0]]
+                hits[k] += int(best >= 0 and logq.argmax() == best)
+                weight += raw / 2.44
+                for token, logp in zip(sample.label_ids[label], sample.label_logp[label], strict=True):
+                    if table[token] >= 0:
+                        loss -= raw / 2.44 * float(logq[table[token]]) * float(torch.tensor(logp).exp())
+    assert float(sums.weight) == pytest.approx(weight)
+    assert sums.loss.item() == pytest.approx(loss, rel=1e-4)
+    assert sums.hits.tolist() == hits
+    assert sums.counts[0] > sums.counts[1] > sums.counts[2] > 0
+
+
+def test_a_batch_without_counted_rows_gives_zero_and_a_gradient_for_every_weight() -> None:
+    model = random_model(KINDS["eagle31"])
+    batch = make_batch([make_sample(8, 1, [0] * 8)], draft_ids(), 3, CPU)
+    sums = model(batch, 3)
+    sums.loss.backward()
+    assert sums.loss.item() == 0.0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
+def test_padding_changes_nothing() -> None:
+    model = random_model(KINDS["eagle31"])
+    short, long = make_sample(10, 1), make_sample(21, 2)
+
+    def losses(*batches: list[Sample]) -> list[torch.Tensor]:
+        model.zero_grad()
+        total = sum(model(make_batch(b, draft_ids(), 3, CPU), 3).loss for b in batches)
+        assert isinstance(total, torch.Tensor)
+        total.backward()
+        return [total, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+    for found, expected in zip(losses([short, long]), losses([short], [long]), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bf16_computes_with_fp32_weights_and_gradients() -> None:
+    exact, model = random_model(KINDS["eagle31"]), random_model(KINDS["eagle31"], torch.bfloat16)
+    batch = make_batch([make_sample(30, 1)], draft_ids(), 3, CPU)
+    for one in (exact, model):
+        one(batch, 3).loss.backward()
+    for (name, a), (_, b) in zip(exact.named_parameters(), model.named_parameters(), strict=True):
+        assert b.grad is not None and a.grad is not None and b.grad.dtype is torch.float32
+        assert float((a.grad - b.grad).norm() / a.grad.norm()) < 0.1, name
+
+
+def test_a_shared_head_is_not_trained() -> None:
+    spec = KINDS["eagle3"]
+    model = DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=True, dtype=torch.float32)
+    model(make_batch([make_sample(12, 1)], draft_ids(), 2, CPU), 2).loss.backward()
+    assert model.head.grad is None
+    assert model.fc.grad is not None
