@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
@@ -21,7 +22,7 @@ from eaglecpp.chat.gotemplate import TemplateError
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["MAX_CHARS", "MAX_STEPS", "JinjaTemplate"]
+__all__ = ["MAX_CHARS", "MAX_STEPS", "JinjaTemplate", "rendered_at"]
 
 MAX_STEPS = 500_000
 """Loop rounds and calls in one rendering."""
@@ -30,6 +31,17 @@ MAX_CHARS = 16 << 20
 
 _RUNTIME_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 _steps: ContextVar[list[int]] = ContextVar("steps")
+_now: ContextVar[datetime | None] = ContextVar("now", default=None)
+
+
+@contextmanager
+def rendered_at(now: datetime) -> Iterator[None]:
+    """Templates that write today's date write this one: what is rendered inside is the same on every day."""
+    token = _now.set(now)
+    try:
+        yield
+    finally:
+        _now.reset(token)
 
 
 class JinjaTemplate:
@@ -102,7 +114,7 @@ def _raise_exception(message: str) -> None:
 
 
 def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+    return (_now.get() or datetime.now()).strftime(form)
 
 
 def _tojson(

@@ -10,6 +10,7 @@ rather than guessed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ from eaglecpp.options import ModelOptions
 __all__ = ["ChatEncoder", "open_tokenizer", "template_of"]
 
 Tokens = NDArray[np.int32]
+_DATE = datetime(2025, 7, 1, 12)
+"""Of templates that tell the model today's date. With the real one, tomorrow's run would be one over other
+tokens: no cache and no recorded answer would fit, and no training could be resumed.
+"""
 
 
 def open_tokenizer(target: Path) -> Engine:
@@ -102,7 +107,7 @@ class ChatEncoder:
         turns, folded = list(messages), fold_system(messages)
         if folded != turns:
             try:
-                self.template.render(turns, tools=tools, add_generation_prompt=opened)
+                self._rendered(turns, tools, opened)
             except TemplateError:
                 return folded
         return turns
@@ -142,7 +147,7 @@ class ChatEncoder:
         return next((index + 1 for index in range(begin, end) if is_eog(int(tokens[index]))), None)
 
     def _tokens(self, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool) -> Tokens:
-        rendered = self.template.render(turns, tools=tools, add_generation_prompt=opened)
+        rendered = self._rendered(turns, tools, opened)
         return np.array(self._engine.tokenize(rendered.text, add_bos=not rendered.has_bos), np.int32)
 
 

@@ -146,6 +146,17 @@ def test_a_template_without_system_role_gets_it_in_the_first_question(engine: En
     assert texts_of_turns(engine, tokens, turns)[0] == "one of the men<|im_end|>"
 
 
+def test_a_template_that_tells_the_date_gives_the_same_tokens_on_every_day(engine: Engine) -> None:
+    template = (
+        "{% set day = strftime_now('%d %b %Y') %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }} {{ day }}\n{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant {{ day }}\n{% endif %}"
+    )
+    tokens, turns = encoded(engine, template, *TALK)
+    assert "system 01 Jul 2025" in engine.detokenize(tokens, special=True)
+    assert max(turns) == 2
+
+
 def test_train_on_all_learns_everything_but_bos(tmp_path: Path, engine: Engine) -> None:
     path = write_lines(tmp_path / "a.jsonl", chat(*TALK))
     (one,) = data.load([path], engine, 512, train_on="all").conversations
