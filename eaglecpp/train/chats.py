@@ -146,6 +146,12 @@ class ChatEncoder:
         is_eog = self._engine.native.is_eog
         return next((index + 1 for index in range(begin, end) if is_eog(int(tokens[index]))), None)
 
+    def _rendered(
+        self, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool
+    ) -> Rendered:
+        with rendered_at(_DATE):
+            return self.template.render(turns, tools=tools, add_generation_prompt=opened)
+
     def _tokens(self, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool) -> Tokens:
         rendered = self._rendered(turns, tools, opened)
         return np.array(self._engine.tokenize(rendered.text, add_bos=not rendered.has_bos), np.int32)
