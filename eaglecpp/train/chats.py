@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from eaglecpp.chat.conversation import fold_system
 from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
