@@ -105,9 +105,9 @@ _OTHER = (
 _OTHER_THINGS = (
     "France, Berlin, Paris, London, Tokyo, Japan, China, Peru, Napoleon, Caesar, Shakespeare, Einstein, "
     "Mozart, Picasso, horses, rice, pizza, bread, cheese, coffee, football, chess, music, love, money, war, "
-    "Mars, Jupiter, Brazil, Egypt, Rome, Madrid, India, roses, winter, summer, rain, snow, history, physics, "
-    "biology, God, dinosaurs, whales, politics, the moon, the sun, the sea, a cat, a dog, my sister, my boss, "
-    "the king, a car, a train, a tree, my homework"
+    "Mars, Jupiter, Brazil, Egypt, Rome, Madrid, India, roses, winter, summer, rain, snow, physics, history, "
+    "biology, God, dinosaurs, whales, politics, the moon, the sun, the sea, a cat, a dog, my sister, my car, "
+    "my boss, the king, a train, a tree, my homework"
 )
 _GREETINGS = (
     "hello",

@@ -51,8 +51,9 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     dialogues = Dialogues(collect())
     tokenizer = _tokenizer(options.out / "tokenizer.json", dialogues, rank)
-    batches = _batches(dialogues, tokenizer, options.batch_tokens // n_ranks, options.seed * 1000 + rank)
-    _Training(Shape(), options, rank, n_ranks).run(batches)
+    training = _Training(Shape(), options, rank, n_ranks)
+    seed = f"{options.seed}/{rank}/{training.step}"  # a resumed run draws new dialogues
+    training.run(_batches(dialogues, tokenizer, options.batch_tokens // n_ranks, seed))
 
 
 def _tokenizer(path: Path, dialogues: Dialogues, rank: int) -> Tokenizer:
@@ -68,7 +69,7 @@ def _tokenizer(path: Path, dialogues: Dialogues, rank: int) -> Tokenizer:
 
 
 def _batches(
-    dialogues: Dialogues, tokenizer: Tokenizer, n_tokens: int, seed: int
+    dialogues: Dialogues, tokenizer: Tokenizer, n_tokens: int, seed: str
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Tokens i64 [B, S] and loss weights f32 [B, S], forever; conversations of 128 and of 1024 tokens."""
     rng = random.Random(seed)

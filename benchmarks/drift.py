@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: MIT
+"""Attention drift: how an EAGLE-3 and an EAGLE 3.1 drafter of one target change as they draft deeper.
+
+    python benchmarks/drift.py --eagle3 CHECKPOINT --eagle31 CHECKPOINT [--target T.gguf] [-o docs]
+
+The target answers questions greedily in three settings: as trained, behind a conversation that makes the
+context about four times as long as any that the drafters were trained on, and in a chat template they have
+never seen. Every row of every answer is the anchor of a chain of ten drafts. Per depth: the share of chains
+accepted that got there (conditional), the RMS of the state that is fed back, relative to depth 1, and the
+share of attention on the first four tokens, on the rest of the context, and on the drafts themselves.
+Writes the table to `drift.md`'s marked place and the figure to `drift.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import facts, note, table, write_json
+from torch import Tensor
+
+import eaglecpp
+from eaglecpp.convert import GgufFile, open_drafter
+from eaglecpp.train.attention import dense_weights, mix
+from eaglecpp.train.batch import make_batch
+from eaglecpp.train.model import DraftModel
+from eaglecpp.train.samples import Conversation
+from eaglecpp.train.weights import from_checkpoint, target_embedding
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo_model"))
+from dialogues import Dialogues
+from facts import collect
+
+DEPTH = 10
+N_FIRST = 4  # tokens at the beginning that trained attention rests on
+MAX_TOKENS = 120
+BEGIN, END = "<!-- drift: begin -->", "<!-- drift: end -->"
+OTHER_TEMPLATE = "### Instructions\nYou are a helpful assistant.\n\n### Question\n{}\n\n### Answer\n"
+SETTINGS = {
+    "short": "as trained: one question",
+    "long": "four times longer than trained: the same questions behind others",
+    "template": "another chat template, with a system prompt",
+}
+
+
+@dataclass(frozen=True)
+class Curves:
+    """One drafter in one setting, each a list over depths."""
+
+    rates: list[float]
+    norms: list[float]
+    first: list[float]
+    context: list[float]
+    own: list[float]
+    length: float
+    n_chains: int
+
+
+class Observer:
+    """Attention that works as the dense one and adds up where it went."""
+
+    def __init__(self) -> None:
+        self.shares: list[Tensor] = []  # per step: [3, n_rows]: first tokens, context, own
+
+    def __call__(
+        self, q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]
+    ) -> Tensor:
+        weights = dense_weights(q, k0, later_k)
+        n_rows = q.shape[2]
+        first = weights[..., :N_FIRST].sum(-1)
+        own = weights[..., n_rows:].sum(-1)
+        self.shares.append(torch.stack([first, 1 - first - own, own]).mean((1, 2)))
+        return mix(weights, v0, later_v).to(q.dtype)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", default="demo")
+    parser.add_argument("--eagle3", type=Path, required=True, help="checkpoint directory")
+    parser.add_argument("--eagle31", type=Path, required=True, help="checkpoint directory")
+    parser.add_argument("-n", type=int, default=60, help="questions in each setting")
+    parser.add_argument("--long", type=int, default=480, help="tokens of the long setting, at least")
+    parser.add_argument("-o", "--out", type=Path, help="directory of drift.md and drift.png")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with eaglecpp.Engine.open(options.target, strategy="off", n_ctx=1024) as engine:
+        target = Path(engine.target_path)
+        asked = {name: conversations(engine, name, options.n, options.long) for name in SETTINGS}
+    curves: dict[str, dict[str, Curves]] = {}
+    for name, path in (("EAGLE-3", options.eagle3), ("EAGLE 3.1", options.eagle31)):
+        model, draft_ids, layers = load(path, target)
+        curves[name] = {
+            setting: observe(model, draft_ids, layers, target, asked[setting]) for setting in SETTINGS
+        }
+    lengths = {name: round(float(np.mean([len(c.tokens) for c in some]))) for name, some in asked.items()}
+    text = report(curves, lengths)
+    print(text)
+    if options.out:
+        insert(options.out / "drift.md", text)
+        draw(curves, options.out / "drift.png")
+    results = {name: {s: vars(c) for s, c in some.items()} for name, some in curves.items()}
+    write_json(options.json, {**facts({"target": target}, depth=DEPTH, n=options.n), "results": results})
+
+
+def conversations(engine: eaglecpp.Engine, setting: str, n: int, n_long: int) -> list[Conversation]:
+    """Prompts in held-out wordings with the target's own greedy answers, the last answer marked."""
+    dialogues, rng = Dialogues(collect()), random.Random(31)
+    made = []
+    while len(made) < n:
+        question = dialogues.ask("what", rng, held_out=True)
+        messages: list[dict[str, str]] = []
+        if setting == "template":
+            prompt = engine.tokenize(OTHER_TEMPLATE.format(question.text))
+        else:
+            prompt = engine.chat_prompt([{"role": "user", "content": question.text}])
+            while setting == "long" and len(prompt) < n_long:
+                other = dialogues.draw(rng)
+                messages += [
+                    {"role": "user", "content": other.text},
+                    {"role": "assistant", "content": other.answer},
+                ]
+                prompt = engine.chat_prompt([*messages, {"role": "user", "content": question.text}])
+        answer = engine.generate(prompt, max_tokens=MAX_TOKENS, temperature=0.0).tokens
+        if len(answer) > DEPTH + 2:
+            tokens = np.array([*prompt, *answer], np.int32)
+            turns = np.array([0] * len(prompt) + [1] * len(answer), np.int16)
+            made.append(Conversation(tokens, turns))
+    note(f"{setting}: {len(made)} answers")
+    return made
+
+
+def load(checkpoint: Path, target: Path) -> tuple[DraftModel, np.ndarray[Any, Any], tuple[int, ...]]:
+    """A trained drafter in fp32, the draft id of each target token, and its aux layers."""
+    draft = open_drafter(checkpoint, target)
+    with GgufFile(target) as file:
+        model = DraftModel(draft.spec, target_embedding(file), share_head=False, dtype=torch.float32)
+    model.load_state_dict(from_checkpoint(draft))
+    ids = np.arange(draft.spec.vocab_size) if draft.ids is None else draft.ids
+    draft_ids = np.full(draft.spec.vocab_size, -1, np.int64)
+    draft_ids[ids] = np.arange(len(ids))
+    return model.eval(), draft_ids, draft.spec.aux_layers
+
+
+@torch.no_grad()
+def observe(
+    model: DraftModel,
+    draft_ids: np.ndarray[Any, Any],
+    layers: Sequence[int],
+    target: Path,
+    asked: Sequence[Conversation],
+) -> Curves:
+    """Chains from every row of every answer, teacher-forced on what the target wrote."""
+    from eaglecpp.train.features import TargetSource
+
+    hit, reached, counted = (np.zeros(DEPTH) for _ in range(3))
+    sums = np.zeros((4, DEPTH))  # norm, first, context, own
+    source = TargetSource(target, asked, layers)
+    for index in range(len(asked)):
+        batch = make_batch([source.sample(index)], draft_ids, DEPTH, torch.device("cpu"))
+        observer = Observer()
+        alive = torch.ones(batch.tokens.numel(), dtype=torch.bool)
+        for k, step in enumerate(model.steps(batch, DEPTH, attention=observer)):
+            rows = batch.counted[k]
+            was = alive[rows]
+            alive[rows] = now = was & (best(model, step.normed[0, rows]) == batch.best[rows + 1 + k])
+            fed = step.normed if model.spec.norm_output else step.hidden
+            hit[k] += float(now.sum())
+            reached[k] += float(was.sum())
+            counted[k] += len(rows)
+            sums[0, k] += float(fed[0, rows].square().mean(-1).sqrt().sum())
+            sums[1:, k] += observer.shares[k][:, rows].sum(-1).numpy()
+    source.close()
+    means = sums / counted
+    return Curves(
+        rates=(hit / np.maximum(reached, 1)).tolist(),
+        norms=(means[0] / means[0, 0]).tolist(),
+        first=means[1].tolist(),
+        context=means[2].tolist(),
+        own=means[3].tolist(),
+        length=1 + float((hit / counted)[:5].sum()),
+        n_chains=int(counted[0]),
+    )
+
+
+def best(model: DraftModel, states: Tensor) -> Tensor:
+    return (states @ model.head.T).argmax(-1)
+
+
+def report(curves: dict[str, dict[str, Curves]], lengths: dict[str, int]) -> str:
+    """The table: one row per setting, drafter and quantity."""
+    head = ["setting", "drafter", "quantity", *map(str, range(1, DEPTH + 1)), "length, 5 drafts"]
+    rows: list[list[Any]] = []
+    for setting in SETTINGS:
+        for name, some in curves.items():
+            found = some[setting]
+            label = f"{setting}, {lengths[setting]} tokens"
+            rows.append([label, name, "accepted", *found.rates, found.length])
+            rows.append([label, name, "state RMS", *found.norms, ""])
+            rows.append([label, name, f"attention on first {N_FIRST}", *found.first, ""])
+            rows.append([label, name, "attention on own drafts", *found.own, ""])
+    return table(head, rows)
+
+
+def insert(path: Path, text: str) -> None:
+    """Puts the table between the markers of a document."""
+    document = path.read_text(encoding="utf-8")
+    before, rest = document.split(BEGIN)
+    after = rest.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def draw(curves: dict[str, dict[str, Curves]], path: Path) -> None:
+    """Four quantities by depth, a column for each setting."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    quantities = {
+        "rates": "accepted (conditional)",
+        "norms": "RMS of the fed state",
+        "first": f"attention on first {N_FIRST} tokens",
+        "own": "attention on own drafts",
+    }
+    figure, axes = pyplot.subplots(
+        len(quantities), len(SETTINGS), figsize=(11, 11), sharex=True, sharey="row"
+    )
+    for row, (field, title) in zip(axes, quantities.items(), strict=True):
+        for axis, setting in zip(row, SETTINGS, strict=True):
+            for name, style in (("EAGLE-3", "C1o--"), ("EAGLE 3.1", "C0o-")):
+                axis.plot(range(1, DEPTH + 1), getattr(curves[name][setting], field), style, label=name, ms=3)
+            axis.grid(alpha=0.3)
+        row[0].set_ylabel(title)
+    for axis, title in zip(axes[0], SETTINGS, strict=True):
+        axis.set_title(title)
+    for axis in axes[-1]:
+        axis.set_xlabel("draft depth")
+    axes[0, 0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    note(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()
