@@ -75,12 +75,8 @@ class CachedSource:
         self.n_top, self.n_embd = file.layout.n_top, file.layout.n_embd
         self.n_vocab, self.n_layer = file.layout.n_vocab, int(facts["n_layer"])
         self._file = file
+        self.lengths = [len(one.tokens) for one in conversations]
         self._hashes = [token_hash(one.tokens) for one in conversations]
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each conversation."""
-        return [len(one.tokens) for one in self.conversations]
 
     def sample(self, index: int) -> Sample:
         """Reads one sample. Raises DataError when the file was damaged."""
@@ -150,21 +146,23 @@ class _Filling:
                 folder,
                 len(cached),
                 len(missing),
-                estimate_bytes(missing, self._layout),
+                estimate_bytes([self._source.conversations[index] for index in missing], self._layout),
                 shutil.disk_usage(folder).free,
             )
             on_plan(plan)
             self._check_space(plan)
             if cached:
-                self._verify(file, cached[0])
+                self._verify(file, self._source.conversations[cached[0]])
             self._capture(file, missing, on_progress)
         return CachedSource(file, self._source.conversations, self._facts)
 
-    def _sorted_out(self, file: CacheFile) -> tuple[list[Conversation], list[Conversation]]:
-        """(missing, cached), each token list once."""
-        unique = {token_hash(one.tokens): one for one in self._source.conversations}
-        missing = [one for digest, one in unique.items() if digest not in file]
-        return missing, [one for digest, one in unique.items() if digest in file]
+    def _sorted_out(self, file: CacheFile) -> tuple[list[int], list[int]]:
+        """(missing, cached) indices of conversations, each token list once."""
+        unique: dict[bytes, int] = {}
+        for index, one in enumerate(self._source.conversations):
+            unique.setdefault(token_hash(one.tokens), index)
+        missing = [index for digest, index in unique.items() if digest not in file]
+        return missing, [index for digest, index in unique.items() if digest in file]
 
     def _check_header(self) -> None:
         """Writes the header of a new folder; refuses a folder of something else."""
@@ -216,14 +214,16 @@ class _Filling:
             )
 
     def _capture(
-        self, file: CacheFile, missing: Sequence[Conversation], on_progress: Callable[[int, int], None]
+        self, file: CacheFile, missing: Sequence[int], on_progress: Callable[[int, int], None]
     ) -> None:
         if not missing:
             return
-        n_done, n_tokens = 0, sum(len(one.tokens) for one in missing)
+        n_done, n_tokens = 0, sum(self._source.lengths[index] for index in missing)
         with file.appending() as appender:
-            for one in missing:
-                appender.append(token_hash(one.tokens), self._source.capture(one.tokens))
+            for index in missing:
+                one = self._source.sample(index)
+                captured = Capture(one.features, one.label_ids, one.label_logp)
+                appender.append(token_hash(one.tokens), captured)
                 n_done += len(one.tokens)
                 on_progress(n_done, n_tokens)
 

@@ -109,8 +109,8 @@ def _top_ids(block: NDArray[np.float32], n_top: int) -> NDArray[np.intp]:
 class TargetSource:
     """Captures conversations one by one, each from its first token. A `FeatureSource`.
 
-    layers: boundary ids of the features; n_top: labels of each row; n_embd, n_vocab, n_layer: of the target.
-    Used by one thread at a time. `close` frees the target.
+    lengths: tokens of each conversation; layers: boundary ids of the features; n_top: labels of each row;
+    n_embd, n_vocab, n_layer: of the target. Used by one thread at a time. `close` frees the target.
     """
 
     def __init__(
@@ -127,6 +127,7 @@ class TargetSource:
         """
         self.target_path: Path = find_model(target, "target")
         self.conversations = conversations
+        self.lengths = [len(one.tokens) for one in conversations]
         self.model = model or ModelOptions()
         n_layer, n_vocab = _shape(self.target_path)
         self.layers = tuple(default_layers(n_layer) if layers is None else layers)
@@ -135,11 +136,6 @@ class TargetSource:
             self.target_path, self.layers, max(self.lengths, default=8), n_vocab, self.model
         )
         self.n_embd, self.n_layer, self.n_vocab = self._target.n_embd, n_layer, n_vocab
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each conversation."""
-        return [len(one.tokens) for one in self.conversations]
 
     def sample(self, index: int) -> Sample:
         """Runs the target over one conversation. Raises DataError for features or logits that are no

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from eaglecpp.context import head_keys
@@ -30,10 +31,12 @@ class TargetIdentity:
 
 
 def identify(target: str | os.PathLike[str]) -> TargetIdentity:
-    """Reads the whole file once. Raises OSError, and GgufError for a file that is no model."""
+    """Reads the whole file, the first time a process asks. Raises OSError, and GgufError for what is no
+    model.
+    """
     path = Path(target)
     parts = [path.with_name(name) for name in all_parts(path.name)]
-    digests = [file_digest(part).removeprefix("sha256:") for part in parts]
+    digests = [_sha256(part, part.stat().st_mtime_ns) for part in parts]
     digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     with open_tokenizer(path) as engine:
         template = engine.native.chat_template()
@@ -43,6 +46,12 @@ def identify(target: str | os.PathLike[str]) -> TargetIdentity:
         _quantisation(path),
         hashlib.sha256(template.encode()).hexdigest() if template else "",
     )
+
+
+@lru_cache
+def _sha256(path: Path, changed_ns: int) -> str:
+    """Of a file's content; changed_ns makes a changed file another one."""
+    return file_digest(path).removeprefix("sha256:")
 
 
 def _quantisation(path: Path) -> str:

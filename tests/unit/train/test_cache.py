@@ -230,6 +230,15 @@ def test_an_error_keeps_what_was_captured_before_it(models: Models, tmp_path: Pa
     assert plans[0].n_cached == 2
 
 
+def test_a_conversation_that_cannot_be_captured_is_named(models: Models, tmp_path: Path) -> None:
+    def broken(self: TargetSource, tokens: object) -> Capture:
+        raise DataError("token 3: expected finite features")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match="conversation 0: token 3"):
+        patch.setattr(TargetSource, "capture", broken)
+        open_source(models.target, conversations(), CacheOptions(tmp_path / "c"), model=MODEL)
+
+
 # Refusals
 
 
