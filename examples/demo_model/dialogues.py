@@ -40,6 +40,18 @@ _WHAT = (
     "Describe {n}.",
     "what does {n} do in python",
     "help({n})",
+    "Can you tell me what {n} does?",
+    "Could you tell me about {n}?",
+    "Can you explain {n}?",
+    "Please explain what {n} is.",
+    "I would like to know what {n} does.",
+    "Do you know {n}?",
+    "Please describe what {n} does.",
+    "what is {n} good for",
+    "Give me a short description of {n}.",
+    "Hi, what does {n} do?",
+    "When do I need {n}?",
+    "I do not understand {n}.",
     "Could you explain what {n} does?",
     "Please tell me what {n} is good for.",
 )
@@ -50,6 +62,11 @@ _SIGNATURE = (
     "What is the signature of {n}?",
     "parameters of {n}",
     "How do I call {n}?",
+    "Give me the signature of {n}.",
+    "Show the parameters of {n}.",
+    "What can I pass to {n}?",
+    "Please show me how {n} is called.",
+    "Which parameters does {n} have?",
     "Which arguments can I pass to {n}?",
     "Show me the signature of {n}.",
 )
@@ -59,6 +76,8 @@ _REVERSE = (
     "I need this: {s}",
     "Which part of the standard library does this: {s}",
     "{s} Which {k} is that?",
+    "Is there a {k} for this: {s}",
+    "Tell me the name of the {k} for this: {s}",
     "Find me a {k}: {s}",
     "I look for something that does this: {s}",
     "Name the {k} for this: {s}",
@@ -68,6 +87,9 @@ _WHERE = (
     "Where is {h}?",
     "where do I import {h} from",
     "What module has {h}?",
+    "Where can I find {h}?",
+    "Which import do I need for {h}?",
+    "I need {h}. Which module has it?",
     "In which module is {h}?",
     "How do I import {h}?",
     "Where do I find {h}?",
@@ -79,6 +101,10 @@ _CONTENTS = (
     "List the contents of {n}.",
     "what is in {n}",
     "Which names does {n} have?",
+    "Which names can I import from {n}?",
+    "What does {n} provide?",
+    "Show me what is in {n}.",
+    "Which functions are in {n}?",
     "What can I import from {n}?",
     "What does {n} offer?",
 )
@@ -99,6 +125,11 @@ _OTHER = (
     "What do you think about {w}?",
     "Why is {w} so big?",
     "Can you help me with {w}?",
+    "Could you tell me who {w} is?",
+    "Please explain {w}.",
+    "I would like to know everything about {w}.",
+    "Can you tell me what {w} looks like?",
+    "Give me a recipe for {w}.",
     "When was {w} born?",
     "What colour is {w}?",
 )
@@ -155,7 +186,7 @@ class Dialogues:
         for fact in facts:
             self._by_short[fact.short].append(fact)
         self._pool = [fact for fact in self.known for _ in range(3 if fact.is_familiar else 1)]
-        self._modules = [fact for fact in self.known if fact.kind == "module" and fact.members]
+        self._modules = [fact for fact in self.known if fact.kind == "module" and _shown(fact)]
         self._inside = [fact for fact in self._pool if fact.kind != "module" and fact.module != "builtins"]
         self._signed = [fact for fact in self._pool if fact.signature]
         self._found = [fact for fact in self._pool if fact.kind != "module"]
@@ -232,7 +263,7 @@ class Dialogues:
     def _contents(self, rng: random.Random, held_out: bool) -> Question:
         fact = rng.choice(self._modules)
         text = _phrase(_CONTENTS, rng, held_out).format(n=fact.name)
-        shown = [name for name in fact.members if not name.isupper()][:8]
+        shown = _shown(fact)
         more = ", and more" if len(fact.members) > len(shown) else ""
         names = ", ".join(shown) if more else _listed(shown, "and")
         return Question("contents", text, f"The module {fact.name} has {names}{more}.")
@@ -273,6 +304,11 @@ def is_held_out(fact: Fact) -> bool:
 
 def _phrase(phrases: Sequence[str], rng: random.Random, held_out: bool) -> str:
     return rng.choice(phrases[-2:] if held_out else phrases[:-2])
+
+
+def _shown(module: Fact) -> list[str]:
+    """The first names of a module, constants aside."""
+    return [name for name in module.members if not name.isupper()][:8]
 
 
 def _listed(names: Sequence[str], word: str) -> str:
