@@ -3,17 +3,22 @@
 
 `python tests/run.py [step ...]` with the Python of an environment that has `eaglecpp[test]` installed; the
 steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
-libFuzzer, with any other compiler by the harness's own mutator.
+libFuzzer, with any other compiler by the harness's own mutator. The Python readers are fuzzed by atheris, of
+which there are wheels for Linux on x86-64.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,13 +99,43 @@ def fuzz() -> None:
     corpus = folder / "corpus"
     programs = folder / "tests" / "native" / "gguf"
     run(programs / "make_corpus", corpus)
-    run(
-        programs / "fuzz_draft_file",
-        f"-max_total_time={FUZZ_SECONDS}",
-        "-rss_limit_mb=2048",
-        corpus,
-        cwd=folder,
-    )
+    with python_targets():
+        run(
+            programs / "fuzz_draft_file",
+            f"-max_total_time={FUZZ_SECONDS}",
+            "-rss_limit_mb=2048",
+            corpus,
+            cwd=folder,
+        )
+
+
+@contextmanager
+def python_targets() -> Iterator[None]:
+    """Runs the atheris targets of tests/fuzz beside the block, each for its own 20 seconds; shows what one of
+    them printed only when it found something.
+    """
+    if importlib.util.find_spec("atheris") is None:
+        print("atheris is not installed: the Python readers are not fuzzed", flush=True)
+        yield
+        return
+    targets = sorted((ROOT / "tests" / "fuzz").glob("fuzz_*.py"))
+    with tempfile.TemporaryDirectory() as name:
+        logs = [Path(name, target.stem) for target in targets]
+        jobs = []
+        for target, log in zip(targets, logs, strict=True):
+            print("+", sys.executable, target, "&", flush=True)
+            with log.open("wb") as out:
+                jobs.append(
+                    subprocess.Popen([sys.executable, target], cwd=name, stdout=out, stderr=subprocess.STDOUT)
+                )
+        try:
+            yield
+        finally:
+            failed = [log for job, log in zip(jobs, logs, strict=True) if job.wait() != 0]
+        for log in failed:
+            print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
+        if failed:
+            sys.exit(f"fuzzing found something: {', '.join(log.name for log in failed)}")
 
 
 def python() -> None:

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import atheris
+from atheris_target import fuzz, instrumented
 
-with atheris.instrument_imports(include=["eaglecpp"]):
-    from atheris_target import fuzz
-
+with instrumented():
     from eaglecpp.chat.gotemplate import Conversation, Limits, Template, TemplateError
     from eaglecpp.chat.message import Message, ToolCall
 
 SEEDS = [
+    "{{ printf `%*d` 5 42 }}{{ printf `%.*f|%v` 2 1.5 `x` }}",
     "{{ if .System }}<s>{{ .System }}{{ end }}{{- .Prompt -}} {{ .Response }}",
     "{{ range $i, $m := .Messages }}{{ if eq $m.Role `user` }}{{ printf `%q %5.2f` .Content 1.5 }}{{ break }}"
     "{{ end }}{{ end }}",
@@ -37,53 +36,12 @@ CONVERSATION = Conversation(
     think="high",
 )
 LIMITS = Limits(n_steps=20_000, n_chars=1 << 20)
-
-
 WORDS = [
-    "{{",
-    "}}",
-    "{{- ",
-    " -}}",
-    "/*",
-    "*/",
-    ":=",
-    "$x",
-    ".Messages",
-    ".Content",
-    ".Tools",
-    ".ToolCalls",
-    "range ",
-]
-WORDS += [
-    "if ",
-    "else",
-    "end",
-    "with ",
-    "define ",
-    "template ",
-    "block ",
-    "break",
-    "continue",
-    "nil",
-    "printf ",
-    "`%d`",
-]
-WORDS += [
-    "len ",
-    "index ",
-    "slice ",
-    "eq ",
-    "and ",
-    "or ",
-    "not ",
-    "json ",
-    "print ",
-    "urlquery ",
-    "js ",
-    "(",
-    ")",
-    "|",
-]
+    "{{", "}}", "{{- ", " -}}", "/*", "*/", ":=", "$x", ".Messages", ".Content", ".Tools", ".ToolCalls",
+    "range ", "if ", "else", "end", "with ", "define ", "template ", "block ", "break", "continue", "nil",
+    "printf ", "`%d`", "`%*.*f`", "`%-08q`", "`%+v`", "`%T`", "`%x`", "len ", "index ", "slice ", "eq ",
+    "and ", "or ", "not ", "json ", "print ", "urlquery ", "js ", "html ", "call ", "(", ")", "|",
+]  # fmt: skip
 
 
 def test_one(data: bytes) -> None:

@@ -3,43 +3,22 @@
 
 from __future__ import annotations
 
-import atheris
+from atheris_target import fuzz, instrumented
 
-with atheris.instrument_imports(include=["eaglecpp"]):
-    from atheris_target import fuzz
-
+with instrumented():
     from eaglecpp.modelfile import Modelfile, ModelfileError, format, parse, read
 
 SEEDS = [
     'FROM a\nSYSTEM """x\ny"""\nPARAMETER stop "a b"\nMESSAGE user hi\n',
     "#eaglecpp: strategy chain:4\nFROM a\r\nPARAMETER temperature 0x1p-2\nREQUIRES 0.14.0\n",
     'FROM a\nTEMPLATE """{{ .Prompt }}"""\nPARAMETER mirostat 1\nLICENSE "l"\n',
+    'FROM a\nPARAMETER stop """"q""""\nPARAMETER stop \'s\'\nSYSTEM """"""\nMESSAGE assistant "\n"\n',
 ]
-
-
 WORDS = [
-    "FROM ",
-    "PARAMETER ",
-    "MESSAGE user ",
-    "SYSTEM ",
-    "TEMPLATE ",
-    "DRAFT ",
-    '"""',
-    '"',
-    "\r\n",
-    "\u00a0",
-]
-WORDS += [
-    "stop ",
-    "top_k ",
-    "seed ",
-    "temperature ",
-    "use_mmap ",
-    "#eaglecpp: ",
-    "draft ",
-    "type_k ",
-    "tree:k=1,depth=1,nodes=1",
-]
+    "FROM ", "PARAMETER ", "MESSAGE user ", "SYSTEM ", "TEMPLATE ", "DRAFT ", '"""', '"', '""""', "\r\n",
+    "\u00a0", "stop ", "top_k ", "seed ", "temperature ", "use_mmap ", "#eaglecpp: ", "draft ", "type_k ",
+    "rpc ", "tree:k=1,depth=1,nodes=1",
+]  # fmt: skip
 
 
 def test_one(data: bytes) -> None:
@@ -50,15 +29,16 @@ def test_one(data: bytes) -> None:
         return
     assert parse(data, strict=True) == list(document.commands)
     try:
-        again = read(format(document.commands, document.pragmas))
-    except ModelfileError:
+        text = format(document.commands, document.pragmas)
+    except ModelfileError:  # a value that cannot be written
         pass
     else:
+        again = read(text)
         assert (again.commands, again.pragmas) == (document.commands, document.pragmas)
     try:
         modelfile = Modelfile.from_document(document)
         text = modelfile.to_text()
-    except ModelfileError:
+    except ModelfileError:  # a value of the wrong type, or one that cannot be written
         return
     assert Modelfile.from_text(text) == modelfile
     modelfile.engine_options()
