@@ -75,11 +75,8 @@ class Engine:
             self._native = core.Engine(options)
         finally:
             drain()
-        try:
-            self._require_trees(resolved)
-        except UnsupportedError:
-            self.close()
-            raise
+        if (possible := self.resolve(self.strategy))[0] != resolved:
+            _log.warning("strategy %s %s", *possible)
         self._cache = self._planner_cache()
 
     @classmethod
@@ -264,6 +261,13 @@ class Engine:
         return self._handle().draft_info()
 
     @property
+    def chains_only(self) -> str:
+        """Why this target takes chains only; "" when it takes trees, or is not loaded yet."""
+        if self._native is None or self._native.supports_trees:
+            return ""
+        return "this target keeps a recurrent state, which cannot be verified as a tree"
+
+    @property
     def device_info(self) -> dict[str, Any]:
         """Where target and drafter run and how features are tapped."""
         return self._handle().device_info()
@@ -320,12 +324,14 @@ class Engine:
             drain()
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
-        """The strategy that will run and why; refuses one this engine cannot run."""
+        """The strategy that will run and why. A tree becomes a chain of its depth on a target that cannot
+        verify trees; without a drafter a fixed strategy is a `ValueError`.
+        """
         if strategy.kind in ("chain", "tree") and not self.has_draft:
             raise ValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
         resolved, why = strategy.resolved(self.has_draft)
-        if self._native is not None:
-            self._require_trees(resolved)
+        if resolved.kind == "tree" and self.chains_only:
+            return Strategy.parse(f"chain:{resolved.depth}"), f"in place of {strategy}: {self.chains_only}"
         return resolved, why
 
     def book(self, stats: Timings) -> None:
@@ -353,13 +359,6 @@ class Engine:
         cache = PlannerCache.of(self._handle(), self.target_path, self.draft_path, self.model, self.drafting)
         cache.load(self._handle())
         return cache
-
-    def _require_trees(self, strategy: Strategy) -> None:
-        if strategy.kind == "tree" and not self._handle().supports_trees:
-            raise UnsupportedError(
-                f"strategy {strategy}: this target keeps recurrent state, which cannot be verified as a "
-                "tree; use chain:DEPTH"
-            )
 
     def _session(self) -> Session:
         if self._main is None:

@@ -40,7 +40,7 @@ class Timings:
     `plan`: `strategy` and `why`; with a drafter also how the rounds went: `rounds`, `drafted_rounds` (with a
     verified draft), `probes` (drafted, not verified); means over the drafted ones: `nodes`, `depth`,
     `expected_tokens` (bonus token included), `expected_cost` (in plain steps); and `speedup`, tokens per
-    plain step's time. The last two are None while no plain step was measured.
+    plain step's time, stalls left out. The last two are None while no plain step was measured.
     """
 
     prompt_n: int = 0

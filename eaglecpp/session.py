@@ -376,6 +376,8 @@ class Stream(Iterator[Chunk]):
         if self._session._engine.has_draft:
             says_why = plan["strategy"] == "auto"
             plan |= {name: fact for name, fact in raw["plan"].items() if says_why or name != "why"}
+            if says_why and self._session._engine.chains_only:
+                plan["why"] += f"; chains only: {self._session._engine.chains_only}"
         self._plan_log = raw["plan_log"]
         rates = self._request.synth_rates
         self._stats = Timings.from_raw(raw, predicted_n=len(self._tokens), plan=plan, synth_rates=rates)

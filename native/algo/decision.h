@@ -73,7 +73,7 @@ class PlanSummary {
     double n_tokens_expected() const { return mean(n_tokens_); }
     double cost_expected() const { return mean(cost_); }
 
-    // tokens per plain round's time, by the clock; 0 = not known
+    // tokens per plain round's time; 0 = not known
     double speedup() const { return n_steps_ > 0.0 ? n_committed_ / n_steps_ : 0.0; }
 
     // The typical round and how often drafting was chosen, on one line:

@@ -213,11 +213,6 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
     }
 }
 
-double Planner::plain_rounds(const SequencePlan & plan, double ms) const {
-    if (!costs_.is_known(n_roots_)) return 0.0;
-    return plan.is_drafting() ? rounds(clean(ms)) : 1.0;
-}
-
 void Planner::end_round(double verify_ms, double round_ms) {
     bool is_plain = true, is_verifying = false;
     for (const SequencePlan * plan : plans_) {
@@ -249,6 +244,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         is_verifying = is_verifying || plan->is_verifying();
         is_auto = is_auto && plan->rule_ == SequencePlan::Rule::automatic;
     }
+    charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
     double cost = 1.0, first_use = 0.0;
     if (is_verifying) {
@@ -260,6 +256,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
         cost += rounds(std::min(extra_ms, SequencePlan::stall * expected_ms));
     }
+    charged_ = cost;
     for (SequencePlan * plan : plans_) plan->recent_.add(plan->n_committed_, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
     if (is_auto) ledger_.settle(n_tokens, cost, first_use);

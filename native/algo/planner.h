@@ -85,8 +85,9 @@ class Planner {
     // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
 
-    // The round under way in plain rounds, if it takes `ms`; a round without drafts is one. 0 = not known yet.
-    double plain_rounds(const SequencePlan & plan, double ms) const;
+    // What the last round took, in plain rounds: exactly 1 for a plain one, stalls of the machine left out. 0 = nobody
+    // knew yet how long a plain round takes.
+    double charged() const { return charged_; }
 
     const PlannerOptions & options() const { return options_; }
     CostTable & costs() { return costs_; }
@@ -159,6 +160,7 @@ class Planner {
     std::vector<SequencePlan *> plans_;
     int n_rows_ = 1;
     double verify_ms_expected_ = 0.0;
+    double charged_ = 0.0;
 
     // kept to save allocations
     std::vector<float> merged_, level_p_, front_;

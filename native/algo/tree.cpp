@@ -102,22 +102,4 @@ std::vector<uint8_t> DraftTree::ancestor_mask() const {
     return mask;
 }
 
-TreeGrower::TreeGrower(Token root, int k) : k_(k), pool_(root), frontier_{0} {
-    if (k < 1) fail(ErrorKind::value, "draft tree: k is %d, expected at least 1", k);
-}
-
-void TreeGrower::grow(const std::vector<std::vector<Candidate>> & children) {
-    std::vector<int32_t> added;
-    for (size_t i = 0; i < frontier_.size(); ++i) {
-        const size_t n = std::min<size_t>(children[i].size(), k_);
-        for (size_t j = 0; j < n; ++j) {
-            added.push_back(pool_.add(children[i][j].token, frontier_[i], children[i][j].logp));
-        }
-    }
-    const size_t n_next = std::min<size_t>(added.size(), k_);
-    std::stable_sort(added.begin(), added.end(), [&](int a, int b) { return pool_.logp[a] > pool_.logp[b]; });
-    added.resize(n_next);
-    frontier_ = std::move(added);
-}
-
 }  // namespace eaglecpp

@@ -61,24 +61,4 @@ struct Candidate {
     float logp;
 };
 
-// EAGLE-2's growth (SafeAILab/EAGLE: eagle/model/cnets.py, topK_genrate): every frontier node gets its k most likely
-// children, all of them join the pool, and the best k of the new ones by path log-probability are the next frontier.
-class TreeGrower {
-  public:
-    TreeGrower(Token root, int k);
-
-    // Frontier nodes whose children the drafter should propose next; the root at first.
-    const std::vector<int32_t> & frontier() const { return frontier_; }
-
-    // children[i]: candidates of frontier()[i], best first; moves the frontier one level down
-    void grow(const std::vector<std::vector<Candidate>> & children);
-
-    const DraftTree & pool() const { return pool_; }
-
-  private:
-    int k_;
-    DraftTree pool_;
-    std::vector<int32_t> frontier_;
-};
-
 }  // namespace eaglecpp

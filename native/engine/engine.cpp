@@ -310,12 +310,11 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
         planner_.learn(s.plan, results.back().tokens);
         if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
     }
-    const double round_ms = now_ms() - start;
+    if (drafter_) planner_.end_round(verify_ms, now_ms() - start);
     for (size_t i = 0; i < plans.size(); ++i) {
         const int n_tokens = (int)results[results.size() - plans.size() + i].tokens.size();
-        sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.plain_rounds(*plans[i], round_ms));
+        sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
     }
-    if (drafter_) planner_.end_round(verify_ms, round_ms);
 }
 
 StepResult Engine::result_of(const Sequence & s, const char * phase) const {

@@ -46,9 +46,7 @@ def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None
         assert (blind["speedup"], blind["expected_cost"]) == (None, None)
         assert generate(fresh, strategy="off").timings["plan"]["speedup"] == pytest.approx(1.0)
         assert generate(fresh, strategy="chain:2").timings["plan"]["speedup"] > 0.0
-        auto = generate(fresh, strategy="auto").timings["plan"]
-        assert auto["speedup"] > 0.0
-        assert auto["probes"] + auto["drafted_rounds"] > 0
+        assert generate(fresh, strategy="auto").timings["plan"]["speedup"] > 0.0
 
 
 # Logs

@@ -38,8 +38,12 @@ class Pool:
 
 @dataclass(frozen=True)
 class Tree:
-    """Kept nodes; node 0 is the root with parent -1, others are sorted by their place in the pool."""
+    """Kept nodes; node 0 is the root with parent -1, others are sorted by their place in the pool.
 
+    `places`: of the nodes without the root, in the pool.
+    """
+
+    places: list[int]
     tokens: list[int]
     parents: list[int]
     depths: list[int]
@@ -75,7 +79,7 @@ def rerank(pool: Pool, root: int, n_nodes: int) -> Tree:
     scores = torch.tensor(pool.scores, dtype=torch.float64)
     kept = sorted(scores.topk(min(n_nodes, len(scores))).indices.tolist())
     node = {-1: 0} | {idx: i for i, idx in enumerate(kept, start=1)}
-    tree = Tree([root], [-1], [0], [0.0])
+    tree = Tree(kept, [root], [-1], [0], [0.0])
     for idx in kept:
         parent = node[pool.parent(idx)]
         tree.tokens.append(pool.tokens[idx])

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "algo/match.h"
+#include "tree_grower.h"
 
 namespace eaglecpp::sim {
 
@@ -126,7 +127,7 @@ std::vector<int> World::run_fixed(const Fixed & f) const {
     std::vector<int> out;
     for (int pos = 0; pos < n_tokens_; pos += out.back()) {
         const RoundDrafter drafter(*this, pos, false);
-        TreeGrower grower(0, std::max(f.k, 1));
+        test::TreeGrower grower(0, std::max(f.k, 1));
         for (int level = 0; level < std::min(f.depth, n_left(pos) - 1); ++level) {
             grower.grow(drafter.propose(grower.pool(), grower.frontier(), f.k));
         }

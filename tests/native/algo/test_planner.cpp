@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "random.h"
 #include "scenarios.h"
+#include "tree_grower.h"
 
 using namespace eaglecpp;
 using namespace eaglecpp::test;
@@ -314,14 +315,14 @@ static void catching_up_is_charged() {
         if (commit_ms > 0.0) planner.catch_up(plan, 128, commit_ms);
         planner.choose({&plan});
         planner.learn(plan, {1});
-        const double steps = planner.plain_rounds(plan, 10.0);
         planner.end_round(10.0, 10.0 + commit_ms);
-        return steps;
+        return planner.charged();
     };
     for (int i = 0; i < 2; ++i) CHECK(round(0.0) == 0.0);  // nobody is sure yet how long a plain round takes
     for (int i = 0; i < 9; ++i) CHECK(round(0.0) == 1.0);
     const double plain_ms = planner.costs().plain(), before = planner.ledger().balance();
-    round(2.0);
+    const double charged = round(2.0);
+    CHECK_NEAR(charged, 1.2, 1e-6);
     CHECK_NEAR(before - planner.ledger().balance(), 0.2 - 0.015, 1e-6);
     CHECK_NEAR(planner.costs().plain(), plain_ms, 1e-6);  // nor is it taken for the price of a plain round
 }

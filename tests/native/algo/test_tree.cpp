@@ -90,40 +90,10 @@ static void selection_keeps_to_its_leaves() {
 }
 
 // A slow transcription of the reference: all new candidates of a level, sorted, the best k go on.
-static void growth_is_eagle_2s() {
-    Random random(4);
-    for (int k : {1, 2, 4}) {
-        TreeGrower grower(7, k);
-        std::vector<int32_t> frontier{0};
-        for (int level = 0; level < 4; ++level) {
-            CHECK(grower.frontier() == frontier);
-            std::vector<std::vector<Candidate>> children;
-            for (size_t i = 0; i < frontier.size(); ++i) {
-                children.emplace_back();
-                for (int j = 0; j < k; ++j) {
-                    children.back().push_back(
-                        {100 * level + 10 * (int)i + j, -0.5f * (float)(j + random.integer(0, 2))});
-                }
-            }
-            const int before = grower.pool().size();
-            grower.grow(children);
-            CHECK(grower.pool().size() == before + (int)frontier.size() * k);
-            std::vector<int32_t> added(grower.pool().size() - before);
-            std::iota(added.begin(), added.end(), before);
-            std::stable_sort(added.begin(), added.end(),
-                             [&](int a, int b) { return grower.pool().logp[a] > grower.pool().logp[b]; });
-            frontier.assign(added.begin(), added.begin() + k);
-        }
-        CHECK((k == 1) == grower.pool().is_chain());
-    }
-    CHECK_THROWS(TreeGrower(1, 0), "k is 0");
-}
-
 int main() {
     knows_its_shape();
     masks_show_exactly_the_ancestors();
     selection_is_the_best_of_all_closed_sets();
     selection_keeps_to_its_leaves();
-    growth_is_eagle_2s();
     return result();
 }

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+// EAGLE-2's growth, written down a second time: what the planner's fixed strategies are compared with.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "algo/tree.h"
+
+namespace eaglecpp {
+namespace test {
+
+// Every frontier node gets its k most likely children, all of them join the pool, and the best k of the new ones by
+// path log-probability are the next frontier (SafeAILab/EAGLE: eagle/model/cnets.py, topK_genrate).
+class TreeGrower {
+  public:
+    TreeGrower(Token root, int k) : k_(k), pool_(root), frontier_{0} {}
+
+    // frontier nodes whose children the drafter should propose next; the root at first
+    const std::vector<int32_t> & frontier() const { return frontier_; }
+
+    const DraftTree & pool() const { return pool_; }
+
+    // children[i]: candidates of frontier()[i], best first; moves the frontier one level down
+    void grow(const std::vector<std::vector<Candidate>> & children) {
+        std::vector<int32_t> added;
+        for (size_t i = 0; i < frontier_.size(); ++i) {
+            for (size_t j = 0; j < children[i].size() && j < (size_t)k_; ++j) {
+                added.push_back(pool_.add(children[i][j].token, frontier_[i], children[i][j].logp));
+            }
+        }
+        std::stable_sort(added.begin(), added.end(), [&](int a, int b) { return pool_.logp[a] > pool_.logp[b]; });
+        added.resize(std::min<size_t>(added.size(), k_));
+        frontier_ = added;
+    }
+
+  private:
+    int k_;
+    DraftTree pool_;
+    std::vector<int32_t> frontier_;
+};
+
+}  // namespace test
+}  // namespace eaglecpp

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""The law on targets with unusual caches: a sliding window takes trees, a recurrent state takes chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp
+from helpers.tiny import prompt_ids
+from helpers.tiny_arch import WINDOW, ArchPair, make_hybrid, make_windowed
+
+from .conftest import EXACT
+from .tree_rounds import read_round
+
+N_TOKENS = 150
+Opened = Callable[..., eaglecpp.Engine]
+
+
+@pytest.fixture(scope="module", params=[make_windowed, make_hybrid], ids=["windowed", "hybrid"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
+    made: ArchPair = request.param(tmp_path_factory.mktemp("arch"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[eaglecpp.Engine]:
+    pair = make_hybrid(tmp_path_factory.mktemp("hybrid"))
+    with open_pair(pair) as engine:
+        yield engine
+
+
+def open_pair(pair: ArchPair, **options: Any) -> eaglecpp.Engine:
+    sizes: dict[str, Any] = {"n_ctx": 512, "n_threads": 1}
+    return eaglecpp.Engine.open(pair.target, draft=pair.draft, **sizes, **EXACT, **options)
+
+
+def run(engine: eaglecpp.Engine, **options: Any) -> eaglecpp.Completion:
+    engine.clear()
+    return engine.generate(prompt_ids(40), max_tokens=N_TOKENS, ignore_eos=True, seed=1, **options)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_same_seed_same_tokens(pair: ArchPair, temperature: float) -> None:
+    assert WINDOW < 40, "the window moves from the first token on"
+    with open_pair(pair) as engine:
+        plain = run(engine, strategy="off", temperature=temperature)
+        for strategy in ("chain:1", "chain:3", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"):
+            drafted = run(engine, strategy=strategy, temperature=temperature)
+            assert drafted.tokens == plain.tokens, strategy
+            if strategy != "auto":
+                assert 0.0 < drafted.stats.acceptance_rate < 1.0
+
+
+def test_a_window_takes_trees(tmp_path: Path) -> None:
+    with open_pair(make_windowed(tmp_path)) as engine:
+        assert engine.chains_only == ""
+        tree = run(engine, strategy="tree:k=3,depth=4,nodes=12", temperature=0.0)
+        assert tree.timings["plan"]["nodes"] > 10
+
+
+def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> None:
+    wanted = "tree:k=3,depth=4,nodes=12"
+    chain = run(hybrid, strategy="chain:4", temperature=0.0, log_plan=True)
+    tree = run(hybrid, strategy=wanted, temperature=0.0, log_plan=True)
+    assert [read_round(line) for line in tree.plan_log] == [read_round(line) for line in chain.plan_log]
+    plan = tree.timings["plan"]
+    assert plan["strategy"] == "chain:4"
+    assert plan["why"] == f"in place of {wanted}: {hybrid.chains_only}"
+    assert "recurrent state" in plan["why"]
+
+    auto = run(hybrid, strategy="auto", temperature=0.0, log_plan=True)
+    assert not any("leaves=" in line and "leaves=1" not in line for line in auto.plan_log)
+    assert auto.timings["plan"]["why"].endswith(f"; chains only: {hybrid.chains_only}")
+
+
+def test_a_tree_asked_for_at_open_is_a_chain_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with open_pair(make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
+        assert "strategy chain:3 in place of tree:k=2,depth=3,nodes=4" in caplog.text
+        assert run(engine, temperature=0.0).timings["plan"]["strategy"] == "chain:3"
+
+
+def test_a_prefix_is_reused_where_the_state_allows_it(hybrid: eaglecpp.Engine) -> None:
+    """Taking back more than the snapshots hold means starting over, and the same tokens."""
+    first = run(hybrid, strategy="chain:3", temperature=0.0)
+    again = hybrid.generate(
+        prompt_ids(40), max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True, strategy="chain:3"
+    )
+    assert again.tokens == first.tokens
