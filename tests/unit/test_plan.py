@@ -44,7 +44,8 @@ def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None
     with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as fresh:
         blind = generate(fresh, strategy="chain:2").timings["plan"]
         assert (blind["speedup"], blind["expected_cost"]) == (None, None)
-        assert generate(fresh, strategy="off").timings["plan"]["speedup"] == pytest.approx(1.0)
+        off = generate(fresh, strategy="off").timings["plan"]
+        assert 0.9 < off["speedup"] <= 1.0, "the drafter is kept up to date"
         assert generate(fresh, strategy="chain:2").timings["plan"]["speedup"] > 0.0
         assert generate(fresh, strategy="auto").timings["plan"]["speedup"] > 0.0
 
