@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Attention", "attention_for", "dense", "merged"]
+__all__ = ["Attention", "attention_for", "dense", "dense_weights", "merged", "mix"]
 
 Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
 """`(q, k0, v0, later_k, later_v) -> output`: queries of one step, block 0 with as many or more rows, and the
@@ -38,17 +38,29 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
 
 def dense(q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]) -> Tensor:
     """The definition: scores in fp32, one softmax over block 0 and the diagonals. Any device."""
+    return mix(dense_weights(q, k0, later_k), v0, later_v).to(q.dtype)
+
+
+def dense_weights(q: Tensor, k0: Tensor, later_k: Sequence[Tensor]) -> Tensor:
+    """Where the rows look: fp32 [n_batch, n_heads, n_rows, n_rows + n_later], block 0 before the row's own
+    later entries; each row sums to one.
+    """
     n_rows = q.shape[2]
     q32, scale = q.float(), q.shape[3] ** -0.5
     scores = q32 @ k0[:, :, :n_rows].float().transpose(-1, -2) * scale
     future = torch.ones(n_rows, n_rows, dtype=torch.bool, device=q.device).triu(1)
     scores = scores.masked_fill(future, float("-inf"))
     own = [(q32 * k.float()).sum(-1, keepdim=True) * scale for k in later_k]
-    weights = torch.cat([scores, *own], dim=-1).softmax(-1)
+    return torch.cat([scores, *own], dim=-1).softmax(-1)
+
+
+def mix(weights: Tensor, v0: Tensor, later_v: Sequence[Tensor]) -> Tensor:
+    """The values at `dense_weights`, fp32."""
+    n_rows = weights.shape[2]
     out = weights[..., :n_rows] @ v0[:, :, :n_rows].float()
     for i, v in enumerate(later_v):
         out = out + weights[..., n_rows + i, None] * v.float()
-    return out.to(q.dtype)
+    return out
 
 
 def merged(q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]) -> Tensor:
