@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""What `compare.py` lets run against each other on one target: engines of ours and servers of llama.cpp.
+
+All are loaded at once and stay loaded; one generates while the others wait. Ours run in this process, each
+planner in an engine of its own, because fixed strategies would teach it what they cost, and plain decoding in
+one without a drafter. llama.cpp needs a server per setting: its `/completion` ignores `speculative.n_max`.
+Nothing is read from or written to the planner's files on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import note
+from compare_stats import LLAMA_PLAIN, OUR_PLAIN, Contestant
+from compare_targets import BenchmarkTarget
+from llama_server import LlamaServer
+
+import eaglecpp
+from eaglecpp.options import Strategy
+
+__all__ = ["Field", "Generate", "Request", "Settings", "line_up", "open_field"]
+
+LLAMA_DRAFT = "eagle3"  # the only kind of drafter llama.cpp reads
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation, the same for all: no end of text, nothing reused."""
+
+    prompt: Sequence[int]
+    n_tokens: int
+    temperature: float
+    seed: int
+
+    def sampling(self) -> dict[str, Any]:
+        """Options both know under the same name."""
+        own = {"temperature": self.temperature, "seed": self.seed, "ignore_eos": True}
+        return own | {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
+
+
+Generate = Callable[[Request], tuple[list[int], dict[str, Any]]]  # tokens, timings
+
+
+@dataclass(frozen=True)
+class Field:
+    """The contestants, ready to run; `engine` is the one that decodes plainly."""
+
+    generate: Mapping[Contestant, Generate]
+    engine: eaglecpp.Engine
+
+    @property
+    def contestants(self) -> list[Contestant]:
+        return list(self.generate)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What runs besides plain decoding and the planner, and with what."""
+
+    fixed: Sequence[str]
+    n_max: Sequence[int]
+    server: Path | None
+    n_ctx: int
+    n_threads: int
+
+
+def line_up(drafts: Sequence[str], settings: Settings) -> list[Contestant]:
+    """Everybody, for drafters of these kinds."""
+    found = [OUR_PLAIN]
+    for draft in drafts:
+        found.append(Contestant("eaglecpp", "planner", draft))
+        found += [Contestant("eaglecpp", "fixed", draft, strategy) for strategy in settings.fixed]
+    if settings.server is not None:
+        found.append(LLAMA_PLAIN)
+        if LLAMA_DRAFT in drafts:
+            found += [Contestant("llama.cpp", "draft-eagle3", LLAMA_DRAFT, str(n)) for n in settings.n_max]
+        found.append(Contestant("llama.cpp", "ngram-mod"))
+    return found
+
+
+@contextlib.contextmanager
+def open_field(target: BenchmarkTarget, settings: Settings) -> Iterator[Field]:
+    """Loads everybody; all is released at the end."""
+    generate: dict[Contestant, Generate] = {}
+    engines: dict[tuple[str, str], eaglecpp.Engine] = {}
+    contestants = line_up(list(target.drafts), settings)
+    with contextlib.ExitStack() as stack:
+        note(f"{target.name}: loading {len(contestants)} contestants")
+        for one in contestants:
+            if one.system == "llama.cpp":
+                generate[one] = _theirs(stack.enter_context(_server(one, target, settings)))
+                continue
+            key = one.kind, one.draft
+            if key not in engines:
+                engines[key] = stack.enter_context(_engine(one, target, settings))
+            generate[one] = _ours(engines[key], _strategy(one))
+        yield Field(generate, engines[OUR_PLAIN.kind, OUR_PLAIN.draft])
+
+
+def _strategy(one: Contestant) -> str:
+    return {"plain": "off", "planner": "auto"}.get(one.kind, one.setting)
+
+
+def _engine(one: Contestant, target: BenchmarkTarget, settings: Settings) -> eaglecpp.Engine:
+    """The planner's is opened as a user would; the one for all fixed strategies has room for the largest."""
+    limits = {}
+    if one.kind == "fixed":
+        strategies = [Strategy.parse(text) for text in settings.fixed]
+        limits = {"n_draft_max": max(s.nodes for s in strategies)}
+        limits |= {"n_leaves_max": max(s.n_leaves for s in strategies)}
+    return eaglecpp.Engine.open(
+        target.path,
+        draft=target.drafts[one.draft] if one.draft else None,
+        strategy=_strategy(one),
+        n_ctx=settings.n_ctx,
+        n_threads=settings.n_threads,
+        planner_cache=False,
+        **limits,
+    )
+
+
+def _server(one: Contestant, target: BenchmarkTarget, settings: Settings) -> LlamaServer:
+    assert settings.server is not None
+    return LlamaServer(
+        settings.server,
+        target.path,
+        draft=target.drafts[one.draft] if one.draft else None,
+        n_max=int(one.setting) if one.kind == "draft-eagle3" else 0,
+        n_ctx=settings.n_ctx,
+        n_threads=settings.n_threads,
+        extra=["--spec-type", "ngram-mod"] if one.kind == "ngram-mod" else [],
+    )
+
+
+def _ours(engine: eaglecpp.Engine, strategy: str) -> Generate:
+    """Runs in a conversation of its own, so that no prefix is reused."""
+
+    def generate(request: Request) -> tuple[list[int], dict[str, Any]]:
+        with engine.session() as session:
+            done = session.generate(
+                request.prompt, max_tokens=request.n_tokens, strategy=strategy, **request.sampling()
+            )
+        return done.tokens, done.timings
+
+    return generate
+
+
+def _theirs(server: LlamaServer) -> Generate:
+    def generate(request: Request) -> tuple[list[int], dict[str, Any]]:
+        answer = server.complete(request.prompt, request.n_tokens, **request.sampling())
+        return answer.tokens, answer.timings
+
+    return generate
