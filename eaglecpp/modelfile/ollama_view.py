@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """How Ollama sees a Modelfile: its create request, and what would keep it from working there.
 
-`resolve` is what eaglecpp goes by; this module answers `/api/create` and `modelfile check --ollama`. Rules
+`resolve` is what eaglecpp goes by; this module answers `/api/create` and `check --ollama`. Rules
 and wording are Ollama's (ollama/ollama: parser/parser.go). Nothing is hashed or sent.
 """
 
