@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""How long until the first token: `eaglecpp run MODEL "..."`, from process start to the first byte it writes.
+"""How long until the first token: `eaglecpp run demo "..."`, from process start to the first byte it writes.
 
 Beside it, in turns, what nothing can be faster than: `python -c "import llama_cpp"`, a Python that does
 nothing, and `eaglecpp --version`. Files are warm after the first round, which is not counted. With a large
 model the difference is mostly the model being loaded.
 
-    python benchmarks/startup.py --target target.gguf --draft draft.gguf --json startup.json
+    python benchmarks/startup.py [--target target.gguf] [--draft draft.gguf] --json startup.json
 """
 
 from __future__ import annotations
@@ -63,22 +63,38 @@ def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
     return times
 
 
+def chosen(target: Path | None, draft: Path | None) -> tuple[list[str], dict[str, Path]]:
+    """Arguments of `run` that name the model, and its files. Raises `SystemExit` without the demo."""
+    if target is None:
+        from eaglecpp.errors import ModelNotFoundError
+        from eaglecpp.store import resolve_model
+
+        try:
+            demo = resolve_model("demo")
+        except ModelNotFoundError as error:
+            raise SystemExit(f"{error}; or give --target") from None
+        assert demo.draft is not None
+        return ["demo"], {"target": demo.target, "draft": demo.draft}
+    if draft is None:
+        return [str(target.resolve())], {"target": target}
+    models = {"target": target, "draft": draft}
+    return [str(target.resolve()), "--draft", str(draft.resolve())], models
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--target", type=Path, help="default: the demo that comes with eaglecpp")
+    parser.add_argument("--draft", type=Path, help="only with --target; the demo has its own")
     parser.add_argument("--prompt", default="Hello")
     parser.add_argument("--threads", type=int, default=0, help="0 = physical cores")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if args.target is None and args.draft is not None:
+        parser.error("--draft needs --target")
     warn_if_busy()
-    run = [EAGLECPP, "run", str(args.target.resolve()), args.prompt, "-n", "8", "--temp", "0"]
-    run += ["-t", str(args.threads)]
-    models = {"target": args.target}
-    if args.draft is not None:
-        run += ["--draft", str(args.draft.resolve())]
-        models["draft"] = args.draft
+    model, models = chosen(args.target, args.draft)
+    run = [EAGLECPP, "run", *model, args.prompt, "-n", "8", "--temp", "0", "-t", str(args.threads)]
     times = measure(run, args.repeats)
     rows = [
         (
