@@ -7,17 +7,21 @@ model is pulled, `--draft auto` finds a drafter, a drafter checkpoint of the Hub
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, stderr_is_terminal
-from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.errors import MismatchError, ModelNotFoundError
 from eaglecpp.locate import find_path
 from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import DownloadError, ResolvedModel, Stores, resolve_draft, resolve_model
 from eaglecpp.store.demo import is_demo
 from eaglecpp.store.resolve import parse_reference
+
+if TYPE_CHECKING:
+    from eaglecpp.store.drafters import KnownDrafter
 
 __all__ = ["Prepared", "prepare"]
 
@@ -35,7 +39,8 @@ def prepare(
 ) -> Prepared:
     """Looks both up, and fetches what is missing.
 
-    draft:       as on the command line; "auto" is the model's own, or the one the table knows
+    draft:       as on the command line; "auto" is the model's own, the one in its repository, or the one the
+                 table knows; where none of them can be had, that is said, and the model runs without
     wants_draft: False when nothing will be drafted for now, so none is fetched
     insecure:    the model may come by http, or from a server whose certificate does not check out
     Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
@@ -87,21 +92,53 @@ def _here(stores: Stores, draft: str) -> Path:
 
 
 def _fetched(stores: Stores, model: ResolvedModel, draft: str, bars: Bars) -> Path | None:
-    from eaglecpp.store.drafter import fetch_drafter
+    from eaglecpp.convert import ConvertError
     from eaglecpp.store.facts import read_facts
     from eaglecpp.store.find_draft import find_draft
-    from eaglecpp.store.pull import offer_drafter
 
     if draft != "auto":
         find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is beside it
         facts = read_facts([model.target])
         return find_draft(stores, draft, Path.cwd(), [model.target], facts, report=bars).file
+    try:
+        return _automatic(stores, model, bars)
+    except (DownloadError, MismatchError, ConvertError) as error:
+        note(f"running without a drafter: {error}")
+        return None
+
+
+def _automatic(stores: Stores, model: ResolvedModel, bars: Bars) -> Path | None:
+    from eaglecpp.store.drafter import fetch_drafter
+    from eaglecpp.store.facts import read_facts
+    from eaglecpp.store.pull import offer_drafter
+
     facts = read_facts([model.target])
-    known = offer_drafter(model.name, [model.target], facts)
+    known = _beside(stores, model) or offer_drafter(model.name, [model.target], facts)
     if known is None:
         note(f"no drafter is known for {model.reference}; running without")
         return None
     return fetch_drafter(stores, known, facts, report=bars).draft_file()
+
+
+def _beside(stores: Stores, model: ResolvedModel) -> KnownDrafter | None:
+    """The drafter in the repository that the target is from, if there is one. Asks the Hub only where no
+    earlier run has fetched it.
+    """
+    from eaglecpp.store import hub
+    from eaglecpp.store.drafters import KnownDrafter
+
+    name = model.name
+    if name is None or not name.is_hub:
+        return None
+    here = KnownDrafter.unlisted(f"{name.namespace}/{name.model}", "the same repository")
+    if any(one.is_drafter and replace(one.name, tag=name.tag).same_as(name) for one in stores.models()):
+        return here
+    try:
+        repository = hub.with_cached(hub.list_repository(here.repo))
+        target = hub.choose_model(repository, name.tag)[0]
+    except DownloadError:  # not the drafter's fault: the table may know one that is here already
+        return None
+    return None if hub.choose_drafter(repository, target) is None else here
 
 
 def _offer(model: ResolvedModel) -> None:
