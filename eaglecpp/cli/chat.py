@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.chat.conversation import Conversation
@@ -244,7 +245,7 @@ class Chat:
         """Says what runs, and what was said before."""
         model = self.model
         draft = model.source.draft
-        drafter = "no drafter" if draft is None else f"drafter {draft.name}"
+        drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
         if draft is not None and model.strategy.kind == "off":
             drafter = "drafting off"
         context = f"context {model.engine.n_ctx} tokens ({model.context.why})"
@@ -256,6 +257,12 @@ class Chat:
             self._show(message.role, _shortened(message.content))
         if self.conversation.question:
             self.screen.note("this question has no answer yet; /regen asks it again")
+
+    def _draft_name(self, draft: Path) -> str:
+        """The name of a file of the user's; of a blob, whose name says nothing, what it is."""
+        info = self.model.engine.draft_info
+        is_blob = draft.name.startswith("sha256-")
+        return str(info["arch"]) if is_blob and info is not None else draft.name
 
     def _show(self, role: str, text: str) -> None:
         """Something that was said before."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eaglecpp.modelfile import Command, Modelfile
-from eaglecpp.modelfile.parameters import ParameterValue
+from eaglecpp.modelfile.parameters import ParameterValue, value_text
 from eaglecpp.modelfile.pragmas import settings
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _parameters(chat: Chat) -> str:
 def _rows(parameters: Mapping[str, ParameterValue]) -> list[str]:
     rows = []
     for name, value in parameters.items():
-        texts = [f'"{text}"' for text in value] if isinstance(value, tuple) else [str(value).lower()]
+        texts = [f'"{text}"' for text in value] if isinstance(value, tuple) else [value_text(value)]
         rows += [f"  {name:<30} {text}" for text in texts]
     return rows
 

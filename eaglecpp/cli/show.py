@@ -13,6 +13,7 @@ import click
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.table import human_bytes, section
 from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.modelfile.parameters import value_text
 from eaglecpp.modelfile.syntax import format as format_modelfile
 from eaglecpp.store import Stores
 from eaglecpp.store.model import StoredModel
@@ -101,7 +102,8 @@ def parameter_text(modelfile: Modelfile) -> str:
     lines = []
     for name, value in sorted(modelfile.parameters.items()):
         values = value if isinstance(value, tuple) else (value,)
-        lines += [f"{name:<30} {json.dumps(v, ensure_ascii=False)}" for v in values]
+        texts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else value_text(v) for v in values)
+        lines += [f"{name:<30} {text}" for text in texts]
     return "\n".join(lines)
 
 

@@ -134,7 +134,7 @@ class Modelfile:
             commands += [Command(name, text)] if text is not None else []
         commands += [Command("requires", self.requires)] if self.requires is not None else []
         for name, value in self.parameters.items():
-            texts = value if isinstance(value, tuple) else (_parameter_text(value),)
+            texts = value if isinstance(value, tuple) else (params.value_text(value),)
             commands += [Command(name, text) for text in texts]
         commands += [Command("license", text) for text in self.license]
         commands += [Command("message", f"{message.role}: {message.content}") for message in self.messages]
@@ -216,7 +216,3 @@ class _Builder:
 
     def _error(self, command: Command, message: str, hint: str) -> ModelfileError:
         return ModelfileError(message, line=command.line or None, file=self.file, hint=hint)
-
-
-def _parameter_text(value: int | float | bool | str) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)

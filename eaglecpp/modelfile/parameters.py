@@ -26,6 +26,7 @@ __all__ = [
     "from_json",
     "parse_number",
     "parse_value",
+    "value_text",
 ]
 
 ParameterValue = int | float | bool | tuple[str, ...]
@@ -190,6 +191,13 @@ def parse_number(kind: str, text: str) -> int | float | bool:
     if value is None:
         raise ParameterError(f"invalid {kind} value [{text}]")
     return value
+
+
+def value_text(value: int | float | bool | str) -> str:
+    """One value as Ollama prints it: `true`, `0.6`, and `1` for the float 1."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def from_json(name: str, value: object) -> ParameterValue:

@@ -233,9 +233,13 @@ def test_a_saved_chat_is_a_model_that_begins_with_it(
     assert folder.latest("mine:latest") is not None
 
 
-def test_a_chat_with_a_stored_model_is_saved_on_top_of_it(talk: Talk, models: Models) -> None:
+def test_a_chat_with_a_stored_model_is_saved_on_top_of_it(
+    talk: Talk, models: Models, capsys: Capture
+) -> None:
     talk("/set parameter top_k 7", "/set system One.", "/save base")
+    capsys.readouterr()
     talk("/set parameter top_p 0.5", "hello", "/save derived", source=find_source("base"))
+    assert "base:latest · drafter eagle3 · context" in capsys.readouterr().err, "not the name of a blob"
     derived = find_source("derived")
     assert derived.modelfile.parameters == {"top_k": 7, "top_p": 0.5}
     assert derived.modelfile.system == "One."

@@ -39,7 +39,8 @@ def modelfile(tiny: Tiny, tmp_path: Path) -> Path:
     path.write_text(
         f'FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM """You are\ntiny.\nVery."""\n'
         'PARAMETER stop "<x> y"\n'
-        "PARAMETER top_k 5\nLICENSE MIT\nTEMPLATE [{{ .Prompt }}]\n"
+        "PARAMETER top_k 5\nPARAMETER temperature 1\nPARAMETER min_p .5\nLICENSE MIT\n"
+        "TEMPLATE [{{ .Prompt }}]\n"
     )
     return path
 
@@ -82,7 +83,9 @@ def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     _, out, err = run("show", "tiny", "--template")
     assert (out, "a TEMPLATE wins over the GGUF's own" in err) == ("[{{ .Prompt }}]\n", True)
     assert run("show", "tiny", "--license")[1] == "MIT\n"
-    assert run("show", "tiny", "--parameters")[1] == f'{"stop":<30} "<x> y"\n{"top_k":<30} 5\n'
+    assert run("show", "tiny", "--parameters")[1] == (
+        f'{"min_p":<30} 0.5\n{"stop":<30} "<x> y"\n{"temperature":<30} 1\n{"top_k":<30} 5\n'
+    )
     text = run("show", "tiny", "--modelfile")[1]
     assert "# To build a new Modelfile based on this, replace FROM with:\n# FROM tiny:latest\n" in text
     Path("again").write_text(text)
