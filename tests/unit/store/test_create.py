@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -68,7 +69,55 @@ def test_manifest_and_blobs_are_laid_out_as_ollamas(tiny: Tiny, stores: Stores, 
     assert config["requires"] == "0.30.0"
     assert store_problems(root) == []
     assert orphans(root) == []
-    assert model.digest == __import__("hashlib").sha256(file.read_bytes()).hexdigest()
+    assert model.digest == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+CONFIG_KEYS = {
+    "model_format", "model_family", "model_families", "model_type", "file_type", "renderer", "parser",
+    "requires", "remote_host", "remote_model", "capabilities", "context_length", "embedding_length", "base_name",
+    "draft", "architecture", "os",
+}  # fmt: skip
+
+
+def test_nothing_is_in_it_that_ollama_would_not_know(
+    tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
+) -> None:
+    """Every kind of layer, every key, against Ollama's tables; what is ours has a media type of ours."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "target.gguf").write_bytes(tiny.target.read_bytes())
+    write_projector(folder / "mmproj.gguf")
+    write_lora(tmp_path / "lora.gguf", tiny.target)
+    make(stores, full_text(tiny).replace(str(tiny.target), f"{folder}\nADAPTER {tmp_path / 'lora.gguf'}"))
+    (file,) = (path for path in (root / "manifests").rglob("*") if path.is_file())
+    assert file.relative_to(root / "manifests").parts == ("registry.ollama.ai", "library", "m", "latest")
+    value = json.loads(file.read_text())
+    assert list(value) == ["schemaVersion", "mediaType", "config", "layers"]
+    kinds = {layer["mediaType"].rpartition(".")[2] for layer in value["layers"]}
+    assert kinds == {
+        "model", "projector", "adapter", "draft", "template", "system", "license", "params", "messages",
+        "pragmas",
+    }  # fmt: skip
+    for layer in [*value["layers"], value["config"]]:
+        assert set(layer) <= {"mediaType", "digest", "size", "from", "name"}
+        name = f"sha256-{hashlib.sha256(_content(root, layer)).hexdigest()}"
+        assert layer["digest"] == name.replace("-", ":")
+    config = json.loads(_content(root, value["config"]))
+    assert set(config) <= CONFIG_KEYS
+    assert (config["architecture"], config["os"], config["model_families"]) == ("amd64", "linux", ["llama"])
+    assert resolve_model("m").projectors[0].read_bytes() == (folder / "mmproj.gguf").read_bytes()
+
+
+def write_projector(path: Path) -> None:
+    """A GGUF that is nothing but a head that says what it is."""
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_type("mmproj")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _content(root: Path, layer: dict[str, Any]) -> bytes:

@@ -34,6 +34,8 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
             ("params", json.dumps({"stop": "<x>", "temperature": 1, "num_gqa": 3, "novel": 1}).encode()),
             ("messages", b'[{"role":"user","content":"hi"}]'),
             ("embed", b"obsolete"),
+            ("adapter", b"a LoRA"),
+            ("projector", b"a projector"),
         ],
         {"model_format": "", "renderer": "qwen3", "draft": {"architecture": "eagle3"}},
     )
@@ -43,6 +45,10 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
     assert resolved.target.parent == blobs
     assert resolved.target.read_bytes() == target
     assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last one counts
+    assert [path.read_bytes() for path in (*resolved.adapters, *resolved.projectors)] == [
+        b"a LoRA",
+        b"a projector",
+    ]
     assert resolved.system == "Be brief."
     assert resolved.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.messages] == ["hi"]
