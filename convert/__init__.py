@@ -16,6 +16,7 @@ from .gguf_file import GgufFile, read_gguf, type_name
 from .gguf_weights import read_tensor
 from .inspection import inspect_file
 from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
+from .quantize import parse_type
 from .rope import rope_divisors
 from .spec import DraftSpec, RopeSpec
 from .stream import TensorReport
@@ -33,6 +34,7 @@ __all__ = [
     "errors",
     "inspect_file",
     "open_drafter",
+    "parse_type",
     "read_gguf",
     "read_tensor",
     "rope_divisors",

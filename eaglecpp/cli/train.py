@@ -152,7 +152,8 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 def train(as_json: bool, **options: Any) -> None:
     """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF it will serve."""
     _check_torch()
-    from eaglecpp.train.process import with_allocator
+    _check(options)
+    from eaglecpp.train.allocator import with_allocator
 
     if Path(sys.argv[0]).name.startswith("eaglecpp") and Path(sys.argv[0]).is_file():
         with_allocator([sys.executable, *sys.argv])
@@ -268,11 +269,6 @@ def _options(options: dict[str, Any]) -> TrainOptions:
 
     budget, limits = take("steps", "epochs", "minutes"), take("micro_tokens", "eval_steps", "patience")
     cache, sampling = take("cache", "cache_type"), take("temp", "predict")
-    if "cache_type" in cache and "cache" not in cache:
-        raise click.UsageError("--cache-type needs --cache")
-    if sampling and not options["generate"]:
-        raise click.UsageError("--temp and --predict are for --generate")
-    _check_finetune(options)
     if budget:
         options["budget"] = Budget(**budget)
     if cache:
@@ -287,10 +283,16 @@ def _options(options: dict[str, Any]) -> TrainOptions:
     return TrainOptions(**options, limits=Limits(**limits))
 
 
-def _check_finetune(options: dict[str, Any]) -> None:
-    """A drafter that exists has these already."""
+def _check(options: dict[str, Any]) -> None:
+    """Options that contradict each other."""
+    if options["cache_type"] and not options["cache"]:
+        raise click.UsageError("--cache-type needs --cache")
+    if (options["temp"] is not None or options["predict"]) and not options["generate"]:
+        raise click.UsageError("--temp and --predict are for --generate")
+    if options["share_head"] and options["draft_vocab"]:
+        raise click.UsageError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
     fixed = [name for name in ("eagle3", "share_head", "draft_vocab") if options.get(name)]
-    if "finetune" in options and fixed:
+    if options["finetune"] and fixed:  # a drafter that exists has these already
         names = ", ".join("--" + name.replace("_", "-") for name in fixed)
         raise click.UsageError(f"--finetune keeps the drafter's own form: leave out {names}")
 

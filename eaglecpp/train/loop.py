@@ -247,10 +247,9 @@ class Trainer:
         n = hyper.n_steps
         rates = tuple(h / max(c, 1) for h, c in zip(rest[:n], rest[n:], strict=True))
         p.losses.append([p.step, p.tokens, p.seconds, loss, lr, norm, *rates])
+        share = self.share()  # every process takes part in this
         if self.ranks.first:
-            self.reporter.on_step(
-                StepReport(p.step, self.share(), loss, rates, lr, norm, p.tokens, p.seconds)
-            )
+            self.reporter.on_step(StepReport(p.step, share, loss, rates, lr, norm, p.tokens, p.seconds))
 
     def _accumulate(self, indices: Sequence[int]) -> Sums:
         """Forward and backward over this process's share, a micro-batch at a time."""

@@ -1,43 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What the process must be like for training to be fast: memory allocator, threads, number types.
-
-glibc's allocator hands large blocks back to the kernel at every free, and each new one is then paged in anew;
-with the tensors of a training step that costs up to half of the time. Its settings are read once at the start
-of a process, so the process is replaced by itself with them set (`with_allocator`).
-"""
+"""What the process trains with: device, number type, threads."""
 
 from __future__ import annotations
 
 import os
-import platform
-import sys
-from collections.abc import Sequence
 
 import torch
 
-__all__ = ["choose_device", "compute_type", "set_threads", "with_allocator"]
-
-_ALLOCATOR = {
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "MALLOC_TOP_PAD_": str(256 << 20),
-}
-_PRELOADED = ("jemalloc", "tcmalloc", "mimalloc")
-_MARK = "EAGLECPP_TRAIN_ALLOCATOR"
-"""Set in the replaced process, so that it happens once whatever becomes of the other variables."""
-
-
-def with_allocator(command: Sequence[str]) -> None:
-    """Replaces this process by `command` with the allocator set, where that helps and was not done: glibc,
-    no other allocator preloaded, none of the settings given by the user. Returns otherwise.
-    """
-    done = _MARK in os.environ or any(name in os.environ for name in _ALLOCATOR)
-    other = any(name in os.environ.get("LD_PRELOAD", "") for name in _PRELOADED)
-    if done or other or platform.libc_ver()[0] != "glibc":
-        return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(command[0], list(command), {**os.environ, **_ALLOCATOR, _MARK: "1"})
+__all__ = ["avoid_broken_amx", "choose_device", "compute_type", "set_threads"]
 
 
 def choose_device(name: str) -> torch.device:
@@ -69,6 +39,17 @@ def compute_type(device: torch.device, name: str = "auto") -> torch.dtype:
         return torch.bfloat16
     fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return torch.bfloat16 if fast else torch.float32
+
+
+def avoid_broken_amx() -> None:
+    """Keeps oneDNN from AMX where the processor's flags promise it and the first instruction would end the
+    process, as on some virtual machines. Before the first matrix product.
+    """
+    from eaglecpp.lowlevel import system_info
+
+    amx = system_info()["amx"]
+    if amx["claimed"] and not amx["works"]:
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 def set_threads(n_threads: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter, read_gguf
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter, parse_type, read_gguf
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, TrainError
 from eaglecpp.options import ModelOptions, SamplingOptions
@@ -36,7 +36,7 @@ from eaglecpp.train.loop import Budget, Hyper, Limits, Outcome, Reporter, Traine
 from eaglecpp.train.model import DraftModel
 from eaglecpp.train.optim import default_lr
 from eaglecpp.train.plot import plot
-from eaglecpp.train.process import choose_device, compute_type, set_threads
+from eaglecpp.train.process import avoid_broken_amx, choose_device, compute_type, set_threads
 from eaglecpp.train.samples import Conversation
 from eaglecpp.train.spec import check_trainable, new_spec, with_vocab
 from eaglecpp.train.weights import Start, from_checkpoint, from_target, target_embedding
@@ -133,6 +133,8 @@ def train(options: TrainOptions, listener: Listener) -> Result:
     Raises DataError, MismatchError, UnsupportedError, TrainError and what opening the target, converting and
     writing raise. A run that `listener.stop` ended is saved and can be resumed.
     """
+    parse_type(options.type)
+    avoid_broken_amx()
     device = choose_device(options.device)
     set_threads(options.threads)
     with joined(device) as ranks:
@@ -382,7 +384,8 @@ def _finish(
     history = {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
     (options.out / "training.json").write_text(json.dumps(record | history) + "\n", encoding="utf-8")
     try:
-        plot(outcome.progress, options.out / "training.png", options.target.name)
+        if outcome.progress.losses:
+            plot(outcome.progress, options.out / "training.png", options.target.name)
     except ImportError:
         listener.note(
             "training.png was not drawn: matplotlib is not installed (pip install 'eaglecpp[train]')"

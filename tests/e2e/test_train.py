@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp train` as a process: from text files to a drafter that the engine accepts from."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[bytes]]
+WORDS = (
+    "the",
+    "and",
+    "that",
+    "with",
+    "this",
+    "from",
+    "have",
+    "not",
+    "are",
+    "was",
+    "for",
+    "you",
+    "all",
+    "can",
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A few short texts."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for i in range(8):
+        (folder / f"{i}.txt").write_text(" ".join(rng.choice(WORDS, 60)), encoding="utf-8")
+    return folder
+
+
+def train_args(models: Models, texts: Path, out: Path, *more: Any) -> list[Any]:
+    same = ("--held-out", "0.5", "-c", "64", "-t", "1", "--batch-tokens", "128", "--json")
+    return ["train", "--target", models.target, "--data", texts, "-o", out, *same, *more]
+
+
+def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def acceptance(cli: Cli, target: Path, draft: Path) -> float:
+    """Accepted per drafted token of a chain, on a text of the training kind."""
+    done = cli(
+        "generate", target, "--draft", draft, "--strategy", "chain:3", "-p", "the day that", "-n", 64,
+        "--temp", 0, "--ignore-eos", "-t", 1, "-c", 256, "--json",
+    )  # fmt: skip
+    timings = result_of(done)["timings"]
+    return float(timings["draft_n_accepted"] / timings["draft_n"])
+
+
+def test_training_makes_a_drafter_that_is_accepted_more_often(
+    cli: Cli, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    untrained = result_of(cli(*train_args(models, texts, tmp_path / "a", "--steps", 0)))
+    out = tmp_path / "b"
+    trained = result_of(cli(*train_args(models, texts, out, "--steps", 150, "--lr", "0.01")))
+    assert (trained["reason"], trained["steps"]) == ("budget", 150)
+    assert trained["acceptance_length"] > untrained["acceptance_length"] + 0.3
+    before = acceptance(cli, models.target, Path(untrained["gguf"]))
+    after = acceptance(cli, models.target, Path(trained["gguf"]))
+    assert after > before + 0.1
+    made = {path.name for path in out.iterdir()}
+    assert made >= {"config.json", "model.safetensors", "drafter-Q8_0.gguf", "training.json", "training.png"}
+    assert (out / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert len(json.loads((out / "training.json").read_text())["losses"]) == 150
+
+
+def test_ctrl_c_saves_and_resume_goes_on(
+    cli: Cli, start: Start, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(*train_args(models, texts, out, "--steps", 100000, "--eval-steps", 5))
+    assert process.stderr is not None
+    lines = b""
+    while b"step 5:" not in lines:
+        lines += process.stderr.read(4096) or pytest.fail(lines.decode())
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"go on with the same command and --resume" in stderr
+    stopped = json.loads(stdout)
+    assert stopped["reason"] == "stopped" and stopped["gguf"] is None and stopped["steps"] >= 5
+
+    again = cli(*train_args(models, texts, out, "--steps", 10))
+    assert again.returncode == 1 and "holds a training already" in again.stderr
+    steps = stopped["steps"] + 3
+    resumed = result_of(cli(*train_args(models, texts, out, "--steps", steps, "--eval-steps", 5, "--resume")))
+    assert resumed["steps"] == steps
+    assert Path(resumed["gguf"]).exists()
+
+
+def test_finetune_keeps_the_form_of_the_drafter(
+    cli: Cli, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    args = train_args(models, texts, tmp_path / "a", "--steps", 2, "--eagle3", "--draft-vocab", 200)
+    first = result_of(cli(*args))
+    tuned = result_of(
+        cli(*train_args(models, texts, tmp_path / "b", "--steps", 2, "--finetune", tmp_path / "a"))
+    )
+    before, after = (json.loads((Path(r["checkpoint"]) / "config.json").read_text()) for r in (first, tuned))
+    keys = ("fc_norm", "norm_output", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids")
+    assert {key: after[key] for key in keys} == {key: before[key] for key in keys}
+    assert before["draft_vocab_size"] == 200 and before["fc_norm"] is False
+    assert after["eaglecpp"]["finetuned_from"] == str(tmp_path / "a")

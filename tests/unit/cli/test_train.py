@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp train`: what it refuses, and that it refuses before anything is made."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eaglecpp.cli import main
+from eaglecpp.train import allocator
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("the day that this new man can see " * 20, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "code"),
+    [
+        (("--data", "nothing.txt"), "does not exist", 2),
+        (("--aux-layers", "1,x"), "no list of numbers", 2),
+        (("--aux-layers", "1,99"), "expected ascending ids from 0 to 8", 1),
+        (("--draft-vocab", "1"), "expected a size of at least", 1),
+        (("--resume",), "there is no training to resume", 1),
+        (("--finetune", "nowhere"), "nowhere", 1),
+        (("--finetune", "x", "--eagle3"), "leave out --eagle3", 2),
+        (("--share-head", "--draft-vocab", "300"), "leave out --draft-vocab", 2),
+        (("--cache-type", "int8"), "--cache-type needs --cache", 2),
+        (("--temp", "0"), "are for --generate", 2),
+        (("--type", "Q9"), "Q9", 1),
+        (("-c", "5000"), "--n-ctx 5000: the target was trained for 2048", 1),
+    ],
+)
+def test_bad_input_is_one_line(
+    more: tuple[str, ...],
+    message: str,
+    code: int,
+    models: Models,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    args = ["train", "--target", str(models.target), "--data", str(text), "-o", str(out), "--steps", "1"]
+    assert main([*args, "-t", "1", *more]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err.splitlines()[-1]
+    assert captured.out == ""
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_a_folder_with_a_training_is_not_overwritten(
+    models: Models, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    args = ["train", "--target", str(models.target), "--data", str(text), "-o", str(tmp_path), "-t", "1"]
+    assert main(args) == 1
+    assert "holds a training already (config.json)" in capsys.readouterr().err
+    assert (tmp_path / "config.json").read_text() == "{}"
+
+
+def test_without_torch_it_says_what_to_install(
+    models: Models,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == "torch" else real(name, *a)
+    )
+    args = ["train", "--target", str(models.target), "--data", str(text), "-o", str(tmp_path / "out")]
+    assert main(args) == 1
+    assert "pip install 'eaglecpp[train]'" in capsys.readouterr().err
+
+
+def test_the_allocator_is_set_once_and_only_where_nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+    monkeypatch.setattr(allocator.os, "execve", lambda path, args, env: started.append(env))
+    monkeypatch.setattr(allocator.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    for name in (*allocator._SETTINGS, allocator._MARK, "LD_PRELOAD"):
+        monkeypatch.delenv(name, raising=False)
+    allocator.with_allocator(["python"])
+    assert started[0]["MALLOC_MMAP_MAX_"] == "0"
+    for name, value in (
+        (allocator._MARK, "1"),
+        ("MALLOC_TOP_PAD_", "1"),
+        ("LD_PRELOAD", "/usr/lib/libjemalloc.so.2"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            allocator.with_allocator(["python"])
+    monkeypatch.setattr(allocator.platform, "libc_ver", lambda: ("", ""))
+    allocator.with_allocator(["python"])
+    assert len(started) == 1

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""A trained drafter as files: what readers of the checkpoint find, and that the engine computes the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from eaglecpp.convert import DraftSpec, open_drafter, read_gguf
+from eaglecpp.errors import MismatchError, TrainError
+from eaglecpp.lowlevel import DraftFile
+from eaglecpp.train import export as export_module
+from eaglecpp.train.export import Vocab, check_engine, export_gguf, write_checkpoint
+from eaglecpp.train.features import TargetSource
+from eaglecpp.train.model import DraftModel
+from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.spec import new_spec, with_vocab
+from eaglecpp.train.weights import from_checkpoint, from_target, target_embedding
+from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
+
+LAYERS = (2, 4, 5)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def arch(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
+    return make_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def sample(target: TinyTarget) -> Sample:
+    """What the target makes of a random prompt."""
+    tokens = np.array(prompt_ids(40), np.int32)
+    source = TargetSource(target.gguf, [Conversation(tokens, np.ones(40, np.int16))], LAYERS)
+    try:
+        return source.sample(0)
+    finally:
+        source.close()
+
+
+def make_model(
+    target: TinyTarget, *, eagle3: bool = False, whole: bool = False, noise: float = 0.3
+) -> tuple[DraftModel, Vocab]:
+    """A drafter started from the target, then shaken, so that no weight is at a special value."""
+    file = read_gguf(target.gguf)
+    n_vocab = target.n_vocab
+    ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
+    spec = with_vocab(new_spec(file, n_vocab, 8, LAYERS, eagle3=eagle3), len(ids))
+    model = DraftModel(spec, target_embedding(file), share_head=whole, dtype=torch.float32)
+    model.load_state_dict(from_target(file, spec, ids, seed=1).state)
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * noise * p.std().nan_to_num(0.3).clamp(min=0.05))
+    return model, Vocab(ids.astype(np.int64), n_vocab)
+
+
+def export(folder: Path, target: TinyTarget, model: DraftModel, vocab: Vocab, kind: str = "F32"):  # type: ignore[no-untyped-def]
+    write_checkpoint(folder, model, vocab, {"by": "test"}, own_embedding=False)
+    return export_gguf(folder, target.gguf, kind, share_head=model.share_head)
+
+
+@pytest.mark.parametrize("eagle3", [False, True])
+def test_the_engine_computes_what_was_trained(
+    eagle3: bool, tmp_path: Path, target: TinyTarget, sample: Sample
+) -> None:
+    model, vocab = make_model(target, eagle3=eagle3)
+    report = export(tmp_path, target, model, vocab)
+    assert report.spec.architecture == ("eagle3" if eagle3 else "eagle31")
+    error = check_engine(report, tmp_path, target.gguf, model, vocab, sample)
+    assert 0 < error < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0"])
+def test_a_quantised_file_is_as_near_as_its_type_allows(
+    kind: str, tmp_path: Path, target: TinyTarget, sample: Sample
+) -> None:
+    model, vocab = make_model(target)
+    report = export(tmp_path, target, model, vocab, kind)
+    assert 0 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < 0.1
+
+
+def test_a_file_that_computes_something_else_is_refused(
+    tmp_path: Path, target: TinyTarget, sample: Sample
+) -> None:
+    model, vocab = make_model(target)
+    report = export(tmp_path, target, model, vocab)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"norm_output": False}))
+    report = export_gguf(tmp_path, target.gguf, "F32", share_head=False)
+    with pytest.raises(TrainError, match="the engine's logits differ"):
+        check_engine(report, tmp_path, target.gguf, model, vocab, sample)
+
+
+def test_a_shared_head_is_in_the_checkpoint_but_not_in_the_gguf(
+    tmp_path: Path, target: TinyTarget, sample: Sample
+) -> None:
+    model, vocab = make_model(target, whole=True)
+    report = export(tmp_path, target, model, vocab)
+    assert "output.weight" not in {t["name"] for t in DraftFile(str(report.out)).tensors}
+    stored = load_file(tmp_path / "model.safetensors")
+    head = torch.from_numpy(target.weights["lm_head.weight"])
+    torch.testing.assert_close(stored["lm_head.weight"], head.to(torch.bfloat16))
+    assert 0 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < 1e-3
+
+
+def test_the_checkpoint_has_the_names_and_keys_that_others_read(tmp_path: Path, target: TinyTarget) -> None:
+    model, vocab = make_model(target)
+    write_checkpoint(tmp_path, model, vocab, {"by": "test"}, own_embedding=False)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]  # vLLM: boundary ids
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 3, 4]  # SGLang adds one
+    assert (config["fc_norm"], config["norm_output"]) == (True, True)
+    assert config["max_position_embeddings"] == target.spec.n_ctx
+    assert config["rope_theta"] == 10000.0 and config["rms_norm_eps"] == 1e-5
+    tensors = load_file(tmp_path / "model.safetensors")
+    width, n_draft = target.spec.n_embd, len(vocab.ids)
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+    assert shapes["fc.weight"] == (width, 3 * width)
+    assert shapes["fc_norm.2.weight"] == shapes["midlayer.hidden_norm.weight"] == (width,)
+    assert shapes["midlayer.self_attn.q_proj.weight"] == (128, 2 * width)
+    assert shapes["midlayer.self_attn.k_proj.weight"] == (64, 2 * width)
+    assert shapes["lm_head.weight"] == (n_draft, width)
+    assert (torch.arange(n_draft) + tensors["d2t"]).tolist() == vocab.ids.tolist()
+    assert tensors["t2d"].nonzero().flatten().tolist() == vocab.ids.tolist()
+    assert tensors["fc.weight"].dtype is torch.bfloat16 and tensors["d2t"].dtype is torch.int64
+
+
+def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(tmp_path: Path, target: TinyTarget) -> None:
+    model, vocab = make_model(target)
+    write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
+    draft = open_drafter(tmp_path, target.gguf)
+    assert draft.ids is not None and draft.ids.tolist() == vocab.ids.tolist()
+    assert replace(draft.spec, sliding_layers=()) == replace(model.spec, family=draft.spec.family)
+    state = from_checkpoint(draft)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
+
+
+def test_a_crash_while_writing_leaves_the_old_checkpoint(
+    tmp_path: Path, target: TinyTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, vocab = make_model(target)
+    write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
+    before = (tmp_path / "model.safetensors").read_bytes()
+
+    def fail(tensors: object, path: Path, metadata: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(export_module, "save_file", fail)
+    with pytest.raises(OSError, match="no space"):
+        write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -> None:
+    """In checkpoint form, so the rotation order of the GGUF's rows has been undone."""
+    target = make_target(tmp_path, TargetSpec.of(arch, n_layers=7))
+    file = read_gguf(target.gguf)
+    spec = new_spec(file, target.n_vocab, 7, (2, 3, 4))
+    start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
+    last = {name: torch.from_numpy(w) for name, w in target.weights.items() if ".layers.6." in name}
+    attention = "model.layers.6.self_attn"
+    expected = torch.cat([last[f"{attention}.{x}_proj.weight"] for x in "qkv"])
+    assert torch.equal(start.state["qkv"][:, spec.hidden_size :], expected)
+    assert torch.equal(start.state["down"], last["model.layers.6.mlp.down_proj.weight"])
+    assert torch.equal(start.state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
+    assert any("last block" in note for note in start.notes)
+
+
+def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(target: TinyTarget) -> None:
+    file = read_gguf(target.gguf)
+    spec = replace(new_spec(file, target.n_vocab, 8, LAYERS), intermediate_size=96)
+    start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
+    assert start.state["down"].shape == (64, 96)
+    assert any("random" in note for note in start.notes)
+
+
+@pytest.mark.parametrize("layers", [(), (2, 2, 5), (5, 2), (2, 9), (-1, 3)])
+def test_layers_that_the_target_does_not_have_are_refused(
+    layers: tuple[int, ...], target: TinyTarget
+) -> None:
+    with pytest.raises(MismatchError, match="expected ascending ids from 0 to 8"):
+        new_spec(read_gguf(target.gguf), target.n_vocab, 8, layers)
+
+
+def test_rope_scaling_survives(tmp_path: Path, target: TinyTarget) -> None:
+    model, vocab = make_model(target)
+    rope = replace(model.spec.rope, scaling="llama3", factor=8.0, original_context=512)
+    scaled: DraftSpec = replace(model.spec, rope=rope)
+    model.spec = scaled
+    write_checkpoint(tmp_path, model, vocab, {}, own_embedding=True)
+    assert open_drafter(tmp_path, target.gguf).spec.rope == rope
+    assert "embed_tokens.weight" in load_file(tmp_path / "model.safetensors")

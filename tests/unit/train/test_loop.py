@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: MIT
+"""The loop: budgets, exact continuation, Ctrl+C, patience; the optimiser; the order of the data."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eaglecpp.errors import MismatchError, TrainError
+from eaglecpp.train.batch import epoch_steps, micro_batches
+from eaglecpp.train.evaluate import Acceptance
+from eaglecpp.train.loop import Budget, Hyper, Limits, StepReport, Trainer
+from eaglecpp.train.model import DraftModel
+from eaglecpp.train.optim import Optimizer, default_lr, lr_factor
+from helpers.training import N_VOCAB, SPEC, draft_ids, make_source
+
+HYPER = Hyper(n_steps=2, lr=0.01, batch_tokens=60)
+
+
+class Recorder:
+    """Remembers what it is told; wants to stop after `n_steps` of this run."""
+
+    def __init__(self, n_steps: int = 10**9) -> None:
+        self.losses: list[float] = []
+        self.evaluations: list[int] = []
+        self.left = n_steps
+
+    def on_step(self, report: StepReport) -> None:
+        self.losses.append(report.loss)
+        self.left -= 1
+
+    def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
+        self.evaluations.append(step)
+
+    def stop(self) -> bool:
+        return self.left <= 0
+
+
+def make_trainer(folder: Path, budget: Budget, recorder: Recorder, **changes: Any) -> Trainer:
+    torch.manual_seed(1)
+    model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    options: dict[str, Any] = {
+        "hyper": HYPER,
+        "limits": Limits(micro_tokens=64),
+        "parts": (range(9), range(9, 12)),
+    }
+    options |= changes
+    parts, hyper, limits = options.pop("parts"), options.pop("hyper"), options.pop("limits")
+    return Trainer(
+        model, make_source(12), parts, draft_ids(), folder, budget, hyper, limits, recorder, **options
+    )
+
+
+def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: Path) -> None:
+    whole = Recorder()
+    straight = make_trainer(tmp_path / "a", Budget(steps=11), whole)
+    straight.run()
+
+    losses: list[float] = []
+    for n_steps in (4, 3, 99):
+        part = Recorder(n_steps)
+        trainer = make_trainer(tmp_path / "b", Budget(steps=11), part)
+        if losses:
+            trainer.resume()
+        outcome = trainer.run()
+        losses += part.losses
+    assert outcome.reason == "budget"
+    assert losses == whole.losses
+    assert outcome.progress.losses[-1][3] == whole.losses[-1]
+    assert len(outcome.progress.losses) == 11
+    for a, b in zip(straight.model.parameters(), trainer.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
+    make_trainer(tmp_path, Budget(steps=2), Recorder(), facts={"data": "a"}).run()
+    other = make_trainer(
+        tmp_path, Budget(steps=4), Recorder(), facts={"data": "b"}, hyper=replace(HYPER, lr=0.1)
+    )
+    with pytest.raises(MismatchError, match=r"data: the stored run has 'a', this one 'b'.*lr: "):
+        other.resume()
+
+
+def test_nothing_to_resume_and_a_damaged_state_say_so(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, Budget(steps=2), Recorder())
+    with pytest.raises(TrainError, match="no training to resume"):
+        trainer.resume()
+    (tmp_path / "last.pt").write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(TrainError, match="expected the state of a training"):
+        trainer.resume()
+
+
+def test_a_crash_while_saving_leaves_the_previous_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer(tmp_path, Budget(steps=2), Recorder())
+    trainer.run()
+    before = (tmp_path / "last.pt").read_bytes()
+
+    def fail(state: object, file: Any) -> None:
+        file.write(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="no space"):
+        trainer._save()
+    assert (tmp_path / "last.pt").read_bytes() == before
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_budgets_end_a_run(tmp_path: Path) -> None:
+    steps = make_trainer(tmp_path / "steps", Budget(steps=3), Recorder()).run()
+    assert (steps.reason, steps.progress.step) == ("budget", 3)
+    epochs = make_trainer(tmp_path / "epochs", Budget(epochs=2), Recorder()).run()
+    n_tokens = sum(make_source(12).lengths[:9])
+    assert epochs.progress.tokens == 2 * n_tokens
+    minutes = make_trainer(tmp_path / "minutes", Budget(minutes=0.5 / 60), Recorder()).run()
+    assert 0.5 <= minutes.progress.seconds < 5
+    rates = [row[4] for row in minutes.progress.losses]
+    assert max(rates) > 2 * rates[-1]  # the learning rate follows the clock
+
+
+def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
+    recorder = Recorder()
+    everything = make_trainer(
+        tmp_path, Budget(steps=120), recorder, parts=(range(4), range(4)), limits=Limits(eval_steps=60)
+    )
+    outcome = everything.run()
+    assert recorder.losses[-1] < 0.75 * recorder.losses[0]
+    first, last = outcome.progress.evaluations[0], outcome.progress.evaluations[-1]
+    assert last[3] > first[3] > 1.0
+    labels = make_source(4).samples
+    in_reach = sum((draft_ids()[s.label_ids[1:-1, 0]] >= 0).sum() for s in labels) / sum(
+        len(s.tokens) - 2 for s in labels
+    )
+    assert outcome.best is not None
+    assert min(outcome.best.rates[:2]) > 0.75 * in_reach
+
+
+def test_patience_ends_a_run_and_the_best_weights_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = iter([1.2, 1.5, 1.4, 1.3, 1.1, 9.0])
+    found: list[torch.Tensor] = []
+
+    def fake(model: DraftModel, *_: object) -> Acceptance:
+        found.append(model.fc.detach().clone())
+        return Acceptance((0.5,), next(lengths), 7)
+
+    monkeypatch.setattr("eaglecpp.train.loop.evaluate", fake)
+    trainer = make_trainer(tmp_path, Budget(steps=50), Recorder(), limits=Limits(eval_steps=1, patience=3))
+    outcome = trainer.run()
+    assert (outcome.reason, outcome.progress.step, outcome.progress.best_step) == ("patience", 5, 2)
+    trainer.load_best()
+    assert torch.equal(trainer.model.fc, found[1])
+
+
+def test_evaluations_come_at_even_shares_of_the_budget(tmp_path: Path) -> None:
+    recorder = Recorder()
+    make_trainer(tmp_path, Budget(steps=40), recorder).run()
+    assert recorder.evaluations == list(range(2, 41, 2))
+
+
+def test_a_step_whose_gradient_is_no_number_changes_nothing() -> None:
+    p = torch.nn.Parameter(torch.ones(3, 2))
+    optimizer = Optimizer([p])
+    p.grad = torch.tensor([[1.0, math.nan]] * 3)
+    assert math.isnan(optimizer.step(torch.tensor(1.0), 0.1))
+    assert torch.equal(p, torch.ones(3, 2)) and optimizer.n_skipped == 1 and p.grad is None
+
+
+def test_gradients_are_scaled_then_clipped() -> None:
+    p = torch.nn.Parameter(torch.zeros(4))
+    seen: list[torch.Tensor] = []
+    optimizer = Optimizer([p], clip=1.0)
+    original: Callable[[], None] = optimizer.adam.step
+    optimizer.adam.step = lambda: (seen.append(p.grad.clone()), original())  # type: ignore[assignment,union-attr,return-value]
+    for gradient, scale, expected in ((0.1, 0.5, 0.05), (30.0, 0.5, 0.5)):
+        p.grad = torch.full((4,), gradient)
+        assert optimizer.step(torch.tensor(scale), 0.1) == pytest.approx(2 * gradient * scale)
+        assert seen[-1].tolist() == pytest.approx([expected] * 4, rel=1e-4)
+
+
+def test_the_learning_rate_warms_up_and_falls() -> None:
+    shares = [lr_factor(i / 100, 0.1) for i in range(101)]
+    assert shares[10] == pytest.approx(1.0)
+    assert all(a <= b for a, b in itertools.pairwise(shares[:11]))
+    assert all(a >= b for a, b in itertools.pairwise(shares[10:]))
+    assert shares[-1] == pytest.approx(0.01)
+    assert default_lr(384) == 1e-3 and default_lr(4096) == pytest.approx(1.25e-4)
+
+
+def test_each_epoch_has_every_conversation_once_in_an_order_of_its_own() -> None:
+    lengths = [10 + 7 * i % 23 for i in range(40)]
+    epochs = [epoch_steps(lengths, 90, seed=3, epoch=e) for e in (0, 1)]
+    for steps in epochs:
+        assert sorted(itertools.chain.from_iterable(steps)) == list(range(40))
+        assert all(sum(lengths[i] for i in step) >= 90 for step in steps[:-1])
+    assert epochs[0] != epochs[1]
+    assert epochs[0] == epoch_steps(lengths, 90, seed=3, epoch=0)
+    assert epochs[0] != epoch_steps(lengths, 90, seed=4, epoch=0)
+
+
+def test_micro_batches_share_a_step_among_processes_and_bound_the_padding() -> None:
+    lengths = [5, 30, 7, 31, 6, 8, 29]
+    shares = [micro_batches(range(7), lengths, 64, rank, 2) for rank in (0, 1)]
+    dealt = [i for share in shares for micro in share for i in micro]
+    assert sorted(dealt) == list(range(7))
+    for micro in itertools.chain.from_iterable(shares):
+        assert len(micro) == 1 or len(micro) * max(lengths[i] for i in micro) <= 64
+    assert micro_batches([3], lengths, 16, rank=1, n_ranks=2) == []
