@@ -14,7 +14,7 @@ import click
 from eaglecpp.cli.common import read_input
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
-from eaglecpp.modelfile import Modelfile, ModelfileError, ollama_problems
+from eaglecpp.modelfile import Modelfile, ModelfileError, ollama_problems, require_ollama
 
 if TYPE_CHECKING:
     from eaglecpp.modelfile.resolve import Plan
@@ -56,6 +56,8 @@ def _problems(text: bytes, directory: Path, file: str | None, strict: bool) -> t
     try:
         modelfile = Modelfile.from_text(text, file=file, strict=strict)
         notices += [str(notice) for notice in modelfile.notices]
+        if strict:
+            require_ollama(modelfile, directory)
         if modelfile.template:
             ChatTemplate.choose(modelfile=modelfile.template).check()
         plan = resolve(modelfile, directory)

@@ -38,12 +38,14 @@ def create(
 ) -> None:
     """Create the model NAME from a Modelfile."""
     from eaglecpp.cli.list import draft_text
-    from eaglecpp.modelfile.model import Modelfile
+    from eaglecpp.modelfile import Modelfile, require_ollama
     from eaglecpp.store.create import create_model
 
     wanted = stored_name(name)
     modelfile = Modelfile.from_text(read_input(file), file=None if file == "-" else file, strict=strict)
     directory = Path.cwd() if file == "-" else Path(file).absolute().parent
+    if strict:
+        require_ollama(modelfile, directory)
     stores = Stores.open()
     with Bars() as bars:
 

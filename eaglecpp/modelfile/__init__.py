@@ -14,7 +14,7 @@ from __future__ import annotations
 from .errors import ModelfileError, Notice
 from .model import Modelfile
 from .names import ModelName, ModelNameError
-from .ollama_view import create_request, ollama_problems
+from .ollama_view import create_request, ollama_problems, require_ollama
 from .resolve import Plan, Reference, refer, resolve
 from .syntax import Command, Document, decode, format, parse, read
 
@@ -35,5 +35,6 @@ __all__ = [
     "parse",
     "read",
     "refer",
+    "require_ollama",
     "resolve",
 ]

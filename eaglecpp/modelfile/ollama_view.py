@@ -18,7 +18,7 @@ from .parameters import ParameterValue
 from .resolve import located, same_path_error
 from .syntax import Command
 
-__all__ = ["create_request", "ollama_problems"]
+__all__ = ["create_request", "ollama_problems", "require_ollama"]
 
 
 def create_request(modelfile: Modelfile, directory: str | Path) -> dict[str, Any]:
@@ -29,21 +29,30 @@ def create_request(modelfile: Modelfile, directory: str | Path) -> dict[str, Any
     return _OllamaView(modelfile, Path(directory)).request()
 
 
-def ollama_problems(text: str | bytes, directory: str | Path, *, file: str | None = None) -> list[str]:
-    """Why Ollama would refuse this Modelfile or run it in another way; empty when it would do neither."""
+def require_ollama(modelfile: Modelfile, directory: str | Path) -> None:
+    """For a file read with `strict`: raises ModelfileError for what `ollama create` refuses as well."""
     from eaglecpp.chat.gotemplate import Template, TemplateError
 
+    create_request(modelfile, directory)
+    if modelfile.template is not None:
+        try:
+            Template.parse(modelfile.template)
+        except TemplateError as error:
+            raise ModelfileError(f"TEMPLATE: {error}", file=modelfile.file) from None
+
+
+def ollama_problems(text: str | bytes, directory: str | Path, *, file: str | None = None) -> list[str]:
+    """Why Ollama would refuse this Modelfile or run it in another way; empty when it would do neither."""
     try:
         modelfile = Modelfile.from_text(text, file=file, strict=True)
         request = create_request(modelfile, directory)
     except ModelfileError as error:
         return [str(error)]
     problems = [str(notice) for notice in modelfile.notices]
-    if modelfile.template is not None:
-        try:
-            Template.parse(modelfile.template)
-        except TemplateError as error:
-            problems.append(f"TEMPLATE: {error}")
+    try:
+        require_ollama(modelfile, directory)
+    except ModelfileError as error:
+        problems.append(str(error))
     if "draft_files" in request:
         problems.append(
             "DRAFT: Ollama starts every drafter GGUF that is not dflash as an MTP drafter, an EAGLE one too; "

@@ -146,6 +146,27 @@ def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
     assert run("create", "b", "-f", "absent")[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("DRAFT pair", "Modelfile:2: stat {}/pair: no such file or directory"),
+        ('TEMPLATE "{% if a %}{{ a }}{% endif %}"', 'function "a" not defined'),
+        ("PARAMETER tfs_z 1", "Modelfile:2: unknown parameter 'tfs_z'"),
+    ],
+)
+def test_strict_refuses_what_ollama_refuses(
+    lines: str, text: str, run: Run, modelfile: Path, tiny: Tiny
+) -> None:
+    run("create", "pair")
+    Path("Modelfile").write_text(f"FROM {tiny.target}\n{lines}\n")
+    assert run("create", "m")[0] == 0
+    code, _, err = run("create", "m", "--strict")
+    assert code == 1
+    assert text.format(Path.cwd()) in err
+    code, out, _ = run("check", "--strict")
+    assert (code, text.format(Path.cwd()) in out) == (1, True)
+
+
 def test_a_drafter_that_does_not_fit_and_the_way_around(run: Run, tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "Modelfile").write_text(f"FROM {tiny.other}\nDRAFT {tiny.draft}\n")
     code, out, err = run("create", "m")

@@ -74,8 +74,8 @@ def test_manifest_and_blobs_are_laid_out_as_ollamas(tiny: Tiny, stores: Stores, 
 
 CONFIG_KEYS = {
     "model_format", "model_family", "model_families", "model_type", "file_type", "renderer", "parser",
-    "requires", "remote_host", "remote_model", "capabilities", "context_length", "embedding_length", "base_name",
-    "draft", "architecture", "os",
+    "requires", "remote_host", "remote_model", "capabilities", "context_length", "embedding_length",
+    "base_name", "draft", "architecture", "os",
 }  # fmt: skip
 
 
