@@ -107,6 +107,8 @@ class Engine:
         parts = split(options, ModelOptions, DraftOptions, SamplingOptions)
         stored = find_stored(target)
         if stored is not None:
+            for notice in stored.notices:
+                _log.warning("%s", notice)
             own = stored.engine_options()
             of_model = own.pop("strategy", None)
             parts = _over_stored(parts, own, (model, drafting, sampling))

@@ -46,7 +46,7 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
         requires=config.text("requires") or None,
         pragmas=pragmas,
         settings=settings(pragmas, str(model.name)),
-        notices=tuple(notices),
+        notices=(*notices, *_formats(model)),
     )
 
 
@@ -79,6 +79,15 @@ def _parameters(model: StoredModel) -> tuple[dict[str, ParameterValue], list[Not
         except ParameterError as error:
             notices.append(Notice(f"{model.name}: {error}; ignored"))
     return parameters, notices
+
+
+def _formats(model: StoredModel) -> list[Notice]:
+    """What explains a prompt that differs from Ollama's: code of Ollama's that a model names."""
+    named = [f"{word.upper()} {name}" for word in ("renderer", "parser") if (name := model.config.text(word))]
+    if not named:
+        return []
+    built_in = "is built into Ollama" if len(named) == 1 else "are built into Ollama"
+    return [Notice(f"{model.name}: {' and '.join(named)} {built_in}; the model's chat template is used here")]
 
 
 def _messages(model: StoredModel) -> tuple[Message, ...]:

@@ -123,6 +123,11 @@ def test_the_drop_in_takes_names_too(create: Create) -> None:
     llm.close()
 
 
+def test_what_its_user_should_know_is_logged(create: Create, caplog: pytest.LogCaptureFixture) -> None:
+    Engine.open(create("RENDERER qwen3"), strategy="off").close()
+    assert "RENDERER qwen3 is built into Ollama" in caplog.text
+
+
 def test_a_name_that_is_nowhere(create: Create) -> None:
     with pytest.raises(ModelNotFoundError, match="eaglecpp pull nothing"):
         Engine.open("nothing")

@@ -54,7 +54,10 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
     assert [turn.content for turn in resolved.messages] == ["hi"]
     assert str(resolved.name) == "llama3.2:3b"  # as it is on disk
     assert (resolved.template, resolved.stored_template) == (None, "{{ .Prompt }}")
-    assert [str(notice) for notice in resolved.notices] == ["llama3.2:3b: unknown parameter 'novel'; ignored"]
+    assert [str(notice) for notice in resolved.notices] == [
+        "llama3.2:3b: unknown parameter 'novel'; ignored",
+        "llama3.2:3b: RENDERER qwen3 is built into Ollama; the model's chat template is used here",
+    ]
     modelfile = stored_modelfile(Stores.open().get(NAME))
     assert modelfile.license == ("L1", "L2")
     assert modelfile.renderer == "qwen3"
