@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -63,31 +64,37 @@ def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def acceptance(cli: Cli, target: Path, draft: Path) -> float:
-    """Accepted per drafted token of a chain, on a text of the training kind."""
-    done = cli(
-        "generate", target, "--draft", draft, "--strategy", "chain:3", "-p", "the day that", "-n", 64,
-        "--temp", 0, "--ignore-eos", "-t", 1, "-c", 256, "--json",
-    )  # fmt: skip
-    timings = result_of(done)["timings"]
-    return float(timings["draft_n_accepted"] / timings["draft_n"])
+def acceptance_length(cli: Cli, target: Path, draft: Path, question: str) -> float:
+    """Tokens per round of a chain, as `run --verbose` tells."""
+    options = ("--strategy", "chain:3", "--temp", 0, "-n", 40, "-t", 1, "--verbose")
+    done = cli("run", target, question, "--draft", draft, *options)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"acceptance length:\s+([\d.]+)", done.stderr)
+    assert found, done.stderr
+    return float(found[1])
 
 
-def test_training_makes_a_drafter_that_is_accepted_more_often(
-    cli: Cli, models: Models, texts: Path, tmp_path: Path
+def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
+    cli: Cli, models: Models, tmp_path: Path
 ) -> None:
-    untrained = result_of(cli(*train_args(models, texts, tmp_path / "a", "--steps", 0)))
-    out = tmp_path / "b"
-    trained = result_of(cli(*train_args(models, texts, out, "--steps", 150, "--lr", "0.01")))
-    assert (trained["reason"], trained["steps"]) == ("budget", 150)
-    assert trained["acceptance_length"] > untrained["acceptance_length"] + 0.3
-    before = acceptance(cli, models.target, Path(untrained["gguf"]))
-    after = acceptance(cli, models.target, Path(trained["gguf"]))
-    assert after > before + 0.1
-    made = {path.name for path in out.iterdir()}
-    assert made >= {"config.json", "model.safetensors", "drafter-Q8_0.gguf", "training.json", "training.png"}
+    questions = ["What has she for you?", "Who was that man?", "Can the boy see this?"]
+    chats = tmp_path / "prompts.jsonl"
+    turns = ([{"role": "user", "content": question}] for question in questions)
+    chats.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    answering = ("--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01")
+    made = [
+        result_of(cli(*train_args(models, chats, tmp_path / str(n), *answering, "--steps", n)))
+        for n in (0, 80)
+    ]
+    assert [one["steps"] for one in made] == [0, 80]
+    before, after = (acceptance_length(cli, models.target, one["gguf"], questions[0]) for one in made)
+    assert before < 1.6
+    assert after > 2.4
+    out = tmp_path / "80"
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"config.json", "model.safetensors", "drafter-Q8_0.gguf", "training.json", "training.png"}
     assert (out / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert len(json.loads((out / "training.json").read_text())["losses"]) == 150
+    assert len(json.loads((out / "training.json").read_text())["losses"]) == 80
 
 
 def test_ctrl_c_saves_and_resume_goes_on(
