@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from eaglecpp._extension import core
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.options import DraftOptions
 
@@ -30,7 +31,8 @@ _PATIENCE_S = 5.0
 _REMEDY = (
     "the installed llama.cpp has no RPC backend (the wheels on PyPI are built without it). Build it with: "
     "CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary llama-cpp-python "
-    "llama-cpp-python=={}; or leave the RPC servers out"
+    "llama-cpp-python=={}; or set GGML_BACKEND_PATH to a libggml-rpc of that release, built with "
+    "GGML_BACKEND_DL; or leave the RPC servers out"
 )
 
 _log = logging.getLogger("eaglecpp.rpc")
@@ -114,6 +116,7 @@ def _add_server_function() -> Any:
     """ggml's function that connects to a server. Raises UnsupportedError where there is none."""
     import llama_cpp
 
+    core.system_info()  # loads the backends that are libraries of their own
     registry = _function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
     if not registry:
         raise UnsupportedError(_REMEDY.format(llama_cpp.__version__))

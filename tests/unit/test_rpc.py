@@ -81,17 +81,17 @@ def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
 
 
 def test_a_llama_cpp_without_the_backend_says_how_to_get_it(serve: Serve) -> None:
-    from llama_cpp import llama_supports_rpc
+    from eaglecpp.lowlevel import system_info, versions
 
-    from eaglecpp.lowlevel import versions
-
-    if llama_supports_rpc():
+    if system_info()["rpc"]:
         pytest.skip("this llama.cpp has the RPC backend")
     endpoint, heard = serve(answer(7, 0))
     with pytest.raises(UnsupportedError) as caught:
         rpc.connect([endpoint])
     assert "has no RPC backend" in str(caught.value)
-    assert f"llama-cpp-python=={versions()['llama_cpp_python']}; or leave" in str(caught.value)
+    assert f"llama-cpp-python=={versions()['llama_cpp_python']}; or set GGML_BACKEND_PATH" in str(
+        caught.value
+    )
     assert heard == []
 
 
