@@ -152,6 +152,7 @@ def _model_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["embedding length", str(facts.hidden_size or "")],
         ["quantization", config.text("file_type") or facts.file_type],
         ["requires", config.text("requires")],
+        ["adapters", ", ".join(human_bytes(layer.size) for layer in model.manifest.of_kind("adapter"))],
         ["store", f"{model.keeper}'s, {model.root}" if model.keeper else ""],
     ]
     return [row for row in rows if row[1]]

@@ -148,10 +148,17 @@ class Stores:
         return None
 
     def look_up(self, name: ModelName) -> StoredModel | None:
-        """As `find`, or the model that comes with the package."""
-        from .demo import demo_model, is_demo
+        """As `find`, or the model that comes with the package.
 
-        return self.find(name) or (demo_model() if is_demo(name) else None)
+        Raises ModelNotFoundError when that is asked for and the package came without it.
+        """
+        from .demo import demo_files, demo_model, is_demo
+
+        found = self.find(name)
+        if found is not None or not is_demo(name):
+            return found
+        demo_files()
+        return demo_model()
 
     def get(self, name: ModelName) -> StoredModel:
         """As `look_up`; raises ModelNotFoundError instead of returning None."""

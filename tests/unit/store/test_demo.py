@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,15 @@ def test_a_folder_of_that_name_is_not_in_the_way(demo: Path) -> None:
 
 
 def test_without_it_the_error_says_so_and_nothing_is_fetched(tiny: Tiny, stores: Stores) -> None:
-    for look in (lambda: resolve_model("demo"), lambda: resolve_draft("demo"), lambda: prepare("demo")):
+    modelfile, name = Modelfile.from_text("FROM demo\n"), ModelName.parse("demo")
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: resolve_model("demo"),
+        lambda: resolve_draft("demo"),
+        lambda: prepare("demo"),
+        lambda: stores.get(name),
+        lambda: create_model(stores, name, modelfile, Path.cwd(), fetch=lambda name: pytest.fail("fetched")),
+    )
+    for look in looks:
         with pytest.raises(ModelNotFoundError, match="the demo model is not part of this installation"):
             look()
     assert stores.models() == []
