@@ -337,7 +337,8 @@ class Trainer:
 
 def _up_to(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[int]:
     """As many samples from the front as have so many tokens, but at least one."""
-    n, taken = 0, []
+    taken: list[int] = []
+    n = 0
     for index in indices:
         if taken and n + lengths[index] > n_tokens:
             break
