@@ -27,6 +27,7 @@ from facts import collect
 HERE = Path(__file__).resolve().parent
 DEMO = HERE.parents[1] / "eaglecpp" / "demo"
 TARGET, DRAFT = "demo-target.gguf", "demo-draft.gguf"
+DRAFTER = "drafter-Q8_0.gguf"  # as `eaglecpp train` calls it
 _LIMIT = 24 * 2**20  # bytes of both files
 _SOURCE = "Python's standard library: docstrings and signatures (PSF License Version 2)"
 _FACTS = {
@@ -96,27 +97,30 @@ def _write_prompts(path: Path, n_prompts: int) -> None:
 
 
 def _train_draft(out: Path, minutes: float) -> None:
-    if (out / "drafter" / "draft.gguf").exists():
+    if (out / "drafter" / DRAFTER).exists():
         return
     command = [sys.executable, "-P", "-m", "eaglecpp", "train", "--target", str(out / TARGET)]
     command += ["--data", str(out / "prompts.jsonl"), "--generate", "-o", str(out / "drafter")]
-    _run([*command, "--minutes", str(minutes), "--ttt-steps", "4"])
+    _run([*command, "--temp", "0.5", "-n", "160", "--minutes", str(minutes), "--ttt-steps", "3"])
 
 
 def _install(out: Path) -> None:
-    drafts = {TARGET: out / TARGET, DRAFT: out / "drafter" / "draft.gguf"}
+    drafts = {TARGET: out / TARGET, DRAFT: out / "drafter" / DRAFTER}
     size = sum(path.stat().st_size for path in drafts.values())
     if size > _LIMIT:
         raise SystemExit(f"the pair is {size} bytes, more than {_LIMIT}")
+    report = json.loads((out / "drafter" / "training.json").read_text())
     provenance = {
         "command": " ".join(["python", "examples/demo_model/make.py", *sys.argv[1:]]),
         "data": f"{_SOURCE}, {platform.python_version()}",
         "target": json.loads((out / "target.json").read_text()),
+        "drafter": {key: report[key] for key in ("hyper", "steps", "tokens", "seconds", "held_out")},
         "sha256": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in drafts.items()},
     }
     DEMO.mkdir(exist_ok=True)
     for name, path in drafts.items():
         shutil.copyfile(path, DEMO / name)
+    shutil.copyfile(HERE / "NOTICE", DEMO / "NOTICE")
     (DEMO / "MODEL.json").write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
 
 
