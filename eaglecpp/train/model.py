@@ -17,15 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from eaglecpp.convert import DraftSpec, rope_divisors
+from eaglecpp.convert import DraftSpec
 from eaglecpp.train.attention import Attention, attention_for
 from eaglecpp.train.batch import Batch
 from eaglecpp.train.loss import head_loss, step_weights
+from eaglecpp.train.rope import inv_freq, rotate
 
 __all__ = ["DraftModel", "Sums"]
 
@@ -80,17 +80,15 @@ class DraftModel(nn.Module):
         self.head.requires_grad_(not share_head)
         self.embedding: Tensor
         self.register_buffer("embedding", embedding.to(dtype), persistent=False)
-        self.inv_freq = _inv_freq(spec)
+        self.inv_freq = inv_freq(spec)
 
     def forward(self, batch: Batch, n_steps: int) -> Sums:
         """Loss and hits of all counted rows of a batch."""
         weights = step_weights(n_steps, self.decay)
-        n_rows = batch.tokens.shape[1]
         states, at, weight = [], [], []
         for k, step in enumerate(self.steps(batch, n_steps)):
             rows = batch.counted[k]
-            alive = step.normed.shape[1]
-            states.append(step.normed.flatten(0, 1)[rows // n_rows * alive + rows % n_rows])
+            states.append(step.normed.flatten(0, 1)[rows])
             at.append(rows + 1 + k)
             weight.append(torch.full_like(rows, weights[k], dtype=torch.float32))
         counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
@@ -112,43 +110,44 @@ class DraftModel(nn.Module):
     @torch.no_grad()
     def drafts(self, batch: Batch, n_steps: int) -> list[Tensor]:
         """For each step whether each counted row's best token is the target's, bool [n_counted_rows]."""
-        head, n_rows = self.head.to(self.dtype), batch.tokens.shape[1]
+        head = self.head.to(self.dtype)
         hits = []
         for k, step in enumerate(self.steps(batch, n_steps)):
-            rows, alive = batch.counted[k], step.normed.shape[1]
-            states = step.normed.flatten(0, 1)[rows // n_rows * alive + rows % n_rows]
+            rows = batch.counted[k]
+            states = step.normed.flatten(0, 1)[rows]
             best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
             hits.append(best == batch.best[rows + 1 + k])
         return hits
 
     def logits(self, batch: Batch, n_steps: int) -> list[Tensor]:
-        """For each step the draft logits of every row alive, [n_batch, S - 2 - k, n_draft_vocab]."""
+        """For each step the draft logits of all rows, [n_batch, S, n_draft_vocab]."""
         return [F.linear(step.normed, self.head.to(self.dtype)) for step in self.steps(batch, n_steps)]
 
     def steps(self, batch: Batch, n_steps: int, attention: Attention | None = None) -> Iterator[Step]:
-        """The steps one after another. Step k has the S - 2 - k rows that still have a label. attention: in
-        place of the device's fastest, for those who want to watch.
+        """The steps one after another, each over all S rows. The last 2 + k of step k have no label and no
+        meaning; computing them costs less than the copies that cutting them off would cause in the backward
+        pass, and as attention is causal nobody sees them. attention: in place of the device's fastest, for
+        those who want to watch.
         """
         spec, w = self.spec, self._copies()
         n_embd, n_tokens = spec.hidden_size, batch.tokens.shape[1]
         attention = attention or attention_for(batch.tokens.device, self.dtype)
-        embedded = F.rms_norm(self.embedding[batch.tokens], (n_embd,), w["embed_norm"], spec.rms_norm_eps)
+        tokens = F.pad(batch.tokens, (0, n_steps))
+        embedded = F.rms_norm(self.embedding[tokens], (n_embd,), w["embed_norm"], spec.rms_norm_eps)
         from_tokens = F.linear(embedded, w["qkv"][:, :n_embd])
         from_feature = w["qkv"][:, n_embd:]
         state = self._fuse(batch.features, w)
         cos, sin = self._rotation(n_tokens + n_steps)
         first: tuple[Tensor, Tensor] | None = None
         later: list[tuple[Tensor, Tensor]] = []
-        for k in range(min(n_steps, n_tokens - 2)):
-            n_rows = n_tokens - 2 - k
-            state = state[:, :n_rows]
+        for k in range(n_steps):
             normed = F.rms_norm(state, (n_embd,), w["hidden_norm"], spec.rms_norm_eps)
-            qkv = from_tokens[:, 1 + k : 1 + k + n_rows] + F.linear(normed, from_feature)
-            q, key, value = self._heads(qkv, cos[k : k + n_rows], sin[k : k + n_rows], w)
+            qkv = from_tokens[:, 1 + k : 1 + k + n_tokens] + F.linear(normed, from_feature)
+            q, key, value = self._heads(qkv, cos[k : k + n_tokens], sin[k : k + n_tokens], w)
             if first is None:
                 first = key, value
             else:
-                later = [(a[:, :, :n_rows], b[:, :, :n_rows]) for a, b in later] + [(key, value)]
+                later.append((key, value))
             seen = attention(q, *first, [a for a, _ in later], [b for _, b in later])
             residual = normed if spec.norm_before_residual else state
             hidden = residual + F.linear(seen.transpose(1, 2).flatten(2), w["o"])
@@ -175,17 +174,17 @@ class DraftModel(nn.Module):
         self, qkv: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values with the full number of heads, `[n_batch, n_heads, n_rows, head_dim]`."""
-        spec = self.spec
-        q, k, v = (
-            part.reshape(*part.shape[:-1], -1, spec.head_dim).transpose(1, 2)
-            for part in torch.split(qkv, [self.n_q, self.n_kv, self.n_kv], dim=-1)
-        )
+        spec, n_heads = self.spec, self.spec.n_heads
+        heads = qkv.view(*qkv.shape[:-1], -1, spec.head_dim)
+        qk, v = heads[:, :, : n_heads + spec.n_kv_heads], heads[:, :, n_heads + spec.n_kv_heads :]
         if self.q_norm is not None:
-            q = F.rms_norm(q, (spec.head_dim,), w["q_norm"], spec.rms_norm_eps)
-            k = F.rms_norm(k, (spec.head_dim,), w["k_norm"], spec.rms_norm_eps)
-        groups = spec.n_heads // spec.n_kv_heads
-        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
-        return q, k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+            q = F.rms_norm(qk[:, :, :n_heads], (spec.head_dim,), w["q_norm"], spec.rms_norm_eps)
+            k = F.rms_norm(qk[:, :, n_heads:], (spec.head_dim,), w["k_norm"], spec.rms_norm_eps)
+            qk = torch.cat([q, k], dim=2)
+        qk = rotate(qk, cos, sin).transpose(1, 2)
+        groups = n_heads // spec.n_kv_heads
+        keys = qk[:, n_heads:].repeat_interleave(groups, dim=1)
+        return qk[:, :n_heads], keys, v.transpose(1, 2).repeat_interleave(groups, dim=1)
 
     def _rotation(self, n_positions: int) -> tuple[Tensor, Tensor]:
         """cos and sin of all positions, fp32 [n_positions, head_dim / 2]."""
@@ -196,25 +195,6 @@ class DraftModel(nn.Module):
         x = F.rms_norm(hidden, (self.spec.hidden_size,), w["mlp_norm"], self.spec.rms_norm_eps)
         gate, up = F.linear(x, w["gate_up"]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, w["down"])
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE, half-split layout, computed in fp32."""
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
-
-
-def _inv_freq(spec: DraftSpec) -> Tensor:
-    """Angle per position, f64 [head_dim / 2], on the CPU: not every device has f64."""
-    rope = spec.rope
-    freq = rope.theta ** -(np.arange(0, spec.head_dim, 2) / spec.head_dim)
-    if rope.scaling == "linear":
-        freq = freq / rope.factor
-    elif rope.scaling == "llama3":
-        freq = freq / rope_divisors(rope, spec.head_dim)
-    elif rope.scaling != "none":
-        raise ValueError(f"rope scaling {rope.scaling}: cannot be trained")
-    return torch.from_numpy(freq)
 
 
 def _matrix(n_out: int, n_in: int) -> nn.Parameter:
