@@ -20,7 +20,8 @@ from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_
 if TYPE_CHECKING:
     from eaglecpp.train.evaluate import Acceptance
     from eaglecpp.train.loop import StepReport
-    from eaglecpp.train.run import Result, TrainOptions
+    from eaglecpp.train.prepare import TrainOptions
+    from eaglecpp.train.run import Result
 
 __all__ = ["train"]
 
@@ -262,7 +263,7 @@ def _options(options: dict[str, Any]) -> TrainOptions:
     from eaglecpp.options import SamplingOptions
     from eaglecpp.train.cache import CacheOptions
     from eaglecpp.train.loop import Budget, Limits
-    from eaglecpp.train.run import TrainOptions
+    from eaglecpp.train.prepare import TrainOptions
 
     def take(*names: str) -> dict[str, Any]:
         return {name: options.pop(name) for name in names if name in options}

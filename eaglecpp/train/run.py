@@ -10,77 +10,35 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter, parse_type, read_gguf
-from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError, TrainError
-from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train import data, vocab
-from eaglecpp.train.cache import CachedSource, CacheOptions, open_source
-from eaglecpp.train.chats import open_tokenizer
-from eaglecpp.train.data import TrainOn
+from eaglecpp.convert import parse_type, read_gguf
+from eaglecpp.errors import TrainError
+from eaglecpp.options import ModelOptions
+from eaglecpp.train.cache import CachedSource, open_source
+from eaglecpp.train.data import token_hash
 from eaglecpp.train.distributed import Ranks, joined
 from eaglecpp.train.evaluate import Acceptance
-from eaglecpp.train.export import Vocab, check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.features import TargetSource, default_layers
-from eaglecpp.train.generate import generate
+from eaglecpp.train.export import check_engine, export_gguf, write_checkpoint
+from eaglecpp.train.features import TargetSource
 from eaglecpp.train.identity import identify
-from eaglecpp.train.loop import Budget, Hyper, Limits, Outcome, Reporter, Trainer
+from eaglecpp.train.loop import Hyper, Outcome, Trainer
 from eaglecpp.train.model import DraftModel
 from eaglecpp.train.optim import default_lr
 from eaglecpp.train.plot import plot
+from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
 from eaglecpp.train.process import avoid_broken_amx, choose_device, compute_type, set_threads
-from eaglecpp.train.samples import Conversation
-from eaglecpp.train.spec import check_trainable, new_spec, with_vocab
-from eaglecpp.train.weights import Start, from_checkpoint, from_target, target_embedding
 
-__all__ = ["Listener", "Result", "TrainOptions", "train"]
+__all__ = ["Result", "train"]
 
-_DRAFT_VOCAB = 32000
-_N_CTX = 2048
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """What `eaglecpp train` was asked for; fields as the options of the command. 0 or None: choose."""
-
-    target: Path
-    data: tuple[Path, ...]
-    out: Path
-    generate: bool = False
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
-    finetune: str | None = None
-    eagle3: bool = False
-    share_head: bool = False
-    draft_vocab: int = 0
-    aux_layers: tuple[int, ...] = ()
-    n_ctx: int = 0
-    train_on: TrainOn = "assistant"
-    held_out: float = 0.02
-    cache: CacheOptions | None = None
-    budget: Budget = field(default_factory=lambda: Budget(epochs=2))
-    ttt_steps: int = 0
-    lr: float = 0.0
-    batch_tokens: int = 4096
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    seed: int = 1
-    limits: Limits = field(default_factory=Limits)
-    resume: bool = False
-    type: str = "Q8_0"
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int = 0
-    n_gpu_layers: int = -1
 
 
 @dataclass(frozen=True)
@@ -93,38 +51,6 @@ class Result:
     gguf: Path | None
     outcome: Outcome
     error: float = 0.0
-
-
-class Listener(Reporter, Protocol):
-    """A `Reporter` that also hears what surrounds the loop."""
-
-    def note(self, text: str) -> None:
-        """A line for the user."""
-
-    def on_work(self, what: str, n_done: int, n_all: int) -> None:
-        """Progress of a named activity before the first step; done when both numbers are equal."""
-
-
-@dataclass(frozen=True)
-class _Corpus:
-    """What is learnt from: conversations to train on, then those held out."""
-
-    conversations: list[Conversation]
-    n_train: int
-    counts: np.ndarray[tuple[int], np.dtype[np.int64]]
-    special: list[int]
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What is trained: shape, vocabulary, first weights, embedding."""
-
-    spec: DraftSpec
-    vocab: Vocab
-    start: Start
-    embedding: torch.Tensor
-    share_head: bool
-    own_embedding: bool
 
 
 def train(options: TrainOptions, listener: Listener) -> Result:
@@ -140,9 +66,9 @@ def train(options: TrainOptions, listener: Listener) -> Result:
     with joined(device) as ranks:
         quiet = listener if ranks.first else _Silent(listener)
         _check_folder(options, ranks)
-        corpus = _read_data(options, quiet, ranks)
+        corpus = read_data(options, quiet, ranks)
         file = read_gguf(options.target)
-        plan = _plan(options, file, corpus, quiet)
+        plan = make_plan(options, file, corpus, quiet)
         with _source(options, plan, corpus, quiet) as source:
             trainer = _trainer(options, plan, corpus, source, device, quiet, ranks)
             if options.resume:
@@ -172,114 +98,9 @@ def _check_folder(options: TrainOptions, ranks: Ranks) -> None:
     ranks.wait()
 
 
-def _read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> _Corpus:
-    paths: Sequence[Path] = options.data
-    if options.generate:
-        paths = [_answers(options, listener, ranks)]
-    with open_tokenizer(options.target) as engine:
-        n_train_ctx = engine.native.n_ctx_train
-        n_ctx = min(options.n_ctx or _N_CTX, n_train_ctx)
-        if options.n_ctx > n_train_ctx:
-            raise DataError(
-                f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; give that or less"
-            )
-        read = data.load(paths, engine, n_ctx, options.train_on)
-        for line in read.report.lines():
-            listener.note(line)
-        train_part, held_out = data.split(read.conversations, options.held_out)
-        return _Corpus(
-            [*train_part, *held_out],
-            len(train_part),
-            vocab.count(train_part, engine.n_vocab),
-            vocab.special_tokens(engine),
-        )
-
-
-def _answers(options: TrainOptions, listener: Listener, ranks: Ranks) -> Path:
-    """The file of the target's own answers, written by the first process."""
-    out = options.out / "answers.jsonl"
-    if ranks.first:
-        n_ctx = options.n_ctx or _N_CTX
-        model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads, n_gpu_layers=options.n_gpu_layers)
-        with Engine(options.target, strategy="off", model=model) as engine:
-            report = generate(
-                options.data,
-                engine,
-                out,
-                options.sampling,
-                lambda n_done, n_all, _: listener.on_work("answers", n_done, n_all),
-            )
-        listener.note(
-            f"answers: {report.n_answers} in {out.name}, {report.n_before} from earlier runs, "
-            f"{report.n_tokens} tokens written now"
-        )
-    ranks.wait()
-    return out
-
-
-def _plan(options: TrainOptions, file: GgufFile, corpus: _Corpus, listener: Listener) -> _Plan:
-    plan = (_tuned if options.finetune else _new)(options, file, corpus)
-    covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
-    kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
-    n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
-    listener.note(
-        f"drafter: {kind}, layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
-        "parameters; " + "; ".join(plan.start.notes)
-    )
-    listener.note(
-        f"draft vocabulary: {len(plan.vocab.ids)} of {plan.vocab.n_vocab} tokens, {100 * covered:.2f} % of "
-        "those said"
-    )
-    return plan
-
-
-def _new(options: TrainOptions, file: GgufFile, corpus: _Corpus) -> _Plan:
-    n_vocab, n_layer = len(corpus.counts), _n_layer(options.target)
-    layers = options.aux_layers or default_layers(n_layer)
-    spec = new_spec(file, n_vocab, n_layer, layers, eagle3=options.eagle3)
-    size = n_vocab if options.share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
-    chosen = vocab.choose(corpus.counts, size, corpus.special)
-    spec = with_vocab(spec, len(chosen.ids))
-    start = from_target(file, spec, chosen.ids, options.seed)
-    return _Plan(
-        spec,
-        Vocab(chosen.ids, n_vocab),
-        start,
-        target_embedding(file),
-        options.share_head,
-        own_embedding=False,
-    )
-
-
-def _tuned(options: TrainOptions, file: GgufFile, corpus: _Corpus) -> _Plan:
-    """An existing drafter: its own switches, layers and vocabulary."""
-    draft: DraftCheckpoint = open_drafter(
-        str(options.finetune), options.target, aux_layers=options.aux_layers or None
-    )
-    check_trainable(draft)
-    n_vocab = len(corpus.counts)
-    ids = np.arange(draft.spec.draft_vocab_size, dtype=np.int64) if draft.ids is None else draft.ids
-    state = from_checkpoint(draft)
-    own = "embed_tokens.weight" in draft.sources
-    if own:
-        embedding = torch.from_numpy(np.array(draft.sources["embed_tokens.weight"].read(), np.float32))
-    else:
-        embedding = target_embedding(file)
-    share_head = "head" not in state
-    if share_head:
-        state["head"] = from_target(file, draft.spec, ids, options.seed).state["head"]
-    start = Start(state, (f"started from {options.finetune} ({draft.family})",))
-    return _Plan(draft.spec, Vocab(ids, n_vocab), start, embedding, share_head, own)
-
-
-def _n_layer(target: Path) -> int:
-    with open_tokenizer(target) as engine:
-        return engine.native.n_layer
-
-
 @contextlib.contextmanager
 def _source(
-    options: TrainOptions, plan: _Plan, corpus: _Corpus, listener: Listener
+    options: TrainOptions, plan: Plan, corpus: Corpus, listener: Listener
 ) -> Iterator[TargetSource | CachedSource]:
     model = ModelOptions(
         n_threads=options.threads or torch.get_num_threads(), n_gpu_layers=options.n_gpu_layers
@@ -301,8 +122,8 @@ def _source(
 
 def _trainer(
     options: TrainOptions,
-    plan: _Plan,
-    corpus: _Corpus,
+    plan: Plan,
+    corpus: Corpus,
     source: TargetSource | CachedSource,
     device: torch.device,
     listener: Listener,
@@ -346,11 +167,11 @@ def _trainer(
     )
 
 
-def _facts(plan: _Plan, corpus: _Corpus, dtype: torch.dtype) -> dict[str, Any]:
+def _facts(plan: Plan, corpus: Corpus, dtype: torch.dtype) -> dict[str, Any]:
     """What must be the same when a run is resumed, as plain values."""
     digest = hashlib.sha256()
     for one in corpus.conversations:
-        digest.update(data.token_hash(one.tokens) + one.turns.astype("<i2").tobytes())
+        digest.update(token_hash(one.tokens) + one.turns.astype("<i2").tobytes())
     shape = asdict(plan.spec)
     shape["aux_layers"] = list(shape["aux_layers"])
     shape["sliding_layers"] = list(shape["sliding_layers"])
@@ -365,8 +186,8 @@ def _facts(plan: _Plan, corpus: _Corpus, dtype: torch.dtype) -> dict[str, Any]:
 
 def _finish(
     options: TrainOptions,
-    plan: _Plan,
-    corpus: _Corpus,
+    plan: Plan,
+    corpus: Corpus,
     source: TargetSource | CachedSource,
     trainer: Trainer,
     outcome: Outcome,

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: MIT
+"""What a training starts from: its options, the conversations, and the drafter before the first step.
+
+Reads the data, or has the target write them; chooses the draft vocabulary; makes the first weights, new ones
+for a target or those of an existing drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
+from eaglecpp.engine import Engine
+from eaglecpp.errors import DataError
+from eaglecpp.options import ModelOptions, SamplingOptions
+from eaglecpp.train import data, vocab
+from eaglecpp.train.cache import CacheOptions
+from eaglecpp.train.chats import open_tokenizer
+from eaglecpp.train.data import TrainOn
+from eaglecpp.train.distributed import Ranks
+from eaglecpp.train.export import Vocab
+from eaglecpp.train.features import default_layers
+from eaglecpp.train.generate import generate
+from eaglecpp.train.loop import Budget, Limits, Reporter
+from eaglecpp.train.samples import Conversation
+from eaglecpp.train.spec import check_trainable, new_spec, with_vocab
+from eaglecpp.train.weights import Start, from_checkpoint, from_target, target_embedding
+
+__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
+
+_DRAFT_VOCAB = 32000
+_N_CTX = 2048
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What `eaglecpp train` was asked for; fields as the options of the command. 0 or None: choose."""
+
+    target: Path
+    data: tuple[Path, ...]
+    out: Path
+    generate: bool = False
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    finetune: str | None = None
+    eagle3: bool = False
+    share_head: bool = False
+    draft_vocab: int = 0
+    aux_layers: tuple[int, ...] = ()
+    n_ctx: int = 0
+    train_on: TrainOn = "assistant"
+    held_out: float = 0.02
+    cache: CacheOptions | None = None
+    budget: Budget = field(default_factory=lambda: Budget(epochs=2))
+    ttt_steps: int = 0
+    lr: float = 0.0
+    batch_tokens: int = 4096
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    seed: int = 1
+    limits: Limits = field(default_factory=Limits)
+    resume: bool = False
+    type: str = "Q8_0"
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int = 0
+    n_gpu_layers: int = -1
+
+
+class Listener(Reporter, Protocol):
+    """A `Reporter` that also hears what surrounds the loop."""
+
+    def note(self, text: str) -> None:
+        """A line for the user."""
+
+    def on_work(self, what: str, n_done: int, n_all: int) -> None:
+        """Progress of a named activity before the first step; done when both numbers are equal."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What is learnt from: conversations to train on, then those held out."""
+
+    conversations: list[Conversation]
+    n_train: int
+    counts: NDArray[np.int64]
+    special: list[int]
+    n_layer: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained: shape, vocabulary, first weights, embedding."""
+
+    spec: DraftSpec
+    vocab: Vocab
+    start: Start
+    embedding: torch.Tensor
+    share_head: bool
+    own_embedding: bool
+
+
+def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus:
+    """The conversations of all data, or of the target's answers to them. Raises DataError."""
+    with open_tokenizer(options.target) as engine:
+        n_train_ctx = engine.native.n_ctx_train
+        n_ctx = min(options.n_ctx or _N_CTX, n_train_ctx)
+        if options.n_ctx > n_train_ctx:
+            raise DataError(
+                f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; give that or less"
+            )
+        paths: Sequence[Path] = options.data
+        if options.generate:
+            paths = [_answers(options, n_ctx, listener, ranks)]
+        read = data.load(paths, engine, n_ctx, options.train_on)
+        for line in read.report.lines():
+            listener.note(line)
+        train_part, held_out = data.split(read.conversations, options.held_out)
+        return Corpus(
+            [*train_part, *held_out],
+            len(train_part),
+            vocab.count(train_part, engine.n_vocab),
+            vocab.special_tokens(engine),
+            engine.native.n_layer,
+        )
+
+
+def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks) -> Path:
+    """The file of the target's own answers, written by the first process."""
+    out = options.out / "answers.jsonl"
+    if ranks.first:
+        model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads, n_gpu_layers=options.n_gpu_layers)
+        with Engine(options.target, strategy="off", model=model) as engine:
+            report = generate(
+                options.data,
+                engine,
+                out,
+                options.sampling,
+                lambda n_done, n_all, _: listener.on_work("answers", n_done, n_all),
+            )
+        listener.note(
+            f"answers: {report.n_answers} in {out.name}, {report.n_before} from earlier runs, "
+            f"{report.n_tokens} tokens written now"
+        )
+    ranks.wait()
+    return out
+
+
+def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: Listener) -> Plan:
+    """The drafter before the first step. Raises what reading a drafter and choosing a vocabulary raise."""
+    plan = (_tuned if options.finetune else _new)(options, file, corpus)
+    covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
+    kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
+    n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
+    listener.note(
+        f"drafter: {kind}, layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
+        "parameters; " + "; ".join(plan.start.notes)
+    )
+    listener.note(
+        f"draft vocabulary: {len(plan.vocab.ids)} of {plan.vocab.n_vocab} tokens, {100 * covered:.2f} % of "
+        "those said"
+    )
+    return plan
+
+
+def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
+    n_vocab = len(corpus.counts)
+    layers = options.aux_layers or default_layers(corpus.n_layer)
+    spec = new_spec(file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3)
+    size = n_vocab if options.share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
+    chosen = vocab.choose(corpus.counts, size, corpus.special)
+    spec = with_vocab(spec, len(chosen.ids))
+    start = from_target(file, spec, chosen.ids, options.seed)
+    return Plan(
+        spec,
+        Vocab(chosen.ids, n_vocab),
+        start,
+        target_embedding(file),
+        options.share_head,
+        own_embedding=False,
+    )
+
+
+def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
+    """An existing drafter: its own switches, layers and vocabulary."""
+    draft: DraftCheckpoint = open_drafter(
+        str(options.finetune), options.target, aux_layers=options.aux_layers or None
+    )
+    check_trainable(draft)
+    n_vocab = len(corpus.counts)
+    ids = np.arange(draft.spec.draft_vocab_size, dtype=np.int64) if draft.ids is None else draft.ids
+    state = from_checkpoint(draft)
+    own = "embed_tokens.weight" in draft.sources
+    if own:
+        embedding = torch.from_numpy(np.array(draft.sources["embed_tokens.weight"].read(), np.float32))
+    else:
+        embedding = target_embedding(file)
+    share_head = "head" not in state
+    if share_head:
+        state["head"] = from_target(file, draft.spec, ids, options.seed).state["head"]
+    start = Start(state, (f"started from {options.finetune} ({draft.family})",))
+    return Plan(draft.spec, Vocab(ids, n_vocab), start, embedding, share_head, own)
