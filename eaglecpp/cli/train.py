@@ -8,6 +8,7 @@ only when the command runs: it needs the `train` extra.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +122,11 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--cache-type", type=click.Choice(["bf16", "int8"]), help="How they are kept.  [default: bf16]")
 @click.option("--lr", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by width]")
-@click.option("--batch-tokens", type=click.IntRange(1), help="Least tokens of a step.  [default: 4096]")
+@click.option(
+    "--batch-tokens",
+    type=click.IntRange(1),
+    help="Least tokens of a step.  [default: 1024 on a CPU, 8192 on a GPU]",
+)
 @click.option("--micro-tokens", type=click.IntRange(1), help="Most tokens computed at once.  [default: 4096]")
 @click.option("--weight-decay", type=click.FloatRange(0), help="Of AdamW.  [default: 0.01]")
 @click.option("--clip", type=click.FloatRange(0, min_open=True), help="Largest gradient norm.  [default: 1]")
@@ -163,6 +168,8 @@ def train(as_json: bool, **options: Any) -> None:
     watch = Watch()
     with watch.listening(), Display(watch) as display:
         result = run(_options(given(options)), display)
+    if os.environ.get("RANK", "0") != "0":  # one of torchrun's processes, and not the one that speaks
+        return
     _tell(result, as_json)
     if result.gguf is None and result.outcome.reason == "stopped":
         note(

@@ -64,7 +64,7 @@ class Hyper:
 
     n_steps: int
     lr: float
-    batch_tokens: int = 4096
+    batch_tokens: int = 1024
     warmup: float = 0.03
     weight_decay: float = 0.01
     clip: float = 1.0

@@ -20,8 +20,8 @@ _BETAS = (0.9, 0.95)
 
 
 def default_lr(n_embd: int) -> float:
-    """1e-3 up to a width of 512, falling with the width from there (1e-4 at about 4096)."""
-    return 1e-3 * 512 / max(n_embd, 512)
+    """2e-3 up to a width of 512, falling with the width from there (2.5e-4 at 4096)."""
+    return 2e-3 * 512 / max(n_embd, 512)
 
 
 def lr_factor(progress: float, warmup: float) -> float:

@@ -60,7 +60,7 @@ class TrainOptions:
     budget: Budget = field(default_factory=lambda: Budget(epochs=2))
     ttt_steps: int = 0
     lr: float = 0.0
-    batch_tokens: int = 4096
+    batch_tokens: int = 0
     weight_decay: float = 0.01
     clip: float = 1.0
     seed: int = 1

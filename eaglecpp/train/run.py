@@ -138,7 +138,7 @@ def _trainer(
     hyper = Hyper(
         n_steps=options.ttt_steps or (3 if device.type == "cpu" else 4),
         lr=lr,
-        batch_tokens=options.batch_tokens,
+        batch_tokens=options.batch_tokens or (1024 if device.type == "cpu" else 8192),
         weight_decay=options.weight_decay,
         clip=options.clip,
         seed=options.seed,

@@ -2,8 +2,10 @@
 """Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
 `from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
-target's, and so is the layer where the target's last block has its shape; what has no counterpart starts
-small and random. `to_checkpoint` gives the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`).
+target's, the rest is small and random. The layer is not the target's last block on purpose: that block knows
+the next token, a drafter needs the one after it, and measured over 160 steps every way of copying it left the
+drafter behind a random one (docs/train.md). `to_checkpoint` gives the tensors under the names of TorchSpec
+and SafeAILab (`midlayer.*`).
 """
 
 from __future__ import annotations
@@ -37,8 +39,6 @@ _MATRICES = {
     "down": "midlayer.mlp.down_proj",
     "head": "lm_head",
 }
-# Architectures whose blocks are plain pre-norm Llama blocks, and whether q and k rows are stored in pairs.
-_PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,12 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
     """A new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary."""
     rng = torch.Generator().manual_seed(seed)
     state = _random(spec, rng)
-    notes = ["layer: random"]
-    state["fc"] += _averaging(spec)
-    if spec.hidden_size == spec.target_hidden_size:
-        state["head"] = _head(target)[torch.from_numpy(ids)]
-        if "output_norm.weight" in target.tensors:
-            state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
-        notes = ["head and final norm: the target's", *_copy_block(target, spec, state)]
-    return Start(state, tuple(notes))
+    if spec.hidden_size != spec.target_hidden_size:
+        return Start(state, ("all weights random",))
+    state["head"] = _head(target)[torch.from_numpy(ids)]
+    if "output_norm.weight" in target.tensors:
+        state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
+    return Start(state, ("head and final norm from the target, the rest random",))
 
 
 def _head(target: GgufFile) -> Tensor:
@@ -130,51 +128,3 @@ def _random(spec: DraftSpec, rng: torch.Generator) -> State:
     if spec.fc_norm:
         state["fc_norm"] = torch.ones(n_feature)
     return state
-
-
-def _averaging(spec: DraftSpec) -> Tensor:
-    """The last feature passed through, where widths agree: the state starts as what the target's last blocks
-    read.
-    """
-    fc = torch.zeros(spec.hidden_size, spec.n_aux * spec.target_hidden_size)
-    if spec.hidden_size == spec.target_hidden_size:
-        fc[:, -spec.target_hidden_size :] = torch.eye(spec.hidden_size)
-    return fc
-
-
-def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> list[str]:
-    """Puts the target's last block into `state`, as far as it fits; says how far."""
-    arch, block = target.architecture, f"blk.{spec.target_block_count - 1}"
-    shapes = {
-        "attn_q": (spec.n_heads * spec.head_dim, spec.hidden_size),
-        "attn_k": (spec.n_kv_heads * spec.head_dim, spec.hidden_size),
-        "attn_v": (spec.n_kv_heads * spec.head_dim, spec.hidden_size),
-        "attn_output": (spec.hidden_size, spec.n_heads * spec.head_dim),
-        "ffn_gate": (spec.intermediate_size, spec.hidden_size),
-        "ffn_up": (spec.intermediate_size, spec.hidden_size),
-        "ffn_down": (spec.hidden_size, spec.intermediate_size),
-        "attn_norm": (spec.hidden_size,),
-        "ffn_norm": (spec.hidden_size,),
-    }
-    found = {
-        name: target.tensors[f"{block}.{name}.weight"].shape
-        for name in shapes
-        if f"{block}.{name}.weight" in target.tensors
-    }
-    if arch not in _PAIRED_ROWS or found != shapes:
-        return [f"layer: random (the target's last block, architecture {arch}, is of another kind)"]
-    w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
-    if _PAIRED_ROWS[arch]:
-        w["attn_q"] = _half_split(w["attn_q"], spec.head_dim)
-        w["attn_k"] = _half_split(w["attn_k"], spec.head_dim)
-    state["qkv"][:, spec.hidden_size :] = torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]])
-    state["o"], state["down"] = w["attn_output"], w["ffn_down"]
-    state["gate_up"] = torch.cat([w["ffn_gate"], w["ffn_up"]])
-    state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
-    return ["layer: the target's last block"]
-
-
-def _half_split(rows: Tensor, head_dim: int) -> Tensor:
-    """Rows of whole heads from ggml's adjacent rotation pairs to the half-split order of checkpoints."""
-    pairs = rows.view(-1, head_dim // 2, 2, rows.shape[1])
-    return pairs.transpose(1, 2).reshape(rows.shape).contiguous()

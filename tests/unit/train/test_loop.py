@@ -194,7 +194,7 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
     assert all(a <= b for a, b in itertools.pairwise(shares[:11]))
     assert all(a >= b for a, b in itertools.pairwise(shares[10:]))
     assert shares[-1] == pytest.approx(0.01)
-    assert default_lr(384) == 1e-3 and default_lr(4096) == pytest.approx(1.25e-4)
+    assert default_lr(384) == 2e-3 and default_lr(4096) == pytest.approx(2.5e-4)
 
 
 def test_each_epoch_has_every_conversation_once_in_an_order_of_its_own() -> None:
