@@ -124,10 +124,9 @@ class _Merged(torch.autograd.Function):
         q, k0, v0, out, lse, *rest = ctx.saved_tensors
         n_later, scale = len(rest) // 3, q.shape[3] ** -0.5
         weights, later_k, later_v = rest[:n_later], rest[n_later : 2 * n_later], rest[2 * n_later :]
-        # the kernels read the merged statistics in the layout that they themselves write
-        like = _Flash(out, lse if q.device.type != "cpu" else _rows_first(lse), ctx.rest)
+        merged = _Flash(out, lse, ctx.rest)
         grad = grad.contiguous()
-        dq, dk0, dv0 = _flash_backward(grad, q, k0, v0, like)
+        dq, dk0, dv0 = _flash_backward(grad, q, k0, v0, merged)
         if not n_later:
             return dq, dk0, dv0
         delta = _dot(grad, out)
@@ -145,11 +144,6 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     precision of the factors, which in bf16 adds less than their own rounding did and spares two copies.
     """
     return (a * b).sum(-1, dtype=torch.float32)
-
-
-def _rows_first(lse: Tensor) -> Tensor:
-    """`[n_batch, n_heads, n_rows]` stored as the CPU kernel stores it, rows before heads."""
-    return lse.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 @functools.cache
