@@ -101,7 +101,8 @@ def _train_draft(out: Path, minutes: float) -> None:
         return
     command = [sys.executable, "-P", "-m", "eaglecpp", "train", "--target", str(out / TARGET)]
     command += ["--data", str(out / "prompts.jsonl"), "--generate", "-o", str(out / "drafter")]
-    _run([*command, "--temp", "0.5", "-n", "160", "--minutes", str(minutes), "--ttt-steps", "3"])
+    command += ["--temp", "0.5", "-n", "160", "--cache", str(out / "states"), "--ttt-steps", "3"]
+    _run([*command, "--minutes", str(minutes)])
 
 
 def _install(out: Path) -> None:
