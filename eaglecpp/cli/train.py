@@ -93,6 +93,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--share-head", is_flag=True, help="Use the target's output head, frozen; the whole vocabulary."
 )
+@click.option("--random-start", is_flag=True, help="Do not start the layer as the target's last block.")
 @click.option(
     "--aux-layers",
     type=LayerList(),
@@ -299,7 +300,7 @@ def _check(options: dict[str, Any]) -> None:
         raise click.UsageError("--temp and --predict are for --generate")
     if options["share_head"] and options["draft_vocab"]:
         raise click.UsageError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
-    fixed = [name for name in ("eagle3", "share_head", "draft_vocab") if options.get(name)]
+    fixed = [name for name in ("eagle3", "share_head", "random_start", "draft_vocab") if options.get(name)]
     if options["finetune"] and fixed:  # a drafter that exists has these already
         names = ", ".join("--" + name.replace("_", "-") for name in fixed)
         raise click.UsageError(f"--finetune keeps the drafter's own form: leave out {names}")

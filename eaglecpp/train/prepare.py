@@ -51,6 +51,7 @@ class TrainOptions:
     finetune: str | None = None
     eagle3: bool = False
     share_head: bool = False
+    random_start: bool = False
     draft_vocab: int = 0
     aux_layers: tuple[int, ...] = ()
     n_ctx: int = 0
@@ -176,7 +177,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     size = n_vocab if options.share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
     chosen = vocab.choose(corpus.counts, size, corpus.special)
     spec = with_vocab(spec, len(chosen.ids))
-    start = from_target(file, spec, chosen.ids, options.seed)
+    start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
     return Plan(
         spec,
         Vocab(chosen.ids, n_vocab),

@@ -2,10 +2,10 @@
 """Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
 `from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
-target's, the rest is small and random. The layer is not the target's last block on purpose: that block knows
-the next token, a drafter needs the one after it, and measured over 160 steps every way of copying it left the
-drafter behind a random one (docs/train.md). `to_checkpoint` gives the tensors under the names of TorchSpec
-and SafeAILab (`midlayer.*`).
+target's, and so is the layer, unless told otherwise, where the target's last block has its shape; the rest is
+small and random. The block brings the attention that copies earlier text, which a random layer learns late
+(docs/train.md has both measured). `to_checkpoint` gives the tensors under the names of TorchSpec and
+SafeAILab (`midlayer.*`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ _MATRICES = {
     "down": "midlayer.mlp.down_proj",
     "head": "lm_head",
 }
+
+# Architectures whose blocks are plain pre-norm Llama blocks, and whether q and k rows are stored in pairs.
+_PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,12 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     return tensors
 
 
-def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int) -> Start:
-    """A new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary."""
+def from_target(
+    target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int, *, random: bool = False
+) -> Start:
+    """A new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary; random: the
+    layer too, not the target's last block.
+    """
     rng = torch.Generator().manual_seed(seed)
     state = _random(spec, rng)
     if spec.hidden_size != spec.target_hidden_size:
@@ -98,7 +105,8 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
     state["head"] = _head(target)[torch.from_numpy(ids)]
     if "output_norm.weight" in target.tensors:
         state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
-    return Start(state, ("head and final norm from the target, the rest random",))
+    copied = "layer: random" if random else _copy_block(target, spec, state)
+    return Start(state, ("head and final norm: the target's", copied))
 
 
 def _head(target: GgufFile) -> Tensor:
@@ -128,3 +136,42 @@ def _random(spec: DraftSpec, rng: torch.Generator) -> State:
     if spec.fc_norm:
         state["fc_norm"] = torch.ones(n_feature)
     return state
+
+
+def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
+    """Puts the target's last block into `state`, as far as it fits; says how far."""
+    arch, block = target.architecture, f"blk.{spec.target_block_count - 1}"
+    shapes = {
+        "attn_q": (spec.n_heads * spec.head_dim, spec.hidden_size),
+        "attn_k": (spec.n_kv_heads * spec.head_dim, spec.hidden_size),
+        "attn_v": (spec.n_kv_heads * spec.head_dim, spec.hidden_size),
+        "attn_output": (spec.hidden_size, spec.n_heads * spec.head_dim),
+        "ffn_gate": (spec.intermediate_size, spec.hidden_size),
+        "ffn_up": (spec.intermediate_size, spec.hidden_size),
+        "ffn_down": (spec.hidden_size, spec.intermediate_size),
+        "attn_norm": (spec.hidden_size,),
+        "ffn_norm": (spec.hidden_size,),
+    }
+    found = {
+        name: target.tensors[f"{block}.{name}.weight"].shape
+        for name in shapes
+        if f"{block}.{name}.weight" in target.tensors
+    }
+    if arch not in _PAIRED_ROWS or found != shapes:
+        return f"layer: random (the target's last block, architecture {arch}, is of another kind)"
+    w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
+    if _PAIRED_ROWS[arch]:
+        w["attn_q"] = _half_split(w["attn_q"], spec.head_dim)
+        w["attn_k"] = _half_split(w["attn_k"], spec.head_dim)
+    state["qkv"][:, spec.hidden_size :] = torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]])
+    state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)  # it reads the last feature
+    state["o"], state["down"] = w["attn_output"], w["ffn_down"]
+    state["gate_up"] = torch.cat([w["ffn_gate"], w["ffn_up"]])
+    state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
+    return "layer: the target's last block"
+
+
+def _half_split(rows: Tensor, head_dim: int) -> Tensor:
+    """Rows of whole heads from ggml's adjacent rotation pairs to the half-split order of checkpoints."""
+    pairs = rows.view(-1, head_dim // 2, 2, rows.shape[1])
+    return pairs.transpose(1, 2).reshape(rows.shape).contiguous()

@@ -22,9 +22,14 @@ from eaglecpp.train.model import DraftModel
 from eaglecpp.train.samples import Conversation, Sample
 from eaglecpp.train.spec import new_spec, with_vocab
 from eaglecpp.train.weights import from_checkpoint, from_target, target_embedding
-from helpers.tiny import TinyTarget, make_target, prompt_ids
+from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
 
 LAYERS = (2, 4, 5)
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def arch(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +175,32 @@ def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget)
     assert torch.equal(state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
     again, other = from_target(file, spec, ids, seed=1).state, from_target(file, spec, ids, seed=2).state
     assert torch.equal(state["qkv"], again["qkv"]) and not torch.equal(state["qkv"], other["qkv"])
+
+
+def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -> None:
+    """In checkpoint form, so the rotation order of the GGUF's rows has been undone."""
+    target = make_target(tmp_path, TargetSpec.of(arch, n_layers=7))
+    file = read_gguf(target.gguf)
+    spec = new_spec(file, target.n_vocab, 7, (2, 3, 4))
+    start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
+    last = {name: torch.from_numpy(w) for name, w in target.weights.items() if ".layers.6." in name}
+    attention = "model.layers.6.self_attn"
+    expected = torch.cat([last[f"{attention}.{x}_proj.weight"] for x in "qkv"])
+    assert torch.equal(start.state["qkv"][:, spec.hidden_size :], expected)
+    assert torch.equal(start.state["down"], last["model.layers.6.mlp.down_proj.weight"])
+    assert torch.equal(start.state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
+    assert any("last block" in note for note in start.notes)
+    random = from_target(file, spec, np.arange(target.n_vocab), seed=1, random=True).state
+    assert torch.equal(random["norm"], start.state["norm"])
+    assert not torch.equal(random["down"], start.state["down"])
+
+
+def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(target: TinyTarget) -> None:
+    file = read_gguf(target.gguf)
+    spec = replace(new_spec(file, target.n_vocab, 8, LAYERS), intermediate_size=96)
+    start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
+    assert start.state["down"].shape == (64, 96)
+    assert any("random" in note for note in start.notes)
 
 
 @pytest.mark.parametrize("layers", [(), (2, 2, 5), (5, 2), (2, 9), (-1, 3)])
