@@ -27,7 +27,7 @@ from common import facts, note, table, write_json
 from torch import Tensor
 
 import eaglecpp
-from eaglecpp.convert import GgufFile, open_drafter
+from eaglecpp.convert import open_drafter, read_gguf
 from eaglecpp.train.attention import dense_weights, mix
 from eaglecpp.train.batch import make_batch
 from eaglecpp.train.model import DraftModel
@@ -142,8 +142,8 @@ def conversations(engine: eaglecpp.Engine, setting: str, n: int, n_long: int) ->
 def load(checkpoint: Path, target: Path) -> tuple[DraftModel, np.ndarray[Any, Any], tuple[int, ...]]:
     """A trained drafter in fp32, the draft id of each target token, and its aux layers."""
     draft = open_drafter(checkpoint, target)
-    with GgufFile(target) as file:
-        model = DraftModel(draft.spec, target_embedding(file), share_head=False, dtype=torch.float32)
+    embedding = target_embedding(read_gguf(target))
+    model = DraftModel(draft.spec, embedding, share_head=False, dtype=torch.float32)
     model.load_state_dict(from_checkpoint(draft))
     ids = np.arange(draft.spec.vocab_size) if draft.ids is None else draft.ids
     draft_ids = np.full(draft.spec.vocab_size, -1, np.int64)
