@@ -21,7 +21,7 @@ constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
 DraftSequence::DraftSequence(Drafter & drafter)
     : drafter_(drafter),
       kv_(drafter.spec(), drafter.options().n_ctx, drafter.options().n_draft_rows_max, drafter.options().type_kv,
-          drafter.buft()) {}
+          /*v_transposed=*/!drafter.flash_attn(), drafter.buft()) {}
 
 DraftGraph & DraftSequence::graph(const GraphShape & shape) {
     auto it = graphs_.find(shape);
@@ -114,6 +114,14 @@ void DraftSequence::run(DraftGraph & g, const Token * tokens, const std::vector<
     ggml_backend_tensor_set(g.embd, embd_.data(), 0, embd_.size() * sizeof(float));
     ggml_backend_tensor_set(g.pos, pos.data(), 0, n * sizeof(int32_t));
     ggml_backend_tensor_set(g.slot, slots_.data(), 0, n * sizeof(int64_t));
+    if (g.v_place) {
+        const size_t n_row = (size_t)drafter_.spec().head_dim * drafter_.spec().n_head_kv;
+        v_places_.resize(n * n_row);
+        for (int i = 0; i < n; ++i) {
+            for (size_t c = 0; c < n_row; ++c) v_places_[i * n_row + c] = (int64_t)c * kv_.n_slots() + slots_[i];
+        }
+        ggml_backend_tensor_set(g.v_place, v_places_.data(), 0, v_places_.size() * sizeof(int64_t));
+    }
     if (g.mask) fill_mask(g.mask, (int)g.mask->ne[0], g.n_mask_rows, pos, 0);
     if (g.mask_window) {
         fill_mask(g.mask_window, (int)g.mask_window->ne[0], g.n_mask_rows, pos, drafter_.spec().sliding_window);
@@ -240,7 +248,7 @@ void Drafter::share_head(const ggml_tensor * head) {
 }
 
 bool Drafter::supports(bool flash_attn, std::string & missing) const {
-    const DraftKv kv(spec_, 256, 1, options_.type_kv, buft_);
+    const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!flash_attn, buft_);
     for (const GraphShape & shape : {GraphShape{true, 8, 1, 256}, GraphShape{false, 8, 8, 256}}) {
         const auto g = build_draft_graph(spec_, weights_, kv, shape, flash_attn, buft_);
         for (int i = 0; i < ggml_graph_n_nodes(g->gf); ++i) {

@@ -30,7 +30,7 @@ struct DrafterOptions {
     int n_ctx = 0;                        // committed rows a sequence can hold
     int n_draft_rows_max = 128;           // draft rows of one round
     ggml_type type_kv = GGML_TYPE_F16;
-    bool flash_attn = true;  // where the device supports it for these sizes
+    bool flash_attn = true;  // where the device supports it for these sizes; fixed once sequences exist
 };
 
 // One draft row: `token` is embedded, the state of `parent` is fed, attention sees the committed rows, the chain of
@@ -93,7 +93,7 @@ class DraftSequence {
     // staging, kept to save allocations
     std::vector<float> embd_;
     std::vector<ggml_fp16_t> mask_;
-    std::vector<int64_t> slots_;
+    std::vector<int64_t> slots_, v_places_;
 };
 
 class Drafter {

@@ -46,6 +46,8 @@ class Builder {
         g_.embd = input(GGML_TYPE_F32, s_.n_embd, n, "embd");
         g_.pos = input(GGML_TYPE_I32, n, 0, "pos");
         g_.slot = input(GGML_TYPE_I64, n, 0, "slot");
+        if (kv_.v_transposed())
+            g_.v_place = input(GGML_TYPE_I64, (int64_t)n * s_.head_dim * s_.n_head_kv, 0, "v_place");
         g_.n_mask_rows = s_.n_layer > 1 ? n : shape_.n_out;
         if (g_.n_mask_rows > 0) {
             const auto slides = [&](uint8_t v) { return std::count(s_.slides.begin(), s_.slides.end(), v) > 0; };
@@ -106,6 +108,13 @@ class Builder {
         ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, cache, rows, g_.slot));
     }
 
+    void store_v(ggml_tensor * cache, ggml_tensor * x) {
+        if (!kv_.v_transposed()) return store(cache, x);
+        ggml_tensor * places = ggml_reshape_2d(ctx_, cache, 1, ggml_nelements(cache));
+        ggml_tensor * values = ggml_reshape_2d(ctx_, x, 1, ggml_nelements(x));
+        ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, places, values, g_.v_place));
+    }
+
     // one decoder layer; returns [H, n_q] for the last n_q rows, or null when n_q is 0
     ggml_tensor * layer(int il, ggml_tensor * x, int n_q) {
         const DraftLayer & l = w_.layers[il];
@@ -120,7 +129,7 @@ class Builder {
         }
         name(u, "attn_input", il);
         store(kv_.k()[il], rope(heads(l.wk, l.bk, l.k_norm, u, s_.n_head_kv), g_.pos));
-        store(kv_.v()[il], heads(l.wv, l.bv, nullptr, u, s_.n_head_kv));
+        store_v(kv_.v()[il], heads(l.wv, l.bv, nullptr, u, s_.n_head_kv));
         if (n_q == 0) return nullptr;
 
         const int64_t n_skip = g_.pos->ne[0] - n_q;
@@ -141,15 +150,16 @@ class Builder {
         const float scale = 1.0f / std::sqrt((float)s_.head_dim);
         ggml_tensor * mask = tail(s_.slides[il] ? g_.mask_window : g_.mask, (int)n_q);
         ggml_tensor * k = cache_view(kv_.k()[il]);
-        ggml_tensor * v = cache_view(kv_.v()[il]);
         q = ggml_permute(ctx_, q, 0, 2, 1, 3);  // [head_dim, n_q, n_head]
         ggml_tensor * y;
         if (flash_attn_) {
-            y = ggml_flash_attn_ext(ctx_, q, k, v, mask, scale, 0.0f, 0.0f);  // [head_dim, n_head, n_q]
+            y = ggml_flash_attn_ext(ctx_, q, k, cache_view(kv_.v()[il]), mask, scale, 0.0f,
+                                    0.0f);  // [head_dim, n_head, n_q]
         } else {
             ggml_tensor * p = ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), mask, scale, 0.0f);
-            ggml_tensor * vt = ggml_cont(ctx_, ggml_permute(ctx_, v, 1, 0, 2, 3));  // [n_kv, head_dim, n_head_kv]
-            y = ggml_cont(ctx_, ggml_permute(ctx_, ggml_mul_mat(ctx_, vt, p), 0, 2, 1, 3));
+            ggml_tensor * v = kv_.v()[il];
+            v = ggml_view_3d(ctx_, v, shape_.n_kv, s_.head_dim, s_.n_head_kv, v->nb[1], v->nb[1] * s_.head_dim, 0);
+            y = ggml_cont(ctx_, ggml_permute(ctx_, ggml_mul_mat(ctx_, v, p), 0, 2, 1, 3));
         }
         name(y, "attn_out", il);
         return ggml_reshape_2d(ctx_, y, s_.head_dim * s_.n_head, n_q);

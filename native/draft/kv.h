@@ -18,11 +18,15 @@ namespace eaglecpp {
 
 class DraftKv {
   public:
-    // room for n_ctx committed rows and n_draft_rows_max draft rows; Error(out_of_memory)
-    DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft);
+    // Room for n_ctx committed rows and n_draft_rows_max draft rows. `v_transposed`: values lie slot by slot for each
+    // channel, as a matrix product over the slots wants them; fused attention wants them like the keys.
+    // Error(out_of_memory)
+    DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, bool v_transposed,
+            ggml_backend_buffer_type_t buft);
 
     const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [head_dim * n_head_kv, n_slots]
-    const std::vector<ggml_tensor *> & v() const { return v_; }
+    const std::vector<ggml_tensor *> & v() const { return v_; }  // the same, or [n_slots, head_dim * n_head_kv]
+    bool v_transposed() const { return v_transposed_; }
     ggml_tensor * state() const { return state_; }  // [H, 1 + n_draft_rows_max]
 
     int n_ctx() const { return n_ctx_; }
@@ -40,6 +44,7 @@ class DraftKv {
 
     int n_ctx_;
     int n_draft_rows_max_;
+    bool v_transposed_;
     int n_slots_;  // padded, so that every padded n_kv view stays inside
     std::vector<ggml_tensor *> k_, v_;
     ggml_tensor * state_;
