@@ -46,6 +46,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--reference", type=Path, required=True, help="JSON with prompts")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--parallel", action="store_true", help="train all arms at once, one thread each")
+    parser.add_argument("--processes", type=int, default=1, help="of each training, under torchrun")
     parser.add_argument("-o", "--out", type=Path, required=True, help="folder of the runs")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", type=Path)
@@ -60,7 +61,18 @@ def train(args: argparse.Namespace) -> None:
         out = (args.out / name).resolve()
         if (out / "training.json").exists():
             continue
-        command = [EAGLECPP, "train", "--target", str(target), "-o", str(out), "--minutes", str(args.minutes)]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command = [*launcher, f"--nproc-per-node={args.processes}"] if args.processes > 1 else []
+        command += [
+            EAGLECPP,
+            "train",
+            "--target",
+            str(target),
+            "-o",
+            str(out),
+            "--minutes",
+            str(args.minutes),
+        ]
         for path in args.data:
             command += ["--data", str(path.resolve())]
         command += ["-t", "1"] if args.parallel else []
@@ -107,7 +119,12 @@ def main() -> None:
         "tokens/s",
     ]
     print(table(head, rows))
-    settings = {"minutes": args.minutes, "parallel": args.parallel, "depth": DEPTH}
+    settings = {
+        "minutes": args.minutes,
+        "processes": args.processes,
+        "parallel": args.parallel,
+        "depth": DEPTH,
+    }
     write_json(args.json, {**facts({"serve": args.serve}, **settings), "results": results})
 
 
