@@ -450,7 +450,7 @@ def _type_name(kind: int | str | None) -> str:
         from gguf import GGMLQuantizationType
 
         return str(GGMLQuantizationType(kind).name).lower()
-    return kind or "f16"
+    return kind or "auto"
 
 
 def _criterion(

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 __all__ = ["DraftOptions", "ModelOptions", "Option", "SamplingOptions", "Strategy", "describe", "split"]
 
 T = TypeVar("T")
-_KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+_KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,15 @@ class ModelOptions(_Validated):
     flash_attn: str = _option(
         "auto", "flash attention", choices=("auto", "on", "off"), flags=("--flash-attn",)
     )
-    type_k: str = _option("f16", "type of the K cache", choices=_KV_TYPES, flags=("--cache-type-k",))
-    type_v: str = _option("f16", "type of the V cache", choices=_KV_TYPES, flags=("--cache-type-v",))
+    type_k: str = _option(
+        "auto",
+        "type of the K cache; auto: f32 on the CPU, for the same logits with and without drafts, else f16",
+        choices=_KV_TYPES,
+        flags=("--cache-type-k",),
+    )
+    type_v: str = _option(
+        "auto", "type of the V cache; auto as for K", choices=_KV_TYPES, flags=("--cache-type-v",)
+    )
     use_mmap: bool = _option(
         True, "map the file instead of reading it", flags=("--mmap",), parameter="use_mmap"
     )

@@ -251,8 +251,8 @@ class ChatModel:
     def _choose_context(self, options: Mapping[str, Any]) -> ContextChoice:
         return choose_n_ctx(
             self.source.target,
-            type_k=options.get("type_k", "f16"),
-            type_v=options.get("type_v", "f16"),
+            type_k=options.get("type_k", "auto"),
+            type_v=options.get("type_v", "auto"),
             n_ubatch=options.get("n_ubatch", 512),
             n_free=_free_bytes(options),
         )

@@ -123,14 +123,19 @@ llama_context_params Target::context_params() const {
     p.n_threads_batch = options_.n_threads_batch;
     p.kv_unified = true;
     p.swa_full = true;
-    // On the CPU the fused attention takes another path for one row than for several, and logits differ in the third
-    // decimal; the plain one gives the same bits whatever the batch, which is what makes drafting lossless there.
+    // On the CPU the fused attention takes another path for one row than for several and adds in the order of the
+    // cells; the plain one gives the same bits whatever the batch, as long as the cache is F32: over halves the product
+    // of one row rounds the query, that of several does not, and an 8-bit target makes a hundredth of a logit of it.
     const bool is_cpu = !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
     p.flash_attn_type = options_.flash_attn == "on"              ? LLAMA_FLASH_ATTN_TYPE_ENABLED
                         : options_.flash_attn == "off" || is_cpu ? LLAMA_FLASH_ATTN_TYPE_DISABLED
                                                                  : LLAMA_FLASH_ATTN_TYPE_AUTO;
-    p.type_k = type_by_name(options_.type_k);
-    p.type_v = type_by_name(options_.type_v);
+    const bool exact = is_cpu && p.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    const auto type_of = [&](const std::string & name) {
+        return type_by_name(name != "auto" ? name : exact ? "f32" : "f16");
+    };
+    p.type_k = type_of(options_.type_k);
+    p.type_v = type_of(options_.type_v);
     p.offload_kqv = options_.offload_kqv;
     p.rope_freq_base = options_.rope_freq_base;
     p.rope_freq_scale = options_.rope_freq_scale;

@@ -31,8 +31,8 @@ struct TargetOptions {
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
     std::string flash_attn = "auto";
-    std::string type_k = "f16";
-    std::string type_v = "f16";
+    std::string type_k = "auto";  // f32 on the CPU with plain attention, f16 elsewhere
+    std::string type_v = "auto";
     bool use_mmap = true;
     bool use_mlock = false;
     bool offload_kqv = true;

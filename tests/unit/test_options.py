@@ -56,7 +56,7 @@ def test_every_option_explains_itself() -> None:
             ValueError,
             "flash_attn must be one of auto, on, off; got 'yes'",
         ),
-        (ModelOptions, {"type_k": "q2_k"}, ValueError, "type_k must be one of f32, f16"),
+        (ModelOptions, {"type_k": "q2_k"}, ValueError, "type_k must be one of auto, f32, f16"),
         (ModelOptions, {"n_sequences": 0}, ValueError, "n_sequences must be between 1 and 256; got 0"),
         (ModelOptions, {"use_mmap": 1}, TypeError, "use_mmap must be bool, got int 1"),
         (DraftOptions, {"n_leaves_max": 999}, ValueError, "n_leaves_max must be between 0 and 256; got 999"),

@@ -262,7 +262,7 @@ def test_a_cache_of_another_target_is_refused(copy: Path, tmp_path: Path) -> Non
     [
         ({"layers": [1, 3, 5]}, r"layers: expected \[1, 3, 5\], found \[2, 4, 5\]"),
         ({"n_top": 8}, "n_top: expected 8, found 64"),
-        ({"model": ModelOptions(n_threads=1, type_k="f32")}, "type_k: expected f32, found f16"),
+        ({"model": ModelOptions(n_threads=1, type_k="f32")}, "type_k: expected f32, found auto"),
     ],
 )
 def test_a_cache_made_with_other_settings_is_refused(
