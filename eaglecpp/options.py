@@ -110,7 +110,7 @@ class ModelOptions(_Validated):
     )
     type_k: str = _option(
         "auto",
-        "type of the K cache; auto: f32 on the CPU, for the same logits with and without drafts, else f16",
+        "type of the K cache; auto: f16, on the CPU without flash attention f32",
         choices=_KV_TYPES,
         flags=("--cache-type-k",),
     )

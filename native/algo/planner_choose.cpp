@@ -166,11 +166,25 @@ void Planner::weigh_shared(SequencePlan & plan, int n, double ms_per_node) {
 
 // -------------------------------------------------------------------------------------------------------------------
 
-// Builds the tree of the first n of `nodes`. In index order parents come before children and depths do not fall.
+namespace {
+// Children right behind their parents, best first: the likeliest path comes first and without gaps.
+void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nodes, int32_t parent,
+                        std::vector<int32_t> & out) {
+    for (int32_t node : nodes) {
+        if (pool.parent[node] != parent) continue;
+        out.push_back(node);
+        append_depth_first(pool, nodes, node, out);
+    }
+}
+}  // namespace
+
+// Builds the tree of the first n of `nodes`.
 void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n) {
     Decision & d = plan.decision_;
-    d.nodes.assign(nodes.begin(), nodes.begin() + n);
-    std::sort(d.nodes.begin(), d.nodes.end());
+    nodes_.assign(nodes.begin(), nodes.begin() + n);
+    std::sort(nodes_.begin(), nodes_.end());
+    d.nodes.clear();
+    append_depth_first(plan.pool_, nodes_, 0, d.nodes);
     if (n == 0) {
         if (d.mode == Mode::draft) d.mode = Mode::probe, d.reason = Reason::vain;
         return;

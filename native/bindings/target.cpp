@@ -81,7 +81,7 @@ class StudyTarget {
             for (int i = 0; i < n_rows; ++i) {
                 batch_.add(tokens[at + i], at + i, target_.seqs(0), want_logits || target_.needs_all_outputs());
             }
-            target_.decode(batch_);
+            target_.decode(batch_, /*is_prompt=*/true);
             copy(at, n_rows, n, want_logits, features, logits);
         }
     }

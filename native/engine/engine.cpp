@@ -344,7 +344,7 @@ StepResult Engine::prefill(Sequence & s) {
         const bool output = target_->needs_all_outputs() || (is_last && i == n - 1);
         batch_.add(s.tokens[s.n_past + i], s.n_past + i, s.range, output);
     }
-    target_->decode(batch_);
+    target_->decode(batch_, /*is_prompt=*/true);
     const int n_known = is_last ? n - 1 : n;  // rows whose following token is known
     if (s.draft) commit_prefilled(s, n_known);
     s.n_past += n_known;

@@ -91,6 +91,8 @@ F lookup(std::initializer_list<const char *> names) {
 using SetLayerInput = void (*)(llama_context *, uint32_t, bool);
 using GetLayerInput = float * (*)(llama_context *, uint32_t);
 using GetTensor = const ggml_tensor * (*)(const llama_model *, const char *);
+using GetSched = ggml_backend_sched_t (*)(const llama_context *);
+using SetUseRef = void (*)(ggml_backend_t, bool);
 
 SetLayerInput set_layer_input_fn() {
     static const auto f =
@@ -103,6 +105,23 @@ GetLayerInput get_layer_input_fn() {
     static const auto f =
         lookup<GetLayerInput>({"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
                                "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
+    return f;
+}
+
+// The member function takes its object as first argument in every ABI that llama.cpp is built for.
+GetSched get_sched_fn() {
+    static const auto f = lookup<GetSched>(
+        {"_ZNK13llama_context9get_schedEv", "?get_sched@llama_context@@QEBAPEAUggml_backend_sched@@XZ"});
+    return f;
+}
+
+SetUseRef set_use_ref_fn() {
+    static const auto f = [] {
+        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+        return cpu ? (SetUseRef)ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu),
+                                                                  "ggml_backend_cpu_set_use_ref")
+                   : nullptr;
+    }();
     return f;
 }
 
@@ -129,6 +148,19 @@ const ggml_tensor * model_tensor(const llama_model * model, const char * name) {
     static const auto get = lookup<GetTensor>(
         {"_ZNK11llama_model10get_tensorEPKc", "?get_tensor@llama_model@@QEBAPEBUggml_tensor@@PEBD@Z"});
     return get ? get(model, name) : nullptr;
+}
+
+bool has_reference_kernels() {
+    return get_sched_fn() && set_use_ref_fn();
+}
+
+void set_reference_kernels(llama_context * ctx, bool on) {
+    ggml_backend_sched_t sched = get_sched_fn()(ctx);
+    for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); ++i) {
+        ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
+        ggml_backend_dev_t device = ggml_backend_get_device(backend);
+        if (device && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) set_use_ref_fn()(backend, on);
+    }
 }
 
 bool records_layer_inputs(const std::string & architecture) {

@@ -43,6 +43,11 @@ const float * get_layer_input(llama_context * ctx, uint32_t layer);
 // A weight of the model by its GGUF name, or null. Null as well when this libllama does not export the accessor.
 const ggml_tensor * model_tensor(const llama_model * model, const char * name);
 
+// ggml's CPU attention has a faster form for one row and a tiled one for many, which add in different orders; its
+// reference form treats every row alike, whatever the batch. True when it can be chosen.
+bool has_reference_kernels();
+void set_reference_kernels(llama_context * ctx, bool on);
+
 struct AmxState {
     bool claimed;  // ggml would place weights in AMX tiles
     bool works;    // and the first tile instruction does not kill the process

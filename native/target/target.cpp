@@ -16,6 +16,9 @@
 
 namespace eaglecpp {
 
+// rows from which ggml's attention on the CPU works in tiles
+static constexpr int n_rows_tiled = 64;
+
 int n_physical_cores() {
     const int n_logical = std::max(1u, std::thread::hardware_concurrency());
     std::set<std::string> cores;
@@ -49,7 +52,8 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     options_.n_ubatch = std::max(std::min(options_.n_ubatch, options_.n_batch), n_rows_max);
     if (!supports_trees()) options_.n_leaves_max = 1;
-    if ((size_t)options_.n_sequences * options_.n_leaves_max > llama_max_parallel_sequences()) {
+    choose_attention();
+    if ((size_t)options_.n_sequences * n_ids() > llama_max_parallel_sequences()) {
         fail(ErrorKind::value, "n_sequences %d times n_leaves_max %d: llama.cpp allows %zu sequence ids",
              options_.n_sequences, options_.n_leaves_max, llama_max_parallel_sequences());
     }
@@ -109,33 +113,37 @@ void Target::load_lora() {
     }
 }
 
+// On the CPU a row must give the same bits in a batch of any size, or drafting would change the text. Fused attention
+// does in ggml's reference form. Without that form only the plain one does, over F32 caches: over halves the product of
+// one row rounds the query, that of several does not, and an 8-bit target makes a hundredth of a logit of it.
+void Target::choose_attention() {
+    const bool is_cpu = !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
+    const bool has_exact = !is_cpu || has_reference_kernels();
+    is_fused_ = options_.flash_attn == "on" || (options_.flash_attn == "auto" && has_exact);
+    adds_in_order_ = is_fused_ && is_cpu && has_reference_kernels();
+    for (std::string * type : {&options_.type_k, &options_.type_v}) {
+        if (*type == "auto") *type = is_cpu && !is_fused_ ? "f32" : "f16";
+    }
+}
+
 llama_context_params Target::context_params() const {
     llama_context_params p = llama_context_default_params();
-    const int n_seq = options_.n_sequences * options_.n_leaves_max;
     const int n_round = options_.n_draft_max + 1;
     // draft nodes of a full conversation need cells of their own
     p.n_ctx = (uint32_t)(options_.n_sequences * (options_.n_ctx + n_round));
     p.n_batch = (uint32_t)options_.n_batch;
     p.n_ubatch = (uint32_t)options_.n_ubatch;
-    p.n_seq_max = (uint32_t)n_seq;
+    p.n_seq_max = (uint32_t)(options_.n_sequences * n_ids());
     p.n_outputs_max = (uint32_t)(taps_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
     p.n_threads = options_.n_threads;
     p.n_threads_batch = options_.n_threads_batch;
     p.kv_unified = true;
     p.swa_full = true;
-    // On the CPU the fused attention takes another path for one row than for several and adds in the order of the
-    // cells; the plain one gives the same bits whatever the batch, as long as the cache is F32: over halves the product
-    // of one row rounds the query, that of several does not, and an 8-bit target makes a hundredth of a logit of it.
-    const bool is_cpu = !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
-    p.flash_attn_type = options_.flash_attn == "on"              ? LLAMA_FLASH_ATTN_TYPE_ENABLED
-                        : options_.flash_attn == "off" || is_cpu ? LLAMA_FLASH_ATTN_TYPE_DISABLED
-                                                                 : LLAMA_FLASH_ATTN_TYPE_AUTO;
-    const bool exact = is_cpu && p.flash_attn_type == LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    const auto type_of = [&](const std::string & name) {
-        return type_by_name(name != "auto" ? name : exact ? "f32" : "f16");
-    };
-    p.type_k = type_of(options_.type_k);
-    p.type_v = type_of(options_.type_v);
+    p.flash_attn_type = !is_fused_                                      ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                        : options_.flash_attn == "on" || adds_in_order_ ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                                                                        : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    p.type_k = type_by_name(options_.type_k);
+    p.type_v = type_by_name(options_.type_v);
     p.offload_kqv = options_.offload_kqv;
     p.rope_freq_base = options_.rope_freq_base;
     p.rope_freq_scale = options_.rope_freq_scale;
@@ -163,6 +171,7 @@ void Target::check_memory(const llama_context_params & p) const {
 }
 
 void Target::open_context(const std::vector<int32_t> & layers) {
+    n_held_.assign(options_.n_sequences, 0);
     taps_ = std::make_unique<Taps>(model_.get(), layers, options_.taps);
     llama_context_params p = context_params();
     taps_->configure(p);
@@ -275,10 +284,14 @@ std::string Target::piece(Token token, bool special) const {
     return out;
 }
 
-void Target::decode(TargetBatch & batch, int from, int to) {
+void Target::decode(TargetBatch & batch, bool is_prompt) {
     llama_batch rows;
-    batch.view(from, to, rows);
-    taps_->begin(to - from);
+    batch.view(rows);
+    taps_->begin(batch.n_rows());
+    if (is_fused_ && has_reference_kernels()) {
+        set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
+    }
+    if (holds_rejected() && batch.n_rows() > n_free_cells()) release_held();
     ErrorTrail trail;
     int32_t rc = 0;
     try {
@@ -291,9 +304,9 @@ void Target::decode(TargetBatch & batch, int from, int to) {
     }
     if (rc == 0) return;
     const std::string why = trail.text();
-    if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the target's cache", to - from);
+    if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the target's cache", batch.n_rows());
     if (rc == -2) fail(ErrorKind::out_of_memory, "the target's compute buffer does not fit%s", why.c_str());
-    fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, to - from, why.c_str());
+    fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, batch.n_rows(), why.c_str());
 }
 
 const float * Target::logits(int row) const {
@@ -306,8 +319,17 @@ FeatureRows Target::features() {
     return taps_->read(ctx_.get());
 }
 
+SeqRange Target::seqs(int conversation) const {
+    const llama_seq_id first = conversation * n_ids();
+    return {first, options_.n_leaves_max, holds_rejected() ? first + options_.n_leaves_max : -1};
+}
+
 bool Target::truncate(const SeqRange & range, Pos n) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
+    if (range.held >= 0) {
+        llama_memory_seq_rm(mem, range.held, n, -1);
+        if (n == 0) n_held_[range.first / n_ids()] = 0;
+    }
     bool ok = true;
     for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
     if (ok) return true;
@@ -332,6 +354,7 @@ void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node,
         fork[i] = pos + (Pos)n_same;
         if (fork[i] == end && winner < 0) winner = i;
     }
+    if (range.held >= 0) hold_rejected(range, tree, accepted, pos);
     const bool is_exact = tree.depth.back() == tree.depth[node] && tree.is_chain();
     if (!is_exact) {
         for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, fork[i], -1);
@@ -341,7 +364,42 @@ void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node,
     }
 }
 
+// A cell that a rejected node leaves free before an accepted one would be filled by a later row, and attention, which
+// adds in the order of the cells, would round differently than without the tree. Such cells stay occupied as long as
+// there are others.
+void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
+                           Pos pos) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    const std::vector<int32_t> leaves = tree.leaves();
+    std::vector<uint8_t> is_done(tree.size(), 0);
+    for (int32_t node : accepted) is_done[node] = 1;
+    for (size_t i = 0; i < leaves.size(); ++i) {
+        for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
+            is_done[node] = 1;
+            if (node > accepted.back()) continue;
+            const Pos at = pos + tree.depth[node];
+            llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, at, at + 1);
+            ++n_held_[range.first / n_ids()];
+        }
+    }
+}
+
+void Target::release_held() {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    for (int i = 0; i < options_.n_sequences; ++i) llama_memory_seq_rm(mem, seqs(i).held, -1, -1);
+    n_held_.assign(options_.n_sequences, 0);
+}
+
+// at least so many
+int Target::n_free_cells() const {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    int n = (int)llama_n_ctx(ctx_.get());
+    for (int i = 0; i < options_.n_sequences; ++i) n -= llama_memory_seq_pos_max(mem, seqs(i).first) + 1 + n_held_[i];
+    return n;
+}
+
 void Target::clear() {
+    n_held_.assign(options_.n_sequences, 0);
     llama_memory_clear(llama_get_memory(ctx_.get()), false);
 }
 

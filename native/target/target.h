@@ -31,7 +31,7 @@ struct TargetOptions {
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
     std::string flash_attn = "auto";
-    std::string type_k = "auto";  // f32 on the CPU with plain attention, f16 elsewhere
+    std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
     std::string type_v = "auto";
     bool use_mmap = true;
     bool use_mlock = false;
@@ -82,12 +82,11 @@ class Target {
     bool is_eog(Token token) const { return llama_vocab_is_eog(vocab(), token); }
 
     // sequence ids of conversation i
-    SeqRange seqs(int conversation) const { return {conversation * options_.n_leaves_max, options_.n_leaves_max}; }
+    SeqRange seqs(int conversation) const;
 
-    // Runs rows [from, to) of the batch, at most n_batch of them. Error(context_full | out_of_memory | broken); after
-    // an error the caller rolls its conversations back.
-    void decode(TargetBatch & batch, int from, int to);
-    void decode(TargetBatch & batch) { decode(batch, 0, batch.n_rows()); }
+    // Runs the batch, at most n_batch rows. Long batches of a prompt need not round as single rows do.
+    // Error(context_full | out_of_memory | broken); after an error the caller rolls its conversations back.
+    void decode(TargetBatch & batch, bool is_prompt = false);
 
     // of row i of the last decode (rows with output only); valid until the next decode
     const float * logits(int row) const;
@@ -109,12 +108,22 @@ class Target {
     void load_lora();
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;
+    void choose_attention();
+    // sequence ids of one conversation
+    int n_ids() const { return options_.n_leaves_max + (holds_rejected() ? 1 : 0); }
+    bool holds_rejected() const { return adds_in_order_ && options_.n_leaves_max > 1; }
+    void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
+    void release_held();
+    int n_free_cells() const;
 
     TargetOptions options_;
     bool use_repack_ = true;
     LlamaModelPtr model_;
     std::unique_ptr<Taps> taps_;
-    LlamaContextPtr ctx_;  // after taps_: the context holds a pointer to them
+    bool is_fused_ = false;       // attention
+    bool adds_in_order_ = false;  // attention, over the cells that a row sees
+    std::vector<int> n_held_;     // cells of rejected nodes per conversation, at most
+    LlamaContextPtr ctx_;         // after taps_: the context holds a pointer to them
     std::vector<std::pair<llama_adapter_lora *, float>> lora_;
 };
 

@@ -49,20 +49,20 @@ int TargetBatch::add_tree(const DraftTree & tree, Pos pos, const SeqRange & rang
     return root;
 }
 
-void TargetBatch::view(int from, int to, llama_batch & out) {
+void TargetBatch::view(llama_batch & out) {
     n_seqs_.resize(n_rows());
     seq_ptrs_.resize(n_rows());
     for (int i = 0; i < n_rows(); ++i) {
         n_seqs_[i] = (int32_t)seqs_[i].size();
         seq_ptrs_[i] = seqs_[i].data();
     }
-    out.n_tokens = to - from;
-    out.token = tokens_.data() + from;
+    out.n_tokens = n_rows();
+    out.token = tokens_.data();
     out.embd = nullptr;
-    out.pos = pos_.data() + from;
-    out.n_seq_id = n_seqs_.data() + from;
-    out.seq_id = seq_ptrs_.data() + from;
-    out.logits = output_.data() + from;
+    out.pos = pos_.data();
+    out.n_seq_id = n_seqs_.data();
+    out.seq_id = seq_ptrs_.data();
+    out.logits = output_.data();
 }
 
 }  // namespace eaglecpp

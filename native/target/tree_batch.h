@@ -17,6 +17,7 @@ namespace eaglecpp {
 struct SeqRange {
     llama_seq_id first = 0;
     int count = 1;
+    llama_seq_id held = -1;  // keeps cells of rejected nodes occupied; no row carries it
 };
 
 class TargetBatch {
@@ -34,8 +35,8 @@ class TargetBatch {
     // Error(value) when the tree has more leaves than the conversation has ids.
     int add_tree(const DraftTree & tree, Pos pos, const SeqRange & range);
 
-    // rows [from, to)
-    void view(int from, int to, llama_batch & out);
+    // all rows; valid until the next change
+    void view(llama_batch & out);
 
   private:
     std::vector<llama_token> tokens_;

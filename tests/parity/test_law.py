@@ -4,19 +4,19 @@
 On a tiny F32 pair whose drafter is right about half the time, so that rounds accept none, some and all
 drafts. With F32 caches and plain attention a batch of several rows gives the logits of single rows to about
 1e-6, and all tokens must be equal; where one differs anyway, the failure says how close the call was.
-Half-precision caches and flash attention round by batch shape and by the order of cells (about 1e-3), which
-one draw in a thousand notices: there the log-probabilities are compared instead.
+Quantised targets are asked for the same bits with the usual caches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import eaglecpp
-from helpers.tiny import prompt_ids
+from helpers.tiny import prompt_ids, tiny_tokenizer, write_gguf
 
 from .conftest import EXACT, ConvertedPair
 
@@ -111,10 +111,43 @@ def test_the_law_holds_for_other_targets(arch: str, pairs: Callable[..., Convert
                 assert drafted.stats.draft_n_accepted > 0
 
 
+@pytest.mark.parametrize("dtype", ["Q8_0", "Q4_0"])
+def test_quantised_targets_give_the_same_bits(
+    dtype: str, pairs: Callable[..., ConvertedPair], tmp_path: Path
+) -> None:
+    """With the options users have on the CPU, fused attention over F16 caches. The prompt is long enough for
+    llama.cpp's other path of a single row, the trees leave cells out of order, and activations rounded to 8
+    bits turn the last bit of anything into a hundredth of a logit.
+    """
+    it = pairs("eagle31")
+    path = tmp_path / "target.gguf"
+    write_gguf(path, it.pair.target.spec, tiny_tokenizer(), it.pair.target.weights, dtype)
+    sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 2, "n_leaves_max": 12}
+    with eaglecpp.Engine.open(path, draft=it.draft, strategy="off", **sizes) as engine:
+        for prompt, sampler in ((prompt_ids(40), SAMPLERS["hot"]), (prompt_ids(560), SAMPLERS["temperature"])):
+            plain = run(engine, prompt, strategy="off", n_probs=5, **sampler)
+            for strategy in STRATEGIES:
+                drafted = run(engine, prompt, strategy=strategy, n_probs=5, **sampler)
+                assert drafted.stats.draft_n_accepted > 0
+                assert drafted.tokens == plain.tokens, strategy
+                assert drafted.logprobs == plain.logprobs, strategy
+
+
+def test_a_full_cache_gives_back_what_trees_left(pairs: Callable[..., ConvertedPair]) -> None:
+    """Cells of rejected nodes stay occupied, but not at the price of the context."""
+    it = pairs("eagle31")
+    with open_engine(it, n_draft_max=12) as engine:
+        done = engine.generate(
+            prompt_ids(20), max_tokens=-1, ignore_eos=True, temperature=0.0, strategy=STRATEGIES[-1]
+        )
+    assert 20 + len(done.tokens) == 512 and done.finish_reason == "length"
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_usual_caches_move_log_probabilities_little(
+def test_unquantised_weights_move_log_probabilities_little(
     strategy: str, pairs: Callable[..., ConvertedPair]
 ) -> None:
+    """Their products round by batch shape, which half-precision caches turn into about 1e-3."""
     with open_engine(pairs("eagle31", "llama")) as engine:
         plain = run(engine, prompt_ids(40), strategy="off", temperature=0.0, n_probs=10)
         drafted = run(engine, prompt_ids(40), strategy=strategy, temperature=0.0, n_probs=10)

@@ -28,10 +28,10 @@ class Round:
 
 
 def read_round(line: str) -> Round:
-    """A line of the plan log."""
+    """A line of the plan log; the nodes in pool order, for the engine verifies them depth first."""
     fields = dict(field.split("=") for field in line.split()[1:])
     levels = fields["levels"].split("/") if "levels" in fields else []
-    return Round([_numbers(level) for level in levels], _numbers(fields.get("nodes", "")))
+    return Round([_numbers(level) for level in levels], sorted(_numbers(fields.get("nodes", ""))))
 
 
 def _numbers(text: str) -> list[int]:
