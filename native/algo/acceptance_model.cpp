@@ -17,7 +17,8 @@ constexpr double text_max = 7.0;  // |text term|
 constexpr double pull = 0.995;    // per label: no text may lock itself off for good
 constexpr double drift = 0.01;    // variance a text gains per label
 constexpr double variance_max = 2.0;
-constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations
+constexpr double handed_over = 0.25, handed_over_most = 0.25;  // of a text term, when the text ends
+constexpr double slack = 0.5, alarm = 5.0;                     // CUSUM, in standard deviations
 
 double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
@@ -60,6 +61,10 @@ void TextTerm::learn(double error, double information) {
         variance = variance_max;
         rise = fall = 0.0;
     }
+}
+
+double TextTerm::hand_over() const {
+    return std::clamp(handed_over * value, -handed_over_most, handed_over_most);
 }
 
 void TextTerm::restart() {
@@ -116,6 +121,17 @@ double AcceptanceModel::first_logit(const Class & c, const TextState & text, int
 
 double AcceptanceModel::later_logit(const Class & c, const TextState & text, int rank, double x) const {
     return c.slope_later.value * x + c.rank[std::min(rank - 2, n_rank_terms - 1)].value + text.later.value;
+}
+
+// Part of what the text at hand taught is true of the drafter: text terms learn first and would keep it to themselves,
+// and every new text would start from the same wrong guess.
+void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
+    Class & c = classes_[(int)kind];
+    if (kind != RequestKind::constrained) {
+        for (Weight & w : c.depth) w.value += text.first.hand_over();
+        for (Weight & w : c.rank) w.value += text.later.hand_over();
+    }
+    text.restart();
 }
 
 void AcceptanceModel::predict(RequestKind kind, const TextState & text, int depth, const Candidate * children, int n,

@@ -38,6 +38,9 @@ struct TextTerm {
 
     void learn(double error, double information);
 
+    // what the drafter's own terms should take over when the text ends
+    double hand_over() const;
+
     // a new text: most of what was learned is dropped
     void restart();
 };
@@ -73,6 +76,9 @@ class Reliability {
 class AcceptanceModel {
   public:
     static constexpr int n_ranks_max = 16;  // siblings looked at
+
+    // The text is at its end: what it taught is kept in part, and `text` is ready for another one.
+    void end_text(RequestKind kind, TextState & text);
 
     // Chances a[0..n) that children[i] of a node at depth - 1 carries the target's token, given that the target gets
     // there; children best first, n at most n_ranks_max.

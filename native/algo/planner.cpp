@@ -44,13 +44,17 @@ Planner::Planner(const PlannerOptions & options) : options_(options), ledger_(op
 }
 
 void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation) {
+    if (!is_same_conversation) end_text(plan);
     plan.kind_ = kind;
     plan.cursor_ = -1;
     plan.is_on_ = true;
     plan.advantage_ = std::max(plan.advantage_, 0.03);
     plan.advantage_variance_ = std::max(plan.advantage_variance_, 0.03);
     plan.n_burst_ = plan.n_since_probe_ = 0;
-    if (!is_same_conversation) plan.text_.restart();
+}
+
+void Planner::end_text(SequencePlan & plan) {
+    acceptance_.end_text(plan.kind_, plan.text_);
 }
 
 void Planner::begin_round(int n_roots, int n_kv) {

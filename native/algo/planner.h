@@ -61,6 +61,9 @@ class Planner {
     // A generation starts. A new conversation keeps little of what was learned about the last text.
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation);
 
+    // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
+    void end_text(SequencePlan & plan);
+
     // Conversations in the coming batch and cells in the target's cache.
     void begin_round(int n_roots, int n_kv);
 

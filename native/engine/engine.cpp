@@ -124,7 +124,9 @@ const Sequence & Engine::sequence(int id) const {
 
 void Engine::close_sequence(int id) {
     Use use(*this);
-    target_->truncate(get(id).range, 0);
+    Sequence & s = get(id);
+    target_->truncate(s.range, 0);
+    planner_.end_text(s.plan);
     sequences_.erase(id);
 }
 
