@@ -17,7 +17,7 @@ constexpr double text_max = 7.0;  // |text term|
 constexpr double pull = 0.995;    // per label: no text may lock itself off for good
 constexpr double drift = 0.01;    // variance a text gains per label
 constexpr double variance_max = 2.0;
-constexpr double handed_over = 0.25, handed_over_most = 0.25;  // of a text term, when the text ends
+constexpr double handed_over = 0.15, handed_over_most = 0.15;  // of a text term, when the text ends
 constexpr double slack = 0.5, alarm = 5.0;                     // CUSUM, in standard deviations
 
 double sigmoid(double z) {

@@ -147,6 +147,19 @@ static void a_round_may_be_begun_anew() {
     }
 }
 
+static void append_depth_first(const DraftTree & from, int node, int to, DraftTree & out) {
+    for (int i = node + 1; i < from.size(); ++i) {
+        if (from.parent[i] == node) append_depth_first(from, i, out.add(from.token[i], to, 0.0f), out);
+    }
+}
+
+// the planner verifies depth first
+static DraftTree depth_first(const DraftTree & tree) {
+    DraftTree out(tree.token[0]);
+    append_depth_first(tree, 0, 0, out);
+    return out;
+}
+
 // Fixed strategies give exactly the tree of EAGLE-2's growth and re-rank.
 static void fixed_strategies_are_eagle_2s() {
     for (const Strategy & s :
@@ -167,7 +180,7 @@ static void fixed_strategies_are_eagle_2s() {
                 planner.grow(plan, children, 0.5);
             }
             planner.choose({&plan});
-            const DraftTree expected = grower.pool().select(s.nodes, n_leaves);
+            const DraftTree expected = depth_first(grower.pool().select(s.nodes, n_leaves));
             CHECK(plan.tree().token == expected.token && plan.tree().parent == expected.parent);
             CHECK(plan.decision().reason == Decision::Reason::pinned);
             planner.learn(plan, {1});
