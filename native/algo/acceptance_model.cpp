@@ -13,9 +13,10 @@ namespace {
 constexpr const char * state_kind = "eaglecpp acceptance-model 1";
 constexpr double x_max = 8.0;  // |logit| of a drafter probability is clipped here
 constexpr double slope_min = 0.1, slope_max = 1.5;
-constexpr double text_max = 7.0;  // |text term|
-constexpr double pull = 0.995;    // per label: no text may lock itself off for good
-constexpr double drift = 0.01;    // variance a text gains per label
+constexpr double slope_prior = 40.0;  // information of the prior slopes: some fifty labels of a sure drafter
+constexpr double text_max = 7.0;      // |text term|
+constexpr double pull = 0.995;        // per label: no text may lock itself off for good
+constexpr double drift = 0.01;        // variance a text gains per label
 constexpr double variance_max = 2.0;
 constexpr double handed_over = 0.15, handed_over_most = 0.15;  // of a text term, when the text ends
 constexpr double slack = 0.5, alarm = 5.0;                     // CUSUM, in standard deviations
@@ -169,7 +170,7 @@ void AcceptanceModel::learn_first(RequestKind kind, TextState & text, int depth,
     c.reliability.add(a, accepted);
     // A grammar changes what the target may say, which tells nothing lasting about the drafter.
     if (kind != RequestKind::constrained) {
-        c.slope_first.learn(error, info, x, 0.9995, 200.0);
+        c.slope_first.learn(error, info, x, 0.9995, slope_prior);
         c.slope_first.value = std::clamp(c.slope_first.value, slope_min, slope_max);
         c.depth[std::clamp(depth - 1, 0, n_depths - 1)].learn(error, info, 1.0, 0.998, 25.0);
     }
@@ -181,7 +182,7 @@ void AcceptanceModel::learn_later(RequestKind kind, TextState & text, int rank, 
     const double a = sigmoid(later_logit(c, text, rank, x));
     const double error = accepted - a, info = information_of(a);
     if (kind != RequestKind::constrained) {
-        c.slope_later.learn(error, info, x, 0.9995, 200.0);
+        c.slope_later.learn(error, info, x, 0.9995, slope_prior);
         c.slope_later.value = std::clamp(c.slope_later.value, slope_min, slope_max);
         c.rank[std::min(rank - 2, n_rank_terms - 1)].learn(error, info, 1.0, 0.999, 25.0);
     }

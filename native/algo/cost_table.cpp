@@ -11,10 +11,13 @@ namespace eaglecpp {
 
 namespace {
 constexpr const char * state_kind = "eaglecpp cost-table 1";
-constexpr double slowdown_rate = 0.05;
+constexpr double slowdown_rate = 0.08;
+constexpr double n_settled = 20.0;  // samples from which on a size moves the slowdown at full rate
+constexpr double n_anchored = 4.0;  // samples of a plain round that fix its shape
+constexpr double anchor_trust = 3.0;
 constexpr double noise_fine = 0.05;  // mean residual up to which the slowdown may move at full rate
 constexpr double step_max = 0.25;    // one residual moves the slowdown by at most this, in the log
-constexpr double rebuild_rate = 0.03;
+constexpr double rebuild_rate = 0.06;
 constexpr double jump_min = 0.2;    // median residual that counts as a change of the machine ...
 constexpr double jump_noise = 3.0;  // ... if it is also this many mean residuals
 constexpr double absurd = 20.0;     // times the expectation: a suspended process, not a measurement
@@ -90,6 +93,7 @@ void CostTable::learn_verify(int n_rows, double ms) {
     const bool is_known = costs.n_samples(n_rows) >= 1.0;
     if (!is_sane(ms, is_known ? verify(n_rows) : 0.0) || n_rows < 1) {
         last_rows_ = n_rows;
+        rebuilt_ms_ = 0.0;
         return;
     }
     const double shape_ms = costs.ms(n_rows);
@@ -97,24 +101,26 @@ void CostTable::learn_verify(int n_rows, double ms) {
     last_rows_ = n_rows;
     double rest = ms;
     if (is_rebuilt) rest = std::max(0.3 * ms, ms - slowdown_ * rebuild());
+    if (!is_rebuilt && rebuilt_ms_ > 0.0) learn_rebuild((rebuilt_ms_ - ms) / slowdown_, shape_ms);
+    rebuilt_ms_ = is_rebuilt ? ms : 0.0;
+    // Only products of slowdown and shape can be seen. So the shape of a plain round stays once it is known, and its
+    // later times are the slowdown's; without such an anchor the prices of sizes that are not run would drift away.
+    const bool is_anchor = n_rows == 1 && costs.n_samples(1) >= n_anchored;
     if (is_known && costs.n_samples(n_rows) >= 2.0) {
-        learn_rebuild(is_rebuilt, ms / slowdown_ - shape_ms, shape_ms);
-        learn_slowdown(std::log(rest / shape_ms));
+        const double trust = is_anchor ? anchor_trust : std::min(1.0, costs.n_samples(n_rows) / n_settled);
+        learn_slowdown(std::log(rest / shape_ms), trust);
     } else if (is_known && n_anchor_ > 0) {
         anchor(std::log(rest / shape_ms));
     }
-    costs.learn(n_rows, rest / slowdown_, round_);
+    if (!is_anchor) costs.learn(n_rows, rest / slowdown_, round_);
     if (round_ % 64 == 0) costs.forget(round_);
 }
 
-// What a change of size costs shows only against rounds that did not change it; without such rounds it cannot be told
-// from the shapes and stays as it is.
-void CostTable::learn_rebuild(bool is_rebuilt, double error_ms, double shape_ms) {
-    same_share_ += rebuild_rate * ((is_rebuilt ? 0.0 : 1.0) - same_share_);
-    if (!is_rebuilt) return;
-    const double rate = rebuild_rate * std::min(1.0, 4.0 * same_share_);
-    const double error = error_ms - rebuild_raw_;
-    rebuild_raw_ += rate * std::clamp(error, -step_max * shape_ms, step_max * shape_ms);
+// From a round that changed the size and the next one that kept it: whatever is wrong with the shapes is in both.
+// Errors against the shapes would not do, for sizes that hardly ever follow themselves take the cost for their own.
+void CostTable::learn_rebuild(double sample_ms, double shape_ms) {
+    const double step = std::clamp(sample_ms - rebuild_raw_, -step_max * shape_ms, step_max * shape_ms);
+    rebuild_raw_ += std::max(rebuild_rate, 1.0 / (++n_rebuilds_ + 1.0)) * step;
 }
 
 // less what noise alone may have made of it
@@ -123,12 +129,12 @@ double CostTable::rebuild() const {
     return std::max(0.0, rebuild_raw_ - scatter);
 }
 
-// raw: log(time / shape)
-void CostTable::learn_slowdown(double raw) {
+// raw: log(time / shape). A size whose price is still finding its place is trusted little.
+void CostTable::learn_slowdown(double raw, double trust) {
     if (n_anchor_ > 0) return anchor(raw);
     const double error = raw - std::log(slowdown_);
     mean_error_ += 0.05 * (std::min(std::fabs(error), 1.0) - mean_error_);
-    const double rate = slowdown_rate * std::min(1.0, noise_fine / mean_error_);
+    const double rate = trust * slowdown_rate * std::min(1.0, noise_fine / mean_error_);
     slowdown_ *= std::exp(rate * std::clamp(error, -step_max, step_max));
     residuals_[n_residuals_++ % n_residuals] = raw;
     if (n_residuals_ < n_residuals) return;

@@ -98,8 +98,8 @@ class CostTable {
     std::vector<Point> points(const StepCosts & costs, int n_rows_max) const;
     double guess(double share, int n_rows, const StepCosts & costs) const;
     double rebuild() const;
-    void learn_rebuild(bool is_rebuilt, double error_ms, double shape_ms);
-    void learn_slowdown(double raw);
+    void learn_rebuild(double sample_ms, double shape_ms);
+    void learn_slowdown(double raw, double trust);
     void anchor(double raw);
     bool is_sane(double ms, double expected) const;
 
@@ -109,7 +109,8 @@ class CostTable {
     double host_plain_ = 0.0, host_draft_ = 0.0;
     int n_host_plain_ = 0, n_host_draft_ = 0;
     double rebuild_raw_ = 0.0;  // may be below zero: noise
-    double same_share_ = 0.0;   // of the rounds of late: as many rows as the round before
+    int n_rebuilds_ = 0;        // samples of it in this process
+    double rebuilt_ms_ = 0.0;   // the last round, if it changed the size; else 0
     double slowdown_ = 1.0;
     int last_rows_ = 0;
     long round_ = 0;

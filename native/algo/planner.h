@@ -122,6 +122,7 @@ class Planner {
     // grow (planner_grow.cpp)
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
+    static void expect_like(SequencePlan & plan, int d);
     void next_frontier_auto(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
     void next_frontier_replay(SequencePlan & plan);

@@ -11,6 +11,7 @@
 namespace eaglecpp {
 
 namespace {
+constexpr float revisit = 0.03f;  // per level above it
 constexpr float logp_min = -30.0f;
 constexpr int n_ahead = 2;  // levels looked ahead, so that a dear one before a cheap one does not end the climb
 constexpr int n_probe_levels = 2;
@@ -82,12 +83,25 @@ void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vecto
     double a[AcceptanceModel::n_ranks_max];
     const int n_known = std::min(n, AcceptanceModel::n_ranks_max);
     acceptance_.predict(plan.kind_, plan.text_, depth, plan.proposed_.data() + first, n_known, a);
-    auto & means = plan.mean_p_[std::min(depth, SequencePlan::n_depths) - 1];
-    const float rate = 0.1f * std::max(plan.p_[parent], 0.1f);
+    const int d = std::min(depth, SequencePlan::n_depths) - 1;
+    const float rate = std::max(0.1f, 1.0f / (float)(++plan.n_seen_[d] + 1)) * std::max(plan.p_[parent], 0.1f);
     for (int i = 0; i < n; ++i) {
         const float p = i < n_known ? (float)a[i] : 0.0f;
         plan.p_.push_back(plan.p_[parent] * p);
-        if (i < n_known) means[i] += rate * (p - means[i]);
+        if (i < n_known) plan.mean_p_[d][i] += rate * (p - plan.mean_p_[d][i]);
+    }
+    expect_like(plan, d);
+}
+
+// Deeper levels are expected to be like this one until they were looked at, and a little more so as long as they are
+// not: a level that was never tried, or once in a bad moment, would never be tried again.
+void Planner::expect_like(SequencePlan & plan, int d) {
+    for (int deeper = d + 1; deeper < SequencePlan::n_depths; ++deeper) {
+        const float pull = plan.n_seen_[deeper] == 0 ? 1.0f : revisit;
+        for (int r = 0; r < SequencePlan::n_ranks; ++r) {
+            plan.mean_p_[deeper][r] += pull * (plan.mean_p_[d][r] - plan.mean_p_[deeper][r]);
+        }
+        if (plan.n_seen_[deeper] > 0) return;
     }
 }
 

@@ -71,18 +71,19 @@ void StepCosts::learn(int n_rows, double ms, long round) {
     if (e.n_first < n_first_samples) {
         learn_first(e, sample, predicted_[b]);
     } else {
-        e.log_ms += std::max(0.03, 1.0 / (e.count + 1.0)) * clipped(sample - e.log_ms, e.count);
+        e.log_ms += std::max(0.012, 1.0 / (e.count + 1.0)) * clipped(sample - e.log_ms, e.count);
         e.count = std::min(e.count + 1.0, 1000.0);
     }
     refresh();
 }
 
-// A guess or an entry from disk (count 1) stands against a slow first sample.
+// A guess or an entry from disk (count 1) stands against a slow first sample: a size that looked dear the first time it
+// ran, for the graphs that had to be built, would never be tried again.
 void StepCosts::learn_first(Entry & e, double sample, double predicted) {
     const bool is_guess = e.count < 1.0 && e.n_first == 0;
     e.first[e.n_first++] = sample;
     if (e.n_first == 1) {
-        const double most = predicted > 0.0 ? std::log((is_guess ? 1.5 : 1.1) * predicted) : sample;
+        const double most = predicted > 0.0 ? std::log((is_guess ? 1.0 : 1.1) * predicted) : sample;
         e.log_ms = std::min(sample, most);
         e.count = is_guess ? 0.5 : 1.0;
         if (!is_guess) learn_first_use(std::exp(sample) - predicted);

@@ -46,7 +46,8 @@ void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_lef
     CHECK(tree.n_draft() == (int)plan.decision().nodes.size());
     for (int i = 1; i < tree.size(); ++i) {
         CHECK(tree.parent[i] >= 0 && tree.parent[i] < i);
-        CHECK(tree.depth[i] == tree.depth[tree.parent[i]] + 1 && (tree.depth[i] <= tree.depth[i - 1] || tree.parent[i] == i - 1));
+        CHECK(tree.depth[i] == tree.depth[tree.parent[i]] + 1 &&
+              (tree.depth[i] <= tree.depth[i - 1] || tree.parent[i] == i - 1));
         CHECK(tree.depth[i] < n_left);  // a draft beyond the last token is verified for nothing
         CHECK(tree.logp[i] <= tree.logp[tree.parent[i]]);
     }

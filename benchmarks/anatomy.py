@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""Where the time of a round goes: the target's verification, the drafter, everything else.
+
+    python benchmarks/anatomy.py --target T.gguf --draft D.gguf [--prompts FILE] [--temperature 0] [--json OUT]
+
+All strategies run on the same prompts in turns, in one engine with the drafter; plain decoding also in one
+without. Times are the engine's own, the best of the repeats; `host` is what neither verification nor drafter
+took: sampling, the planner, committing, the binding. The second table replays plans that change the number of
+rows from round to round: llama.cpp then builds its graph anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import facts, read_prompts, table, warn_if_busy, write_json
+from prompt_sets import make_prompts
+
+import eaglecpp
+
+DEPTHS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Sums over prompts, in milliseconds."""
+
+    rounds: int
+    tokens: int
+    total: float
+    verify: float
+    draft: float
+
+    def row(self) -> list[Any]:
+        per_round = [self.total, self.verify, self.draft, self.total - self.verify - self.draft]
+        share = f"{100 * self.verify / self.total:.1f} %"
+        return [self.tokens / self.rounds, *(ms / self.rounds for ms in per_round), share]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--prompts", type=Path, help="as for compare.py; default: standard library code")
+    parser.add_argument("--n-prompts", type=int, default=6)
+    parser.add_argument("--n-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    warn_if_busy()
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": args.threads, "planner_cache": False}
+    with contextlib.ExitStack() as stack:
+        plain = stack.enter_context(eaglecpp.Engine.open(args.target, **options))
+        engine = stack.enter_context(eaglecpp.Engine.open(args.target, draft=args.draft, **options))
+        if args.prompts:
+            prompts = [prompt.ids for prompt in read_prompts(args.prompts, plain, args.n_prompts)]
+        else:
+            prompts = make_prompts("code", plain, args.n_prompts, 64, 1)
+        rounds = of_strategies(args, plain, engine, prompts)
+        changes = of_changes(args, engine, prompts)
+    head = ("strategy", "tokens per round", "ms per round", "verify", "draft", "host", "verify's share")
+    print(table(head, [[name, *one.row()] for name, one in rounds.items()]))
+    print()
+    head = ("rows of the rounds", "verify ms", "of unchanging ones", "change costs")
+    print(table(head, [[name, *row] for name, row in changes.items()]))
+    result = {"rounds": {name: vars(one) for name, one in rounds.items()}, "changes": changes}
+    write_json(args.json, {**facts({"target": args.target, "draft": args.draft}), **result})
+
+
+def of_strategies(
+    args: argparse.Namespace, plain: eaglecpp.Engine, engine: eaglecpp.Engine, prompts: list[list[int]]
+) -> dict[str, Anatomy]:
+    """By strategy; the first repeat builds graphs and does not count."""
+    who = {"plain, no drafter": (plain, "off"), "plain": (engine, "off")}
+    who |= {f"chain:{depth}": (engine, f"chain:{depth}") for depth in range(1, 6)} | {"auto": (engine, "auto")}
+    found: dict[str, list[Anatomy]] = {name: [] for name in who}
+    for _ in range(args.repeats + 1):
+        for name, (one, strategy) in who.items():
+            found[name].append(measure(args, one, prompts, strategy=strategy))
+    return {name: min(each[1:], key=lambda one: one.total) for name, each in found.items()}
+
+
+def measure(
+    args: argparse.Namespace, engine: eaglecpp.Engine, prompts: list[list[int]], **options: Any
+) -> Anatomy:
+    rounds = tokens = 0
+    total = verify = draft = 0.0
+    for prompt in prompts:
+        engine.clear()
+        done = engine.generate(
+            prompt,
+            max_tokens=args.n_tokens,
+            temperature=args.temperature,
+            seed=1,
+            ignore_eos=True,
+            **options,
+        )
+        # the first token comes with the prompt
+        rounds += done.timings["plan"].get("rounds") or done.timings["predicted_n"] - 1
+        tokens += done.timings["predicted_n"] - 1
+        total += done.timings["predicted_ms"]
+        verify += done.timings["verify_ms"]
+        draft += done.timings.get("draft_ms", 0.0)
+    return Anatomy(rounds, tokens, total, verify, draft)
+
+
+def of_changes(
+    args: argparse.Namespace, engine: eaglecpp.Engine, prompts: list[list[int]]
+) -> dict[str, list[float]]:
+    """What verification takes when chains of two depths alternate: itself, the mean of both, the difference."""
+    pairs = [(a, b) for a in DEPTHS for b in DEPTHS if a < b]
+    plans: list[tuple[int, ...]] = [*((depth,) for depth in DEPTHS), *pairs]
+    ms: dict[tuple[int, ...], float] = {}
+    for repeat in range(args.repeats + 1):
+        for plan in plans:
+            lines = [chain_line(plan[i % len(plan)]) for i in range(args.n_tokens)]
+            done = measure(args, engine, prompts[:3], replay=lines)
+            if repeat:
+                ms[plan] = min(ms.get(plan, float("inf")), done.verify / done.rounds)
+    out = {}
+    for a, b in pairs:
+        mean = (ms[a,] + ms[b,]) / 2
+        out[f"{a + 1}, {b + 1}"] = [ms[a, b], mean, ms[a, b] - mean]
+    return out
+
+
+def chain_line(depth: int) -> str:
+    """A line of a plan log (docs/planner.md) that verifies a chain."""
+    if depth == 0:
+        return "plain reason=parked speed=1"
+    levels, nodes = _joined(range(depth), "/"), _joined(range(1, depth + 1), ",")
+    return f"draft k=1 levels={levels} nodes={nodes} depth={depth} leaves=1 reason=pays tokens=1 cost=1 speed=1"
+
+
+def _joined(numbers: Sequence[int], mark: str) -> str:
+    return mark.join(str(number) for number in numbers)
+
+
+if __name__ == "__main__":
+    main()
