@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Where the time of a round goes: the target's verification, the drafter, everything else.
 
-    python benchmarks/anatomy.py --target T.gguf --draft D.gguf [--prompts FILE] [--temperature 0] [--json OUT]
+    python benchmarks/anatomy.py --target T.gguf --draft D.gguf [--prompts FILE] [--json OUT]
 
 All strategies run on the same prompts in turns, in one engine with the drafter; plain decoding also in one
 without. Times are the engine's own, the best of the repeats; `host` is what neither verification nor drafter
@@ -70,8 +70,8 @@ def main() -> None:
     head = ("strategy", "tokens per round", "ms per round", "verify", "draft", "host", "verify's share")
     print(table(head, [[name, *one.row()] for name, one in rounds.items()]))
     print()
-    head = ("rows of the rounds", "verify ms", "of unchanging ones", "change costs")
-    print(table(head, [[name, *row] for name, row in changes.items()]))
+    head_changes = ("rows of the rounds", "verify ms", "of unchanging ones", "change costs")
+    print(table(head_changes, [[name, *row] for name, row in changes.items()]))
     result = {"rounds": {name: vars(one) for name, one in rounds.items()}, "changes": changes}
     write_json(args.json, {**facts({"target": args.target, "draft": args.draft}), **result})
 
@@ -81,7 +81,8 @@ def of_strategies(
 ) -> dict[str, Anatomy]:
     """By strategy; the first repeat builds graphs and does not count."""
     who = {"plain, no drafter": (plain, "off"), "plain": (engine, "off")}
-    who |= {f"chain:{depth}": (engine, f"chain:{depth}") for depth in range(1, 6)} | {"auto": (engine, "auto")}
+    for strategy in (*(f"chain:{depth}" for depth in range(1, 6)), "auto"):
+        who[strategy] = engine, strategy
     found: dict[str, list[Anatomy]] = {name: [] for name in who}
     for _ in range(args.repeats + 1):
         for name, (one, strategy) in who.items():
@@ -116,7 +117,7 @@ def measure(
 def of_changes(
     args: argparse.Namespace, engine: eaglecpp.Engine, prompts: list[list[int]]
 ) -> dict[str, list[float]]:
-    """What verification takes when chains of two depths alternate: itself, the mean of both, the difference."""
+    """Verification when chains of two depths alternate: itself, the mean of both, the difference."""
     pairs = [(a, b) for a in DEPTHS for b in DEPTHS if a < b]
     plans: list[tuple[int, ...]] = [*((depth,) for depth in DEPTHS), *pairs]
     ms: dict[tuple[int, ...], float] = {}
@@ -138,7 +139,8 @@ def chain_line(depth: int) -> str:
     if depth == 0:
         return "plain reason=parked speed=1"
     levels, nodes = _joined(range(depth), "/"), _joined(range(1, depth + 1), ",")
-    return f"draft k=1 levels={levels} nodes={nodes} depth={depth} leaves=1 reason=pays tokens=1 cost=1 speed=1"
+    shape = f"k=1 levels={levels} nodes={nodes} depth={depth} leaves=1"
+    return f"draft {shape} reason=pays tokens=1 cost=1 speed=1"
 
 
 def _joined(numbers: Sequence[int], mark: str) -> str:

@@ -124,7 +124,8 @@ def test_quantised_targets_give_the_same_bits(
     write_gguf(path, it.pair.target.spec, tiny_tokenizer(), it.pair.target.weights, dtype)
     sizes: dict[str, Any] = {"n_ctx": 1024, "n_threads": 2, "n_leaves_max": 12}
     with eaglecpp.Engine.open(path, draft=it.draft, strategy="off", **sizes) as engine:
-        for prompt, sampler in ((prompt_ids(40), SAMPLERS["hot"]), (prompt_ids(560), SAMPLERS["temperature"])):
+        for n_tokens, name in ((40, "hot"), (560, "temperature")):
+            prompt, sampler = prompt_ids(n_tokens), SAMPLERS[name]
             plain = run(engine, prompt, strategy="off", n_probs=5, **sampler)
             for strategy in STRATEGIES:
                 drafted = run(engine, prompt, strategy=strategy, n_probs=5, **sampler)
