@@ -29,8 +29,8 @@ SAFE_N_CTX = 4096
 _STEPS = (32768, 16384, 8192)
 _SHARE = 4
 _HEAD_BYTES = 1 << 20
-_TYPE_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75, "q5_0": 0.6875,
-               "q4_1": 0.625, "q4_0": 0.5625, "iq4_nl": 0.5625}  # fmt: skip
+_TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75,
+               "q5_0": 0.6875, "q4_1": 0.625, "q4_0": 0.5625, "iq4_nl": 0.5625}  # fmt: skip
 _SCALARS = {
     0: "<B",
     1: "<b",
@@ -59,8 +59,8 @@ class ContextChoice:
 def choose_n_ctx(
     target: Path,
     *,
-    type_k: str = "f16",
-    type_v: str = "f16",
+    type_k: str = "auto",
+    type_v: str = "auto",
     n_ubatch: int = 512,
     n_free: int | None = None,
 ) -> ContextChoice:

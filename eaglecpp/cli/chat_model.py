@@ -249,10 +249,15 @@ class ChatModel:
         return merged | {name: value for name, value in given.items() if prefix + name not in set_here}
 
     def _choose_context(self, options: Mapping[str, Any]) -> ContextChoice:
+        # what "auto" is without flash attention on the CPU; on a GPU the larger of two guesses
+        usual = "f32" if options.get("flash_attn") == "off" else "f16"
+        types = [
+            usual if options.get(name, "auto") == "auto" else options[name] for name in ("type_k", "type_v")
+        ]
         return choose_n_ctx(
             self.source.target,
-            type_k=options.get("type_k", "auto"),
-            type_v=options.get("type_v", "auto"),
+            type_k=types[0],
+            type_v=types[1],
             n_ubatch=options.get("n_ubatch", 512),
             n_free=_free_bytes(options),
         )

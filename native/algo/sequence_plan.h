@@ -119,7 +119,7 @@ class SequencePlan {
     RequestKind kind_ = RequestKind::greedy;
     TextState text_;
     std::array<std::array<float, n_ranks>, n_depths> mean_p_;  // [depth - 1][rank - 1] mean chance of a frontier child
-    std::array<int, n_depths> n_seen_{};                       // levels that mean_p_ has seen, by depth - 1
+    std::array<int, n_depths> n_seen_{};                       // nodes whose children mean_p_ has seen, by depth - 1
     RecentSpeed recent_;
 
     // on and off

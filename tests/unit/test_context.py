@@ -52,6 +52,15 @@ def test_a_smaller_cache_type_makes_room(tmp_path: Path) -> None:
     assert choose_n_ctx(model, n_ubatch=64, n_free=20 * GIB).n_ctx == 32768
 
 
+def test_the_usual_cache_is_of_halves(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf")
+    room = {
+        kind: choose_n_ctx(model, type_k=kind, type_v=kind, n_free=24 * GIB + 4096).n_ctx
+        for kind in ("auto", "f16", "f32")
+    }
+    assert room == {"auto": 32768, "f16": 32768, "f32": 16384}
+
+
 def test_heads_may_be_given_per_layer(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.gguf", n_kv_heads=[8] * 16 + [0] * 16)
     assert choose_n_ctx(model, n_free=20 * GIB).n_ctx == 32768
