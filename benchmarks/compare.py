@@ -63,8 +63,8 @@ def requests(args: argparse.Namespace, field: Field) -> tuple[dict[Cell, list[Re
             pool = [texts[0], *(ids for ids in texts for _ in args.temperatures)]
         else:
             pool = make_prompts(name, field.engine, n_all, args.prompt_tokens, args.seed)
-        warm.append(Request(pool[0], args.warm_tokens, 0.0, args.seed))
         for i, temperature in enumerate(args.temperatures):
+            warm.append(Request(pool[0], args.warm_tokens, temperature, args.seed))
             prompts = pool[1 + i :: len(args.temperatures)]
             made = [Request(ids, args.n_tokens, temperature, args.seed + j) for j, ids in enumerate(prompts)]
             found[name, temperature] = made
@@ -72,7 +72,7 @@ def requests(args: argparse.Namespace, field: Field) -> tuple[dict[Cell, list[Re
 
 
 def warm_up(field: Field, warm: list[Request]) -> None:
-    """Planners go through one prompt of each set, the others begin one."""
+    """Planners go through one prompt of each set at each temperature, the others begin one."""
     for one, generate in field.generate.items():
         if one.kind == "planner":
             for request in warm:
@@ -144,7 +144,7 @@ def open_journal(args: argparse.Namespace, target: BenchmarkTarget) -> Journal:
 
 
 def warm_text(args: argparse.Namespace) -> str:
-    planner = f"{len(args.sets)} x {args.warm_tokens}"
+    planner = f"{len(args.sets) * len(args.temperatures)} x {args.warm_tokens}"
     return WARM.format(planner=planner, others=min(WARM_TOKENS, args.warm_tokens))
 
 

@@ -10,17 +10,17 @@
 namespace eaglecpp {
 
 namespace {
-constexpr const char * state_kind = "eaglecpp cost-table 1";
+constexpr const char * state_kind = "eaglecpp cost-table 2";
 constexpr double slowdown_rate = 0.08;
-constexpr double n_settled = 20.0;  // samples from which on a size moves the slowdown at full rate
-constexpr double n_anchored = 4.0;  // samples of a plain round that fix its shape
-constexpr double anchor_trust = 3.0;
+constexpr double n_settled = 20.0;   // samples from which on a size moves the slowdown at full rate
 constexpr double noise_fine = 0.05;  // mean residual up to which the slowdown may move at full rate
 constexpr double step_max = 0.25;    // one residual moves the slowdown by at most this, in the log
 constexpr double rebuild_rate = 0.06;
-constexpr double jump_min = 0.2;    // median residual that counts as a change of the machine ...
-constexpr double jump_noise = 3.0;  // ... if it is also this many mean residuals
-constexpr double absurd = 20.0;     // times the expectation: a suspended process, not a measurement
+constexpr double growth_prior = 1.0 / 1000.0;  // of a plain round per cell: standard deviation of what is not known
+constexpr double growth_drift = 1e-7;          // of that variance, regained per sample
+constexpr double jump_min = 0.2;               // median residual that counts as a change of the machine ...
+constexpr double jump_noise = 3.0;             // ... if it is also this many mean residuals
+constexpr double absurd = 20.0;                // times the expectation: a suspended process, not a measurement
 constexpr double ms_max = 1e7;
 
 // prior shares of a plain round: an EAGLE drafter is one layer and a head
@@ -41,7 +41,8 @@ CostTable::CostTable()
 void CostTable::set_kv(int n_kv) {
     int b = 0;
     while (b + 1 < n_kv_buckets && n_kv >= 1024 << b) ++b;
-    if (b == kv_bucket_) return;
+    n_kv_ = n_kv;
+    if (b == kv_bucket_) return shapes_[b].set_kv(n_kv, growth_);
     if (shapes_[b].empty()) {
         int nearest = kv_bucket_;
         for (int i = 0; i < n_kv_buckets; ++i) {
@@ -52,6 +53,7 @@ void CostTable::set_kv(int n_kv) {
         n_anchor_ = n_residuals;  // the machine may have changed since that length was last seen
     }
     kv_bucket_ = b;
+    shapes_[b].set_kv(n_kv, growth_);
     n_residuals_ = 0;
     is_changed_ = true;
 }
@@ -60,10 +62,6 @@ void CostTable::set_kv(int n_kv) {
 // long, and a plain reference that is too long would let the ledger pay for a loss.
 double CostTable::plain(int n_rows) const {
     return slowdown_ * (std::min(shape().ms(n_rows), shape().least_ms(n_rows)) + host_plain_);
-}
-
-double CostTable::verify(int n_rows) const {
-    return slowdown_ * (shape().ms(n_rows) + (n_rows != last_rows_ ? rebuild() : 0.0));
 }
 
 double CostTable::guess(double share, int n_rows, const StepCosts & costs) const {
@@ -103,16 +101,14 @@ void CostTable::learn_verify(int n_rows, double ms) {
     if (is_rebuilt) rest = std::max(0.3 * ms, ms - slowdown_ * rebuild());
     if (!is_rebuilt && rebuilt_ms_ > 0.0) learn_rebuild((rebuilt_ms_ - ms) / slowdown_, shape_ms);
     rebuilt_ms_ = is_rebuilt ? ms : 0.0;
-    // Only products of slowdown and shape can be seen. So the shape of a plain round stays once it is known, and its
-    // later times are the slowdown's; without such an anchor the prices of sizes that are not run would drift away.
-    const bool is_anchor = n_rows == 1 && costs.n_samples(1) >= n_anchored;
     if (is_known && costs.n_samples(n_rows) >= 2.0) {
-        const double trust = is_anchor ? anchor_trust : std::min(1.0, costs.n_samples(n_rows) / n_settled);
-        learn_slowdown(std::log(rest / shape_ms), trust);
+        const double error_ms = rest / slowdown_ - shape_ms;
+        if (n_anchor_ == 0 && std::fabs(error_ms) < jump_min * shape_ms) learn_growth(n_rows, error_ms, shape_ms);
+        learn_slowdown(std::log(rest / shape_ms), std::min(1.0, costs.n_samples(n_rows) / n_settled));
     } else if (is_known && n_anchor_ > 0) {
         anchor(std::log(rest / shape_ms));
     }
-    if (!is_anchor) costs.learn(n_rows, rest / slowdown_, round_);
+    costs.learn(n_rows, rest / slowdown_, round_);
     if (round_ % 64 == 0) costs.forget(round_);
 }
 
@@ -121,6 +117,27 @@ void CostTable::learn_verify(int n_rows, double ms) {
 void CostTable::learn_rebuild(double sample_ms, double shape_ms) {
     const double step = std::clamp(sample_ms - rebuild_raw_, -step_max * shape_ms, step_max * shape_ms);
     rebuild_raw_ += std::max(rebuild_rate, 1.0 / (++n_rebuilds_ + 1.0)) * step;
+}
+
+// A Kalman filter for both parts, from how a size's time differs from its mean when the length does. The slowdown would
+// otherwise follow a text's length up and the next text's down, and sizes measured at one length would be compared with
+// others measured at another: attention over 200 cells can double the price of a row.
+void CostTable::learn_growth(int n_rows, double error_ms, double shape_ms) {
+    const double cells = shapes_[kv_bucket_].cells_beyond(n_rows);
+    const double most = std::pow(growth_prior * shapes_[kv_bucket_].ms(1), 2.0);
+    auto & [v_step, both, v_row] = growth_variance_;
+    v_step = v_step > 0.0 ? std::min(v_step + growth_drift * most, most) : most / 4.0;
+    v_row = v_row > 0.0 ? std::min(v_row + growth_drift * most, most) : most;
+    const double h_step = cells, h_row = cells * n_rows;
+    const double to_step = v_step * h_step + both * h_row, to_row = both * h_step + v_row * h_row;
+    const double noise = std::max(mean_error_, 0.03) * shape_ms;
+    const double variance = h_step * to_step + h_row * to_row + noise * noise;
+    const double error = std::clamp(error_ms, -1.0 * noise, 1.0 * noise) / variance;
+    growth_.per_step = std::max(0.0, growth_.per_step + to_step * error);
+    growth_.per_row = std::max(0.0, growth_.per_row + to_row * error);
+    v_step -= to_step * to_step / variance;
+    both -= to_step * to_row / variance;
+    v_row -= to_row * to_row / variance;
 }
 
 // less what noise alone may have made of it
@@ -186,13 +203,14 @@ std::string CostTable::to_text(const std::string & key) const {
         for (int b = 0; b < StepCosts::n_buckets; ++b) {
             const StepCosts::Entry & e = costs.entry(b);
             if (e.count < 1.0) continue;
-            lines.push_back({name, {kv, (double)b, slowdown_ * std::exp(e.log_ms)}});
+            lines.push_back({name, {kv, (double)b, slowdown_ * std::exp(e.log_ms), e.n_kv}});
         }
     };
     for (int k = 0; k < n_kv_buckets; ++k) put("verify", shapes_[k], k);
     put("commit", commit_, 0);
     put("level", level_, 0);
     lines.push_back({"host", {slowdown_ * host_plain_, slowdown_ * host_draft_, slowdown_ * rebuild()}});
+    lines.push_back({"growth", {slowdown_ * growth_.per_step, slowdown_ * growth_.per_row}});
     return write_state(state_kind, key, lines);
 }
 
@@ -200,26 +218,30 @@ bool CostTable::from_text(const std::string & text, const std::string & key) {
     const auto lines = read_state(text, state_kind, key);
     if (!lines) return false;
     CostTable loaded;
+    const auto are_times = [](const std::vector<double> & values, size_t n) {
+        return values.size() == n &&
+               std::all_of(values.begin(), values.end(), [](double ms) { return ms >= 0.0 && ms <= ms_max; });
+    };
     for (const StateLine & line : *lines) {
         const std::vector<double> & v = line.values;
-        if (v.size() != 3) return false;
         if (line.name == "host") {
-            for (double ms : v) {
-                if (ms < 0.0 || ms > ms_max) return false;
-            }
+            if (!are_times(v, 3)) return false;
             loaded.host_plain_ = v[0], loaded.host_draft_ = v[1], loaded.rebuild_raw_ = v[2];
             loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
-            continue;
+        } else if (line.name == "growth") {
+            if (!are_times(v, 2)) return false;
+            loaded.growth_ = {v[0], v[1]};
+        } else {
+            StepCosts * costs = line.name == "verify"   ? loaded.shapes_.data()
+                                : line.name == "commit" ? &loaded.commit_
+                                : line.name == "level"  ? &loaded.level_
+                                                        : nullptr;
+            if (!costs || !are_times(v, 4) || v[0] >= n_kv_buckets || v[1] >= StepCosts::n_buckets || v[2] < 1e-6) {
+                return false;
+            }
+            if (line.name == "verify") costs += (int)v[0];
+            costs->set_entry((int)v[1], v[2], v[3]);
         }
-        const bool is_fine = v[0] >= 0 && v[0] < n_kv_buckets && v[1] >= 0 && v[1] < StepCosts::n_buckets &&
-                             v[2] > 1e-6 && v[2] < ms_max;
-        if (!is_fine) return false;
-        StepCosts * costs = line.name == "verify"   ? &loaded.shapes_[(int)v[0]]
-                            : line.name == "commit" ? &loaded.commit_
-                            : line.name == "level"  ? &loaded.level_
-                                                    : nullptr;
-        if (!costs) return false;
-        costs->set_entry((int)v[1], v[2]);
     }
     loaded.kv_bucket_ = kv_bucket_;
     loaded.n_anchor_ = n_residuals;

@@ -2,7 +2,7 @@
 // What a round costs on this machine with this model: verifying n rows, committing rows to the drafter, one drafter
 // level, host work. Learned from the rounds themselves.
 //
-//     verify(n) = slowdown * (shape[n] + rebuild if n differs from the last round's rows)
+//     verify(n) = slowdown * (shape[n] + growth(n, length) + rebuild if n differs from the last round's rows)
 //
 // `shape` learns slowly and per size; `slowdown` is one fast factor for everything (clock, temperature, other
 // processes) and jumps when the last five residuals agree that the machine changed, so that a co-tenant spoils neither
@@ -35,8 +35,17 @@ class CostTable {
     // host work of a plain round
     double plain_host() const { return slowdown_ * host_plain_; }
 
-    // verifying n rows in the next round, a rebuild included if the last one ran another number
-    double verify(int n_rows) const;
+    // verifying n rows in a round after one of the same size
+    double settled(int n_rows) const { return slowdown_ * shape().ms(n_rows); }
+
+    // what a round takes longer if the one before it was of another size
+    double change() const { return slowdown_ * rebuild(); }
+
+    // the same for the next round, if that has n rows
+    double change(int n_rows) const { return n_rows != last_rows_ ? change() : 0.0; }
+
+    // verifying n rows in the next round
+    double verify(int n_rows) const { return settled(n_rows) + change(n_rows); }
 
     // the drafter commits n rows and gives its first distribution
     double commit(int n_rows) const;
@@ -61,6 +70,9 @@ class CostTable {
 
     // n rows were verified before in this process
     bool is_tried(int n_rows) const { return shape().is_tried(n_rows); }
+
+    // at the present speed
+    Growth growth() const { return {slowdown_ * growth_.per_step, slowdown_ * growth_.per_row}; }
 
     // common factor of all times now against when the shapes were learned
     double slowdown() const { return slowdown_; }
@@ -99,6 +111,7 @@ class CostTable {
     double guess(double share, int n_rows, const StepCosts & costs) const;
     double rebuild() const;
     void learn_rebuild(double sample_ms, double shape_ms);
+    void learn_growth(int n_rows, double error_ms, double shape_ms);
     void learn_slowdown(double raw, double trust);
     void anchor(double raw);
     bool is_sane(double ms, double expected) const;
@@ -111,7 +124,10 @@ class CostTable {
     double rebuild_raw_ = 0.0;  // may be below zero: noise
     int n_rebuilds_ = 0;        // samples of it in this process
     double rebuilt_ms_ = 0.0;   // the last round, if it changed the size; else 0
+    Growth growth_;
+    std::array<double, 3> growth_variance_{};  // per step, both, per row
     double slowdown_ = 1.0;
+    int n_kv_ = 0;
     int last_rows_ = 0;
     long round_ = 0;
 

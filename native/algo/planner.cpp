@@ -179,7 +179,7 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - plan.order_.size()) : 0;
     const int n_rows = n_roots_ + n_others;
     const int n_most = std::min(plan.limits_.n_nodes, std::max(1, costs_.n_rows_max() - n_rows));
-    plan.prices_.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_);
+    plan.prices_.set(costs_, habit_, n_rows, n_most, ledger_.first_uses() * plain_ms_);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {

@@ -151,6 +151,7 @@ class Planner {
     AcceptanceModel acceptance_;
     Ledger ledger_;
     RecentSpeed speed_;      // of the batches of late
+    SizeHabit habit_;        // of conversations alone in their batch
     int n_nodes_last_ = 0;   // draft nodes of the last batch
     int n_plain_ = 0;        // plain rounds measured
     int n_since_plain_ = 0;  // rounds since the last one

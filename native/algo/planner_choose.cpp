@@ -79,7 +79,8 @@ void Planner::choose_alone(SequencePlan & plan) {
         nodes_.assign(1, (int32_t)(best - plan.p_.begin()));
         value = std::max(value, foresee(plan, 1));
     }
-    const double ms = spent_ms + plan.prices_.ms(wish.n);
+    const double ms = spent_ms + plan.prices_.ms_with_changes(wish.n);
+    if (!is_probe) habit_.add(n_roots_ + plan.prices_.best_settled(p, price, no_limit).n);
     if (wish.n > 0) plan.usual_extra_ += 0.1 * (rounds(ms) - plan.usual_extra_);
     weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
     const bool is_vain = is_probe && wish.value <= price * spent_ms;

@@ -12,6 +12,7 @@ namespace eaglecpp {
 namespace {
 constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,  8,   10,  12,  14,  16,
                                                                20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
+constexpr double rise_kept = 0.4;
 constexpr int n_direct = 65;
 
 std::array<signed char, n_direct> make_direct() {
@@ -63,15 +64,36 @@ int StepCosts::n_rows_measured() const {
     return 0;
 }
 
+void StepCosts::set_kv(double n_kv, const Growth & growth) {
+    if (n_kv == n_kv_ && growth.per_step == growth_.per_step && growth.per_row == growth_.per_row) return;
+    n_kv_ = n_kv;
+    growth_ = growth;
+    refresh();
+}
+
+// A time at another length. However wrong the growth may be, it changes a time only so much.
+double StepCosts::moved(double log_ms, double n_cells, int n_rows) const {
+    const double ms = std::exp(log_ms);
+    return std::log(std::clamp(ms + growth_.ms(n_cells, n_rows), 0.5 * ms, 2.0 * ms));
+}
+
+double StepCosts::log_ms_now(int bucket) const {
+    const Entry & e = entries_[bucket];
+    return moved(e.log_ms, n_kv_ - e.n_kv, bucket_rows[bucket]);
+}
+
 void StepCosts::learn(int n_rows, double ms, long round) {
     const int b = bucket_of(n_rows);
     Entry & e = entries_[b];
     const double sample = std::log(ms);
     e.round = round;
     if (e.n_first < n_first_samples) {
-        learn_first(e, sample, predicted_[b]);
+        learn_first(b, sample);
     } else {
-        e.log_ms += std::max(0.012, 1.0 / (e.count + 1.0)) * clipped(sample - e.log_ms, e.count);
+        // the means of time and length, so that the line of growth goes through both
+        const double rate = std::max(0.012, 1.0 / (e.count + 1.0)), now = log_ms_now(b);
+        e.n_kv += rate * (n_kv_ - e.n_kv);
+        e.log_ms = moved(now + rate * clipped(sample - now, e.count), e.n_kv - n_kv_, bucket_rows[b]);
         e.count = std::min(e.count + 1.0, 1000.0);
     }
     refresh();
@@ -79,12 +101,16 @@ void StepCosts::learn(int n_rows, double ms, long round) {
 
 // A guess or an entry from disk (count 1) stands against a slow first sample: a size that looked dear the first time it
 // ran, for the graphs that had to be built, would never be tried again.
-void StepCosts::learn_first(Entry & e, double sample, double predicted) {
+void StepCosts::learn_first(int bucket, double sample) {
+    Entry & e = entries_[bucket];
+    const double predicted = predicted_[bucket];
     const bool is_guess = e.count < 1.0 && e.n_first == 0;
-    e.first[e.n_first++] = sample;
+    if (is_guess) e.n_kv = n_kv_;
+    const double n_cells = e.n_kv - n_kv_;
+    e.first[e.n_first++] = moved(sample, n_cells, bucket_rows[bucket]);
     if (e.n_first == 1) {
         const double most = predicted > 0.0 ? std::log((is_guess ? 1.0 : 1.1) * predicted) : sample;
-        e.log_ms = std::min(sample, most);
+        e.log_ms = moved(std::min(sample, most), n_cells, bucket_rows[bucket]);
         e.count = is_guess ? 0.5 : 1.0;
         if (!is_guess) learn_first_use(std::exp(sample) - predicted);
         return;
@@ -112,6 +138,8 @@ void StepCosts::forget(long round) {
 }
 
 void StepCosts::assume(const StepCosts & other) {
+    n_kv_ = other.n_kv_;
+    growth_ = other.growth_;
     for (int b = 0; b < n_buckets; ++b) {
         entries_[b] = other.entries_[b];
         entries_[b].count = std::min(entries_[b].count, 1.0);
@@ -120,27 +148,34 @@ void StepCosts::assume(const StepCosts & other) {
     refresh();
 }
 
-void StepCosts::set_entry(int bucket, double ms) {
+void StepCosts::set_entry(int bucket, double ms, double n_kv) {
     entries_[bucket].log_ms = std::log(ms);
+    entries_[bucket].n_kv = n_kv;
     entries_[bucket].count = 1.0;
     refresh();
 }
 
 // Between measured sizes the deviation from the prior curve is interpolated over log(rows); outside them it is kept.
 void StepCosts::refresh() {
-    int below = -1;
+    int lowest = -1, below = -1;
     n_known_ = 0;
-    for (int b = 0; b < n_buckets; ++b) n_known_ += entries_[b].count > 0.0;
+    std::array<double, n_buckets> log_ms{};
+    for (int b = 0; b < n_buckets; ++b) {
+        if (entries_[b].count == 0.0) continue;
+        log_ms[b] = log_ms_now(b);
+        ++n_known_;
+    }
     if (n_known_ == 0) {
         predicted_.fill(0.0);
         return;
     }
-    const auto deviation = [&](int b) { return entries_[b].log_ms - std::log(prior_ratio(bucket_rows[b])); };
+    const auto deviation = [&](int b) { return log_ms[b] - std::log(prior_ratio(bucket_rows[b])); };
     int above = 0;
     for (int b = 0; b < n_buckets; ++b) {
         if (entries_[b].count > 0.0) {
             below = b;
-            predicted_[b] = std::exp(entries_[b].log_ms);
+            if (lowest < 0) lowest = b;
+            predicted_[b] = std::exp(log_ms[b]);
             continue;
         }
         above = std::max(above, b);
@@ -149,7 +184,13 @@ void StepCosts::refresh() {
         if (below < 0) {
             d = deviation(above);
         } else if (above == n_buckets) {
-            d = deviation(below);
+            // beyond them rows go on rising, at part of the slope so far if that is above the prior's
+            const double rise =
+                lowest < below ? (predicted_[below] - predicted_[lowest]) / (bucket_rows[below] - bucket_rows[lowest])
+                               : 0.0;
+            const double least = predicted_[below] + rise_kept * rise * (bucket_rows[b] - bucket_rows[below]);
+            predicted_[b] = std::max(prior_ratio(bucket_rows[b]) * std::exp(deviation(below)), least);
+            continue;
         } else {
             const double from = std::log(bucket_rows[below]), to = std::log(bucket_rows[above]);
             const double t = (std::log(bucket_rows[b]) - from) / (to - from);

@@ -6,11 +6,21 @@
 // Sizes never tried are priced from their measured neighbours along a prior curve that is on the cheap side of known
 // machines: a size that might pay gets tried, and two tries later its price is known. An entry that is not confirmed
 // for long is forgotten sooner the fewer samples it rests on, so that one stall cannot ban a size for good.
+//
+// Attention makes every row dearer as the conversation grows. An entry remembers the length it was measured at, and
+// prices are for the present one.
 #pragma once
 
 #include <array>
 
 namespace eaglecpp {
+
+// What one more cell in the cache adds to a step: per step (K/V read once) and per row (attention computed).
+struct Growth {
+    double per_step = 0.0, per_row = 0.0;  // ms per cell
+
+    double ms(double n_cells, int n_rows) const { return n_cells * (per_step + per_row * n_rows); }
+};
 
 class StepCosts {
   public:
@@ -22,6 +32,12 @@ class StepCosts {
 
     static int bucket_of(int n_rows);
     static int rows_of(int bucket);
+
+    // the length and the growth that prices are for
+    void set_kv(double n_kv, const Growth & growth);
+
+    // cells that the cache has now beyond those at which n rows were measured, on average
+    double cells_beyond(int n_rows) const { return n_kv_ - entries_[bucket_of(n_rows)].n_kv; }
 
     // nothing was measured yet
     bool empty() const { return n_known_ == 0; }
@@ -60,6 +76,7 @@ class StepCosts {
     // (de)serialisation
     struct Entry {
         double log_ms = 0.0;
+        double n_kv = 0.0;   // cells in the cache, mean over the samples
         double count = 0.0;  // samples it rests on; 0 = unknown
         long round = 0;      // of the last sample
         // The first samples in this process: their lower median is what counts, so that neither the building of a graph
@@ -68,14 +85,18 @@ class StepCosts {
         int n_first = 0;
     };
     const Entry & entry(int bucket) const { return entries_[bucket]; }
-    void set_entry(int bucket, double ms);
+    void set_entry(int bucket, double ms, double n_kv);
 
   private:
-    void learn_first(Entry & e, double sample, double predicted);
+    void learn_first(int bucket, double sample);
     void learn_first_use(double ms);
+    double moved(double log_ms, double n_cells, int n_rows) const;
+    double log_ms_now(int bucket) const;
     void refresh();
 
     double slope_;
+    double n_kv_ = 0.0;
+    Growth growth_;
     int n_known_ = 0;
     double first_use_ms_ = 0.0;
     int n_first_uses_ = 0;

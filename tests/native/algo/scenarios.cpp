@@ -57,6 +57,12 @@ Machine machine(int number) {
             m.n_leaves = 1;
             return m;
         }
+        case 15: {
+            Machine m{"deep CPU", {{1, 10.7}, {2, 12.8}, {3, 15.1}, {4, 17.7}, {5, 23.5}, {6, 26}, {8, 33}, {16, 60}}};
+            m.level = 0.012;
+            m.host = 0.005;
+            return m;
+        }
         default:
             fail(ErrorKind::value, "no machine %d", number);
     }
@@ -133,6 +139,8 @@ Text text(int number) {
                         return kind == 0 ? code : kind == 1 ? prose : hostile;
                     },
                     32};
+        case 16:
+            return {"code in answers of 64", [](int) { return code; }, 64};
         default:
             fail(ErrorKind::value, "no text %d", number);
     }
@@ -335,7 +343,7 @@ std::vector<Scenario> undisturbed() {
         scenario("S2", 1, 2),
         scenario("S3", 1, 3),
         scenario("S4", 1, 4, verified_at_most(100, 0.01)),
-        scenario("S5", 2, 1, rows_at_most(5, 7, 0.012)),
+        scenario("S5", 2, 1, rows_at_most(5, 7, 0.01)),
         scenario("S6", 2, 2),
         scenario("S7", 2, 4, verified_at_most(100, 0.01)),
         scenario("S8", 3, 5),
@@ -398,7 +406,11 @@ std::vector<Scenario> disturbed() {
     s51.disturbance.first_use_ms = 30.0;
     s51.cost_text = exact;
     s51.window = 0.965;
-    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49, s50, s51};
+    // many layers, narrow ones: attention makes rows dearer within one answer, and a new size builds large graphs
+    Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
+    s52.disturbance.kv_per_1k_row = 2.0;
+    s52.disturbance.rebuild = 0.07;
+    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49, s50, s51, s52};
 }
 
 }  // namespace

@@ -158,7 +158,8 @@ double worst_window(const std::vector<Mark> & marks, const std::vector<double> &
 }
 
 double Scene::verify_ms(int pos, int n_rows) const {
-    double ms = machine_.verify_ms(n_rows) + machine_.plain_ms() * disturbance_.kv_per_1k * pos / 1000.0;
+    const double share = disturbance_.kv_per_1k + disturbance_.kv_per_1k_row * n_rows;
+    double ms = machine_.verify_ms(n_rows) + machine_.plain_ms() * share * world_->n_kv(pos) / 1000.0;
     if (disturbance_.reshape) ms *= disturbance_.reshape(pos, n_rows);
     return ms * drift(pos);
 }
@@ -213,7 +214,7 @@ class Run {
             planner_.begin_request(plan_, kind, false);
         }
         const bool was_on = plan_.is_on();
-        planner_.begin_round(1, pos_);
+        planner_.begin_round(1, s_.world_->n_kv(pos_));
         planner_.decide(plan_, {0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()});
         const Decision & d = plan_.decision();
         const RoundDrafter drafter(*s_.world_, pos_, d.mode == Decision::Mode::probe);

@@ -78,6 +78,9 @@ class World {
     // tokens from `pos` to the end of its request
     int n_left(int pos) const;
 
+    // cells in the target's cache: each request has a prompt of 64 and its own conversation
+    int n_kv(int pos) const { return text_.request > 0 ? 64 + pos % text_.request : pos; }
+
     // What the drafter proposes for position `pos` as draft number `depth` of a round. `key` tells off-path nodes
     // apart; on the path it is 0. The candidate that carries true_token is the target's, if any.
     std::vector<Candidate> propose(int pos, int depth, int k, uint64_t key) const;
@@ -126,6 +129,7 @@ struct Disturbance {
     double noise = 0.03;  // sd of the log of every time the planner sees
     double stall_share = 0.0, stall_factor = 1.0;
     double kv_per_1k = 0.0;                                   // share of plain time added per 1000 tokens of context
+    double kv_per_1k_row = 0.0;                               // the same for every row: attention that is computed
     double hidden = 0.0;                                      // plain steps that every drafting round takes besides
     double first_use_ms = 0.0;                                // first batch of each size
     double rebuild = 0.0;                                     // plain steps whenever the batch size changes

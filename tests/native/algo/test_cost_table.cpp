@@ -86,6 +86,32 @@ static void rebuilds_are_told_from_sizes() {
     CHECK_NEAR(table.plain(), 10.0, 0.5);
 }
 
+// Attention makes every row dearer as an answer goes on, and the next answer starts short again. A size that was run at
+// the end of an answer only must not look dear at the start of the next one, nor the machine slower.
+static void rows_grow_dearer_with_the_conversation() {
+    const auto true_ms = [](int n_rows, int n_kv) { return 10.0 + 2.0 * n_rows + 0.02 * n_rows * n_kv; };
+    Random random(7);
+    CostTable table;
+    for (int answer = 0; answer < 8; ++answer) {
+        for (int i = 0; i < 40; ++i) {
+            const int n_kv = 64 + 3 * i, n_rows = i == 0 ? 1 : i < 30 ? 2 : 4;
+            table.set_kv(n_kv);
+            table.learn_verify(n_rows, true_ms(n_rows, n_kv) * (0.98 + 0.04 * random.real()));
+        }
+    }
+    for (int n_kv : {64, 120, 180}) {
+        table.set_kv(n_kv);
+        for (int n_rows : {2, 4}) CHECK_NEAR(table.settled(n_rows) / true_ms(n_rows, n_kv), 1.0, 0.05);
+    }
+    CHECK_NEAR(table.slowdown(), 1.0, 0.05);
+    CHECK_NEAR(table.growth().per_row, 0.02, 0.006);
+
+    CostTable loaded;
+    CHECK(loaded.from_text(table.to_text(key), key));
+    loaded.set_kv(180);
+    CHECK_NEAR(loaded.settled(2), table.settled(2), 0.01);
+}
+
 static void long_conversations_have_their_own_prices() {
     CostTable table = example();
     table.take_changed();
@@ -166,6 +192,7 @@ int main() {
     noise_and_stalls_are_no_change_of_the_machine();
     a_plain_round_never_costs_more_than_a_larger_one();
     rebuilds_are_told_from_sizes();
+    rows_grow_dearer_with_the_conversation();
     long_conversations_have_their_own_prices();
     nonsense_is_ignored();
     survives_a_round_trip();
