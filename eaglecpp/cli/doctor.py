@@ -62,6 +62,12 @@ def gather() -> dict[str, Any]:
             "the CPU claims AMX, but its first instruction fails here (common on virtual machines): eaglecpp "
             "loads models without repacked weights; other llama.cpp programs may die with SIGILL"
         )
+    waiting = os.environ.get("OMP_WAIT_POLICY", "")
+    if waiting.lower() == "passive" and any("OPENMP" in feature for feature in facts["features"]):
+        facts["notes"].append(
+            f"OMP_WAIT_POLICY={waiting} is set: threads go to sleep between the steps of a token, which can "
+            "make decoding on the CPU several times slower; unset it, unless other programs need the cores"
+        )
     return facts
 
 

@@ -18,8 +18,9 @@ constexpr double text_max = 7.0;      // |text term|
 constexpr double pull = 0.995;        // per label: no text may lock itself off for good
 constexpr double drift = 0.01;        // variance a text gains per label
 constexpr double variance_max = 2.0;
-constexpr double handed_over = 0.15, handed_over_most = 0.15;  // of a text term, when the text ends
-constexpr double slack = 0.5, alarm = 5.0;                     // CUSUM, in standard deviations
+constexpr double text_spread = 0.5;         // variance of text terms over texts
+constexpr double handed_over_most = 0.4;    // of a text term, when the text ends
+constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations
 
 double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
@@ -64,8 +65,10 @@ void TextTerm::learn(double error, double information) {
     }
 }
 
-double TextTerm::hand_over() const {
-    return std::clamp(handed_over * value, -handed_over_most, handed_over_most);
+double TextTerm::hand_over(double information) const {
+    const double variance_own = 2.0 / (1.0 + information / 8.0);
+    const double gain = variance_own / (variance_own + text_spread + variance);
+    return std::clamp(gain * value, -handed_over_most, handed_over_most);
 }
 
 void TextTerm::restart() {
@@ -129,8 +132,12 @@ double AcceptanceModel::later_logit(const Class & c, const TextState & text, int
 void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
     Class & c = classes_[(int)kind];
     if (kind != RequestKind::constrained) {
-        for (Weight & w : c.depth) w.value += text.first.hand_over();
-        for (Weight & w : c.rank) w.value += text.later.hand_over();
+        const double first = text.first.hand_over(c.depth[0].information);
+        const double later = text.later.hand_over(c.rank[0].information);
+        for (Weight & w : c.depth) w.value += first;
+        for (Weight & w : c.rank) w.value += later;
+        text.first.value -= first;
+        text.later.value -= later;
     }
     text.restart();
 }

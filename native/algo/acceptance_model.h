@@ -38,8 +38,9 @@ struct TextTerm {
 
     void learn(double error, double information);
 
-    // what the drafter's own terms should take over when the text ends
-    double hand_over() const;
+    // What the drafter's own terms, which rest on that much information, should take over when the text ends: most of
+    // it while little is known about the drafter, little once many texts were seen.
+    double hand_over(double information) const;
 
     // a new text: most of what was learned is dropped
     void restart();

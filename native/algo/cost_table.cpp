@@ -16,6 +16,8 @@ constexpr double n_settled = 20.0;   // samples from which on a size moves the s
 constexpr double noise_fine = 0.05;  // mean residual up to which the slowdown may move at full rate
 constexpr double step_max = 0.25;    // one residual moves the slowdown by at most this, in the log
 constexpr double rebuild_rate = 0.06;
+constexpr int n_cold = 48;                     // rounds of a process that are not like the later ones, ...
+constexpr double cold_trust = 0.25;            // so their samples are trusted less
 constexpr double growth_prior = 1.0 / 1000.0;  // of a plain round per cell: standard deviation of what is not known
 constexpr double growth_drift = 1e-7;          // of that variance, regained per sample
 constexpr double jump_min = 0.2;               // median residual that counts as a change of the machine ...
@@ -108,7 +110,7 @@ void CostTable::learn_verify(int n_rows, double ms) {
     } else if (is_known && n_anchor_ > 0) {
         anchor(std::log(rest / shape_ms));
     }
-    costs.learn(n_rows, rest / slowdown_, round_);
+    costs.learn(n_rows, rest / slowdown_, round_, round_ <= n_cold ? cold_trust : 1.0);
     if (round_ % 64 == 0) costs.forget(round_);
 }
 

@@ -12,7 +12,8 @@ namespace eaglecpp {
 namespace {
 constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,  8,   10,  12,  14,  16,
                                                                20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
-constexpr double rise_kept = 0.4;
+constexpr double n_trusted = 2.0;  // samples that are believed without a doubt
+constexpr double rise_kept = 0.3;
 constexpr int n_direct = 65;
 
 std::array<signed char, n_direct> make_direct() {
@@ -82,11 +83,12 @@ double StepCosts::log_ms_now(int bucket) const {
     return moved(e.log_ms, n_kv_ - e.n_kv, bucket_rows[bucket]);
 }
 
-void StepCosts::learn(int n_rows, double ms, long round) {
+void StepCosts::learn(int n_rows, double ms, long round, double trust) {
     const int b = bucket_of(n_rows);
     Entry & e = entries_[b];
     const double sample = std::log(ms);
     e.round = round;
+    e.trust = std::min(e.trust + trust / n_trusted, 1.0);
     if (e.n_first < n_first_samples) {
         learn_first(b, sample);
     } else {
@@ -130,7 +132,7 @@ void StepCosts::forget(long round) {
         Entry & e = entries_[b];
         const long patience = e.n_first == 0 ? 300 : 2000 + 1000 * (long)std::min(e.count, 32.0);
         if (e.count == 0.0 || round - e.round <= patience) continue;
-        e.count = 0.0;
+        e.count = e.trust = 0.0;
         e.n_first = 0;
         is_changed = true;
     }
@@ -197,6 +199,24 @@ void StepCosts::refresh() {
             d = (1.0 - t) * deviation(below) + t * deviation(above);
         }
         predicted_[b] = prior_ratio(bucket_rows[b]) * std::exp(d);
+    }
+    doubt();
+}
+
+// The first rounds of a process are slow and change their size all the time. A size that looks dear after a few of them
+// is not believed entirely as long as well-known sizes below and above it say otherwise; or it would not be run again,
+// and stay wrong.
+void StepCosts::doubt() {
+    for (int b = 1; b < n_buckets; ++b) {
+        if (entries_[b].count == 0.0 || entries_[b].trust >= 1.0) continue;
+        int below = b - 1, above = b + 1;
+        while (below > 0 && entries_[below].trust < 1.0) --below;
+        while (above < n_buckets && entries_[above].trust < 1.0) ++above;
+        if (above == n_buckets || entries_[below].count == 0.0) continue;
+        const double from = std::log(bucket_rows[below]), to = std::log(bucket_rows[above]);
+        const double t = (std::log(bucket_rows[b]) - from) / (to - from);
+        const double guess = std::exp((1.0 - t) * std::log(predicted_[below]) + t * std::log(predicted_[above]));
+        if (guess < predicted_[b]) predicted_[b] += (1.0 - entries_[b].trust) * (guess - predicted_[b]);
     }
 }
 

@@ -64,8 +64,8 @@ class StepCosts {
     int n_rows_measured() const;
 
     // One measurement. The first ones of a size are believed with care: the first may include building graphs and
-    // loading kernels, any may be stalled.
-    void learn(int n_rows, double ms, long round);
+    // loading kernels, any may be stalled. `trust`: less than 1 for samples that later ones may not be like.
+    void learn(int n_rows, double ms, long round, double trust = 1.0);
 
     // forgets what was not confirmed for long
     void forget(long round);
@@ -78,6 +78,7 @@ class StepCosts {
         double log_ms = 0.0;
         double n_kv = 0.0;   // cells in the cache, mean over the samples
         double count = 0.0;  // samples it rests on; 0 = unknown
+        double trust = 0.0;  // 1: a price far above what its neighbours suggest is believed
         long round = 0;      // of the last sample
         // The first samples in this process: their lower median is what counts, so that neither the building of a graph
         // nor a stall sets the price.
@@ -93,6 +94,7 @@ class StepCosts {
     double moved(double log_ms, double n_cells, int n_rows) const;
     double log_ms_now(int bucket) const;
     void refresh();
+    void doubt();
 
     double slope_;
     double n_kv_ = 0.0;

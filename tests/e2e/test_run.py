@@ -193,6 +193,19 @@ def test_doctor_finds_this_installation_in_order(cli: Cli) -> None:
     assert text.stderr == ""
 
 
+def test_doctor_notes_threads_that_sleep(cli: Cli) -> None:
+    import os
+
+    def notes(policy: str) -> list[str]:
+        done = cli("doctor", "--json", env={**os.environ, "OMP_WAIT_POLICY": policy})
+        assert done.returncode == 0
+        return [text for text in json.loads(done.stdout)["notes"] if "OMP_WAIT_POLICY" in text]
+
+    assert notes("active") == []
+    (text,) = notes("PASSIVE")
+    assert "OMP_WAIT_POLICY=PASSIVE" in text and "unset it" in text
+
+
 def test_doctor_names_what_is_broken(cli: Cli, tmp_path: Path) -> None:
     import os
 

@@ -34,7 +34,7 @@ struct Sums {
 void run(const Case & c) {
     Sums fair, throughput, with_floor;
     std::vector<double> best;
-    for (int seed = 0; seed < 2; ++seed) {
+    for (int seed = 0; seed < 4; ++seed) {
         SharedScene scene;
         scene.machine = machine(c.machine);
         scene.seed = seed;

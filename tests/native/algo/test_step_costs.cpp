@@ -67,6 +67,32 @@ static void noise_averages_out() {
     CHECK_NEAR(costs.ms(3), 10.0, 0.3);
 }
 
+// Samples that are not to be trusted make a size look dear only until more of them, or better ones, agree.
+static void a_dear_size_is_doubted_between_known_ones() {
+    StepCosts costs(0.06);
+    learn(costs, 1, 10.0);
+    learn(costs, 4, 16.0);
+    for (int i = 0; i < 3; ++i) costs.learn(2, 17.0, 1, 0.25);
+    const double doubted = costs.ms(2);
+    CHECK(doubted > 12.5 && doubted < 15.5);
+    for (int i = 0; i < 5; ++i) costs.learn(2, 17.0, 1, 0.25);
+    CHECK_NEAR(costs.ms(2), 17.0, 0.01);  // dear after all
+    costs.learn(3, 11.5, 1, 0.25);
+    costs.learn(3, 11.5, 1, 0.25);
+    CHECK_NEAR(costs.ms(3), 11.5, 0.01);  // a cheap size needs no doubt: it will be run
+}
+
+// Beyond the measured sizes a steep curve goes on being steep, in part.
+static void untried_sizes_go_on_rising() {
+    StepCosts flat(0.06), steep(0.06);
+    for (int n = 1; n <= 4; ++n) {
+        learn(flat, n, 10.0 + 0.1 * n);
+        learn(steep, n, 10.0 + 2.5 * n);
+    }
+    CHECK(flat.ms(16) < 15.0);
+    CHECK(steep.ms(16) > 28.0 && steep.ms(16) < 45.0);
+}
+
 static void forgets_what_nobody_confirms() {
     StepCosts costs(0.06);
     learn(costs, 1, 10.0);
@@ -97,6 +123,8 @@ int main() {
     first_samples_are_believed_with_care();
     one_stall_hardly_moves_a_known_size();
     noise_averages_out();
+    a_dear_size_is_doubted_between_known_ones();
+    untried_sizes_go_on_rising();
     forgets_what_nobody_confirms();
     assumed_entries_yield_to_a_sample();
     return result();
