@@ -134,7 +134,7 @@ void CostTable::learn_growth(int n_rows, double error_ms, double shape_ms) {
     const double to_step = v_step * h_step + both * h_row, to_row = both * h_step + v_row * h_row;
     const double noise = std::max(mean_error_, 0.03) * shape_ms;
     const double variance = h_step * to_step + h_row * to_row + noise * noise;
-    const double error = std::clamp(error_ms, -1.0 * noise, 1.0 * noise) / variance;
+    const double error = std::clamp(error_ms, -noise, noise) / variance;
     growth_.per_step = std::max(0.0, growth_.per_step + to_step * error);
     growth_.per_row = std::max(0.0, growth_.per_row + to_row * error);
     v_step -= to_step * to_step / variance;
