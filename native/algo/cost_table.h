@@ -56,6 +56,9 @@ class CostTable {
     // host work of a drafting round beyond a plain round's
     double host() const { return slowdown_ * std::max(0.0, host_draft_ - host_plain_); }
 
+    // the first rounds are over, and n rows have not been measured well since
+    bool wants_sample(int n_rows) const { return round_ > n_cold && !shape().is_trusted(n_rows); }
+
     // Rows worth trying: sizes far above the measured ones wait until the ones between are known.
     int n_rows_max() const;
 
@@ -105,6 +108,7 @@ class CostTable {
   private:
     static constexpr int n_kv_buckets = 8;  // up to 1k cells, 2k, 4k, ...
     static constexpr int n_residuals = 5;
+    static constexpr int n_cold = 48;  // rounds that are not like the later ones
 
     const StepCosts & shape() const { return shapes_[kv_bucket_]; }
     std::vector<Point> points(const StepCosts & costs, int n_rows_max) const;

@@ -13,6 +13,7 @@ namespace eaglecpp {
 namespace {
 constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
 constexpr double value_max = 10.0;                     // tokens
+constexpr int n_sampled = 5;                           // nodes below which sizes are measured again
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 double sum_of(const std::vector<float> & p, int n) {
@@ -64,7 +65,8 @@ void Planner::choose_replay(SequencePlan & plan) {
     take(plan, plan.logged().nodes, (int)plan.logged().nodes.size());
 }
 
-// One conversation: the best of all sizes at the price of time.
+// One conversation: the best of all sizes at the price of time. Small sizes that were measured in the first rounds only
+// are run once more, instead of a larger one: a wrong price of a size that is not run would stay wrong.
 void Planner::choose_alone(SequencePlan & plan) {
     const double price = lambda(plan);
     const bool is_probe = plan.decision_.mode == Mode::probe;
@@ -84,7 +86,10 @@ void Planner::choose_alone(SequencePlan & plan) {
     if (wish.n > 0) plan.usual_extra_ += 0.1 * (rounds(ms) - plan.usual_extra_);
     weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
     const bool is_vain = is_probe && wish.value <= price * spent_ms;
-    const int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
+    int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
+    for (int fewer = 1; fewer < std::min(n, n_sampled); ++fewer) {
+        if (costs_.wants_sample(n_roots_ + fewer)) n = fewer;
+    }
     plan.wanted_extra_ = wish.n > 0 && n == 0 ? rounds(ms) : 0.0;
     take(plan, plan.order_.nodes(), n);
 }

@@ -54,6 +54,9 @@ class StepCosts {
     // samples behind the price of this size; 0 = a guess
     double n_samples(int n_rows) const { return entries_[bucket_of(n_rows)].count; }
 
+    // its price rests on samples that later ones may not be like, or on none of this process
+    bool is_trusted(int n_rows) const { return entries_[bucket_of(n_rows)].trust >= 1.0; }
+
     // this size was run before in this process
     bool is_tried(int n_rows) const { return entries_[bucket_of(n_rows)].n_first > 0; }
 
