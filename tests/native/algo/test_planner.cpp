@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <limits>
+#include <map>
 
 #include "../check.h"
 #include "algo/match.h"
@@ -341,6 +342,34 @@ static void catching_up_is_charged() {
     CHECK_NEAR(planner.costs().plain(), plain_ms, 1e-6);  // nor is it taken for the price of a plain round
 }
 
+// Two rows take thrice as long as they should while the process warms up. Larger batches win from then on, and the
+// price of two would stay wrong if nobody looked again.
+static void a_size_that_was_dear_at_first_is_measured_again() {
+    Planner planner;
+    SequencePlan plan;
+    planner.begin_request(plan, RequestKind::greedy, false);
+    Random random(5);
+    int n_pending = 1;
+    std::map<int, int> n_runs;  // after the first 100 rounds, by rows
+    for (int round = 0; round < 300; ++round) {
+        planner.begin_round(1, 100);
+        planner.decide(plan, {0, 1000, n_pending, {16, 1, 64}});
+        while (!plan.frontier().empty()) planner.grow(plan, {{{0, -0.1f}, {1, -3.0f}}}, 0.3);
+        planner.choose({&plan});
+        const int n_rows = plan.tree().size();
+        if (round >= 100) ++n_runs[n_rows];
+        const double ms = n_rows == 2 && round < 48 ? 33.0 : 10.0 + 0.5 * n_rows;
+        const bool is_read = plan.decision().mode != Decision::Mode::plain;
+        const Tokens tokens =
+            match(plan.tree(), [&](int) { return Choice{random.real() < 0.9 ? 0 : 7, false}; }).tokens;
+        n_pending = (is_read ? 0 : n_pending) + (int)tokens.size();
+        planner.learn(plan, tokens);
+        planner.end_round(ms, ms + (is_read ? 0.6 : 0.0));
+    }
+    CHECK_NEAR(planner.costs().settled(2), 11.0, 0.5);
+    CHECK(n_runs[2] <= 4);  // and not again and again
+}
+
 static void a_warm_start_beats_a_cold_one() {
     const sim::Scene s = scene(8, 4, 256, {});  // drafting never pays there
     CostTable table;
@@ -399,6 +428,7 @@ int main() {
     a_foreign_log_is_refused();
     the_ledger_is_never_overdrawn();
     catching_up_is_charged();
+    a_size_that_was_dear_at_first_is_measured_again();
     a_warm_start_beats_a_cold_one();
     choosing_takes_microseconds();
     return result();
