@@ -358,7 +358,7 @@ static void a_size_that_was_dear_at_first_is_measured_again() {
         planner.choose({&plan});
         const int n_rows = plan.tree().size();
         if (round >= 100) ++n_runs[n_rows];
-        const double ms = n_rows == 2 && round < 48 ? 33.0 : 10.0 + 0.5 * n_rows;
+        const double ms = n_rows == 1 ? 20.0 : n_rows == 2 && round < 48 ? 19.0 : 10.0 + 0.5 * n_rows;
         const bool is_read = plan.decision().mode != Decision::Mode::plain;
         const Tokens tokens =
             match(plan.tree(), [&](int) { return Choice{random.real() < 0.9 ? 0 : 7, false}; }).tokens;
