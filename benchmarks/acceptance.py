@@ -24,6 +24,12 @@ import eaglecpp
 LENGTH_TOLERANCE = 0.02
 RATE_TOLERANCE = 0.02
 SEED = 1
+EXACT = {
+    "type_k": "f32",
+    "type_v": "f32",
+    "draft_type_kv": "f32",
+    "flash_attn": "off",
+}  # F32 caches, no flash attention
 
 
 @dataclass
@@ -183,7 +189,7 @@ def main() -> int:
     depth = int(reference["k"])
     options: dict[str, Any] = {"n_ctx": 1024, "n_threads": args.threads}
     if args.exact:
-        options |= {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
+        options |= EXACT
     strategy = args.strategy or f"chain:{depth}"
     with eaglecpp.Engine.open(args.target, draft=args.draft, strategy=strategy, **options) as engine:
         prompts = read_prompts(args.reference, engine, args.limit)

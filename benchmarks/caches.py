@@ -15,7 +15,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from acceptance import SEED, check_law
+from acceptance import EXACT, SEED, check_law
 from common import Prompt, facts, note, read_prompts, table, warn_if_busy, write_json
 from prompt_sets import make_prompts
 
@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "default": {},
     "fused-f16": {"type_k": "f16", "type_v": "f16", "flash_attn": "on"},  # as llama.cpp runs it
     "plain-f16": {"type_k": "f16", "type_v": "f16", "flash_attn": "off"},
-    "plain-f32": {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"},  # --exact
+    "plain-f32": EXACT,
 }
 STRATEGIES = ("chain:5", "tree:k=4,depth=5,nodes=16", "auto")
 TEMPERATURES = (0.0, 0.8)

@@ -42,7 +42,6 @@ CostTable::CostTable()
 void CostTable::set_kv(int n_kv) {
     int b = 0;
     while (b + 1 < n_kv_buckets && n_kv >= 1024 << b) ++b;
-    n_kv_ = n_kv;
     if (b == kv_bucket_) return shapes_[b].set_kv(n_kv, growth_);
     if (shapes_[b].empty()) {
         int nearest = kv_bucket_;

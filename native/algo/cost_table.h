@@ -131,7 +131,6 @@ class CostTable {
     Growth growth_;
     std::array<double, 3> growth_variance_{};  // per step, both, per row
     double slowdown_ = 1.0;
-    int n_kv_ = 0;
     int last_rows_ = 0;
     long round_ = 0;
 

@@ -66,7 +66,7 @@ void Planner::choose_replay(SequencePlan & plan) {
 }
 
 // One conversation: the best of all sizes at the price of time. Small sizes that were measured in the first rounds only
-// are run once more, instead of a larger one: a wrong price of a size that is not run would stay wrong.
+// are run again, instead of a larger one: a wrong price of a size that is not run would stay wrong.
 void Planner::choose_alone(SequencePlan & plan) {
     const double price = lambda(plan);
     const bool is_probe = plan.decision_.mode == Mode::probe;

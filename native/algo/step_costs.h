@@ -54,7 +54,7 @@ class StepCosts {
     // samples behind the price of this size; 0 = a guess
     double n_samples(int n_rows) const { return entries_[bucket_of(n_rows)].count; }
 
-    // its price rests on samples that later ones may not be like, or on none of this process
+    // its price rests on enough samples of this process that later ones will be like
     bool is_trusted(int n_rows) const { return entries_[bucket_of(n_rows)].trust >= 1.0; }
 
     // this size was run before in this process
