@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,7 +39,14 @@ class Ranks:
             return model
         device = next(model.parameters()).device
         ids = [device.index or 0] if device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+        with warnings.catch_warnings():  # torch 2.13 has a newer name for `broadcast_buffers`; 2.6 has not
+            warnings.simplefilter("ignore", FutureWarning)
+            # A group of its own, because DDP never lets go of its group: were it the one of `sum`, gloo's
+            # threads would outlive `joined`, and one that is late to free a sum's Python tensor would do so
+            # in an interpreter that is ending, which aborts the process.
+            return DistributedDataParallel(
+                model, device_ids=ids, process_group=dist.new_group(), broadcast_buffers=False
+            )
 
     def sum(self, value: Tensor) -> Tensor:
         """The sum over all processes, in each."""
