@@ -13,7 +13,7 @@ namespace eaglecpp {
 namespace {
 constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
 constexpr double value_max = 10.0;                     // tokens
-constexpr int n_sampled = 5;                           // nodes below which sizes are measured again
+constexpr int n_sampled = 4;                           // nodes below which sizes are measured again
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 double sum_of(const std::vector<float> & p, int n) {
@@ -65,8 +65,8 @@ void Planner::choose_replay(SequencePlan & plan) {
     take(plan, plan.logged().nodes, (int)plan.logged().nodes.size());
 }
 
-// One conversation: the best of all sizes at the price of time. Small sizes that were measured in the first rounds only
-// are run again, instead of a larger one: a wrong price of a size that is not run would stay wrong.
+// One conversation: the best of all sizes at the price of time. Small sizes that were not run since the first rounds
+// are run once or twice instead of a larger one: a size that is not run because of a wrong price keeps it.
 void Planner::choose_alone(SequencePlan & plan) {
     const double price = lambda(plan);
     const bool is_probe = plan.decision_.mode == Mode::probe;

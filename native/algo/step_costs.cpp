@@ -12,8 +12,6 @@ namespace eaglecpp {
 namespace {
 constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,  8,   10,  12,  14,  16,
                                                                20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
-constexpr double n_trusted = 2.0;  // samples that are believed without a doubt
-constexpr double rise_kept = 0.3;
 constexpr int n_direct = 65;
 
 std::array<signed char, n_direct> make_direct() {
@@ -27,15 +25,46 @@ std::array<signed char, n_direct> make_direct() {
 }
 const std::array<signed char, n_direct> direct = make_direct();
 
-// Samples are noisy and sometimes stalled: a step in the log is clipped, never dropped, for a dropped one would keep a
-// wrong entry wrong.
-double clipped(double step, double count) {
-    const double most = count < 4.0 ? 0.7 : 0.25;
-    return std::clamp(step, -most, most);
+// Before anything is known: standard deviations of log shapes around the prior curve
+constexpr double sd_common = 1.0;   // of all together
+constexpr double sd_slope = 0.15;   // per e-fold of rows
+constexpr double sd_smooth = 0.15;  // of neighbours together
+constexpr double sd_alone = 0.08;   // of each for itself: steps and dips
+// and of what comes on top, in units: of a change, and of a thousand cells per step and per row
+constexpr double sd_change = 0.05, sd_per_step = 0.2, sd_per_row = 0.2;
+
+// of an entry as it was saved and today; of one taken over from another length; of one nobody confirmed for long
+constexpr double sd_exact = 1e-3, sd_from_disk = 0.12, sd_assumed = 0.10, sd_forgotten = 0.25;
+
+// What a process measures in its first rounds is off: cold, and changing sizes all the time. By how much, for a size.
+constexpr double sd_cold = 0.10;
+
+// of the first samples of a size, beyond the noise
+constexpr std::array<double, StepCosts::n_first_samples> sd_first = {0.6, 0.06, 0.05, 0.04, 0.03};
+
+// Drift per sample: of slowdown and shapes as the rate at which a long run of samples is followed, of the others as a
+// share of what was unknown.
+constexpr double rate_slow = 0.06, rate_shape = 0.012, rate_change = 0.005, rate_growth = 3e-4;
+constexpr double noise_fine = 0.05;   // noise up to which the slowdown drifts in proportion
+constexpr double noise_least = 0.02;  // of a sample
+
+// standard deviations that an error may look like: usually; where it may be a jump of the machine; of a first sample
+constexpr double clip = 3.0, clip_jump = 0.5, clip_first = 8.0;
+
+constexpr double optimism = 0.25;  // standard deviations that the price of an untried size is below the expectation
+
+constexpr double jump_min = 0.2;    // median residual that counts as a change of the machine ...
+constexpr double jump_noise = 3.0;  // ... if it is also this many mean residuals
+constexpr double sd_jump = 0.05;
+
+constexpr double ms_least = 1e-6, ms_most = 1e7;
+
+double square(double v) {
+    return v * v;
 }
 }  // namespace
 
-StepCosts::StepCosts(double slope) : slope_(slope) {}
+StepCosts::StepCosts(double slope, bool has_slowdown) : slope_(slope), has_slowdown_(has_slowdown) {}
 
 int StepCosts::bucket_of(int n_rows) {
     if (n_rows < n_direct) return direct[std::max(n_rows, 0)];
@@ -65,158 +94,234 @@ int StepCosts::n_rows_measured() const {
     return 0;
 }
 
-void StepCosts::set_kv(double n_kv, const Growth & growth) {
-    if (n_kv == n_kv_ && growth.per_step == growth_.per_step && growth.per_row == growth_.per_row) return;
+void StepCosts::set_kv(double n_kv) {
+    if (n_kv == n_kv_) return;
     n_kv_ = n_kv;
-    growth_ = growth;
     refresh();
 }
 
-// A time at another length. However wrong the growth may be, it changes a time only so much.
-double StepCosts::moved(double log_ms, double n_cells, int n_rows) const {
-    const double ms = std::exp(log_ms);
-    return std::log(std::clamp(ms + growth_.ms(n_cells, n_rows), 0.5 * ms, 2.0 * ms));
+bool StepCosts::take_changed() {
+    const bool was = is_changed_;
+    is_changed_ = false;
+    return was;
 }
 
-double StepCosts::log_ms_now(int bucket) const {
-    const Entry & e = entries_[bucket];
-    return moved(e.log_ms, n_kv_ - e.n_kv, bucket_rows[bucket]);
+void StepCosts::expect_change() {
+    n_anchor_ = has_slowdown_ ? n_residuals : 0;
 }
 
-void StepCosts::learn(int n_rows, double ms, long round, double trust) {
+// The first sample of all gives the unit of time.
+void StepCosts::begin(int bucket, double ms) {
+    unit_ = ms;
+    kv_ref_ = n_kv_;
+    for (int a = 0; a < n_buckets; ++a) {
+        const double log_a = std::log(bucket_rows[a]);
+        x_[a] = std::log(prior_ratio(bucket_rows[a]) / prior_ratio(bucket_rows[bucket]));
+        for (int b = 0; b < n_buckets; ++b) {
+            const double log_b = std::log(bucket_rows[b]);
+            p_[a][b] = square(sd_common) + square(sd_slope) * log_a * log_b +
+                       square(sd_smooth) * std::exp(-std::fabs(log_a - log_b)) + square(sd_alone) * (a == b);
+        }
+    }
+    p_[change][change] = square(sd_change);
+    p_[per_step][per_step] = square(sd_per_step);
+    p_[per_row][per_row] = square(sd_per_row);
+}
+
+// units on top of a shape; however wrong the growth may be, it changes a time only so much
+double StepCosts::added(int bucket, bool is_changed) const {
+    const double shape = std::exp(x_[bucket]), cells = (n_kv_ - kv_ref_) / kv_unit;
+    const double grown = cells * (x_[per_step] + bucket_rows[bucket] * x_[per_row]);
+    return std::clamp(grown, -0.5 * shape, shape) + is_changed * x_[change];
+}
+
+StepCosts::View StepCosts::view(int bucket, bool is_changed) const {
+    const double shape = std::exp(x_[bucket]), time = shape + added(bucket, is_changed);
+    const double cells = (n_kv_ - kv_ref_) / kv_unit;
+    return {bucket,       x_[slow] + std::log(time),         shape / time, has_slowdown_ ? 1.0 : 0.0, is_changed / time,
+            cells / time, cells * bucket_rows[bucket] / time};
+}
+
+void StepCosts::drift() {
+    const double noise = std::max(1.25 * noise_, noise_least);
+    for (int b = 0; b < n_buckets; ++b) p_[b][b] += square(rate_shape * noise);
+    if (has_slowdown_) p_[slow][slow] += square(rate_slow * std::min(noise, noise_fine));
+    p_[change][change] += square(rate_change * sd_change);
+    p_[per_step][per_step] += square(rate_growth * sd_per_step);
+    p_[per_row][per_row] += square(rate_growth * sd_per_row);
+    ++round_;
+}
+
+// An error too large for its variance is a stall or a change of the machine: it counts as one of `n_sd` standard
+// deviations, and as little is learned from it; dropped it is not, for then a wrong price would stay wrong.
+void StepCosts::update(const View & v, double error, double variance, double n_sd) {
+    Vector to;
+    for (int i = 0; i < n_states; ++i) {
+        to[i] = v.shape * p_[i][v.bucket] + v.slow * p_[i][slow] + v.change * p_[i][change] +
+                v.per_step * p_[i][per_step] + v.per_row * p_[i][per_row];
+    }
+    variance += v.shape * to[v.bucket] + v.slow * to[slow] + v.change * to[change] + v.per_step * to[per_step] +
+                v.per_row * to[per_row];
+    variance *= std::max(1.0, std::fabs(error) / (n_sd * std::sqrt(variance)));
+    for (int i = 0; i < n_states; ++i) {
+        x_[i] += to[i] * error / variance;
+        for (int j = 0; j < n_states; ++j) p_[i][j] -= to[i] * to[j] / variance;
+    }
+    // None of these is below zero. What is known of the others goes with them: set to zero alone, it would spoil them.
+    for (int c : {change, per_step, per_row}) {
+        if (x_[c] >= 0.0) continue;
+        const double back = x_[c] / p_[c][c];
+        for (int i = 0; i < n_states; ++i) x_[i] -= p_[i][c] * back;
+        x_[c] = 0.0;
+    }
+}
+
+void StepCosts::learn(int n_rows, double ms, bool is_changed) {
+    ms = std::clamp(ms, ms_least, ms_most);
     const int b = bucket_of(n_rows);
+    if (empty()) begin(b, ms);
+    drift();
     Entry & e = entries_[b];
-    const double sample = std::log(ms);
-    e.round = round;
-    e.trust = std::min(e.trust + trust / n_trusted, 1.0);
+    e.round = round_;
+    if (is_warm() && e.n_warm++ == 0 && e.count > 0.0) p_[b][b] += square(sd_cold);
+    const View v = view(b, is_changed);
+    const double log_time = std::log(ms / unit_), raw = log_time - v.log_time + x_[slow];
+    double variance = square(std::max(1.25 * noise_, noise_least));
+    const bool is_settled = e.count >= 2.0;
+    if (has_slowdown_ && n_anchor_ > 0 && e.count >= 1.0) anchor(raw);
     if (e.n_first < n_first_samples) {
-        learn_first(b, sample);
+        variance += square(sd_first[e.n_first]);
+        update(v, first_error(b, log_time, is_changed), variance, clip_first);
     } else {
-        // the means of time and length, so that the line of growth goes through both
-        const double rate = std::max(0.012, 1.0 / (e.count + 1.0)), now = log_ms_now(b);
-        e.n_kv += rate * (n_kv_ - e.n_kv);
-        e.log_ms = moved(now + rate * clipped(sample - now, e.count), e.n_kv - n_kv_, bucket_rows[b]);
+        const double error = raw - x_[slow];
+        noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
+        const bool is_jump = has_slowdown_ && std::fabs(error) > jump();
+        update(v, error, variance, is_jump ? clip_jump : clip);
         e.count = std::min(e.count + 1.0, 1000.0);
     }
+    if (is_settled && has_slowdown_) learn_speed(raw);
+    slowdown_ = std::exp(x_[slow]);
+    if (round_ % 64 == 0) forget();
     refresh();
 }
 
 // A guess or an entry from disk (count 1) stands against a slow first sample: a size that looked dear the first time it
 // ran, for the graphs that had to be built, would never be tried again.
-void StepCosts::learn_first(int bucket, double sample) {
+double StepCosts::first_error(int bucket, double log_time, bool is_changed) {
     Entry & e = entries_[bucket];
-    const double predicted = predicted_[bucket];
-    const bool is_guess = e.count < 1.0 && e.n_first == 0;
-    if (is_guess) e.n_kv = n_kv_;
-    const double n_cells = e.n_kv - n_kv_;
-    e.first[e.n_first++] = moved(sample, n_cells, bucket_rows[bucket]);
+    const double time = std::exp(log_time - x_[slow]);
+    e.first[e.n_first++] = std::log(std::max(0.3 * time, time - added(bucket, is_changed)));
+    const bool is_guess = e.count < 1.0;
     if (e.n_first == 1) {
-        const double most = predicted > 0.0 ? std::log((is_guess ? 1.0 : 1.1) * predicted) : sample;
-        e.log_ms = moved(std::min(sample, most), n_cells, bucket_rows[bucket]);
+        const double over = e.first[0] - x_[bucket];
+        if (!is_guess) learn_first_use(unit_ * (std::exp(e.first[0]) - std::exp(x_[bucket])));
         e.count = is_guess ? 0.5 : 1.0;
-        if (!is_guess) learn_first_use(std::exp(sample) - predicted);
-        return;
+        return std::min(over, is_guess ? 0.0 : 0.1);
     }
-    if (e.n_first == 2 && e.count < 1.0) learn_first_use(std::exp(e.first[0]) - std::exp(e.first[1]));
-    e.log_ms = lower_median(e.first, e.n_first);
+    if (e.n_first == 2 && is_guess) learn_first_use(unit_ * (std::exp(e.first[0]) - std::exp(e.first[1])));
     e.count = e.n_first - 1;
+    return lower_median(e.first, e.n_first) - x_[bucket];
 }
 
 void StepCosts::learn_first_use(double ms) {
     first_use_ms_ += std::max(0.3, 1.0 / ++n_first_uses_) * (std::max(0.0, ms) - first_use_ms_);
 }
 
-void StepCosts::forget(long round) {
-    bool is_changed = false;
+double StepCosts::jump() const {
+    return std::max(jump_min, jump_noise * noise_);
+}
+
+// A machine that changed its speed at once: the last residuals agree on another slowdown.
+void StepCosts::learn_speed(double raw) {
+    if (n_anchor_ > 0) return;
+    residuals_[n_residuals_++ % n_residuals] = raw;
+    if (n_residuals_ < n_residuals) return;
+    const double shift = lower_median(residuals_, n_residuals) - x_[slow];
+    if (std::fabs(shift) <= jump()) return;
+    x_[slow] += shift;
+    p_[slow][slow] += square(sd_jump);
+    n_residuals_ = 0;
+    is_changed_ = true;
+}
+
+// Until a few samples are in, the slowdown is their lower median: the first one after a change is often too long.
+void StepCosts::anchor(double raw) {
+    const int n = n_residuals - n_anchor_--;
+    residuals_[n] = raw;
+    x_[slow] = std::clamp(lower_median(residuals_, n + 1), -3.0, 3.0);
+    n_residuals_ = 0;
+}
+
+void StepCosts::forget() {
     for (int b = 1; b < n_buckets; ++b) {
         Entry & e = entries_[b];
         const long patience = e.n_first == 0 ? 300 : 2000 + 1000 * (long)std::min(e.count, 32.0);
-        if (e.count == 0.0 || round - e.round <= patience) continue;
-        e.count = e.trust = 0.0;
-        e.n_first = 0;
-        is_changed = true;
+        if (e.count == 0.0 || round_ - e.round <= patience) continue;
+        e = {};
+        p_[b][b] += square(sd_forgotten);
     }
-    if (is_changed) refresh();
 }
 
 void StepCosts::assume(const StepCosts & other) {
-    n_kv_ = other.n_kv_;
-    growth_ = other.growth_;
+    const double n_kv = n_kv_;
+    *this = other;
+    n_kv_ = n_kv;
+    n_residuals_ = n_anchor_ = 0;
     for (int b = 0; b < n_buckets; ++b) {
-        entries_[b] = other.entries_[b];
         entries_[b].count = std::min(entries_[b].count, 1.0);
         entries_[b].n_first = 0;
+        p_[b][b] += square(sd_assumed);
     }
     refresh();
 }
 
+void StepCosts::assume_slowdown(const StepCosts & other) {
+    x_[slow] = other.x_[slow];
+    slowdown_ = other.slowdown_;
+    noise_ = other.noise_;
+    n_residuals_ = 0;
+}
+
+double StepCosts::reference_ms(int bucket) const {
+    return entries_[bucket].count >= 1.0 ? unit_ * std::exp(x_[bucket]) : 0.0;
+}
+
 void StepCosts::set_entry(int bucket, double ms, double n_kv) {
-    entries_[bucket].log_ms = std::log(ms);
-    entries_[bucket].n_kv = n_kv;
+    n_kv_ = n_kv;
+    if (empty()) begin(bucket, ms);
+    View v = view(bucket, false);
+    v.slow = 0.0;
+    update(v, std::log(ms / unit_) - v.log_time, square(sd_exact), clip_first);
+    p_[bucket][bucket] += square(sd_from_disk);
     entries_[bucket].count = 1.0;
     refresh();
 }
 
-// Between measured sizes the deviation from the prior curve is interpolated over log(rows); outside them it is kept.
-void StepCosts::refresh() {
-    int lowest = -1, below = -1;
-    n_known_ = 0;
-    std::array<double, n_buckets> log_ms{};
-    for (int b = 0; b < n_buckets; ++b) {
-        if (entries_[b].count == 0.0) continue;
-        log_ms[b] = log_ms_now(b);
-        ++n_known_;
+void StepCosts::set_added(double change_ms, const Growth & growth) {
+    if (empty()) return;
+    x_[change] = change_ms / unit_;
+    x_[per_step] = growth.per_step / unit_ * kv_unit;
+    x_[per_row] = growth.per_row / unit_ * kv_unit;
+    for (int i : {change, per_step, per_row}) {
+        p_[i].fill(0.0);
+        for (Vector & row : p_) row[i] = 0.0;
     }
-    if (n_known_ == 0) {
-        predicted_.fill(0.0);
-        return;
-    }
-    const auto deviation = [&](int b) { return log_ms[b] - std::log(prior_ratio(bucket_rows[b])); };
-    int above = 0;
-    for (int b = 0; b < n_buckets; ++b) {
-        if (entries_[b].count > 0.0) {
-            below = b;
-            if (lowest < 0) lowest = b;
-            predicted_[b] = std::exp(log_ms[b]);
-            continue;
-        }
-        above = std::max(above, b);
-        while (above < n_buckets && entries_[above].count == 0.0) ++above;
-        double d;
-        if (below < 0) {
-            d = deviation(above);
-        } else if (above == n_buckets) {
-            // beyond them rows go on rising, at part of the slope so far if that is above the prior's
-            const double rise =
-                lowest < below ? (predicted_[below] - predicted_[lowest]) / (bucket_rows[below] - bucket_rows[lowest])
-                               : 0.0;
-            const double least = predicted_[below] + rise_kept * rise * (bucket_rows[b] - bucket_rows[below]);
-            predicted_[b] = std::max(prior_ratio(bucket_rows[b]) * std::exp(deviation(below)), least);
-            continue;
-        } else {
-            const double from = std::log(bucket_rows[below]), to = std::log(bucket_rows[above]);
-            const double t = (std::log(bucket_rows[b]) - from) / (to - from);
-            d = (1.0 - t) * deviation(below) + t * deviation(above);
-        }
-        predicted_[b] = prior_ratio(bucket_rows[b]) * std::exp(d);
-    }
-    doubt();
+    p_[change][change] = square(0.3 * sd_change);
+    p_[per_step][per_step] = square(0.3 * sd_per_step);
+    p_[per_row][per_row] = square(0.3 * sd_per_row);
+    refresh();
 }
 
-// The first rounds of a process are slow and change their size all the time. A size that looks dear after a few of them
-// is not believed entirely as long as well-known sizes below and above it say otherwise; or it would not be run again,
-// and stay wrong.
-void StepCosts::doubt() {
-    for (int b = 1; b < n_buckets; ++b) {
-        if (entries_[b].count == 0.0 || entries_[b].trust >= 1.0) continue;
-        int below = b - 1, above = b + 1;
-        while (below > 0 && entries_[below].trust < 1.0) --below;
-        while (above < n_buckets && entries_[above].trust < 1.0) ++above;
-        if (above == n_buckets || entries_[below].count == 0.0) continue;
-        const double from = std::log(bucket_rows[below]), to = std::log(bucket_rows[above]);
-        const double t = (std::log(bucket_rows[b]) - from) / (to - from);
-        const double guess = std::exp((1.0 - t) * std::log(predicted_[below]) + t * std::log(predicted_[above]));
-        if (guess < predicted_[b]) predicted_[b] += (1.0 - entries_[b].trust) * (guess - predicted_[b]);
+// standard deviation of the log of a shape against that of one row
+double StepCosts::doubt(int b) const {
+    return std::sqrt(std::max(0.0, p_[b][b] + p_[0][0] - 2.0 * p_[b][0]));
+}
+
+void StepCosts::refresh() {
+    if (empty()) return predicted_.fill(0.0);
+    for (int b = 0; b < n_buckets; ++b) {
+        const double below = entries_[b].count < 1.0 ? optimism * doubt(b) : 0.0;
+        predicted_[b] = unit_ * (std::exp(x_[b]) + added(b, false)) * std::exp(-below);
     }
 }
 

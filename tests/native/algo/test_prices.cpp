@@ -14,7 +14,7 @@ static constexpr double inf = 1e18;
 // a table that knows these times of 1, 2, ... rows
 static CostTable table_of(const std::vector<double> & ms) {
     CostTable table;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 20; ++i) {
         for (size_t n = 1; n <= ms.size(); ++n) table.learn_verify((int)n, ms[n - 1]);
     }
     return table;
@@ -56,7 +56,7 @@ static void equals_brute_force() {
         double best = 0.0, sum = 0.0;
         for (int n = 1; n <= 7; ++n) {
             sum += p[n - 1];
-            const double value = sum - lambda * prices.ms(n);
+            const double value = sum - lambda * prices.ms_with_changes(n);
             if (value > best && prices.ms(n) <= most) best = value, best_n = n;
         }
         const Offer offer = prices.best(p, lambda, most);
