@@ -4,16 +4,19 @@
     python benchmarks/anatomy.py --target T.gguf --draft D.gguf [--prompts FILE] [--json OUT]
 
 All strategies run on the same prompts in turns, in one engine with the drafter; plain decoding also in one
-without. Times are the engine's own, the best of the repeats; `host` is what neither verification nor drafter
-took: sampling, the planner, committing, the binding. The second table replays plans that change the number of
-rows from round to round: llama.cpp then builds its graph anew.
+without. Times are the engine's own, the best of the repeats; what neither verification nor drafter took is
+`native` inside the extension (sampling, the planner, committing) and `Python` outside (binding, text). The
+second table replays plans that change the number of rows from round to round: llama.cpp then builds its graph
+anew. The third has verification behind longer prompts: attention makes every row dearer with every token of
+the conversation.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,10 @@ from common import facts, read_prompts, table, warn_if_busy, write_json
 from prompt_sets import make_prompts
 
 import eaglecpp
+from eaglecpp.session import Session
 
 DEPTHS = (0, 1, 2, 3)
+N_PROMPT, N_LONG = 64, 320  # tokens
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,12 @@ class Anatomy:
     total: float
     verify: float
     draft: float
+    steps: float
+    """Inside the extension."""
 
     def row(self) -> list[Any]:
-        per_round = [self.total, self.verify, self.draft, self.total - self.verify - self.draft]
+        native = self.steps - self.verify - self.draft
+        per_round = [self.total, self.verify, self.draft, native, self.total - self.steps]
         share = f"{100 * self.verify / self.total:.1f} %"
         return [self.tokens / self.rounds, *(ms / self.rounds for ms in per_round), share]
 
@@ -64,15 +72,37 @@ def main() -> None:
         if args.prompts:
             prompts = [prompt.ids for prompt in read_prompts(args.prompts, plain, args.n_prompts)]
         else:
-            prompts = make_prompts("code", plain, args.n_prompts, 64, 1)
+            prompts = make_prompts("code", plain, args.n_prompts, N_PROMPT, 1)
         rounds = of_strategies(args, plain, engine, prompts)
         changes = of_changes(args, engine, prompts)
-    head = ("strategy", "tokens per round", "ms per round", "verify", "draft", "host", "verify's share")
+        lengths = of_lengths(args, engine)
+    head = (
+        "strategy",
+        "tokens per round",
+        "ms per round",
+        "verify",
+        "draft",
+        "native",
+        "Python",
+        "verify's share",
+    )
     print(table(head, [[name, *one.row()] for name, one in rounds.items()]))
     print()
     head_changes = ("rows of the rounds", "verify ms", "of unchanging ones", "change costs")
     print(table(head_changes, [[name, *row] for name, row in changes.items()]))
-    result = {"rounds": {name: vars(one) for name, one in rounds.items()}, "changes": changes}
+    print()
+    head_lengths = (
+        "rows",
+        f"verify ms, prompt of {N_PROMPT}",
+        f"of {N_LONG}",
+        "ms per token of the conversation",
+    )
+    print(table(head_lengths, [[name, *row] for name, row in lengths.items()]))
+    result = {
+        "rounds": {name: vars(one) for name, one in rounds.items()},
+        "changes": changes,
+        "lengths": lengths,
+    }
     write_json(args.json, {**facts({"target": args.target, "draft": args.draft}), **result})
 
 
@@ -94,24 +124,46 @@ def measure(
     args: argparse.Namespace, engine: eaglecpp.Engine, prompts: list[list[int]], **options: Any
 ) -> Anatomy:
     rounds = tokens = 0
-    total = verify = draft = 0.0
+    total = verify = draft = steps = 0.0
     for prompt in prompts:
         engine.clear()
-        done = engine.generate(
-            prompt,
-            max_tokens=args.n_tokens,
-            temperature=args.temperature,
-            seed=1,
-            ignore_eos=True,
-            **options,
-        )
+        with timed_steps() as ms:
+            done = engine.generate(
+                prompt,
+                max_tokens=args.n_tokens,
+                temperature=args.temperature,
+                seed=1,
+                ignore_eos=True,
+                **options,
+            )
         # the first token comes with the prompt
         rounds += done.timings["plan"].get("rounds") or done.timings["predicted_n"] - 1
         tokens += done.timings["predicted_n"] - 1
         total += done.timings["predicted_ms"]
         verify += done.timings["verify_ms"]
         draft += done.timings.get("draft_ms", 0.0)
-    return Anatomy(rounds, tokens, total, verify, draft)
+        steps += sum(ms) - done.timings["prompt_ms"]
+    return Anatomy(rounds, tokens, total, verify, draft, steps)
+
+
+@contextlib.contextmanager
+def timed_steps() -> Iterator[list[float]]:
+    """Milliseconds of each call of the extension that runs a round or reads a part of the prompt."""
+    ms: list[float] = []
+    step = Session._step
+
+    def timed(session: Session, generation: int) -> Any:
+        start = time.perf_counter()
+        try:
+            return step(session, generation)
+        finally:
+            ms.append(1000.0 * (time.perf_counter() - start))
+
+    Session._step = timed  # type: ignore[method-assign]
+    try:
+        yield ms
+    finally:
+        Session._step = step  # type: ignore[method-assign]
 
 
 def of_changes(
@@ -132,6 +184,24 @@ def of_changes(
         mean = (ms[a,] + ms[b,]) / 2
         out[f"{a + 1}, {b + 1}"] = [ms[a, b], mean, ms[a, b] - mean]
     return out
+
+
+def of_lengths(args: argparse.Namespace, engine: eaglecpp.Engine) -> dict[str, list[float]]:
+    """Verification behind short and behind long prompts, and its slope."""
+    ms: dict[tuple[int, int], float] = {}
+    for n_prompt in (N_PROMPT, N_LONG):
+        prompts = make_prompts("code", engine, min(args.n_prompts, 3), n_prompt, 1)
+        for repeat in range(args.repeats + 1):
+            for depth in DEPTHS:
+                done = measure(args, engine, prompts, strategy=f"chain:{depth}" if depth else "off")
+                if repeat:
+                    one = done.verify / done.rounds
+                    ms[depth, n_prompt] = min(ms.get((depth, n_prompt), one), one)
+    return {
+        f"{depth + 1}": [a, b, (b - a) / (N_LONG - N_PROMPT)]
+        for depth in DEPTHS
+        for a, b in [(ms[depth, N_PROMPT], ms[depth, N_LONG])]
+    }
 
 
 def chain_line(depth: int) -> str:
