@@ -95,7 +95,7 @@ def main() -> None:
         "rows",
         f"verify ms, prompt of {N_PROMPT}",
         f"of {N_LONG}",
-        "ms per token of the conversation",
+        "ms per 100 tokens more",
     )
     print(table(head_lengths, [[name, *row] for name, row in lengths.items()]))
     result = {
@@ -187,7 +187,7 @@ def of_changes(
 
 
 def of_lengths(args: argparse.Namespace, engine: eaglecpp.Engine) -> dict[str, list[float]]:
-    """Verification behind short and behind long prompts, and its slope."""
+    """Verification behind short and behind long prompts, and its slope per 100 tokens."""
     ms: dict[tuple[int, int], float] = {}
     for n_prompt in (N_PROMPT, N_LONG):
         prompts = make_prompts("code", engine, min(args.n_prompts, 3), n_prompt, 1)
@@ -198,7 +198,7 @@ def of_lengths(args: argparse.Namespace, engine: eaglecpp.Engine) -> dict[str, l
                     one = done.verify / done.rounds
                     ms[depth, n_prompt] = min(ms.get((depth, n_prompt), one), one)
     return {
-        f"{depth + 1}": [a, b, (b - a) / (N_LONG - N_PROMPT)]
+        f"{depth + 1}": [a, b, 100 * (b - a) / (N_LONG - N_PROMPT)]
         for depth in DEPTHS
         for a, b in [(ms[depth, N_PROMPT], ms[depth, N_LONG])]
     }
