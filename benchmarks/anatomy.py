@@ -62,10 +62,11 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--n-ctx", type=int, default=1024)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warn_if_busy()
-    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": args.threads, "planner_cache": False}
+    options: dict[str, Any] = {"n_ctx": args.n_ctx, "n_threads": args.threads, "planner_cache": False}
     with contextlib.ExitStack() as stack:
         plain = stack.enter_context(eaglecpp.Engine.open(args.target, **options))
         engine = stack.enter_context(eaglecpp.Engine.open(args.target, draft=args.draft, **options))

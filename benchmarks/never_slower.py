@@ -30,6 +30,7 @@ from common import facts, median, note, table, warn_if_busy, write_json
 import eaglecpp
 
 GOAL, WINDOW, SLICE = 0.97, 512, 32
+CASES = ("shuffled drafter", "random tokens", "Latin")
 LATIN = (
     "Gallia est omnis divisa in partes tres, quarum unam incolunt Belgae, aliam Aquitani, tertiam qui "
     "ipsorum lingua Celtae, nostra Galli appellantur. Hi omnes lingua, institutis, legibus differunt."
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=6)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--load", action="store_true")
+    parser.add_argument("--case", choices=CASES, help="only this one")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     warn_if_busy()
@@ -53,11 +55,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shuffled = Path(folder) / "shuffled.gguf"
         shuffle(args.draft, shuffled)
-        for name, draft in (
-            ("shuffled drafter", shuffled),
-            ("random tokens", args.draft),
-            ("Latin", args.draft),
-        ):
+        for name in CASES if args.case is None else (args.case,):
+            draft = shuffled if name == CASES[0] else args.draft
             ratios, noise, drafted = windows(args, draft, name)
             results[name] = {"ratios": ratios, "plain_against_plain": noise, "drafted_rounds": drafted}
             verdict = "reached" if min(ratios) >= GOAL else "NOT reached"
