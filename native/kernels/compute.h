@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// What a kernel sees of the graph it runs in: ggml's own compute parameters, and its barrier.
+#pragma once
+
+#include <ggml.h>
+
+#include <cstddef>
+
+struct ggml_threadpool;
+
+namespace eaglecpp::kernels {
+
+// ggml's `ggml_compute_params` of the pinned version (ggml-cpu-impl.h), checked by tests/native/kernels/test_abi.cpp.
+struct ComputeParams {
+    int ith, nth;  // this thread, number of threads
+    size_t wsize;
+    void * wdata;  // scratch shared by all threads, wsize bytes; what the work size of the operation asked for
+    ggml_threadpool * threadpool;
+    bool use_ref;
+};
+
+using Barrier = void (*)(ggml_threadpool *);
+
+// Waits for all threads of the graph. Set when the hook is installed (hook.cpp) and by tests.
+extern Barrier barrier_of_ggml;
+
+inline void barrier(const ComputeParams & p) {
+    if (p.nth > 1) barrier_of_ggml(p.threadpool);
+}
+
+}  // namespace eaglecpp::kernels

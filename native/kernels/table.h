@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// The kernels of one instruction set, as functions. Each file in isa/ compiles products.inc and attention.inc once
+// and fills one table; select.cpp chooses among them at run time.
+#pragma once
+
+#include <ggml.h>
+
+#include <cstdint>
+
+#include "kernels/compute.h"
+
+namespace eaglecpp::kernels {
+
+constexpr int n_group = 16;  // outputs that packed weights keep together
+
+// Products of packed quantised weights of one type. A row of activations is rounded to 8 bits with one scale per 32
+// inputs (quantize); the result for a row does not depend on how many rows there are.
+struct PackedProduct {
+    int n_unit;  // inputs must be a multiple of it
+    // bytes of one group of 16 outputs with n_in inputs, a multiple of 64
+    size_t (*group_bytes)(int64_t n_in);
+    // packs up to 16 consecutive rows of the file's layout; missing ones become zero
+    void (*pack)(const uint8_t * rows, size_t row_bytes, int n_rows, int64_t n_in, uint8_t * group);
+    // activations [n_in] -> row_bytes() bytes
+    void (*quantize)(const float * x, int64_t n_in, uint8_t * row);
+    // out[r][o] for outputs o of groups [g0, g1), o < n_out, and all rows r
+    void (*multiply)(const uint8_t * packed, int64_t n_in, int64_t n_out, int64_t g0, int64_t g1,
+                     const uint8_t * const * rows, int n_rows, float * const * out);
+};
+
+// Products of F32, F16 and BF16 weights as they lie in the file: out[r][o] for outputs [o0, o1)
+using DenseProduct = void (*)(const uint8_t * weights, size_t row_bytes, int64_t n_in, int64_t o0, int64_t o1,
+                              const float * const * rows, int n_rows, float * const * out);
+
+struct KernelTable {
+    const char * name;
+    // null where the type has no kernel here
+    const PackedProduct * (*packed)(ggml_type type);
+    DenseProduct (*dense)(ggml_type type);
+    // bytes of a quantised row of activations
+    size_t (*row_bytes)(int64_t n_in);
+    // GGML_OP_FLASH_ATTN_EXT; see attention.h
+    size_t (*attention_work_size)(int n_threads, const ggml_tensor * op);
+    void (*attention)(const ComputeParams & params, ggml_tensor * op);
+};
+
+}  // namespace eaglecpp::kernels
