@@ -41,6 +41,7 @@ class EngineOptions:
     rope_freq_scale: float
     taps: str  # "auto" | "layer_inp" | "cb_eval"
     repack: str  # "auto" | "on" | "off": extra CPU buffer types (AMX, repacked weights)
+    kernels: str  # "auto" | "off": our own CPU kernels
     n_sequences: int  # conversations that can be open at once
     n_draft_max: int  # most draft nodes in one round, all strategies
     n_leaves_max: int  # most tree leaves in one round and sequence
@@ -158,7 +159,7 @@ class Engine:
     def draft_info(self) -> dict[str, Any] | None: ...
     def device_info(
         self,
-    ) -> dict[str, Any]: ...  # {"target": [...], "draft": ..., "taps": ..., "repack": bool}
+    ) -> dict[str, Any]: ...  # {"target": [...], "draft": ..., "taps": ..., "repack": bool, "kernels": bool}
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
     def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
     def token_to_piece(self, token: int, special: bool) -> bytes: ...

@@ -137,6 +137,12 @@ class ModelOptions(_Validated):
         choices=("auto", "on", "off"),
         flags=("--repack",),
     )
+    kernels: str = _option(
+        "auto",
+        "eaglecpp's own CPU kernels; auto = with AVX2 or NEON, in the llama.cpp they were made for",
+        choices=("auto", "off"),
+        flags=("--kernels",),
+    )
     n_sequences: int = _option(1, "conversations that can be open at once", minimum=1, maximum=256)
     lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs")
     rpc: tuple[str, ...] = _option(

@@ -43,7 +43,7 @@ def lint() -> None:
     python_tool("ruff", "check", ".")
     python_tool("ruff", "format", "--check", ".")
     sources = sorted(
-        p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp"}
+        p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp", ".inc"}
     )
     run(BIN / "clang-format", "--dry-run", "--Werror", *sources)
     run(BIN / "lint-imports")

@@ -102,6 +102,7 @@ def native_facts() -> dict[str, Any]:
         "features": build_features(),
         "devices": system["devices"],
         "cpu": {"n_cores": system["n_cores"], "n_logical": os.cpu_count(), "amx": system["amx"]},
+        "kernels": system["kernels"],
         "memory": memory(),
     }
 
@@ -154,6 +155,12 @@ def _native_lines(facts: dict[str, Any]) -> list[str]:
         f"llama.cpp         {llama['llama']}, ggml {llama['ggml']}, commit {llama['ggml_commit']}",
         f"cpu               {cpu['n_cores']} cores, {cpu['n_logical']} logical; AMX "
         + (f"claimed and {works}" if amx["claimed"] else "not claimed"),
+        "kernels           "
+        + (
+            f"eaglecpp's own, {facts['kernels']['table']}"
+            if facts["kernels"]["active"]
+            else f"ggml's ({facts['kernels']['why_not']})"
+        ),
         f"build features    {', '.join(facts['features'])}",
     ]
     total, available = facts["memory"]["total"], facts["memory"]["available"]

@@ -34,6 +34,7 @@ class StudyDrafter {
         d.n_ctx = options.n_ctx > 0 ? options.n_ctx : 4096;
         d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
         d.type_kv = type_by_name(options.draft_type_kv);
+        d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
         drafter_ = std::make_unique<Drafter>(file, d);
         const DraftSpec & s = drafter_->spec();

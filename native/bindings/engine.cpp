@@ -81,6 +81,7 @@ nb::dict device_info(const EngineHandle & e) {
     d["draft"] = e.get().drafter() ? nb::cast(e.get().drafter()->device_name()) : nb::none();
     d["taps"] = e.target().taps_mode();
     d["repack"] = e.target().uses_repack();
+    d["kernels"] = e.target().uses_kernels();
     d["n_threads"] = e.target().options().n_threads;
     return d;
 }

@@ -34,6 +34,7 @@ void bind_options(nb::module_ & m) {
             .def_rw("rope_freq_scale", &T::rope_freq_scale)
             .def_rw("taps", &T::taps)
             .def_rw("repack", &T::repack)
+            .def_rw("kernels", &T::kernels)
             .def_rw("n_sequences", &T::n_sequences)
             .def_rw("n_draft_max", &T::n_draft_max)
             .def_rw("n_leaves_max", &T::n_leaves_max)

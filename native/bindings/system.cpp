@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "bindings/bindings.h"
 #include "gguf/keys.h"
+#include "kernels/hook.h"
 #include "target/llama_bridge.h"
 #include "target/target.h"
 
@@ -41,7 +42,13 @@ static nb::dict system_info() {
     nb::dict a;
     a["claimed"] = amx.claimed;
     a["works"] = amx.works;
+    const kernels::Status & status = kernels::status();
+    nb::dict k;
+    k["active"] = status.is_active;
+    k["table"] = status.table;
+    k["why_not"] = status.why_not;
     nb::dict out;
+    out["kernels"] = k;
     out["devices"] = devices;
     out["amx"] = a;
     out["n_cores"] = n_physical_cores();

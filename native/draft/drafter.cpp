@@ -5,6 +5,7 @@
 
 #include "algo/topk.h"
 #include "base/error.h"
+#include "kernels/hook.h"
 
 namespace eaglecpp {
 
@@ -126,6 +127,7 @@ void DraftSequence::run(DraftGraph & g, const Token * tokens, const std::vector<
     if (g.mask_window) {
         fill_mask(g.mask_window, (int)g.mask_window->ne[0], g.n_mask_rows, pos, drafter_.spec().sliding_window);
     }
+    const kernels::ComputeScope scope(drafter_.options().use_kernels);
     const ggml_status status = ggml_backend_graph_compute(drafter_.backend(), g.gf);
     if (status != GGML_STATUS_SUCCESS) {
         fail(status == GGML_STATUS_ALLOC_FAILED ? ErrorKind::out_of_memory : ErrorKind::broken,
@@ -203,7 +205,8 @@ Drafter::Drafter(const DraftFile & file, const DrafterOptions & options)
     }
     set_n_threads(backend_.get(), options_.n_threads);
     buft_ = ggml_backend_get_default_buffer_type(backend_.get());
-    weights_ = DraftWeights::load(file, buft_);
+    options_.use_kernels = options_.use_kernels && is_on_cpu() && kernels::status().is_active;
+    weights_ = DraftWeights::load(file, buft_, options_.use_kernels);
 }
 
 std::string Drafter::device_name() const {

@@ -30,7 +30,8 @@ struct DrafterOptions {
     int n_ctx = 0;                        // committed rows a sequence can hold
     int n_draft_rows_max = 128;           // draft rows of one round
     ggml_type type_kv = GGML_TYPE_F16;
-    bool flash_attn = true;  // where the device supports it for these sizes; fixed once sequences exist
+    bool flash_attn = true;   // where the device supports it for these sizes; fixed once sequences exist
+    bool use_kernels = true;  // our own, on the CPU
 };
 
 // One draft row: `token` is embedded, the state of `parent` is fed, attention sees the committed rows, the chain of
@@ -123,6 +124,7 @@ class Drafter {
 
   private:
     bool supports(bool flash_attn, std::string & missing) const;
+    bool is_on_cpu() const { return ggml_backend_dev_type(options_.device) == GGML_BACKEND_DEVICE_TYPE_CPU; }
 
     DraftSpec spec_;
     DrafterOptions options_;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "gguf/keys.h"
+#include "kernels/hook.h"
 
 namespace eaglecpp {
 
@@ -52,31 +53,36 @@ namespace {
 
 class Loader {
   public:
-    Loader(const DraftFile & file, DraftWeights & out) : file_(file), out_(out) {
+    Loader(const DraftFile & file, bool use_kernels, DraftWeights & out)
+        : file_(file), use_kernels_(use_kernels), out_(out) {
         const size_t n = file.gguf().tensors().size();
-        out_.ctx.reset(ggml_init({ggml_tensor_overhead() * (n + 1), nullptr, /*no_alloc=*/true}));
+        for (ggml_context_ptr * ctx : {&out.ctx, &out.packed_ctx}) {
+            ctx->reset(ggml_init({ggml_tensor_overhead() * (n + 1), nullptr, /*no_alloc=*/true}));
+        }
     }
 
-    // declares the tensor in the context; nullptr when the file does not have it (checked by DraftFile)
-    ggml_tensor * want(const std::string & name) {
+    // declares the tensor in a context; nullptr when the file does not have it (checked by DraftFile)
+    ggml_tensor * want(const std::string & name, bool is_matrix = false) {
         const TensorInfo * info = file_.gguf().find_tensor(name);
         if (!info) return nullptr;
-        ggml_tensor * t = ggml_new_tensor(out_.ctx.get(), info->type, GGML_MAX_DIMS, info->ne.data());
+        const bool is_packed = is_matrix && use_kernels_ && kernels::can_hold(info->type, info->ne[0]);
+        ggml_context * ctx = (is_packed ? out_.packed_ctx : out_.ctx).get();
+        ggml_tensor * t = ggml_new_tensor(ctx, info->type, GGML_MAX_DIMS, info->ne.data());
         ggml_set_name(t, name.c_str());
-        wanted_.push_back({info, t});
+        wanted_.push_back({info, t, is_packed});
         return t;
     }
+    ggml_tensor * matrix(const std::string & name) { return want(name, /*is_matrix=*/true); }
 
     void read_all(ggml_backend_buffer_type_t buft) {
-        out_.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(out_.ctx.get(), buft));
-        if (!out_.buffer) {
-            fail(ErrorKind::out_of_memory, "%s: no room for the drafter's weights in %s memory", file_.path().c_str(),
-                 ggml_backend_buft_name(buft));
+        out_.buffer = allocate(out_.ctx.get(), buft);
+        if (ggml_get_first_tensor(out_.packed_ctx.get())) {
+            out_.packed_buffer = allocate(out_.packed_ctx.get(), kernels::weights_buffer_type());
         }
-        ggml_backend_buffer_set_usage(out_.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         std::vector<uint8_t> chunk;
-        for (const auto & [info, tensor] : wanted_) {
-            constexpr uint64_t n_chunk = 16 << 20;
+        for (const auto & [info, tensor, is_packed] : wanted_) {
+            // packed matrices can only be written as a whole
+            const uint64_t n_chunk = is_packed ? info->n_bytes : 16 << 20;
             for (uint64_t at = 0; at < info->n_bytes; at += n_chunk) {
                 chunk.resize(std::min(n_chunk, info->n_bytes - at));
                 file_.gguf().read(*info, at, chunk.data(), chunk.size());
@@ -86,37 +92,55 @@ class Loader {
     }
 
   private:
+    struct Wanted {
+        const TensorInfo * info;
+        ggml_tensor * tensor;
+        bool is_packed;
+    };
+
+    ggml_backend_buffer_ptr allocate(ggml_context * ctx, ggml_backend_buffer_type_t buft) const {
+        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft));
+        if (!buffer) {
+            fail(ErrorKind::out_of_memory, "%s: no room for the drafter's weights in %s memory", file_.path().c_str(),
+                 ggml_backend_buft_name(buft));
+        }
+        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        return buffer;
+    }
+
     const DraftFile & file_;
+    const bool use_kernels_;
     DraftWeights & out_;
-    std::vector<std::pair<const TensorInfo *, ggml_tensor *>> wanted_;
+    std::vector<Wanted> wanted_;
 };
 
 }  // namespace
 
-DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft) {
+DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels) {
     const DraftSpec & s = file.spec();
     DraftWeights w;
-    Loader loader(file, w);
-    w.fc = loader.want(keys::t_fc);
+    Loader loader(file, use_kernels, w);
+    w.fc = loader.matrix(keys::t_fc);
     w.fc_bias = loader.want(keys::t_fc_bias);
     for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) w.fc_norm.push_back(loader.want(fill(keys::t_fc_norm, i)));
     if (s.norm_before_fc) w.input_norm = loader.want(keys::t_enc_output_norm);
     w.output_norm = loader.want(keys::t_output_norm);
-    w.head = loader.want(keys::t_output);
+    w.head = loader.matrix(keys::t_output);
     w.rope_freqs = loader.want(keys::t_rope_freqs);
     for (int i = 0; i < s.n_layer; ++i) {
         const auto want = [&](const char * pattern) { return loader.want(fill(pattern, i)); };
+        const auto matrix = [&](const char * pattern) { return loader.matrix(fill(pattern, i)); };
         DraftLayer l;
         l.attn_norm = want(keys::t_attn_norm);
         if (i == 0) l.attn_norm_2 = want(keys::t_attn_norm_2);
-        l.wq = want(keys::t_attn_q), l.bq = want(keys::t_attn_q_bias), l.q_norm = want(keys::t_attn_q_norm);
-        l.wk = want(keys::t_attn_k), l.bk = want(keys::t_attn_k_bias), l.k_norm = want(keys::t_attn_k_norm);
-        l.wv = want(keys::t_attn_v), l.bv = want(keys::t_attn_v_bias);
-        l.wo = want(keys::t_attn_output), l.bo = want(keys::t_attn_output_bias);
+        l.wq = matrix(keys::t_attn_q), l.bq = want(keys::t_attn_q_bias), l.q_norm = want(keys::t_attn_q_norm);
+        l.wk = matrix(keys::t_attn_k), l.bk = want(keys::t_attn_k_bias), l.k_norm = want(keys::t_attn_k_norm);
+        l.wv = matrix(keys::t_attn_v), l.bv = want(keys::t_attn_v_bias);
+        l.wo = matrix(keys::t_attn_output), l.bo = want(keys::t_attn_output_bias);
         l.ffn_norm = want(keys::t_ffn_norm);
-        l.gate = want(keys::t_ffn_gate), l.gate_b = want(keys::t_ffn_gate_bias);
-        l.up = want(keys::t_ffn_up), l.up_b = want(keys::t_ffn_up_bias);
-        l.down = want(keys::t_ffn_down), l.down_b = want(keys::t_ffn_down_bias);
+        l.gate = matrix(keys::t_ffn_gate), l.gate_b = want(keys::t_ffn_gate_bias);
+        l.up = matrix(keys::t_ffn_up), l.up_b = want(keys::t_ffn_up_bias);
+        l.down = matrix(keys::t_ffn_down), l.down_b = want(keys::t_ffn_down_bias);
         w.layers.push_back(l);
     }
     loader.read_all(buft);

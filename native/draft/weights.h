@@ -62,12 +62,14 @@ struct DraftWeights {
     std::vector<DraftLayer> layers;
     EmbeddingTable embedding;
 
-    ggml_context_ptr ctx;
-    ggml_backend_buffer_ptr buffer;
+    // what lies in the file's layout, and matrices packed for our CPU kernels
+    ggml_context_ptr ctx, packed_ctx;
+    ggml_backend_buffer_ptr buffer, packed_buffer;
 
-    // Reads all tensors but the embedding into a buffer of `buft`; the embedding into host memory when the file has
-    // it. `head` stays null when the file has none. Error(gguf | out_of_memory)
-    static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft);
+    // Reads all tensors but the embedding into a buffer of `buft`, with `use_kernels` the matrices that our CPU kernels
+    // take into one of theirs; the embedding into host memory when the file has it. `head` stays null when the file has
+    // none. Error(gguf | out_of_memory)
+    static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels);
 };
 
 }  // namespace eaglecpp

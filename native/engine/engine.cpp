@@ -76,6 +76,7 @@ Engine::Engine(const EngineOptions & options) {
     d.n_ctx = target_->n_ctx();
     d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
     d.type_kv = type_by_name(options.draft_type_kv);
+    d.use_kernels = target_->uses_kernels();
     // On the CPU the explicit form is several times as fast for the few rows of a draft level. Its scores take memory
     // for every row that attends, which in a drafter of several layers are all rows of a commit.
     const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;

@@ -22,10 +22,21 @@
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #define KERNEL_INLINE static __forceinline
-#define KERNEL_UNROLL
-#else
+#elif defined(KERNEL_AVX512) || defined(KERNEL_AVX2) || defined(KERNEL_NEON)
 #define KERNEL_INLINE static inline __attribute__((always_inline))
+#else
+#define KERNEL_INLINE [[maybe_unused]] static inline
+#endif
+#if defined(__GNUC__) && (defined(KERNEL_AVX512) || defined(KERNEL_AVX2) || defined(KERNEL_NEON))
 #define KERNEL_UNROLL _Pragma("GCC unroll 32")
+#else
+#define KERNEL_UNROLL
+#endif
+
+#if defined(__GNUC__)
+#define KERNEL_INLINE_LAMBDA __attribute__((always_inline))
+#else
+#define KERNEL_INLINE_LAMBDA
 #endif
 
 namespace eaglecpp::kernels::KERNEL_NS {
@@ -44,14 +55,30 @@ struct Bytes {
     __m512i v;
 };
 
-KERNEL_INLINE __mmask16 first(int n) { return (__mmask16)((1u << n) - 1u); }
-KERNEL_INLINE F32 zero_f32() { return {_mm512_setzero_ps()}; }
-KERNEL_INLINE F32 set1(float x) { return {_mm512_set1_ps(x)}; }
-KERNEL_INLINE F32 load(const float * p) { return {_mm512_loadu_ps(p)}; }
-KERNEL_INLINE F32 load_n(const float * p, int n) { return {_mm512_maskz_loadu_ps(first(n), p)}; }
-KERNEL_INLINE void store(float * p, F32 x) { _mm512_storeu_ps(p, x.v); }
-KERNEL_INLINE void store_n(float * p, F32 x, int n) { _mm512_mask_storeu_ps(p, first(n), x.v); }
-KERNEL_INLINE F32 load_f16(const void * p) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p))}; }
+KERNEL_INLINE __mmask16 first(int n) {
+    return (__mmask16)((1u << n) - 1u);
+}
+KERNEL_INLINE F32 zero_f32() {
+    return {_mm512_setzero_ps()};
+}
+KERNEL_INLINE F32 set1(float x) {
+    return {_mm512_set1_ps(x)};
+}
+KERNEL_INLINE F32 load(const float * p) {
+    return {_mm512_loadu_ps(p)};
+}
+KERNEL_INLINE F32 load_n(const float * p, int n) {
+    return {_mm512_maskz_loadu_ps(first(n), p)};
+}
+KERNEL_INLINE void store(float * p, F32 x) {
+    _mm512_storeu_ps(p, x.v);
+}
+KERNEL_INLINE void store_n(float * p, F32 x, int n) {
+    _mm512_mask_storeu_ps(p, first(n), x.v);
+}
+KERNEL_INLINE F32 load_f16(const void * p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p))};
+}
 KERNEL_INLINE F32 load_f16_n(const void * p, int n) {
     return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p))};
 }
@@ -65,41 +92,88 @@ KERNEL_INLINE F32 load_bf16_n(const void * p, int n) {
 KERNEL_INLINE F32 load_u8(const uint8_t * p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)))};
 }
+// low and high halves of 16 bytes
+KERNEL_INLINE F32 load_lo4(const uint8_t * p) {
+    const __m128i x = _mm_and_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(15));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x))};
+}
+KERNEL_INLINE F32 load_hi4(const uint8_t * p) {
+    const __m128i x = _mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)p), 4), _mm_set1_epi8(15));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(x))};
+}
 KERNEL_INLINE F32 load_i8(const int8_t * p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)))};
 }
-KERNEL_INLINE F32 add(F32 a, F32 b) { return {_mm512_add_ps(a.v, b.v)}; }
-KERNEL_INLINE F32 sub(F32 a, F32 b) { return {_mm512_sub_ps(a.v, b.v)}; }
-KERNEL_INLINE F32 mul(F32 a, F32 b) { return {_mm512_mul_ps(a.v, b.v)}; }
-KERNEL_INLINE F32 max(F32 a, F32 b) { return {_mm512_max_ps(a.v, b.v)}; }
-KERNEL_INLINE F32 min(F32 a, F32 b) { return {_mm512_min_ps(a.v, b.v)}; }
-KERNEL_INLINE F32 abs(F32 a) { return {_mm512_abs_ps(a.v)}; }
-KERNEL_INLINE F32 fma(F32 a, F32 b, F32 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }    // a * b + c
-KERNEL_INLINE F32 fnma(F32 a, F32 b, F32 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }  // c - a * b
-KERNEL_INLINE F32 to_f32(I32 a) { return {_mm512_cvtepi32_ps(a.v)}; }
-KERNEL_INLINE I32 to_i32(F32 a) { return {_mm512_cvtps_epi32(a.v)}; }  // nearest, ties to even
-KERNEL_INLINE float max_of(F32 a) { return _mm512_reduce_max_ps(a.v); }
+KERNEL_INLINE F32 add(F32 a, F32 b) {
+    return {_mm512_add_ps(a.v, b.v)};
+}
+KERNEL_INLINE F32 sub(F32 a, F32 b) {
+    return {_mm512_sub_ps(a.v, b.v)};
+}
+KERNEL_INLINE F32 mul(F32 a, F32 b) {
+    return {_mm512_mul_ps(a.v, b.v)};
+}
+KERNEL_INLINE F32 max(F32 a, F32 b) {
+    return {_mm512_max_ps(a.v, b.v)};
+}
+KERNEL_INLINE F32 min(F32 a, F32 b) {
+    return {_mm512_min_ps(a.v, b.v)};
+}
+KERNEL_INLINE F32 abs(F32 a) {
+    return {_mm512_abs_ps(a.v)};
+}
+KERNEL_INLINE F32 fma(F32 a, F32 b, F32 c) {
+    return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}  // a * b + c
+KERNEL_INLINE F32 fnma(F32 a, F32 b, F32 c) {
+    return {_mm512_fnmadd_ps(a.v, b.v, c.v)};
+}  // c - a * b
+KERNEL_INLINE F32 to_f32(I32 a) {
+    return {_mm512_cvtepi32_ps(a.v)};
+}
+KERNEL_INLINE I32 to_i32(F32 a) {
+    return {_mm512_cvtps_epi32(a.v)};
+}  // nearest, ties to even
+KERNEL_INLINE float max_of(F32 a) {
+    return _mm512_reduce_max_ps(a.v);
+}
 
-KERNEL_INLINE I32 zero_i32() { return {_mm512_setzero_si512()}; }
-KERNEL_INLINE I32 set1(int32_t x) { return {_mm512_set1_epi32(x)}; }
-KERNEL_INLINE I32 add(I32 a, I32 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-KERNEL_INLINE int32_t sum(I32 a) { return _mm512_reduce_add_epi32(a.v); }
-KERNEL_INLINE void store_i8(int8_t * p, I32 a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a.v)); }
+KERNEL_INLINE I32 zero_i32() {
+    return {_mm512_setzero_si512()};
+}
+KERNEL_INLINE I32 set1(int32_t x) {
+    return {_mm512_set1_epi32(x)};
+}
+KERNEL_INLINE I32 add(I32 a, I32 b) {
+    return {_mm512_add_epi32(a.v, b.v)};
+}
+KERNEL_INLINE int32_t sum(I32 a) {
+    return _mm512_reduce_add_epi32(a.v);
+}
+KERNEL_INLINE void store_i8(int8_t * p, I32 a) {
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a.v));
+}
 // 2^n for -126 <= n <= 127
 KERNEL_INLINE F32 exp2_int(I32 n) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n.v, _mm512_set1_epi32(127)), 23))};
 }
 
-KERNEL_INLINE Bytes load_bytes(const uint8_t * p) { return {_mm512_loadu_si512(p)}; }
-template <int n> KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
+KERNEL_INLINE Bytes load_bytes(const uint8_t * p) {
+    return {_mm512_loadu_si512(p)};
+}
+template <int n>
+KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
     const __m512i m = _mm512_set1_epi8((char)mask);
     return {_mm512_and_si512(n == 0 ? a.v : _mm512_srli_epi16(a.v, n), m)};
 }
-template <int n> KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
+template <int n>
+KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
     const __m512i m = _mm512_set1_epi8((char)mask);
     return {_mm512_and_si512(n == 0 ? a.v : _mm512_slli_epi16(a.v, n), m)};
 }
-KERNEL_INLINE Bytes either(Bytes a, Bytes b) { return {_mm512_or_si512(a.v, b.v)}; }
+KERNEL_INLINE Bytes either(Bytes a, Bytes b) {
+    return {_mm512_or_si512(a.v, b.v)};
+}
 // table[a] for a < 16
 KERNEL_INLINE Bytes lookup(const uint8_t * table, Bytes a) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), a.v)};
@@ -113,9 +187,13 @@ KERNEL_INLINE I32 dot(I32 sum, Bytes w, int32_t inputs) {
     return {_mm512_dpbusd_epi32(sum.v, w.v, _mm512_set1_epi32(inputs))};
 }
 // the same for bytes stored with signed_bias added
-KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) { return dot(sum, w, inputs); }
+KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
+    return dot(sum, w, inputs);
+}
 
-KERNEL_INLINE void prefetch(const void * p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+KERNEL_INLINE void prefetch(const void * p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
 
 #elif defined(KERNEL_AVX2)
 
@@ -133,9 +211,15 @@ KERNEL_INLINE __m256i first8(int n) {
     const __m256i i = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), i);
 }
-KERNEL_INLINE F32 zero_f32() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
-KERNEL_INLINE F32 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-KERNEL_INLINE F32 load(const float * p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+KERNEL_INLINE F32 zero_f32() {
+    return {_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+KERNEL_INLINE F32 set1(float x) {
+    return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+KERNEL_INLINE F32 load(const float * p) {
+    return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
 KERNEL_INLINE F32 load_n(const float * p, int n) {
     return {_mm256_maskload_ps(p, first8(n)), n > 8 ? _mm256_maskload_ps(p + 8, first8(n - 8)) : _mm256_setzero_ps()};
 }
@@ -166,19 +250,39 @@ KERNEL_INLINE F32 load_bf16_n(const void * p, int n) {
     std::memcpy(x, p, n * sizeof(uint16_t));
     return load_bf16(x);
 }
+KERNEL_INLINE F32 widen_u8(__m128i x) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+}
 KERNEL_INLINE F32 load_u8(const uint8_t * p) {
-    const __m128i x = _mm_loadu_si128((const __m128i *)p);
-    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+    return widen_u8(_mm_loadu_si128((const __m128i *)p));
+}
+KERNEL_INLINE F32 load_lo4(const uint8_t * p) {
+    return widen_u8(_mm_and_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(15)));
+}
+KERNEL_INLINE F32 load_hi4(const uint8_t * p) {
+    return widen_u8(_mm_and_si128(_mm_srli_epi16(_mm_loadu_si128((const __m128i *)p), 4), _mm_set1_epi8(15)));
 }
 KERNEL_INLINE F32 load_i8(const int8_t * p) {
     const __m128i x = _mm_loadu_si128((const __m128i *)p);
-    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)))};
 }
-KERNEL_INLINE F32 add(F32 a, F32 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
-KERNEL_INLINE F32 sub(F32 a, F32 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
-KERNEL_INLINE F32 mul(F32 a, F32 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
-KERNEL_INLINE F32 max(F32 a, F32 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
-KERNEL_INLINE F32 min(F32 a, F32 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+KERNEL_INLINE F32 add(F32 a, F32 b) {
+    return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+KERNEL_INLINE F32 sub(F32 a, F32 b) {
+    return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+KERNEL_INLINE F32 mul(F32 a, F32 b) {
+    return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+KERNEL_INLINE F32 max(F32 a, F32 b) {
+    return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+KERNEL_INLINE F32 min(F32 a, F32 b) {
+    return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
 KERNEL_INLINE F32 abs(F32 a) {
     const __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     return {_mm256_and_ps(a.lo, m), _mm256_and_ps(a.hi, m)};
@@ -189,8 +293,12 @@ KERNEL_INLINE F32 fma(F32 a, F32 b, F32 c) {  // a * b + c
 KERNEL_INLINE F32 fnma(F32 a, F32 b, F32 c) {  // c - a * b
     return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
-KERNEL_INLINE F32 to_f32(I32 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
-KERNEL_INLINE I32 to_i32(F32 a) { return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)}; }
+KERNEL_INLINE F32 to_f32(I32 a) {
+    return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
+}
+KERNEL_INLINE I32 to_i32(F32 a) {
+    return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)};
+}
 KERNEL_INLINE float max_of(F32 a) {
     const __m256 m = _mm256_max_ps(a.lo, a.hi);
     __m128 x = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
@@ -198,9 +306,15 @@ KERNEL_INLINE float max_of(F32 a) {
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
-KERNEL_INLINE I32 zero_i32() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-KERNEL_INLINE I32 set1(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
-KERNEL_INLINE I32 add(I32 a, I32 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+KERNEL_INLINE I32 zero_i32() {
+    return {_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+KERNEL_INLINE I32 set1(int32_t x) {
+    return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)};
+}
+KERNEL_INLINE I32 add(I32 a, I32 b) {
+    return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
 KERNEL_INLINE int32_t sum(I32 a) {
     const __m256i s = _mm256_add_epi32(a.lo, a.hi);
     __m128i x = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
@@ -221,15 +335,19 @@ KERNEL_INLINE F32 exp2_int(I32 n) {
 KERNEL_INLINE Bytes load_bytes(const uint8_t * p) {
     return {_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
 }
-template <int n> KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
+template <int n>
+KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
     const __m256i m = _mm256_set1_epi8((char)mask);
     return {_mm256_and_si256(_mm256_srli_epi16(a.lo, n), m), _mm256_and_si256(_mm256_srli_epi16(a.hi, n), m)};
 }
-template <int n> KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
+template <int n>
+KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
     const __m256i m = _mm256_set1_epi8((char)mask);
     return {_mm256_and_si256(_mm256_slli_epi16(a.lo, n), m), _mm256_and_si256(_mm256_slli_epi16(a.hi, n), m)};
 }
-KERNEL_INLINE Bytes either(Bytes a, Bytes b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+KERNEL_INLINE Bytes either(Bytes a, Bytes b) {
+    return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+}
 KERNEL_INLINE Bytes lookup(const uint8_t * table, Bytes a) {
     const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
     return {_mm256_shuffle_epi8(t, a.lo), _mm256_shuffle_epi8(t, a.hi)};
@@ -241,7 +359,9 @@ KERNEL_INLINE I32 dot(I32 sum, Bytes w, int32_t inputs) {
     const __m256i x = _mm256_set1_epi32(inputs);
     return {_mm256_dpbusd_avx_epi32(sum.lo, w.lo, x), _mm256_dpbusd_avx_epi32(sum.hi, w.hi, x)};
 }
-KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) { return dot(sum, w, inputs); }
+KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
+    return dot(sum, w, inputs);
+}
 #else
 constexpr int signed_bias = 0;
 // |w| <= 127 and |inputs| <= 127, so pairs of products stay within 16 bits
@@ -260,7 +380,9 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
 }
 #endif
 
-KERNEL_INLINE void prefetch(const void * p) { _mm_prefetch((const char *)p, _MM_HINT_T0); }
+KERNEL_INLINE void prefetch(const void * p) {
+    _mm_prefetch((const char *)p, _MM_HINT_T0);
+}
 
 #else
 
@@ -281,9 +403,15 @@ KERNEL_INLINE F32 set1(float x) {
     const float32x4_t v = vdupq_n_f32(x);
     return {{v, v, v, v}};
 }
-KERNEL_INLINE F32 zero_f32() { return set1(0.0f); }
-KERNEL_INLINE F32 load(const float * p) { return {{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}}; }
-KERNEL_INLINE void store(float * p, F32 x) { KERNEL_EACH vst1q_f32(p + 4 * i, x.v[i]); }
+KERNEL_INLINE F32 zero_f32() {
+    return set1(0.0f);
+}
+KERNEL_INLINE F32 load(const float * p) {
+    return {{vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12)}};
+}
+KERNEL_INLINE void store(float * p, F32 x) {
+    KERNEL_EACH vst1q_f32(p + 4 * i, x.v[i]);
+}
 KERNEL_INLINE F32 load_n(const float * p, int n) {
     float x[16] = {};
     std::memcpy(x, p, n * sizeof(float));
@@ -315,17 +443,18 @@ KERNEL_INLINE F32 to_f32(I32 a) {
 }
 KERNEL_INLINE F32 load_u8(const uint8_t * p) {
     const uint8x16_t x = vld1q_u8(p);
-    return to_f32(widen(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(x))), vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(x)))));
+    return to_f32(
+        widen(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(x))), vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(x)))));
 }
 KERNEL_INLINE F32 load_i8(const int8_t * p) {
     const int8x16_t x = vld1q_s8(p);
     return to_f32(widen(vmovl_s8(vget_low_s8(x)), vmovl_s8(vget_high_s8(x))));
 }
-#define KERNEL_F32(name, f)                              \
-    KERNEL_INLINE F32 name(F32 a, F32 b) {               \
-        F32 r;                                           \
-        KERNEL_EACH r.v[i] = f(a.v[i], b.v[i]);          \
-        return r;                                        \
+#define KERNEL_F32(name, f)                     \
+    KERNEL_INLINE F32 name(F32 a, F32 b) {      \
+        F32 r;                                  \
+        KERNEL_EACH r.v[i] = f(a.v[i], b.v[i]); \
+        return r;                               \
     }
 KERNEL_F32(add, vaddq_f32)
 KERNEL_F32(sub, vsubq_f32)
@@ -357,7 +486,9 @@ KERNEL_INLINE I32 set1(int32_t x) {
     const int32x4_t v = vdupq_n_s32(x);
     return {{v, v, v, v}};
 }
-KERNEL_INLINE I32 zero_i32() { return set1((int32_t)0); }
+KERNEL_INLINE I32 zero_i32() {
+    return set1((int32_t)0);
+}
 KERNEL_INLINE I32 add(I32 a, I32 b) {
     KERNEL_EACH a.v[i] = vaddq_s32(a.v[i], b.v[i]);
     return a;
@@ -378,11 +509,13 @@ KERNEL_INLINE F32 exp2_int(I32 n) {
 KERNEL_INLINE Bytes load_bytes(const uint8_t * p) {
     return {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
 }
-template <int n> KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
+template <int n>
+KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
     KERNEL_EACH a.v[i] = vandq_u8(vshlq_u8(a.v[i], vdupq_n_s8(-n)), vdupq_n_u8((uint8_t)mask));
     return a;
 }
-template <int n> KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
+template <int n>
+KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
     KERNEL_EACH a.v[i] = vandq_u8(vshlq_u8(a.v[i], vdupq_n_s8(n)), vdupq_n_u8((uint8_t)mask));
     return a;
 }
@@ -401,8 +534,12 @@ KERNEL_INLINE I32 dot(I32 sum, Bytes w, int32_t inputs) {
     KERNEL_EACH sum.v[i] = vdotq_s32(sum.v[i], vreinterpretq_s8_u8(w.v[i]), x);
     return sum;
 }
-KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) { return dot(sum, w, inputs); }
-KERNEL_INLINE void prefetch(const void * p) { __builtin_prefetch(p); }
+KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
+    return dot(sum, w, inputs);
+}
+KERNEL_INLINE void prefetch(const void * p) {
+    __builtin_prefetch(p);
+}
 #undef KERNEL_EACH
 
 #else  // portable
@@ -423,19 +560,25 @@ KERNEL_INLINE F32 set1(float x) {
     KERNEL_EACH r.v[i] = x;
     return r;
 }
-KERNEL_INLINE F32 zero_f32() { return set1(0.0f); }
+KERNEL_INLINE F32 zero_f32() {
+    return set1(0.0f);
+}
 KERNEL_INLINE F32 load(const float * p) {
     F32 r;
     std::memcpy(r.v, p, sizeof r.v);
     return r;
 }
-KERNEL_INLINE void store(float * p, F32 x) { std::memcpy(p, x.v, sizeof x.v); }
+KERNEL_INLINE void store(float * p, F32 x) {
+    std::memcpy(p, x.v, sizeof x.v);
+}
 KERNEL_INLINE F32 load_n(const float * p, int n) {
     F32 r = {};
     std::memcpy(r.v, p, n * sizeof(float));
     return r;
 }
-KERNEL_INLINE void store_n(float * p, F32 x, int n) { std::memcpy(p, x.v, n * sizeof(float)); }
+KERNEL_INLINE void store_n(float * p, F32 x, int n) {
+    std::memcpy(p, x.v, n * sizeof(float));
+}
 KERNEL_INLINE float from_f16(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16;
     const int e = (h >> 10) & 31;
@@ -532,7 +675,9 @@ KERNEL_INLINE I32 set1(int32_t x) {
     KERNEL_EACH r.v[i] = x;
     return r;
 }
-KERNEL_INLINE I32 zero_i32() { return set1((int32_t)0); }
+KERNEL_INLINE I32 zero_i32() {
+    return set1((int32_t)0);
+}
 KERNEL_INLINE I32 add(I32 a, I32 b) {
     KERNEL_EACH a.v[i] += b.v[i];
     return a;
@@ -558,11 +703,13 @@ KERNEL_INLINE Bytes load_bytes(const uint8_t * p) {
     std::memcpy(r.v, p, sizeof r.v);
     return r;
 }
-template <int n> KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
+template <int n>
+KERNEL_INLINE Bytes shr_and(Bytes a, int mask) {
     for (uint8_t & x : a.v) x = (uint8_t)((x >> n) & mask);
     return a;
 }
-template <int n> KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
+template <int n>
+KERNEL_INLINE Bytes shl_and(Bytes a, int mask) {
     for (uint8_t & x : a.v) x = (uint8_t)((x << n) & mask);
     return a;
 }
@@ -583,7 +730,9 @@ KERNEL_INLINE I32 dot(I32 sum, Bytes w, int32_t inputs) {
     }
     return sum;
 }
-KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) { return dot(sum, w, inputs); }
+KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
+    return dot(sum, w, inputs);
+}
 KERNEL_INLINE void prefetch(const void *) {}
 #undef KERNEL_EACH
 
@@ -599,13 +748,24 @@ KERNEL_INLINE F32 load_bf16_n(const void * p, int n) {
     std::memcpy(x, p, n * sizeof(uint16_t));
     return load_bf16(x);
 }
+KERNEL_INLINE F32 load_lo4(const uint8_t * p) {
+    uint8_t x[16];
+    for (int i = 0; i < 16; ++i) x[i] = p[i] & 15;
+    return load_u8(x);
+}
+KERNEL_INLINE F32 load_hi4(const uint8_t * p) {
+    uint8_t x[16];
+    for (int i = 0; i < 16; ++i) x[i] = p[i] >> 4;
+    return load_u8(x);
+}
 
 #endif
 
 // Sum of all lanes, always as a balanced tree over lanes 8, 4, 2 and 1 apart.
 KERNEL_INLINE float sum(F32 a) {
 #if defined(KERNEL_AVX512)
-    const __m256 x = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)));
+    const __m256 x =
+        _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)));
 #elif defined(KERNEL_AVX2)
     const __m256 x = _mm256_add_ps(a.lo, a.hi);
 #endif

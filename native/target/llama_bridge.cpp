@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "kernels/hook.h"
 
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
@@ -54,6 +55,7 @@ void llama_start() {
     std::call_once(once, [] {
         ggml_backend_load_all();
         llama_backend_init();
+        kernels::status();  // before anybody asks ggml where weights may live
     });
 }
 

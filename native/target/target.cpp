@@ -13,6 +13,7 @@
 #include "gguf/guard.h"
 #include "gguf/keys.h"
 #include "gguf/reader.h"
+#include "kernels/hook.h"
 
 namespace eaglecpp {
 
@@ -80,8 +81,10 @@ void Target::load_model() {
     } else {
         use_repack_ = options_.repack == "on";
     }
-    p.use_extra_bufts = use_repack_;
+    use_kernels_ = options_.kernels != "off" && kernels::status().is_active;
+    p.use_extra_bufts = use_repack_ || use_kernels_;
 
+    const kernels::LoadScope placement(use_kernels_, use_repack_);
     ErrorTrail trail;
     try {
         guarded([&] { model_.reset(llama_model_load_from_file(options_.path.c_str(), p)); });
@@ -292,6 +295,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
         set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     if (holds_rejected() && batch.n_rows() > n_free_cells()) release_held();
+    const kernels::ComputeScope scope(use_kernels_);
     ErrorTrail trail;
     int32_t rc = 0;
     try {

@@ -40,9 +40,10 @@ struct TargetOptions {
     float rope_freq_scale = 0.0f;
     std::string taps = "auto";
     std::string repack = "auto";
-    int n_sequences = 1;   // conversations
-    int n_draft_max = 64;  // draft nodes of one round and conversation
-    int n_leaves_max = 1;  // tree leaves of one round and conversation
+    std::string kernels = "auto";  // our CPU kernels: auto or off
+    int n_sequences = 1;           // conversations
+    int n_draft_max = 64;          // draft nodes of one round and conversation
+    int n_leaves_max = 1;          // tree leaves of one round and conversation
     std::vector<std::pair<std::string, float>> lora;
 };
 
@@ -64,6 +65,8 @@ class Target {
     int n_layer() const { return llama_model_n_layer(model_.get()); }
     const char * taps_mode() const { return taps_->mode_name(); }
     bool uses_repack() const { return use_repack_; }
+    // our own CPU kernels compute this target's products
+    bool uses_kernels() const { return use_kernels_; }
     std::string meta(const char * key) const;
     std::vector<std::pair<std::string, std::string>> metadata() const;
 
@@ -118,6 +121,7 @@ class Target {
 
     TargetOptions options_;
     bool use_repack_ = true;
+    bool use_kernels_ = false;
     LlamaModelPtr model_;
     std::unique_ptr<Taps> taps_;
     bool is_fused_ = false;       // attention

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT
+// The private parts of ggml that the hook stands on, as they are in the pinned version. They are not installed with
+// llama-cpp-python, so they are repeated here; tests/native/kernels/test_abi.cpp compares them with the sources, and
+// hook.cpp uses them only with the very version they were taken from, after a trial run.
+#pragma once
+
+#include <ggml-backend.h>
+
+#include <vector>
+
+namespace eaglecpp::kernels::abi {
+
+// ggml-backend-impl.h
+struct BufferTypeInterface {
+    const char * (*get_name)(ggml_backend_buffer_type_t);
+    ggml_backend_buffer_t (*alloc_buffer)(ggml_backend_buffer_type_t, size_t);
+    size_t (*get_alignment)(ggml_backend_buffer_type_t);
+    size_t (*get_max_size)(ggml_backend_buffer_type_t);
+    size_t (*get_alloc_size)(ggml_backend_buffer_type_t, const ggml_tensor *);
+    bool (*is_host)(ggml_backend_buffer_type_t);
+};
+
+struct BufferType {
+    BufferTypeInterface iface;
+    ggml_backend_dev_t device;
+    void * context;  // an ExtraBufferType for the CPU backend's extra types
+};
+
+struct BufferInterface {
+    void (*free_buffer)(ggml_backend_buffer_t);
+    void * (*get_base)(ggml_backend_buffer_t);
+    ggml_status (*init_tensor)(ggml_backend_buffer_t, ggml_tensor *);
+    void (*memset_tensor)(ggml_backend_buffer_t, ggml_tensor *, uint8_t, size_t, size_t);
+    void (*set_tensor)(ggml_backend_buffer_t, ggml_tensor *, const void *, size_t, size_t);
+    void (*get_tensor)(ggml_backend_buffer_t, const ggml_tensor *, void *, size_t, size_t);
+    void (*set_tensor_2d)(ggml_backend_buffer_t, ggml_tensor *, const void *, size_t, size_t, size_t, size_t, size_t);
+    void (*get_tensor_2d)(ggml_backend_buffer_t, const ggml_tensor *, void *, size_t, size_t, size_t, size_t, size_t);
+    bool (*cpy_tensor)(ggml_backend_buffer_t, const ggml_tensor *, ggml_tensor *);
+    void (*clear)(ggml_backend_buffer_t, uint8_t);
+    void (*reset)(ggml_backend_buffer_t);
+};
+
+// ggml_backend_buffer_init
+using BufferInit = ggml_backend_buffer_t (*)(ggml_backend_buffer_type_t, BufferInterface, void *, size_t);
+
+struct Buffer {
+    BufferInterface iface;
+    ggml_backend_buffer_type_t buft;
+    void * context;
+    size_t size;
+    ggml_backend_buffer_usage usage;
+};
+
+}  // namespace eaglecpp::kernels::abi
+
+namespace eaglecpp::kernels {
+struct ComputeParams;
+}
+
+namespace eaglecpp::kernels::abi {
+
+// ggml-cpu/traits.h; the order of the virtual functions is what matters
+class TensorTraits {
+  public:
+    virtual ~TensorTraits() = default;
+    virtual bool work_size(int n_threads, const ggml_tensor * op, size_t & size) = 0;
+    virtual bool compute_forward(ComputeParams * params, ggml_tensor * op) = 0;
+};
+
+class ExtraBufferType {
+  public:
+    virtual ~ExtraBufferType() = default;
+    virtual bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) = 0;
+    virtual TensorTraits * get_tensor_traits(const ggml_tensor * op) = 0;
+};
+
+// ggml_backend_cpu_get_extra_buffer_types
+using ExtraBufferTypes = std::vector<ggml_backend_buffer_type_t> & (*)();
+
+}  // namespace eaglecpp::kernels::abi

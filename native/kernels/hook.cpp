@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/hook.h"
+
+#include <ggml-alloc.h>
+#include <ggml-cpp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/log.h"
+#include "kernels/attention.h"
+#include "kernels/ggml_abi.h"
+#include "kernels/product_ops.h"
+#include "kernels/select.h"
+#include "kernels/weights_buffer.h"
+
+#ifndef _WIN32
+#include <dlfcn.h>
+#endif
+
+namespace eaglecpp::kernels {
+
+Barrier barrier_of_ggml = nullptr;
+
+namespace {
+
+// ggml's version that ggml_abi.h was taken from
+constexpr const char * known_commit = "0c1e570";
+
+const KernelTable * table_ = nullptr;
+abi::BufferType * buffer_type_ = nullptr;
+thread_local bool is_loading_ = false;    // inside a LoadScope that asks for our kernels
+thread_local bool is_computing_ = false;  // inside a ComputeScope
+
+bool is_ours(const ggml_tensor * t) {
+    const ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
+    return buffer && ggml_backend_buffer_get_type(buffer) == (ggml_backend_buffer_type_t)buffer_type_;
+}
+
+// --- what ggml calls
+// ---------------------------------------------------------------------------------------------------
+
+// Products of packed weights: nobody else can compute these.
+class Packed : public abi::TensorTraits {
+  public:
+    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
+        size = product_work_size(*table_, n_threads, op);
+        return true;
+    }
+    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        multiply_packed(*table_, *params, op);
+        return true;
+    }
+};
+
+// Operations that ggml could compute, too. The thread that starts a graph asks for the work sizes; whether it is inside
+// a ComputeScope is written on the node then, for the threads that compute it. `extra` of a node is free: the CPU
+// backend uses it for weights only.
+class Tagged : public abi::TensorTraits {
+  public:
+    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
+        const_cast<ggml_tensor *>(op)->extra = is_computing_ ? this : nullptr;
+        return is_computing_ && size_of(n_threads, op, size);
+    }
+    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        if (op->extra != this) return false;
+        compute(*params, op);
+        return true;
+    }
+
+  private:
+    virtual bool size_of(int n_threads, const ggml_tensor * op, size_t & size) = 0;
+    virtual void compute(const ComputeParams & params, ggml_tensor * op) = 0;
+};
+
+class Dense : public Tagged {
+    bool size_of(int, const ggml_tensor *, size_t & size) override {
+        size = 0;
+        return true;
+    }
+    void compute(const ComputeParams & params, ggml_tensor * op) override { multiply_dense(*table_, params, op); }
+};
+
+class Attention : public Tagged {
+    bool size_of(int n_threads, const ggml_tensor * op, size_t & size) override {
+        size = table_->attention_work_size(n_threads, op);
+        return true;
+    }
+    void compute(const ComputeParams & params, ggml_tensor * op) override { table_->attention(params, op); }
+};
+
+class Extra : public abi::ExtraBufferType {
+  public:
+    // Asked for weights when they are placed and for every operation on weights of ours.
+    bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
+        if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*table_, op)) return false;
+        const bool is_placing = !op->src[0]->data;
+        if (is_placing && !is_loading_) return false;
+        for (int i = 1; i < 3; ++i) {
+            const ggml_tensor * x = op->src[i];
+            if (x && x->buffer && !ggml_backend_buffer_is_host(x->buffer)) return false;
+        }
+        return true;
+    }
+    abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
+        switch (op->op) {
+            case GGML_OP_MUL_MAT:
+            case GGML_OP_MUL_MAT_ID:
+                if (is_ours(op->src[0])) return &packed_;
+                return can_multiply_dense(*table_, op) ? &dense_ : nullptr;
+            case GGML_OP_FLASH_ATTN_EXT:
+                return table_->attention && attention_fits(op) ? &attention_ : nullptr;
+            default:
+                return nullptr;
+        }
+    }
+
+  private:
+    Packed packed_;
+    Dense dense_;
+    Attention attention_;
+};
+
+// --- installing
+// --------------------------------------------------------------------------------------------------------
+
+ggml_backend_reg_t cpu_registry() {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    return cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
+}
+
+// the null-terminated list that llama.cpp goes through when it places weights: a copy that ggml makes once
+ggml_backend_buffer_type_t * placement_list() {
+    ggml_backend_reg_t reg = cpu_registry();
+    const auto get = reg ? (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
+                               reg, "ggml_backend_dev_get_extra_bufts")
+                         : nullptr;
+    return get ? get(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) : nullptr;
+}
+
+// its entries as ggml made it
+const std::vector<ggml_backend_buffer_type_t> & placement_types() {
+    static const std::vector<ggml_backend_buffer_type_t> types = [] {
+        std::vector<ggml_backend_buffer_type_t> found;
+        for (ggml_backend_buffer_type_t * b = placement_list(); b && *b; ++b) found.push_back(*b);
+        return found;
+    }();
+    return types;
+}
+
+// From the very library that holds `known`: llama_cpp loads them with local visibility.
+void * symbol_beside(void * known, const char * name) {
+#ifdef _WIN32
+    (void)known, (void)name;
+    return nullptr;  // a vector of another runtime library is nothing to write into
+#else
+    Dl_info info;
+    if (!known || !dladdr(known, &info)) return nullptr;
+    void * library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    return library ? dlsym(library, name) : nullptr;
+#endif
+}
+
+// Multiplies known weights through the whole backend, with one thread and with two: an interface that is not what
+// ggml_abi.h says shows here, before a model depends on it.
+bool trial_succeeds() {
+    constexpr int n_in = 64, n_out = 40, n_rows = 6;
+    ggml_context_ptr weights(ggml_init({ggml_tensor_overhead(), nullptr, true}));
+    ggml_tensor * w = ggml_new_tensor_2d(weights.get(), GGML_TYPE_Q8_0, n_in, n_out);
+    ggml_backend_buffer_ptr buffer(
+        ggml_backend_alloc_ctx_tensors_from_buft(weights.get(), (ggml_backend_buffer_type_t)buffer_type_));
+    if (!buffer) return false;
+    std::vector<float> values(n_in * n_out), x(n_in * n_rows), y(n_out * n_rows);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = (float)((int)(i * 37 % 255) - 127);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = (float)((int)(i * 53 % 255) - 127);
+    for (int i = 0; i < n_out; ++i) values[(size_t)i * n_in] = 127, values[(size_t)i * n_in + 32] = 127;
+    for (int i = 0; i < n_rows; ++i) x[(size_t)i * n_in] = 127, x[(size_t)i * n_in + 32] = 127;
+    std::vector<uint8_t> rounded(ggml_nbytes(w));
+    ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), rounded.data(), 0, n_out, n_in, nullptr);
+    ggml_backend_tensor_set(w, rounded.data(), 0, rounded.size());
+    ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    const auto set =
+        (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(cpu_registry(), "ggml_backend_set_n_threads");
+    if (!cpu || !set) return false;
+    for (int n_threads : {1, 2}) {
+        set(cpu.get(), n_threads);
+        ggml_context_ptr ctx(ggml_init({4 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+        ggml_tensor * in = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, n_rows);
+        ggml_tensor * out = ggml_mul_mat(ctx.get(), w, in);
+        ggml_cgraph * graph = ggml_new_graph(ctx.get());
+        ggml_build_forward_expand(graph, out);
+        ggml_backend_buffer_ptr memory(ggml_backend_alloc_ctx_tensors(ctx.get(), cpu.get()));
+        if (!memory) return false;
+        ggml_backend_tensor_set(in, x.data(), 0, x.size() * sizeof(float));
+        if (ggml_backend_graph_compute(cpu.get(), graph) != GGML_STATUS_SUCCESS) return false;
+        ggml_backend_tensor_get(out, y.data(), 0, y.size() * sizeof(float));
+        for (int r = 0; r < n_rows; ++r) {
+            for (int o = 0; o < n_out; ++o) {
+                double exact = 0;  // whole numbers with the largest 127: rounding to 8 bits changes nothing
+                for (int i = 0; i < n_in; ++i) exact += (double)values[(size_t)o * n_in + i] * x[(size_t)r * n_in + i];
+                if (std::fabs(exact - y[(size_t)r * n_out + o]) > 1e-3 * (1e5 + std::fabs(exact))) return false;
+            }
+        }
+    }
+    return true;
+}
+
+Status install() {
+    Status s;
+    table_ = chosen_table();
+    if (!table_) {
+        s.why_not = "no kernels for this processor: they need AVX2 or NEON with dot products";
+        return s;
+    }
+    s.table = table_->name;
+    if (std::strncmp(ggml_commit(), known_commit, std::strlen(known_commit)) != 0) {
+        s.why_not = std::string("made for ggml ") + known_commit + ", found " + ggml_commit();
+        return s;
+    }
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    void * in_cpu = cpu ? ggml_backend_reg_get_proc_address(cpu_registry(), "ggml_backend_set_n_threads") : nullptr;
+    const auto list = (abi::ExtraBufferTypes)symbol_beside(in_cpu, "_Z39ggml_backend_cpu_get_extra_buffer_typesv");
+    barrier_of_ggml = (Barrier)symbol_beside(in_cpu, "ggml_barrier");
+    const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
+    if (!list || !barrier_of_ggml || !init) {
+        s.why_not = "this libggml does not export what the kernels are hooked into";
+        return s;
+    }
+    static Extra extra;
+    buffer_type_ = make_weights_buffer_type(*table_, cpu, init, &extra);
+    // In front: the first type that takes a matrix gets it. The list for placing weights is copied from this one, once.
+    std::vector<ggml_backend_buffer_type_t> & types = list();
+    types.insert(types.begin(), (ggml_backend_buffer_type_t)buffer_type_);
+    s.is_active = trial_succeeds();
+    if (!s.is_active) {
+        types.erase(types.begin());
+        s.why_not = "a trial product through ggml's backend failed";
+    }
+    return s;
+}
+
+std::mutex loading_;
+
+}  // namespace
+
+const Status & status() {
+    static const Status s = [] {
+        Status found = install();
+        log_line(LogLevel::debug,
+                 found.is_active ? "CPU kernels: " + found.table : "CPU kernels off: " + found.why_not);
+        return found;
+    }();
+    return s;
+}
+
+ggml_backend_buffer_type_t weights_buffer_type() {
+    return status().is_active ? (ggml_backend_buffer_type_t)buffer_type_ : nullptr;
+}
+
+bool can_hold(ggml_type type, int64_t n_in) {
+    if (!status().is_active) return false;
+    const PackedProduct * p = table_->packed(type);
+    return p && n_in % p->n_unit == 0;
+}
+
+LoadScope::LoadScope(bool kernels, bool repack) : before_(is_loading_), lock_(loading_) {
+    is_loading_ = kernels && status().is_active;
+    const auto ours = (ggml_backend_buffer_type_t)buffer_type_;
+    const std::vector<ggml_backend_buffer_type_t> & all = placement_types();
+    // Where a model was loaded before the hook came, ours is not in the list. It then takes the place of another, whose
+    // weights are those that we pack.
+    std::vector<ggml_backend_buffer_type_t> wanted;
+    if (is_loading_) wanted.push_back(ours);
+    for (ggml_backend_buffer_type_t b : all) {
+        if (repack && b != ours && wanted.size() < all.size()) wanted.push_back(b);
+    }
+    wanted.resize(all.size(), nullptr);
+    std::copy(wanted.begin(), wanted.end(), placement_list());
+}
+
+LoadScope::~LoadScope() {
+    is_loading_ = before_;
+    std::copy(placement_types().begin(), placement_types().end(), placement_list());
+}
+
+ComputeScope::ComputeScope(bool on) : before_(is_computing_) {
+    is_computing_ = on && status().is_active;
+}
+
+ComputeScope::~ComputeScope() {
+    is_computing_ = before_;
+}
+
+}  // namespace eaglecpp::kernels

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// Puts our kernels into ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node; one
+// of ours, added to that list, runs inside the unmodified backend, in its threads and without splitting graphs. What it
+// takes:
+//   - products of weights that were placed in our buffer type when they were loaded (LoadScope);
+//   - in graphs planned inside a ComputeScope: products of F32, F16 and BF16 weights where they lie, and attention.
+// Everybody else in the process, llama_cpp.Llama for one, keeps ggml's own kernels.
+#pragma once
+
+#include <ggml-backend.h>
+
+#include <mutex>
+#include <string>
+
+namespace eaglecpp::kernels {
+
+struct Status {
+    bool is_active = false;
+    std::string table;    // instruction set of the kernels in use
+    std::string why_not;  // a sentence, when not active
+};
+
+// Installs the hook on the first call; must come before the first model is loaded to be of use.
+const Status & status();
+
+// The CPU's buffer type for packed weights, null when not active; and whether matrices of this type and number of
+// inputs can live there.
+ggml_backend_buffer_type_t weights_buffer_type();
+bool can_hold(ggml_type type, int64_t n_in);
+
+// While it lives, models that this thread loads with use_extra_bufts place their matrices as told: packed by us
+// (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file.
+class LoadScope {
+  public:
+    LoadScope(bool kernels, bool repack);
+    ~LoadScope();
+    LoadScope(const LoadScope &) = delete;
+    LoadScope & operator=(const LoadScope &) = delete;
+
+  private:
+    bool before_;
+    std::unique_lock<std::mutex> lock_;
+};
+
+// While it lives, graphs that this thread computes use our kernels for what is not packed, too. Does nothing when `on`
+// is false or the hook is not active.
+class ComputeScope {
+  public:
+    explicit ComputeScope(bool on);
+    ~ComputeScope();
+    ComputeScope(const ComputeScope &) = delete;
+    ComputeScope & operator=(const ComputeScope &) = delete;
+
+  private:
+    bool before_;
+};
+
+}  // namespace eaglecpp::kernels

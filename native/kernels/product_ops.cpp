@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/product_ops.h"
+
+#include <ggml-backend.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace eaglecpp::kernels {
+
+namespace {
+
+// Up to here every thread rounds all rows for itself, which is less work than waiting for the others.
+constexpr int64_t n_private_rows = 4;
+
+int64_t n_groups(const ggml_tensor * w) {
+    return (w->ne[1] + n_group - 1) / n_group;
+}
+
+// the piece [first, second) of n that thread ith of nth takes
+std::pair<int64_t, int64_t> share(int64_t n, int ith, int nth) {
+    return {n * ith / nth, n * (ith + 1) / nth};
+}
+
+// in pairs where there are enough: the widest tile takes two groups
+std::pair<int64_t, int64_t> share_of_groups(int64_t n, int ith, int nth) {
+    if (n < 4 * nth) return share(n, ith, nth);
+    const auto [a, b] = share((n + 1) / 2, ith, nth);
+    return {2 * a, std::min(n, 2 * b)};
+}
+
+bool is_experts(const ggml_tensor * op) {
+    return op->op == GGML_OP_MUL_MAT_ID;
+}
+
+// Rows of activations that are multiplied with one matrix, and where their results go. Memory is kept per thread.
+template <class Row>
+struct RowList {
+    std::vector<const Row *> rows;
+    std::vector<float *> out;
+    void clear() { rows.clear(), out.clear(); }
+    void add(const Row * row, float * result) { rows.push_back(row), out.push_back(result); }
+};
+
+// rows of src1, dimension by dimension
+struct Rows {
+    explicit Rows(const ggml_tensor * t) : t_(t), n(ggml_nrows(t)) {}
+    // byte offset of row i by the strides of `of`, which has the shape [.., ne1, ne2, ne3] of t
+    size_t offset(int64_t i, const ggml_tensor * of) const {
+        const int64_t i1 = i % t_->ne[1], i2 = i / t_->ne[1] % t_->ne[2], i3 = i / t_->ne[1] / t_->ne[2];
+        return i1 * of->nb[1] + i2 * of->nb[2] + i3 * of->nb[3];
+    }
+    const ggml_tensor * t_;
+    int64_t n;
+};
+
+// Calls run(matrix index, list) for every matrix of weights that has rows: the only one, or each chosen expert.
+// row_at(i) is row i of src1.
+template <class Row, class RowAt, class Run>
+void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at, const Run & run) {
+    const ggml_tensor * x = op->src[1];
+    const Rows rows(x);
+    if (!is_experts(op)) {
+        list.clear();
+        for (int64_t i = 0; i < rows.n; ++i) list.add(row_at(i), (float *)((char *)op->data + rows.offset(i, op)));
+        run(0, list);
+        return;
+    }
+    const ggml_tensor * ids = op->src[2];  // [n_used, n_tokens]
+    const int64_t n_used = ids->ne[0], n_tokens = ids->ne[1], n_experts = op->src[0]->ne[2];
+    thread_local std::vector<int32_t> chosen, order;
+    thread_local std::vector<int64_t> end;
+    chosen.resize(n_used * n_tokens);
+    order.resize(chosen.size());
+    end.assign(n_experts + 1, 0);
+    for (int64_t t = 0; t < n_tokens; ++t) {
+        for (int64_t u = 0; u < n_used; ++u) {
+            const int32_t e = *(const int32_t *)((const char *)ids->data + t * ids->nb[1] + u * ids->nb[0]);
+            chosen[t * n_used + u] = e;
+            if (e >= 0 && e < n_experts) ++end[e + 1];
+        }
+    }
+    for (int64_t e = 0; e < n_experts; ++e) end[e + 1] += end[e];
+    std::vector<int64_t> & at = end;  // first place of each expert, then moved to its end
+    for (size_t i = 0; i < chosen.size(); ++i) {
+        if (chosen[i] >= 0 && chosen[i] < n_experts) order[at[chosen[i]]++] = (int32_t)i;
+    }
+    int64_t first = 0;
+    for (int64_t e = 0; e < n_experts; first = at[e], ++e) {
+        if (at[e] == first) continue;
+        list.clear();
+        for (int64_t i = first; i < at[e]; ++i) {
+            const int64_t t = order[i] / n_used, u = order[i] % n_used;
+            list.add(row_at(t * x->ne[1] + u % x->ne[1]), (float *)((char *)op->data + u * op->nb[1] + t * op->nb[2]));
+        }
+        run(e, list);
+    }
+}
+
+bool has_plain_operands(const ggml_tensor * op) {
+    const ggml_tensor * x = op->src[1];
+    if (op->type != GGML_TYPE_F32 || op->nb[0] != sizeof(float)) return false;
+    if (!x || x->type != GGML_TYPE_F32 || x->nb[0] != sizeof(float) || x->ne[0] != op->src[0]->ne[0]) return false;
+    if (is_experts(op)) return op->src[2] && op->src[2]->type == GGML_TYPE_I32 && x->ne[3] == 1;
+    return op->src[0]->ne[2] == 1 && op->src[0]->ne[3] == 1 && op->op_params[1] == 0;  // [1]: a hint for other kernels
+}
+
+}  // namespace
+
+bool can_pack(const KernelTable & table, const ggml_tensor * w) {
+    const PackedProduct * p = table.packed(w->type);
+    return p && w->ne[0] % p->n_unit == 0 && w->ne[3] == 1 && ggml_is_contiguous(w);
+}
+
+size_t packed_bytes(const KernelTable & table, const ggml_tensor * w) {
+    return table.packed(w->type)->group_bytes(w->ne[0]) * n_groups(w) * w->ne[2];
+}
+
+void pack_weights(const KernelTable & table, const ggml_tensor * w, const void * data, uint8_t * packed) {
+    const PackedProduct & p = *table.packed(w->type);
+    const size_t n_group_bytes = p.group_bytes(w->ne[0]);
+    const int64_t n_matrix = n_groups(w), n = n_matrix * w->ne[2];
+    std::atomic<int64_t> next{0};
+    const auto work = [&] {
+        constexpr int64_t n_step = 16;
+        for (int64_t first; (first = next.fetch_add(n_step)) < n;) {
+            for (int64_t g = first; g < std::min(n, first + n_step); ++g) {
+                const int64_t row = g % n_matrix * n_group;
+                const uint8_t * rows = (const uint8_t *)data + g / n_matrix * w->nb[2] + row * w->nb[1];
+                const int n_rows = (int)std::min<int64_t>(n_group, w->ne[1] - row);
+                p.pack(rows, w->nb[1], n_rows, w->ne[0], packed + g * n_group_bytes);
+            }
+        }
+    };
+    std::vector<std::thread> helpers;
+    if (ggml_nbytes(w) > (1 << 20)) {
+        const unsigned n_threads = std::min(8u, std::thread::hardware_concurrency());
+        for (unsigned i = 1; i < n_threads; ++i) {
+            try {
+                helpers.emplace_back(work);
+            } catch (const std::system_error &) {
+                break;  // no more threads to be had: this one does it
+            }
+        }
+    }
+    work();
+    for (std::thread & t : helpers) t.join();
+}
+
+bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op) {
+    if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
+    return can_pack(table, op->src[0]) && has_plain_operands(op);
+}
+
+bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
+    if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
+    const ggml_tensor * w = op->src[0];
+    if (!table.dense(w->type) || w->ne[3] != 1 || w->nb[0] != ggml_type_size(w->type)) return false;
+    const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
+    return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+           has_plain_operands(op);
+}
+
+size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op) {
+    const int64_t n_rows = ggml_nrows(op->src[1]);
+    return table.row_bytes(op->src[0]->ne[0]) * (n_rows <= n_private_rows ? n_rows * n_threads : n_rows) + 64;
+}
+
+void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
+    const ggml_tensor *w = op->src[0], *x = op->src[1];
+    const PackedProduct & p = *table.packed(w->type);
+    const Rows rows(x);
+    const size_t n_row_bytes = table.row_bytes(w->ne[0]);
+    uint8_t * rounded = (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
+    const auto round = [&](int64_t i) {
+        p.quantize((const float *)((const char *)x->data + rows.offset(i, x)), w->ne[0], rounded + i * n_row_bytes);
+    };
+    if (rows.n <= n_private_rows) {
+        rounded += params.ith * rows.n * n_row_bytes;
+        for (int64_t i = 0; i < rows.n; ++i) round(i);
+    } else {
+        const auto [first, end] = share(rows.n, params.ith, params.nth);
+        for (int64_t i = first; i < end; ++i) round(i);
+        barrier(params);
+    }
+    const auto [g0, g1] = share_of_groups(n_groups(w), params.ith, params.nth);
+    if (g0 >= g1) return;
+    const size_t n_matrix_bytes = p.group_bytes(w->ne[0]) * n_groups(w);
+    thread_local RowList<uint8_t> list;
+    for_each_matrix(
+        op, list, [&](int64_t i) { return rounded + i * n_row_bytes; },
+        [&, first = g0, end = g1](int64_t matrix, const RowList<uint8_t> & l) {
+            p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], first, end,
+                       l.rows.data(), (int)l.rows.size(), l.out.data());
+        });
+}
+
+void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
+    const ggml_tensor *w = op->src[0], *x = op->src[1];
+    const DenseProduct multiply = table.dense(w->type);
+    const Rows rows(x);
+    // in eights, so that threads do not write into each other's cache lines all the time
+    auto [first, end] = share((w->ne[1] + 7) / 8, params.ith, params.nth);
+    first *= 8, end = std::min(w->ne[1], 8 * end);
+    if (first >= end) return;
+    thread_local RowList<float> list;
+    for_each_matrix(
+        op, list, [&](int64_t i) { return (const float *)((const char *)x->data + rows.offset(i, x)); },
+        [&, o0 = first, o1 = end](int64_t matrix, const RowList<float> & l) {
+            multiply((const uint8_t *)w->data + matrix * w->nb[2], w->nb[1], w->ne[0], o0, o1, l.rows.data(),
+                     (int)l.rows.size(), l.out.data());
+        });
+}
+
+}  // namespace eaglecpp::kernels

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT
+// GGML_OP_MUL_MAT and GGML_OP_MUL_MAT_ID on our kernels.
+#pragma once
+
+#include "kernels/compute.h"
+#include "kernels/table.h"
+
+namespace eaglecpp::kernels {
+
+// packed weights [n_in, n_out] or [n_in, n_out, n_experts]: a type with a kernel, whole units, contiguous
+bool can_pack(const KernelTable & table, const ggml_tensor * weights);
+size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
+// `data`: all bytes of the tensor in the file's layout; `packed`: packed_bytes()
+void pack_weights(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed);
+
+// a product whose first operand holds packed weights and whose other operands are as the kernels need them
+bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
+// a product of F32, F16 or BF16 weights as they lie in the file
+bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
+
+size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
+void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
+void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
+
+}  // namespace eaglecpp::kernels

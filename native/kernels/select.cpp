@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+#include "kernels/select.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+namespace eaglecpp::kernels {
+
+extern const KernelTable table_portable;
+#if defined(EAGLECPP_KERNELS_X86)
+extern const KernelTable table_avx2, table_avx_vnni, table_avx512;
+#elif defined(EAGLECPP_KERNELS_ARM)
+extern const KernelTable table_neon;
+#endif
+
+namespace {
+
+#if defined(EAGLECPP_KERNELS_X86)
+// leaf 7, sub-leaf 1: what gcc 12's __builtin_cpu_supports has no name for
+bool has_avx_vnni() {
+    unsigned eax = 7, ebx = 0, ecx = 1, edx = 0;
+    __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+    return (eax >> 4) & 1;
+}
+#elif defined(EAGLECPP_KERNELS_ARM)
+bool has_dot_products() {
+#if defined(__APPLE__)
+    return true;  // every 64-bit Mac
+#elif defined(__linux__)
+    constexpr unsigned long asimddp = 1UL << 20;
+    return getauxval(AT_HWCAP) & asimddp;
+#else
+    return false;
+#endif
+}
+#endif
+
+}  // namespace
+
+std::vector<const KernelTable *> usable_tables() {
+    std::vector<const KernelTable *> tables;
+#if defined(EAGLECPP_KERNELS_X86)
+    __builtin_cpu_init();
+    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vnni")) {
+        tables.push_back(&table_avx512);
+    }
+    if (has_avx2 && has_avx_vnni()) tables.push_back(&table_avx_vnni);
+    if (has_avx2) tables.push_back(&table_avx2);
+#elif defined(EAGLECPP_KERNELS_ARM)
+    if (has_dot_products()) tables.push_back(&table_neon);
+#endif
+    tables.push_back(&table_portable);
+    return tables;
+}
+
+const KernelTable * chosen_table() {
+    static const KernelTable * chosen = []() -> const KernelTable * {
+        const std::vector<const KernelTable *> tables = usable_tables();
+        if (const char * wanted = std::getenv("EAGLECPP_KERNELS")) {
+            for (const KernelTable * t : tables) {
+                if (std::strcmp(t->name, wanted) == 0) return t;
+            }
+        }
+        return tables.size() > 1 ? tables.front() : nullptr;
+    }();
+    return chosen;
+}
+
+}  // namespace eaglecpp::kernels

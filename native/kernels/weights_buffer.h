@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// A buffer type of ggml's CPU backend that keeps weights in our packed form. ggml asks it for the operations on them
+// (abi::ExtraBufferType), as it asks its own repacking types.
+#pragma once
+
+#include "kernels/ggml_abi.h"
+#include "kernels/table.h"
+
+namespace eaglecpp::kernels {
+
+// Weights that cannot be packed are refused by supports_op(); whoever allocates asks can_pack() first.
+// `init`: ggml_backend_buffer_init. One per process, never freed.
+abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backend_dev_t cpu, abi::BufferInit init,
+                                           abi::ExtraBufferType * context);
+
+}  // namespace eaglecpp::kernels

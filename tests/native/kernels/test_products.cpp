@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+// Products through ggml's own CPU backend: weights placed in our buffer type, F32, F16 and BF16 weights where they lie,
+// mixtures of experts. Against sums in double precision over the dequantised weights, and bit for bit over numbers of
+// threads and rows. ggml quantises, so every type's packing is held to ggml's own reading of it.
+#include <ggml-alloc.h>
+#include <ggml-cpp.h>
+
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "kernels/hook.h"
+
+using namespace eaglecpp;
+
+namespace {
+
+std::mt19937 rng(1);
+
+std::vector<float> normal(size_t n) {
+    std::normal_distribution<float> d;
+    std::vector<float> x(n);
+    for (float & v : x) v = d(rng);
+    return x;
+}
+
+struct Matrix {
+    ggml_context_ptr ctx;
+    ggml_backend_buffer_ptr buffer;
+    ggml_tensor * tensor;
+    std::vector<float> values;  // what the quantised weights stand for
+};
+
+Matrix make(ggml_type type, int64_t n_in, int64_t n_out, int64_t n_experts, ggml_backend_buffer_type_t where) {
+    Matrix m;
+    m.ctx.reset(ggml_init({ggml_tensor_overhead(), nullptr, true}));
+    m.tensor = ggml_new_tensor_3d(m.ctx.get(), type, n_in, n_out, n_experts);
+    m.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(m.ctx.get(), where));
+    ggml_backend_buffer_set_usage(m.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    m.values = normal((size_t)n_in * n_out * n_experts);
+    std::vector<uint8_t> bytes(ggml_nbytes(m.tensor));
+    if (type == GGML_TYPE_F32) {
+        std::memcpy(bytes.data(), m.values.data(), bytes.size());
+    } else {
+        const std::vector<float> importance(n_in, 1.0f);
+        ggml_quantize_chunk(type, m.values.data(), bytes.data(), 0, n_out * n_experts, n_in, importance.data());
+        ggml_get_type_traits(type)->to_float(bytes.data(), m.values.data(), (int64_t)m.values.size());
+    }
+    ggml_backend_tensor_set(m.tensor, bytes.data(), 0, bytes.size());
+    return m;
+}
+
+// rows [n_in, n_used or 1, n_rows] times the matrix, or the experts that ids [n_used, n_rows] choose
+std::vector<float> multiply(const Matrix & m, const std::vector<float> & x, int n_used, int n_rows,
+                            const std::vector<int32_t> & ids, int n_threads, bool in_scope = true) {
+    const kernels::ComputeScope scope(in_scope);
+    ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    const auto set = (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get())), "ggml_backend_set_n_threads");
+    set(cpu.get(), n_threads);
+    ggml_context_ptr ctx(ggml_init({8 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+    ggml_tensor * in = ggml_new_tensor_3d(ctx.get(), GGML_TYPE_F32, m.tensor->ne[0], ids.empty() ? n_rows : n_used,
+                                          ids.empty() ? 1 : n_rows);
+    ggml_tensor * chosen =
+        ids.empty() ? nullptr : ggml_new_tensor_2d(ctx.get(), GGML_TYPE_I32, ids.size() / n_rows, n_rows);
+    ggml_tensor * out =
+        chosen ? ggml_mul_mat_id(ctx.get(), m.tensor, in, chosen) : ggml_mul_mat(ctx.get(), m.tensor, in);
+    ggml_cgraph * graph = ggml_new_graph(ctx.get());
+    ggml_build_forward_expand(graph, out);
+    ggml_backend_buffer_ptr memory(ggml_backend_alloc_ctx_tensors(ctx.get(), cpu.get()));
+    ggml_backend_tensor_set(in, x.data(), 0, ggml_nbytes(in));
+    if (chosen) ggml_backend_tensor_set(chosen, ids.data(), 0, ggml_nbytes(chosen));
+    CHECK(ggml_backend_graph_compute(cpu.get(), graph) == GGML_STATUS_SUCCESS);
+    std::vector<float> y(ggml_nelements(out));
+    ggml_backend_tensor_get(out, y.data(), 0, y.size() * sizeof(float));
+    return y;
+}
+
+// root mean square error, over what sums of such products are by chance: they may cancel, their terms do not
+void check_close(const char * what, const Matrix & m, int64_t e, const float * x, const float * y, double bound) {
+    const int64_t n_in = m.tensor->ne[0], n_out = m.tensor->ne[1];
+    double error = 0, size = 0;
+    for (int64_t o = 0; o < n_out; ++o) {
+        double exact = 0;
+        for (int64_t i = 0; i < n_in; ++i) {
+            const double term = (double)m.values[(e * n_out + o) * n_in + i] * x[i];
+            exact += term;
+            size += term * term;
+        }
+        error += (exact - y[o]) * (exact - y[o]);
+    }
+    CHECK_MSG(std::sqrt(error / size) < bound, std::string(what) + " " + std::to_string(std::sqrt(error / size)));
+}
+
+}  // namespace
+
+int main() {
+    const kernels::Status & status = kernels::status();
+    std::printf("%s %s\n", status.table.c_str(), status.why_not.c_str());
+    if (!CHECK_MSG(status.is_active || status.table.empty(), status.why_not)) return test::result();
+    if (!status.is_active) return 0;  // no kernels for this processor
+    ggml_backend_buffer_type_t packed = kernels::weights_buffer_type(), plain = ggml_backend_cpu_buffer_type();
+
+    for (ggml_type type :
+         {GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL,
+          GGML_TYPE_MXFP4, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K,
+          GGML_TYPE_IQ4_XS, GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
+        const bool is_dense = !ggml_is_quantized(type);
+        const char * name = ggml_type_name(type);
+        const double bound = is_dense ? 1e-6 : 0.01;  // 8-bit activations leave about half a percent
+        for (const auto & [n_in, n_out] : {std::pair<int, int>{256, 1}, {768, 47}, {512, 320}}) {
+            const Matrix m = make(type, n_in, n_out, 1, is_dense ? plain : packed);
+            CHECK(is_dense || kernels::can_hold(type, n_in));
+            const int n_rows = 21;
+            const std::vector<float> x = normal((size_t)n_in * n_rows);
+            const std::vector<float> all = multiply(m, x, 1, n_rows, {}, 1);
+            for (int r = 0; r < n_rows; ++r) {
+                // one output alone may be four times as far off
+                check_close(name, m, 0, &x[(size_t)r * n_in], &all[(size_t)r * n_out], n_out == 1 ? 4 * bound : bound);
+            }
+            for (int n_threads : {2, 3, 7, 16}) {
+                const std::vector<float> y = multiply(m, x, 1, n_rows, {}, n_threads);
+                CHECK_MSG(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)) == 0, name);
+            }
+            for (int r = 0; r < n_rows; r += 5) {
+                const std::vector<float> one(x.begin() + (size_t)r * n_in, x.begin() + (size_t)(r + 1) * n_in);
+                const std::vector<float> y = multiply(m, one, 1, 1, {}, 2);
+                CHECK_MSG(std::memcmp(y.data(), &all[(size_t)r * n_out], n_out * sizeof(float)) == 0, name);
+            }
+        }
+        // experts: each used one has rows of its own, or all see the same row; some are not chosen
+        const int n_experts = 6, n_used = 3, n_in = 256, n_out = 40;
+        const Matrix m = make(type, n_in, n_out, n_experts, is_dense ? plain : packed);
+        for (int n_rows : {1, 2, 9}) {
+            for (int n_given : {1, n_used}) {
+                const std::vector<float> x = normal((size_t)n_in * n_given * n_rows);
+                std::vector<int32_t> ids;
+                for (int i = 0; i < n_rows * n_used; ++i) ids.push_back((i * 5 + i / n_used) % (n_experts - 1));
+                const std::vector<float> y = multiply(m, x, n_given, n_rows, ids, 2);
+                for (int r = 0; r < n_rows; ++r) {
+                    for (int u = 0; u < n_used; ++u) {
+                        const float * row = &x[(size_t)(r * n_given + u % n_given) * n_in];
+                        check_close(name, m, ids[r * n_used + u], row, &y[(size_t)(r * n_used + u) * n_out], bound);
+                    }
+                }
+            }
+        }
+    }
+
+    // outside a ComputeScope F16 weights are ggml's: it rounds the rows to half precision
+    const Matrix half = make(GGML_TYPE_F16, 512, 64, 1, plain);
+    const std::vector<float> x = normal(512);
+    const std::vector<float> ours = multiply(half, x, 1, 1, {}, 1), theirs = multiply(half, x, 1, 1, {}, 1, false);
+    CHECK(std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) != 0);
+    check_close("ggml's", half, 0, x.data(), theirs.data(), 1e-3);
+    return test::result();
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+// The promise of native/kernels/products.inc: a row's result has the same bits whatever the number of rows, its place
+// among them, the piece of the outputs a thread computes and the instruction set. Weights are random bytes: every
+// pattern of bits is a weight. Needs no library, so that a cross compiler and an emulator can run it.
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "kernels/select.h"
+
+using namespace eaglecpp::kernels;
+
+namespace {
+
+struct Type {
+    const char * name;
+    ggml_type type;
+    int n_unit, n_source;
+    std::vector<int> halves;  // places of half-precision scales in a unit
+};
+
+const std::vector<Type> types = {
+    {"Q8_0", GGML_TYPE_Q8_0, 32, 34, {0}},       {"Q4_0", GGML_TYPE_Q4_0, 32, 18, {0}},
+    {"Q4_1", GGML_TYPE_Q4_1, 32, 20, {0, 2}},    {"Q5_0", GGML_TYPE_Q5_0, 32, 22, {0}},
+    {"Q5_1", GGML_TYPE_Q5_1, 32, 24, {0, 2}},    {"IQ4_NL", GGML_TYPE_IQ4_NL, 32, 18, {0}},
+    {"MXFP4", GGML_TYPE_MXFP4, 32, 17, {}},      {"Q2_K", GGML_TYPE_Q2_K, 256, 84, {80, 82}},
+    {"Q3_K", GGML_TYPE_Q3_K, 256, 110, {108}},   {"Q4_K", GGML_TYPE_Q4_K, 256, 144, {0, 2}},
+    {"Q5_K", GGML_TYPE_Q5_K, 256, 176, {0, 2}},  {"Q6_K", GGML_TYPE_Q6_K, 256, 210, {208}},
+    {"IQ4_XS", GGML_TYPE_IQ4_XS, 256, 136, {0}},
+};
+
+std::mt19937 rng(1);
+
+std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out) {
+    std::vector<uint8_t> w((size_t)(n_in / t.n_unit) * n_out * t.n_source);
+    for (uint8_t & b : w) b = (uint8_t)rng();
+    for (size_t unit = 0; unit < w.size(); unit += t.n_source) {
+        for (int at : t.halves) {
+            const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));  // 2^-7 to 2: no infinity
+            std::memcpy(&w[unit + at], &half, 2);
+        }
+        if (t.type == GGML_TYPE_MXFP4) w[unit] = (uint8_t)(rng() % 8 == 0 ? rng() % 2 : 110 + rng() % 20);
+    }
+    return w;
+}
+
+std::vector<float> random_rows(int64_t n_in, int n_rows) {
+    std::normal_distribution<float> normal;
+    std::vector<float> x((size_t)n_in * n_rows);
+    for (float & v : x) v = normal(rng);
+    for (int64_t i = 0; i < 32 && n_rows > 1; ++i) x[n_in + i] = 0;  // a block of zeros has no scale
+    return x;
+}
+
+// y[r][o]; rows `order`, groups computed in pieces as n_threads threads would
+std::vector<float> multiply(const KernelTable & table, const Type & t, const std::vector<uint8_t> & weights,
+                            int64_t n_in, int64_t n_out, const std::vector<float> & x, const std::vector<int> & order,
+                            int n_threads) {
+    const PackedProduct & p = *table.packed(t.type);
+    const int64_t n_groups = (n_out + n_group - 1) / n_group;
+    std::vector<uint8_t> packed(p.group_bytes(n_in) * n_groups + 64);
+    uint8_t * base = (uint8_t *)(((uintptr_t)packed.data() + 63) / 64 * 64);
+    const size_t n_row = (size_t)(n_in / t.n_unit) * t.n_source;
+    for (int64_t g = 0; g < n_groups; ++g) {
+        const int n = (int)std::min<int64_t>(n_group, n_out - g * n_group);
+        p.pack(&weights[g * n_group * n_row], n_row, n, n_in, base + g * p.group_bytes(n_in));
+    }
+    const size_t n_act = table.row_bytes(n_in);
+    std::vector<uint8_t> rounded(n_act * order.size());
+    std::vector<const uint8_t *> rows;
+    std::vector<float> y(order.size() * n_out, NAN);
+    std::vector<float *> out;
+    for (size_t i = 0; i < order.size(); ++i) {
+        p.quantize(&x[(size_t)order[i] * n_in], n_in, &rounded[i * n_act]);
+        rows.push_back(&rounded[i * n_act]);
+        out.push_back(&y[i * n_out]);
+    }
+    for (int i = 0; i < n_threads; ++i) {
+        const int64_t g0 = n_groups * i / n_threads, g1 = n_groups * (i + 1) / n_threads;
+        if (g0 < g1) p.multiply(base, n_in, n_out, g0, g1, rows.data(), (int)rows.size(), out.data());
+    }
+    return y;
+}
+
+std::vector<float> multiply_dense(const KernelTable & table, ggml_type type, const std::vector<uint8_t> & weights,
+                                  int64_t n_in, int64_t n_out, const std::vector<float> & x,
+                                  const std::vector<int> & order, int n_threads) {
+    std::vector<const float *> rows;
+    std::vector<float> y(order.size() * n_out, NAN);
+    std::vector<float *> out;
+    for (size_t i = 0; i < order.size(); ++i) rows.push_back(&x[(size_t)order[i] * n_in]), out.push_back(&y[i * n_out]);
+    for (int i = 0; i < n_threads; ++i) {
+        const int64_t o0 = n_out * i / n_threads, o1 = n_out * (i + 1) / n_threads;
+        if (o0 == o1) continue;
+        table.dense(type)(weights.data(), weights.size() / n_out, n_in, o0, o1, rows.data(), (int)rows.size(),
+                          out.data());
+    }
+    return y;
+}
+
+std::vector<uint8_t> random_dense(ggml_type type, int64_t n) {
+    const size_t n_bytes = type == GGML_TYPE_F32 ? 4 : 2;
+    std::vector<uint8_t> w((size_t)n * n_bytes);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < n; ++i) {
+        const float v = normal(rng);
+        uint32_t bits;
+        std::memcpy(&bits, &v, 4);
+        if (type == GGML_TYPE_F32) {
+            std::memcpy(&w[4 * i], &v, 4);
+        } else {
+            uint16_t half = (uint16_t)(bits >> 16);
+            if (type == GGML_TYPE_F16) half = (uint16_t)((rng() & 0x83ff) | ((rng() % 16) << 10));  // subnormals, too
+            std::memcpy(&w[2 * i], &half, 2);
+        }
+    }
+    return w;
+}
+
+constexpr int n_all_rows = 40;
+
+// every count and place of rows, threads, instruction sets
+template <class Multiply>
+void check_rows(const char * what, const std::vector<const KernelTable *> & tables, int64_t n_in, int64_t n_out,
+                bool is_long, const Multiply & run) {
+    std::vector<float> expected;
+    for (const KernelTable * table : tables) {
+        // one row at a time
+        std::vector<float> single;
+        for (int r = 0; r < n_all_rows; ++r) {
+            const std::vector<float> y = run(*table, std::vector<int>{r}, 1);
+            single.insert(single.end(), y.begin(), y.end());
+        }
+        if (expected.empty()) expected = single;
+        if (std::memcmp(expected.data(), single.data(), single.size() * 4) != 0) {
+            std::printf("%s, %s, %d x %d: other bits than %s\n", what, table->name, (int)n_in, (int)n_out,
+                        tables.front()->name);
+            CHECK(false);
+        }
+        if (is_long && table != tables.back()) continue;
+        for (int n : {2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, n_all_rows}) {
+            std::vector<int> order;
+            for (int i = 0; i < n; ++i) order.push_back((7 * i + n) % n_all_rows);
+            const std::vector<float> y = run(*table, order, 1 + n % 16);
+            for (int i = 0; i < n; ++i) {
+                if (std::memcmp(&y[(size_t)i * n_out], &expected[(size_t)order[i] * n_out], n_out * 4) == 0) continue;
+                std::printf("%s, %s, %d x %d: row %d of %d differs\n", what, table->name, (int)n_in, (int)n_out, i, n);
+                CHECK(false);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    std::vector<const KernelTable *> tables = usable_tables();
+    for (const KernelTable * t : tables) std::printf("%s ", t->name);
+    std::printf("\n");
+    std::swap(tables.front(), tables.back());  // the portable form is what the others are held to
+    for (const Type & t : types) {
+        for (int64_t n_in : {(int64_t)t.n_unit, (int64_t)t.n_unit * 3, (int64_t)768, (int64_t)2304}) {
+            for (int64_t n_out : {1, 16, 17, 31, 48, 83}) {
+                const std::vector<uint8_t> w = random_weights(t, n_in, n_out);
+                const std::vector<float> x = random_rows(n_in, n_all_rows);
+                check_rows(t.name, tables, n_in, n_out, n_in * n_out > 20000,
+                           [&](const KernelTable & table, const std::vector<int> & order, int n_threads) {
+                               return multiply(table, t, w, n_in, n_out, x, order, n_threads);
+                           });
+            }
+        }
+    }
+    for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16}) {
+        for (int64_t n_in : {1, 15, 16, 31, 200, 576}) {
+            for (int64_t n_out : {1, 3, 4, 7, 40}) {
+                const std::vector<uint8_t> w = random_dense(type, n_in * n_out);
+                const std::vector<float> x = random_rows(std::max<int64_t>(n_in, 32), n_all_rows);
+                check_rows("dense", tables, n_in, n_out, false,
+                           [&](const KernelTable & table, const std::vector<int> & order, int n_threads) {
+                               return multiply_dense(table, type, w, n_in, n_out, x, order, n_threads);
+                           });
+            }
+        }
+    }
+    return eaglecpp::test::result();
+}
