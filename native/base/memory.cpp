@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "base/memory.h"
 
+#include <cstdio>
 #include <fstream>
 #include <string>
 
+#ifdef __linux__
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#endif
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
@@ -25,6 +31,28 @@ uint64_t available_memory() {
         if (key == "MemAvailable:") return kib * 1024;
     }
     return 0;
+#endif
+}
+
+void forget_file_pages([[maybe_unused]] const std::string & path) {
+#ifdef __linux__
+    struct stat file;
+    if (stat(path.c_str(), &file) != 0) return;
+    // by device and inode: the name in the list may be another one of the same file
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        uintptr_t begin, end;
+        unsigned long offset, inode;
+        unsigned major_id, minor_id;
+        char mode[5];
+        if (std::sscanf(line.c_str(), "%zx-%zx %4s %lx %x:%x %lu", &begin, &end, mode, &offset, &major_id, &minor_id,
+                        &inode) != 7) {
+            continue;
+        }
+        // what could be written to is somebody's own copy
+        if (inode != file.st_ino || makedev(major_id, minor_id) != file.st_dev || mode[1] == 'w') continue;
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+    }
 #endif
 }
 

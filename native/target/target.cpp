@@ -99,6 +99,7 @@ void Target::load_model() {
         fail(is_memory ? ErrorKind::out_of_memory : ErrorKind::gguf, "%s: llama.cpp could not load this target%s",
              options_.path.c_str(), why.c_str());
     }
+    if (use_kernels_ && options_.use_mmap && !options_.use_mlock) forget_file_pages(options_.path);
     if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
         llama_model_is_diffusion(model_.get())) {
         fail(ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token",
