@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <thread>
 
@@ -19,6 +20,17 @@ namespace eaglecpp {
 
 // rows from which ggml's attention on the CPU works in tiles
 static constexpr int n_rows_tiled = 64;
+
+// all files of a model split into name-00001-of-00003.gguf and so on
+static std::vector<std::string> shards(const std::string & first) {
+    static const std::regex pattern("(.*-)(\\d{5})(-of-)(\\d{5})(\\.gguf)");
+    std::smatch m;
+    if (!std::regex_match(first, m, pattern)) return {first};
+    std::vector<std::string> all;
+    for (int i = 1; i <= std::stoi(m[4]); ++i) all.push_back(strf("%s%05d%s%s%s", m[1].str().c_str(), i, m[3].str().c_str(),
+                                                                  m[4].str().c_str(), m[5].str().c_str()));
+    return all;
+}
 
 int n_physical_cores() {
     const int n_logical = std::max(1u, std::thread::hardware_concurrency());
@@ -99,7 +111,9 @@ void Target::load_model() {
         fail(is_memory ? ErrorKind::out_of_memory : ErrorKind::gguf, "%s: llama.cpp could not load this target%s",
              options_.path.c_str(), why.c_str());
     }
-    if (use_kernels_ && options_.use_mmap && !options_.use_mlock) forget_file_pages(options_.path);
+    if (use_kernels_ && options_.use_mmap && !options_.use_mlock) {
+        for (const std::string & file : shards(options_.path)) forget_file_pages(file);
+    }
     if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
         llama_model_is_diffusion(model_.get())) {
         fail(ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token",

@@ -2,10 +2,15 @@
 // The promise of native/kernels/products.inc: a row's result has the same bits whatever the number of rows, its place
 // among them, the piece of the outputs a thread computes and the instruction set. Weights are random bytes: every
 // pattern of bits is a weight. Needs no library, so that a cross compiler and an emulator can run it.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <random>
 #include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "kernels/select.h"
@@ -13,6 +18,31 @@
 using namespace eaglecpp::kernels;
 
 namespace {
+
+// Memory whose end is the end of a page that nothing may be read behind.
+template <class T>
+class Guarded {
+  public:
+    explicit Guarded(size_t n) : n_(n) {
+        const size_t n_page = (size_t)sysconf(_SC_PAGESIZE);
+        n_mapped_ = (n * sizeof(T) + n_page - 1) / n_page * n_page + n_page;
+        base_ = (uint8_t *)mmap(nullptr, n_mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        mprotect(base_ + n_mapped_ - n_page, n_page, PROT_NONE);
+        data_ = (T *)(base_ + n_mapped_ - n_page - n * sizeof(T));
+    }
+    Guarded(size_t n, const T * from) : Guarded(n) { std::copy_n(from, n, data_); }
+    ~Guarded() { munmap(base_, n_mapped_); }
+    Guarded(const Guarded &) = delete;
+    Guarded & operator=(const Guarded &) = delete;
+    T * data() { return data_; }
+    T & operator[](size_t i) { return data_[i]; }
+    size_t size() const { return n_; }
+
+  private:
+    size_t n_, n_mapped_;
+    uint8_t * base_;
+    T * data_;
+};
 
 struct Type {
     const char * name;
@@ -30,6 +60,8 @@ const std::vector<Type> types = {
     {"Q5_K", GGML_TYPE_Q5_K, 256, 176, {0, 2}},  {"Q6_K", GGML_TYPE_Q6_K, 256, 210, {208}},
     {"IQ4_XS", GGML_TYPE_IQ4_XS, 256, 136, {0}},
 };
+
+constexpr int n_all_rows = 40;
 
 std::mt19937 rng(1);
 
@@ -60,20 +92,21 @@ std::vector<float> multiply(const KernelTable & table, const Type & t, const std
                             int n_threads) {
     const PackedProduct & p = *table.packed(t.type);
     const int64_t n_groups = (n_out + n_group - 1) / n_group;
-    std::vector<uint8_t> packed(p.group_bytes(n_in) * n_groups + 64);
-    uint8_t * base = (uint8_t *)(((uintptr_t)packed.data() + 63) / 64 * 64);
+    Guarded<uint8_t> packed(p.group_bytes(n_in) * n_groups), file(weights.size(), weights.data());
+    uint8_t * base = packed.data();
     const size_t n_row = (size_t)(n_in / t.n_unit) * t.n_source;
     for (int64_t g = 0; g < n_groups; ++g) {
         const int n = (int)std::min<int64_t>(n_group, n_out - g * n_group);
-        p.pack(&weights[g * n_group * n_row], n_row, n, n_in, base + g * p.group_bytes(n_in));
+        p.pack(&file[g * n_group * n_row], n_row, n, n_in, base + g * p.group_bytes(n_in));
     }
     const size_t n_act = table.row_bytes(n_in);
-    std::vector<uint8_t> rounded(n_act * order.size());
+    Guarded<uint8_t> rounded(n_act * order.size());
+    Guarded<float> y(order.size() * n_out), inputs(x.size(), x.data());
     std::vector<const uint8_t *> rows;
-    std::vector<float> y(order.size() * n_out, NAN);
     std::vector<float *> out;
+    std::fill_n(y.data(), y.size(), NAN);
     for (size_t i = 0; i < order.size(); ++i) {
-        p.quantize(&x[(size_t)order[i] * n_in], n_in, &rounded[i * n_act]);
+        p.quantize(&inputs[(size_t)order[i] * n_in], n_in, &rounded[i * n_act]);
         rows.push_back(&rounded[i * n_act]);
         out.push_back(&y[i * n_out]);
     }
@@ -81,23 +114,24 @@ std::vector<float> multiply(const KernelTable & table, const Type & t, const std
         const int64_t g0 = n_groups * i / n_threads, g1 = n_groups * (i + 1) / n_threads;
         if (g0 < g1) p.multiply(base, n_in, n_out, g0, g1, rows.data(), (int)rows.size(), out.data());
     }
-    return y;
+    return std::vector<float>(y.data(), y.data() + y.size());
 }
 
 std::vector<float> multiply_dense(const KernelTable & table, ggml_type type, const std::vector<uint8_t> & weights,
                                   int64_t n_in, int64_t n_out, const std::vector<float> & x,
                                   const std::vector<int> & order, int n_threads) {
+    Guarded<uint8_t> file(weights.size(), weights.data());
+    Guarded<float> y(order.size() * n_out), inputs((size_t)n_in * n_all_rows, x.data());
     std::vector<const float *> rows;
-    std::vector<float> y(order.size() * n_out, NAN);
     std::vector<float *> out;
-    for (size_t i = 0; i < order.size(); ++i) rows.push_back(&x[(size_t)order[i] * n_in]), out.push_back(&y[i * n_out]);
+    std::fill_n(y.data(), y.size(), NAN);
+    for (size_t i = 0; i < order.size(); ++i) rows.push_back(&inputs[order[i] * n_in]), out.push_back(&y[i * n_out]);
     for (int i = 0; i < n_threads; ++i) {
         const int64_t o0 = n_out * i / n_threads, o1 = n_out * (i + 1) / n_threads;
         if (o0 == o1) continue;
-        table.dense(type)(weights.data(), weights.size() / n_out, n_in, o0, o1, rows.data(), (int)rows.size(),
-                          out.data());
+        table.dense(type)(file.data(), weights.size() / n_out, n_in, o0, o1, rows.data(), (int)rows.size(), out.data());
     }
-    return y;
+    return std::vector<float>(y.data(), y.data() + y.size());
 }
 
 std::vector<uint8_t> random_dense(ggml_type type, int64_t n) {
@@ -118,8 +152,6 @@ std::vector<uint8_t> random_dense(ggml_type type, int64_t n) {
     }
     return w;
 }
-
-constexpr int n_all_rows = 40;
 
 // every count and place of rows, threads, instruction sets
 template <class Multiply>

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT
+// native/kernels/ggml_abi.h and compute.h against the sources they repeat: compiled, so the same. Built where those are at
+// hand:
+//   cmake ... -DEAGLECPP_LLAMA_SOURCE=<vendor/llama.cpp of the llama-cpp-python sdist>
+#include "ggml-backend-impl.h"
+#include "ggml-cpu/traits.h"
+
+#include <cstddef>
+#include <type_traits>
+
+#include "kernels/compute.h"
+#include "kernels/ggml_abi.h"
+
+using namespace eaglecpp::kernels;
+
+#define SAME_FIELD(ours, theirs, field)                                                             \
+    static_assert(offsetof(ours, field) == offsetof(theirs, field) &&                               \
+                      std::is_same_v<decltype(ours::field), decltype(theirs::field)>, #theirs "::" #field)
+#define SAME_PLACE(ours, theirs, field) \
+    static_assert(offsetof(ours, field) == offsetof(theirs, field), #theirs "::" #field)
+
+using TheirTypeI = ggml_backend_buffer_type_i;
+using TheirBufferI = ggml_backend_buffer_i;
+static_assert(sizeof(abi::BufferTypeInterface) == sizeof(TheirTypeI), "ggml_backend_buffer_type_i");
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_name);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, alloc_buffer);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_alignment);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_max_size);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_alloc_size);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, is_host);
+static_assert(sizeof(abi::BufferType) == sizeof(ggml_backend_buffer_type), "ggml_backend_buffer_type");
+SAME_PLACE(abi::BufferType, ggml_backend_buffer_type, device);
+SAME_PLACE(abi::BufferType, ggml_backend_buffer_type, context);
+
+static_assert(sizeof(abi::BufferInterface) == sizeof(TheirBufferI), "ggml_backend_buffer_i");
+SAME_FIELD(abi::BufferInterface, TheirBufferI, free_buffer);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, get_base);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, init_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, memset_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, set_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, get_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, set_tensor_2d);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, get_tensor_2d);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, cpy_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, clear);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, reset);
+static_assert(sizeof(abi::Buffer) == sizeof(ggml_backend_buffer), "ggml_backend_buffer");
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, buft);
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, context);
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, size);
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, usage);
+
+static_assert(sizeof(ComputeParams) == sizeof(ggml_compute_params), "ggml_compute_params");
+SAME_FIELD(ComputeParams, ggml_compute_params, ith);
+SAME_FIELD(ComputeParams, ggml_compute_params, nth);
+SAME_FIELD(ComputeParams, ggml_compute_params, wsize);
+SAME_FIELD(ComputeParams, ggml_compute_params, wdata);
+SAME_PLACE(ComputeParams, ggml_compute_params, threadpool);
+SAME_FIELD(ComputeParams, ggml_compute_params, use_ref);
+
+// the order of virtual functions cannot be asked for; their signatures can
+static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::work_size),
+                             bool (ggml::cpu::tensor_traits::*)(int, const ggml_tensor *, size_t &)>);
+static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::compute_forward),
+                             bool (ggml::cpu::tensor_traits::*)(ggml_compute_params *, ggml_tensor *)>);
+static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::supports_op),
+                             bool (ggml::cpu::extra_buffer_type::*)(ggml_backend_dev_t, const ggml_tensor *)>);
+static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::get_tensor_traits),
+                             ggml::cpu::tensor_traits * (ggml::cpu::extra_buffer_type::*)(const ggml_tensor *)>);
+static_assert(sizeof(abi::ExtraBufferType) == sizeof(ggml::cpu::extra_buffer_type));
+static_assert(std::is_same_v<abi::ExtraBufferTypes, decltype(&ggml_backend_cpu_get_extra_buffer_types)>);
