@@ -27,8 +27,9 @@ static std::vector<std::string> shards(const std::string & first) {
     std::smatch m;
     if (!std::regex_match(first, m, pattern)) return {first};
     std::vector<std::string> all;
-    for (int i = 1; i <= std::stoi(m[4]); ++i) all.push_back(strf("%s%05d%s%s%s", m[1].str().c_str(), i, m[3].str().c_str(),
-                                                                  m[4].str().c_str(), m[5].str().c_str()));
+    for (int i = 1; i <= std::stoi(m[4]); ++i)
+        all.push_back(
+            strf("%s%05d%s%s%s", m[1].str().c_str(), i, m[3].str().c_str(), m[4].str().c_str(), m[5].str().c_str()));
     return all;
 }
 

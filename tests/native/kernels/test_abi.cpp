@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// native/kernels/ggml_abi.h and compute.h against the sources they repeat: compiled, so the same. Built where those are at
-// hand:
+// native/kernels/ggml_abi.h and compute.h against the sources they repeat: compiled, so the same. Built where those are
+// at hand:
 //   cmake ... -DEAGLECPP_LLAMA_SOURCE=<vendor/llama.cpp of the llama-cpp-python sdist>
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/traits.h"
@@ -13,9 +13,10 @@
 
 using namespace eaglecpp::kernels;
 
-#define SAME_FIELD(ours, theirs, field)                                                             \
-    static_assert(offsetof(ours, field) == offsetof(theirs, field) &&                               \
-                      std::is_same_v<decltype(ours::field), decltype(theirs::field)>, #theirs "::" #field)
+#define SAME_FIELD(ours, theirs, field)                                               \
+    static_assert(offsetof(ours, field) == offsetof(theirs, field) &&                 \
+                      std::is_same_v<decltype(ours::field), decltype(theirs::field)>, \
+                  #theirs "::" #field)
 #define SAME_PLACE(ours, theirs, field) \
     static_assert(offsetof(ours, field) == offsetof(theirs, field), #theirs "::" #field)
 
