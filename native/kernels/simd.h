@@ -128,6 +128,13 @@ KERNEL_INLINE F32 fma(F32 a, F32 b, F32 c) {
 KERNEL_INLINE F32 fnma(F32 a, F32 b, F32 c) {
     return {_mm512_fnmadd_ps(a.v, b.v, c.v)};
 }  // c - a * b
+KERNEL_INLINE F32 div(F32 a, F32 b) {
+    return {_mm512_div_ps(a.v, b.v)};
+}
+// a < b ? x : y
+KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
+    return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
 KERNEL_INLINE F32 to_f32(I32 a) {
     return {_mm512_cvtepi32_ps(a.v)};
 }
@@ -292,6 +299,13 @@ KERNEL_INLINE F32 fma(F32 a, F32 b, F32 c) {  // a * b + c
 }
 KERNEL_INLINE F32 fnma(F32 a, F32 b, F32 c) {  // c - a * b
     return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+KERNEL_INLINE F32 div(F32 a, F32 b) {
+    return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
+    return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+            _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
 KERNEL_INLINE F32 to_f32(I32 a) {
     return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
@@ -461,6 +475,7 @@ KERNEL_F32(sub, vsubq_f32)
 KERNEL_F32(mul, vmulq_f32)
 KERNEL_F32(max, vmaxq_f32)
 KERNEL_F32(min, vminq_f32)
+KERNEL_F32(div, vdivq_f32)
 #undef KERNEL_F32
 KERNEL_INLINE F32 abs(F32 a) {
     KERNEL_EACH a.v[i] = vabsq_f32(a.v[i]);
@@ -473,6 +488,10 @@ KERNEL_INLINE F32 fma(F32 a, F32 b, F32 c) {
 KERNEL_INLINE F32 fnma(F32 a, F32 b, F32 c) {
     KERNEL_EACH c.v[i] = vfmsq_f32(c.v[i], a.v[i], b.v[i]);
     return c;
+}
+KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
+    KERNEL_EACH x.v[i] = vbslq_f32(vcltq_f32(a.v[i], b.v[i]), x.v[i], y.v[i]);
+    return x;
 }
 KERNEL_INLINE I32 to_i32(F32 a) {
     I32 r;
@@ -655,6 +674,14 @@ KERNEL_INLINE F32 fnma(F32 a, F32 b, F32 c) {
     KERNEL_EACH c.v[i] = std::fma(-a.v[i], b.v[i], c.v[i]);
     return c;
 }
+KERNEL_INLINE F32 div(F32 a, F32 b) {
+    KERNEL_EACH a.v[i] /= b.v[i];
+    return a;
+}
+KERNEL_INLINE F32 select_less(F32 a, F32 b, F32 x, F32 y) {
+    KERNEL_EACH x.v[i] = a.v[i] < b.v[i] ? x.v[i] : y.v[i];
+    return x;
+}
 KERNEL_INLINE F32 to_f32(I32 a) {
     F32 r;
     KERNEL_EACH r.v[i] = (float)a.v[i];
@@ -780,6 +807,48 @@ KERNEL_INLINE float sum(F32 a) {
         for (int i = 0; i < step; ++i) x[i] = x[i] + x[i + step];
     }
     return x[0];
+#endif
+}
+
+// out[0..4) = sums of a, b, c and d, each by the same tree as sum()
+KERNEL_INLINE void store_sums(float * out, F32 a, F32 b, F32 c, F32 d) {
+#if defined(KERNEL_AVX512)
+    // lanes 8 apart; an addition's operands may change places
+    const __m512 ab = _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, a.v, b.v), _mm512_shuffle_f32x4(a.v, b.v, 0x4E));
+    const __m512 cd = _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, c.v, d.v), _mm512_shuffle_f32x4(c.v, d.v, 0x4E));
+    __m512 x = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+    x = _mm512_add_ps(x, _mm512_permute_ps(x, 0x4E));
+    x = _mm512_add_ps(x, _mm512_permute_ps(x, 0xB1));
+    const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, x)));
+#elif defined(KERNEL_AVX2)
+    const __m256 a8 = _mm256_add_ps(a.lo, a.hi), b8 = _mm256_add_ps(b.lo, b.hi);
+    const __m256 c8 = _mm256_add_ps(c.lo, c.hi), d8 = _mm256_add_ps(d.lo, d.hi);
+    const __m256 ab = _mm256_add_ps(_mm256_blend_ps(a8, b8, 0xF0), _mm256_permute2f128_ps(a8, b8, 0x21));
+    const __m256 cd = _mm256_add_ps(_mm256_blend_ps(c8, d8, 0xF0), _mm256_permute2f128_ps(c8, d8, 0x21));
+    // a c in the low half, b d in the high one
+    const __m256 x = _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xEE));
+    const __m256 y = _mm256_add_ps(x, _mm256_permute_ps(x, 0xB1));
+    _mm_storeu_ps(out, _mm_blend_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1), 0xA));
+#elif defined(KERNEL_NEON)
+    float32x4_t s[4];
+    const F32 * all[4] = {&a, &b, &c, &d};
+    KERNEL_UNROLL for (int i = 0; i < 4; ++i) {
+        const float32x4_t * v = all[i]->v;
+        s[i] = vaddq_f32(vaddq_f32(v[0], v[2]), vaddq_f32(v[1], v[3]));
+    }
+    // columns: lanes 2 apart, then neighbours
+    const float32x4x2_t ab = vzipq_f32(s[0], s[1]), cd = vzipq_f32(s[2], s[3]);
+    const float32x4_t c0 = vcombine_f32(vget_low_f32(ab.val[0]), vget_low_f32(cd.val[0]));
+    const float32x4_t c1 = vcombine_f32(vget_high_f32(ab.val[0]), vget_high_f32(cd.val[0]));
+    const float32x4_t c2 = vcombine_f32(vget_low_f32(ab.val[1]), vget_low_f32(cd.val[1]));
+    const float32x4_t c3 = vcombine_f32(vget_high_f32(ab.val[1]), vget_high_f32(cd.val[1]));
+    vst1q_f32(out, vaddq_f32(vaddq_f32(c0, c2), vaddq_f32(c1, c3)));
+#else
+    out[0] = sum(a);
+    out[1] = sum(b);
+    out[2] = sum(c);
+    out[3] = sum(d);
 #endif
 }
 
