@@ -852,4 +852,26 @@ KERNEL_INLINE void store_sums(float * out, F32 a, F32 b, F32 c, F32 d) {
 #endif
 }
 
+// out[p * stride + c] = sum(a[p][c])
+KERNEL_INLINE void store_sums(float * out, int64_t stride, const F32 (&a)[4][4]) {
+#if defined(KERNEL_AVX512)
+    __m512 x[4];  // of column c: what is left of row p in lanes 4 p and above
+    KERNEL_UNROLL for (int c = 0; c < 4; ++c) {
+        const __m512 p0 = a[0][c].v, p1 = a[1][c].v, p2 = a[2][c].v, p3 = a[3][c].v;
+        const __m512 lo = _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, p0, p1), _mm512_shuffle_f32x4(p0, p1, 0x4E));
+        const __m512 hi = _mm512_add_ps(_mm512_mask_blend_ps(0xFF00, p2, p3), _mm512_shuffle_f32x4(p2, p3, 0x4E));
+        x[c] = _mm512_add_ps(_mm512_shuffle_f32x4(lo, hi, 0x88), _mm512_shuffle_f32x4(lo, hi, 0xDD));
+    }
+    const __m512 y0 = _mm512_add_ps(_mm512_shuffle_ps(x[0], x[1], 0x44), _mm512_shuffle_ps(x[0], x[1], 0xEE));
+    const __m512 y1 = _mm512_add_ps(_mm512_shuffle_ps(x[2], x[3], 0x44), _mm512_shuffle_ps(x[2], x[3], 0xEE));
+    const __m512 z = _mm512_add_ps(_mm512_shuffle_ps(y0, y1, 0x88), _mm512_shuffle_ps(y0, y1, 0xDD));
+    _mm_storeu_ps(out, _mm512_castps512_ps128(z));
+    _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(z, 1));
+    _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(z, 2));
+    _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(z, 3));
+#else
+    for (int p = 0; p < 4; ++p) store_sums(out + p * stride, a[p][0], a[p][1], a[p][2], a[p][3]);
+#endif
+}
+
 }  // namespace eaglecpp::kernels::KERNEL_NS
