@@ -37,7 +37,8 @@ inline bool attention_fits(const ggml_tensor * op) {
         if (mask->type != GGML_TYPE_F16 || mask->nb[0] != sizeof(uint16_t)) return false;
         if (mask->ne[0] < k->ne[1] || mask->ne[1] < q->ne[1]) return false;
     }
-    if (sinks && (sinks->type != GGML_TYPE_F32 || sinks->nb[0] != sizeof(float) || sinks->ne[0] < q->ne[2])) return false;
+    if (sinks && (sinks->type != GGML_TYPE_F32 || sinks->nb[0] != sizeof(float) || sinks->ne[0] < q->ne[2]))
+        return false;
     return true;
 }
 

@@ -142,14 +142,14 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
         for (int h = 0; h < s.n_mask_heads; ++h) {
             for (int r = 0; r < n_rows; ++r) {
                 for (int c = 0; c < s.n_cells; ++c) {
-                    m[((size_t)h * n_rows + r) * n_places + place(c)] = ggml_fp32_to_fp16(s.mask(run.first_row + r, c, h));
+                    m[((size_t)h * n_rows + r) * n_places + place(c)] =
+                        ggml_fp32_to_fp16(s.mask(run.first_row + r, c, h));
                 }
             }
         }
     }
-    ggml_tensor * op =
-        ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), ggml_permute(ctx, k, 0, 2, 1, 3),
-                            ggml_permute(ctx, v, 0, 2, 1, 3), mask, s.scale, s.max_bias, s.softcap);
+    ggml_tensor * op = ggml_flash_attn_ext(ctx, ggml_permute(ctx, q, 0, 2, 1, 3), ggml_permute(ctx, k, 0, 2, 1, 3),
+                                           ggml_permute(ctx, v, 0, 2, 1, 3), mask, s.scale, s.max_bias, s.softcap);
     if (s.has_sinks) {
         ggml_tensor * sinks = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, s.n_heads);
         std::memcpy(sinks->data, s.sinks.data(), s.n_heads * sizeof(float));
@@ -164,9 +164,8 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
     pool.n_threads = run.n_threads;
     std::vector<std::thread> threads;
     for (int i = 0; i < run.n_threads; ++i) {
-        threads.emplace_back([&, i] {
-            table.attention({i, run.n_threads, n_work, work.data() + 8, &pool, false}, op);
-        });
+        threads.emplace_back(
+            [&, i] { table.attention({i, run.n_threads, n_work, work.data() + 8, &pool, false}, op); });
     }
     for (std::thread & t : threads) t.join();
     for (int i = 0; i < 8; ++i) CHECK_MSG(work[i] == 0xFF && work[n_work + 8 + i] == 0xFF, s.name);
@@ -215,7 +214,9 @@ std::vector<double> exact(const Scene & s) {
     return out;
 }
 
-bool same_bits(const float * a, const float * b, size_t n) { return std::memcmp(a, b, n * sizeof(float)) == 0; }
+bool same_bits(const float * a, const float * b, size_t n) {
+    return std::memcmp(a, b, n * sizeof(float)) == 0;
+}
 
 bool same_bits(const std::vector<float> & a, const std::vector<float> & b) {
     return a.size() == b.size() && same_bits(a.data(), b.data(), a.size());
@@ -240,10 +241,13 @@ std::vector<Scene> scenes() {
     const ggml_type types[] = {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32, GGML_TYPE_Q8_0};
     for (ggml_type k : types) {
         for (ggml_type v : types) {
-            add("types", [&](Scene & s) { s.type_k = k, s.type_v = v, s.name += std::string(" ") + ggml_type_name(k) + " " + ggml_type_name(v); });
+            add("types", [&](Scene & s) {
+                s.type_k = k, s.type_v = v, s.name += std::string(" ") + ggml_type_name(k) + " " + ggml_type_name(v);
+            });
         }
         add("one row", [&](Scene & s) { s.type_k = s.type_v = k, s.n_rows = 1, s.n_cells = 200; });
-        add("one head, one cell", [&](Scene & s) { s.type_k = s.type_v = k, s.n_heads = s.n_kv_heads = s.n_rows = s.n_cells = 1; });
+        add("one head, one cell",
+            [&](Scene & s) { s.type_k = s.type_v = k, s.n_heads = s.n_kv_heads = s.n_rows = s.n_cells = 1; });
     }
     for (int d : {1, 8, 17, 40, 80, 96, 100, 128, 192, 256, 576}) {
         for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32}) {
@@ -273,11 +277,12 @@ std::vector<Scene> scenes() {
     });
     add("a mask of its own for each head", [](Scene & s) {
         s.n_mask_heads = 6;
-        s.seen = [](int row, int cell, int head) { return (cell * 5 + row + head) % (head + 2) ? 0.25f * head : hidden; };
+        s.seen = [](int row, int cell, int head) {
+            return (cell * 5 + row + head) % (head + 2) ? 0.25f * head : hidden;
+        };
     });
-    add("rows that see nothing", [](Scene & s) {
-        s.seen = [](int row, int cell, int) { return row % 2 && cell < 40 ? 0 : hidden; };
-    });
+    add("rows that see nothing",
+        [](Scene & s) { s.seen = [](int row, int cell, int) { return row % 2 && cell < 40 ? 0 : hidden; }; });
     add("rows that see nothing but a sink", [](Scene & s) {
         s.has_sinks = true;
         s.seen = [](int row, int cell, int) { return row % 2 && cell < 40 ? 0 : hidden; };
@@ -335,8 +340,9 @@ void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_f
         for (int n = 2; n <= n_all; n = n == 17 ? 40 : n < 17 ? n + 1 : n == 40 && n_all > 40 ? n_all : n_all + 1) {
             for (int first = 0; first + n <= n_all; first += n) {
                 const std::vector<float> some = compute(table, s, rows(first, n));
-                CHECK_MSG(same_bits(some.data(), &alone[first * n_row], some.size()),
-                          s.name + ", rows " + std::to_string(n) + " from " + std::to_string(first) + ", " + table.name);
+                CHECK_MSG(
+                    same_bits(some.data(), &alone[first * n_row], some.size()),
+                    s.name + ", rows " + std::to_string(n) + " from " + std::to_string(first) + ", " + table.name);
             }
         }
     }
@@ -418,14 +424,16 @@ void values_that_are_no_numbers_stay_with_those_who_see_them(const KernelTable &
 void other_operations_are_left_to_ggml() {
     ggml_context * ctx = ggml_init({1 << 20, nullptr, true});
     auto op = [&](ggml_type q, ggml_type k, ggml_type v) {
-        return ggml_flash_attn_ext(ctx, ggml_new_tensor_4d(ctx, q, 64, 4, 6, 1), ggml_new_tensor_4d(ctx, k, 64, 32, 2, 1),
-                                   ggml_new_tensor_4d(ctx, v, 64, 32, 2, 1), nullptr, 1, 0, 0);
+        return ggml_flash_attn_ext(ctx, ggml_new_tensor_4d(ctx, q, 64, 4, 6, 1),
+                                   ggml_new_tensor_4d(ctx, k, 64, 32, 2, 1), ggml_new_tensor_4d(ctx, v, 64, 32, 2, 1),
+                                   nullptr, 1, 0, 0);
     };
     CHECK(attention_fits(op(GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0)));
     CHECK(!attention_fits(op(GGML_TYPE_F32, GGML_TYPE_Q4_0, GGML_TYPE_F16)));
     CHECK(!attention_fits(op(GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q5_1)));
     CHECK(!attention_fits(op(GGML_TYPE_F16, GGML_TYPE_F16, GGML_TYPE_F16)));
-    ggml_tensor * product = ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8));
+    ggml_tensor * product =
+        ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8));
     CHECK(!attention_fits(product));
     ggml_free(ctx);
 }
