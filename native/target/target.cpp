@@ -14,11 +14,12 @@
 #include "gguf/guard.h"
 #include "gguf/keys.h"
 #include "gguf/reader.h"
+#include "kernels/attention.h"
 #include "kernels/hook.h"
 
 namespace eaglecpp {
 
-// rows from which ggml's attention on the CPU works in tiles
+// rows from which ggml's attention on the CPU works in tiles, where ours is not used
 static constexpr int n_rows_tiled = 64;
 
 // all files of a model split into name-00001-of-00003.gguf and so on
@@ -132,14 +133,20 @@ void Target::load_lora() {
     }
 }
 
-// On the CPU a row must give the same bits in a batch of any size, or drafting would change the text. Fused attention
-// does in ggml's reference form. Without that form only the plain one does, over F32 caches: over halves the product of
-// one row rounds the query, that of several does not, and an 8-bit target makes a hundredth of a logit of it.
+// On the CPU a row must give the same bits in a batch of any size, or drafting would change the text. Our own kernel
+// does, for the types of caches it reads; else fused attention in ggml's reference form. Without either only the plain
+// one does, over F32 caches: over halves the product of one row rounds the query, that of several does not, and an 8-bit
+// target makes a hundredth of a logit of it.
 void Target::choose_attention() {
     const bool is_cpu = !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
-    const bool has_exact = !is_cpu || has_reference_kernels();
+    bool has_kernel = is_cpu && use_kernels_;
+    for (const std::string & type : {options_.type_k, options_.type_v}) {
+        has_kernel = has_kernel && kernels::attention_type_fits(type == "auto" ? GGML_TYPE_F16 : type_by_name(type));
+    }
+    const bool has_exact = !is_cpu || has_kernel || has_reference_kernels();
     is_fused_ = options_.flash_attn == "on" || (options_.flash_attn == "auto" && has_exact);
-    adds_in_order_ = is_fused_ && is_cpu && has_reference_kernels();
+    adds_in_order_ = is_fused_ && is_cpu && (has_kernel || has_reference_kernels());
+    needs_reference_ = is_fused_ && !has_kernel && has_reference_kernels();
     for (std::string * type : {&options_.type_k, &options_.type_v}) {
         if (*type == "auto") *type = is_cpu && !is_fused_ ? "f32" : "f16";
     }
@@ -307,7 +314,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     llama_batch rows;
     batch.view(rows);
     taps_->begin(batch.n_rows());
-    if (is_fused_ && has_reference_kernels()) {
+    if (needs_reference_) {
         set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     if (holds_rejected() && batch.n_rows() > n_free_cells()) release_held();

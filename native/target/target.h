@@ -124,10 +124,11 @@ class Target {
     bool use_kernels_ = false;
     LlamaModelPtr model_;
     std::unique_ptr<Taps> taps_;
-    bool is_fused_ = false;       // attention
-    bool adds_in_order_ = false;  // attention, over the cells that a row sees
-    std::vector<int> n_held_;     // cells of rejected nodes per conversation, at most
-    LlamaContextPtr ctx_;         // after taps_: the context holds a pointer to them
+    bool is_fused_ = false;         // attention
+    bool adds_in_order_ = false;    // attention, over the cells that a row sees
+    bool needs_reference_ = false;  // attention by ggml, in its reference form for few rows
+    std::vector<int> n_held_;       // cells of rejected nodes per conversation, at most
+    LlamaContextPtr ctx_;           // after taps_: the context holds a pointer to them
     std::vector<std::pair<llama_adapter_lora *, float>> lora_;
 };
 

@@ -287,6 +287,10 @@ std::vector<Scene> scenes() {
         s.has_sinks = true;
         s.seen = [](int row, int cell, int) { return row % 2 && cell < 40 ? 0 : hidden; };
     });
+    add("conversations that take turns", [](Scene & s) {
+        s.n_cells = 900;
+        s.seen = [](int row, int cell, int) { return cell % 3 == row / 2 % 3 ? 0 : hidden; };
+    });
     add("batches", [](Scene & s) { s.n_batches = 3; });
     add("far apart", [](Scene & s) { s.scale = 30; });  // most weights are zero
     return all;
