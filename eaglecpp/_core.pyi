@@ -255,6 +255,9 @@ class Drafter:
         """Appends rows with true features, f32 [n_aux, n_rows, n_embd_target]; row i embeds tokens[i].
         Returns draft logits f32 [n_draft_vocab] and fed state f32 [n_embd] of the last row."""
 
+    def append(self, features: NDArray[np.float32], tokens: Sequence[int]) -> None:
+        """As commit(), of rows whose outputs nobody needs: a prompt. Cheaper; draft rows may follow commit() only."""
+
     def extend(
         self, states: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int], depth: int
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

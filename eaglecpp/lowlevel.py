@@ -2,7 +2,8 @@
 """The parts of the engine one by one, for study, tests and training data.
 
 - `DraftFile(path)`: a drafter GGUF, validated; `.info`, `.tensors`. Loads no weights.
-- `Drafter(path)`: teacher-forced forward on numpy arrays: `commit`, `extend`, `truncate`, `kv`.
+- `Drafter(path)`: teacher-forced forward on numpy arrays: `commit`, `append`, `extend`,
+  `truncate`, `kv`.
 - `Target(options, layers)`: features and logits of token lists and of trees.
 - `DraftTree(root)` and `match(tree, sampled)`: what is verified and how it is accepted; plain data, no model.
 

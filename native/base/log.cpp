@@ -4,6 +4,10 @@
 #include <deque>
 #include <mutex>
 
+#ifndef _WIN32
+#include <pthread.h>
+#endif
+
 namespace eaglecpp {
 
 namespace {
@@ -16,6 +20,12 @@ std::deque<LogLine> queue;
 // errors of this thread, newest last, and how many were ever pushed (so that marks survive trimming)
 thread_local std::deque<std::string> trail;
 thread_local size_t n_trail = 0;
+
+// A child forked while another thread logs would find the mutex locked for ever.
+#ifndef _WIN32
+[[maybe_unused]] const int fork_handlers =
+    pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+#endif
 }  // namespace
 
 void log_line(LogLevel level, std::string text) {

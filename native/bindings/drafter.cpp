@@ -32,7 +32,7 @@ class StudyDrafter {
         DrafterOptions d;
         d.n_threads = options.n_threads > 0 ? options.n_threads : n_physical_cores();
         d.n_ctx = options.n_ctx > 0 ? options.n_ctx : 4096;
-        d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
+        d.n_draft_rows_max = (int)std::clamp<int64_t>(2 * (int64_t)options.n_draft_max, 128, INT32_MAX);
         d.type_kv = type_by_name(options.draft_type_kv);
         d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
@@ -62,6 +62,14 @@ class StudyDrafter {
     int n_rows() const { return sequence_->n_rows(); }
 
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
+        append(features, tokens, true);
+        const DraftSpec & s = drafter_->spec();
+        auto [logits, states] = outputs(1, -1);
+        return {to_array(std::move(logits), {(size_t)s.n_draft_vocab}),
+                to_array(std::move(states), {(size_t)s.n_embd})};
+    }
+
+    void append(const ArrayIn<3> & features, const Tokens & tokens, bool want_output) {
         const DraftSpec & s = drafter_->spec();
         require(features.shape(0), s.n_aux(), "aux layers");
         require(features.shape(1), (int)tokens.size(), "rows (one per token)");
@@ -72,13 +80,8 @@ class StudyDrafter {
         for (int a = 0; a < s.n_aux(); ++a) {
             rows.layer.push_back(features.data() + (size_t)a * tokens.size() * s.n_embd_target);
         }
-        {
-            nb::gil_scoped_release release;
-            sequence_->commit(rows, tokens.data(), true);
-        }
-        auto [logits, states] = outputs(1, -1);
-        return {to_array(std::move(logits), {(size_t)s.n_draft_vocab}),
-                to_array(std::move(states), {(size_t)s.n_embd})};
+        nb::gil_scoped_release release;
+        sequence_->commit(rows, tokens.data(), want_output);
     }
 
     // `states[i]` replaces what would be fed from the parent; rows of one call may share a parent only if they also
@@ -154,7 +157,7 @@ class StudyDrafter {
         head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), drafter_->buft()));
         if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for the given head");
         ggml_backend_tensor_set(t, head.data(), 0, ggml_nbytes(t));
-        drafter_->share_head(t);
+        drafter_->share_head(t, t);
     }
 
     std::pair<std::vector<float>, std::vector<float>> outputs(int n, int first_state) const {
@@ -187,6 +190,12 @@ void bind_drafter(nb::module_ & m) {
         .def("reset", &StudyDrafter::reset)
         .def("truncate", &StudyDrafter::truncate, nb::arg("n_rows"))
         .def("commit", &StudyDrafter::commit, nb::arg("features"), nb::arg("tokens"))
+        .def(
+            "append",
+            [](StudyDrafter & d, const ArrayIn<3> & features, const Tokens & tokens) {
+                d.append(features, tokens, false);
+            },
+            nb::arg("features"), nb::arg("tokens"))
         .def("extend", &StudyDrafter::extend, nb::arg("states"), nb::arg("tokens"), nb::arg("parents"),
              nb::arg("depth"))
         .def("kv", &StudyDrafter::kv, nb::arg("layer"));

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "base/error.h"
+#include "base/process.h"
 #include "bindings/bindings.h"
 #include "bindings/planner_report.h"
 #include "engine/engine.h"
@@ -22,6 +23,7 @@ class EngineHandle {
         nb::gil_scoped_release release;
         guarded([&] { engine_ = std::make_unique<Engine>(options); });
     }
+    ~EngineHandle() { free(); }
 
     Engine & get() const {
         if (!engine_) fail(ErrorKind::value, "the engine is closed");
@@ -32,10 +34,16 @@ class EngineHandle {
     void close() {
         if (engine_ && engine_->in_use())
             fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
-        engine_.reset();
+        free();
     }
 
   private:
+    // what a forked child cannot use it cannot free either: a driver would wait for its parent's threads
+    void free() {
+        if (lost_by_fork()) (void)engine_.release();
+        engine_.reset();
+    }
+
     std::unique_ptr<Engine> engine_;
 };
 
@@ -182,7 +190,7 @@ void bind_engine(nb::module_ & m) {
         .def(
             "tokenize",
             [](const E & e, const nb::bytes & text, bool add_special, bool parse_special) {
-                return e.target().tokenize(from_bytes(text), add_special, parse_special);
+                return guarded([&] { return e.target().tokenize(from_bytes(text), add_special, parse_special); });
             },
             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def(
@@ -192,12 +200,14 @@ void bind_engine(nb::module_ & m) {
                     if (t < 0 || t >= e.target().n_vocab())
                         fail(ErrorKind::value, "token %d is outside the vocabulary", t);
                 }
-                return to_bytes(e.target().detokenize(tokens, remove_special, special));
+                return to_bytes(guarded([&] { return e.target().detokenize(tokens, remove_special, special); }));
             },
             nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
         .def(
             "token_to_piece",
-            [](const E & e, Token token, bool special) { return to_bytes(e.target().piece(token, special)); },
+            [](const E & e, Token token, bool special) {
+                return to_bytes(guarded([&] { return e.target().piece(token, special); }));
+            },
             nb::arg("token"), nb::arg("special"))
         .def(
             "is_eog",
@@ -207,7 +217,8 @@ void bind_engine(nb::module_ & m) {
             nb::arg("token"))
         .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })
         .def(
-            "close_sequence", [](const E & e, int id) { e.get().close_sequence(id); }, nb::arg("sequence"))
+            "close_sequence", [](const E & e, int id) { guarded([&] { e.get().close_sequence(id); }); },
+            nb::arg("sequence"))
         .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"))
         .def("step", &step, nb::arg("sequences"))
         .def(
@@ -216,7 +227,7 @@ void bind_engine(nb::module_ & m) {
             "tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
         .def("timings", &timings, nb::arg("sequence"))
         .def(
-            "clear", [](const E & e, int id) { e.get().clear(id); }, nb::arg("sequence"))
+            "clear", [](const E & e, int id) { guarded([&] { e.get().clear(id); }); }, nb::arg("sequence"))
         .def(
             "planner_state",
             [](const EngineHandle & e, const std::string & cost_key, const std::string & acceptance_key) {

@@ -5,6 +5,7 @@
 
 #include "algo/topk.h"
 #include "base/error.h"
+#include "base/process.h"
 #include "kernels/hook.h"
 
 namespace eaglecpp {
@@ -15,6 +16,8 @@ namespace {
 constexpr int n_commit_chunk = 128;
 // Graph shapes kept per sequence; a generation needs a handful.
 constexpr size_t n_graphs_max = 32;
+// More than any machine holds; their sum, padded, is still an int.
+constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 constexpr ggml_fp16_t f16_zero = 0x0000;
 constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
 }  // namespace
@@ -108,12 +111,17 @@ int DraftSequence::extend(const std::vector<DraftRow> & rows) {
 }
 
 void DraftSequence::run(DraftGraph & g, const Token * tokens, const std::vector<int32_t> & pos, int n_out) {
+    check_not_forked("the drafter cannot run");
+    if (drafter_.options().n_threads > 1) note_helper_threads();
     const int n = (int)pos.size();
     const int n_embd = drafter_.spec().n_embd;
     embd_.resize((size_t)n * n_embd);
     for (int i = 0; i < n; ++i) drafter_.weights().embedding.row(tokens[i], &embd_[(size_t)i * n_embd]);
     ggml_backend_tensor_set(g.embd, embd_.data(), 0, embd_.size() * sizeof(float));
     ggml_backend_tensor_set(g.pos, pos.data(), 0, n * sizeof(int32_t));
+    if (g.pos_out != g.pos) {
+        ggml_backend_tensor_set(g.pos_out, pos.data() + n - n_out, 0, n_out * sizeof(int32_t));
+    }
     ggml_backend_tensor_set(g.slot, slots_.data(), 0, n * sizeof(int64_t));
     if (g.v_place) {
         const size_t n_row = (size_t)drafter_.spec().head_dim * drafter_.spec().n_head_kv;
@@ -196,8 +204,15 @@ static void set_n_threads(ggml_backend_t backend, int n_threads) {
 
 Drafter::Drafter(const DraftFile & file, const DrafterOptions & options)
     : spec_(file.spec()), options_(options), d2t_(file.d2t()), path_(file.path()) {
+    check_not_forked("the drafter cannot be loaded");
+    if (options_.n_ctx < 1 || options_.n_ctx > n_ctx_max || options_.n_draft_rows_max < 1 ||
+        options_.n_draft_rows_max > n_draft_rows_limit) {
+        fail(ErrorKind::value, "a drafter for %d tokens and %d draft rows: expected 1 to %d and 1 to %d",
+             options_.n_ctx, options_.n_draft_rows_max, n_ctx_max, n_draft_rows_limit);
+    }
     if (!options_.device) options_.device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     if (!options_.device) fail(ErrorKind::unsupported, "ggml was built without a CPU backend");
+    if (ggml_backend_dev_type(options_.device) != GGML_BACKEND_DEVICE_TYPE_CPU) note_device();
     backend_.reset(ggml_backend_dev_init(options_.device, nullptr));
     if (!backend_) {
         fail(ErrorKind::unsupported, "device '%s' could not be started for the drafter",
@@ -229,25 +244,23 @@ void Drafter::set_embedding(EmbeddingTable table) {
     weights_.embedding = std::move(table);
 }
 
-void Drafter::share_head(const ggml_tensor * head) {
+void Drafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
     check_table(path_, "output head", head, spec_.n_embd, spec_.n_draft_vocab);
     if (ggml_backend_supports_buft(backend_.get(), ggml_backend_buffer_get_type(head->buffer))) {
         weights_.head = const_cast<ggml_tensor *>(head);
         return;
     }
-    if (!ggml_backend_buffer_is_host(head->buffer) &&
-        ggml_backend_dev_type(ggml_backend_buft_get_device(ggml_backend_buffer_get_type(head->buffer))) ==
-            GGML_BACKEND_DEVICE_TYPE_CPU) {
+    if (!to_copy) {
         fail(ErrorKind::unsupported,
              "%s uses the target's output head, which was repacked for the CPU and cannot be "
              "copied to %s; use repack='off' or draft_device='cpu'",
              path_.c_str(), device_name().c_str());
     }
     head_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    weights_.head = ggml_dup_tensor(head_ctx_.get(), head);
+    weights_.head = ggml_dup_tensor(head_ctx_.get(), to_copy);
     head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), buft_));
     if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for a copy of the target's output head");
-    ggml_backend_tensor_copy(head, weights_.head);
+    ggml_backend_tensor_copy(to_copy, weights_.head);
 }
 
 bool Drafter::supports(bool flash_attn, std::string & missing) const {

@@ -108,10 +108,11 @@ class Drafter {
     std::string device_name() const;
     bool flash_attn() const { return flash_attn_; }
 
-    // Tables of the target for a drafter without its own; the tensors must outlive the drafter. A head that lives in
-    // memory the drafter's device cannot read is copied once. Error(mismatch) on wrong shapes.
+    // Tables of the target for a drafter without its own; the tensors must outlive the drafter. The embedding's rows
+    // must be readable on the host. Where the drafter's device cannot read the head, `to_copy` is copied once: the same
+    // values in memory that can be, or null. Error(mismatch) on wrong shapes, Error(unsupported) without such a copy.
     void share_embedding(const ggml_tensor * table);
-    void share_head(const ggml_tensor * head);
+    void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
     void set_embedding(EmbeddingTable table);
 
     // Call after the tables are complete: picks flash attention where the device supports it, and verifies that the

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "draft/graph.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -31,6 +30,8 @@ class Builder {
         ggml_tensor * t = ne1 > 0 ? ggml_new_tensor_2d(ctx_, type, ne0, ne1) : ggml_new_tensor_1d(ctx_, type, ne0);
         ggml_set_input(t);
         ggml_set_name(t, label);
+        // an input that no node reads would get no memory, and writing to it would be an assertion
+        ggml_build_forward_expand(g_.gf, t);
         return t;
     }
 
@@ -49,12 +50,20 @@ class Builder {
         if (kv_.v_transposed())
             g_.v_place = input(GGML_TYPE_I64, (int64_t)n * s_.head_dim * s_.n_head_kv, 0, "v_place");
         g_.n_mask_rows = s_.n_layer > 1 ? n : shape_.n_out;
-        if (g_.n_mask_rows > 0) {
-            const auto slides = [&](uint8_t v) { return std::count(s_.slides.begin(), s_.slides.end(), v) > 0; };
-            if (slides(0)) g_.mask = input(GGML_TYPE_F16, shape_.n_kv, g_.n_mask_rows, "mask");
-            if (slides(1)) g_.mask_window = input(GGML_TYPE_F16, shape_.n_kv, g_.n_mask_rows, "mask_window");
+        g_.pos_out = g_.pos;
+        if (shape_.n_out > 0) {
+            // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
+            if (shape_.n_out < n) g_.pos_out = input(GGML_TYPE_I32, shape_.n_out, 0, "pos_out");
+            g_.state_slot = input(GGML_TYPE_I64, shape_.n_out, 0, "state_slot");
         }
-        if (shape_.n_out > 0) g_.state_slot = input(GGML_TYPE_I64, shape_.n_out, 0, "state_slot");
+    }
+
+    // The masks are made where a layer attends: a commit without output stops before the last layer does, which may be
+    // the only one of its kind.
+    ggml_tensor * mask(int il) {
+        ggml_tensor *& m = s_.slides[il] ? g_.mask_window : g_.mask;
+        if (!m) m = input(GGML_TYPE_F16, shape_.n_kv, g_.n_mask_rows, s_.slides[il] ? "mask_window" : "mask");
+        return m;
     }
 
     ggml_tensor * rms(ggml_tensor * x, ggml_tensor * weight) {
@@ -132,8 +141,7 @@ class Builder {
         store_v(kv_.v()[il], heads(l.wv, l.bv, nullptr, u, s_.n_head_kv));
         if (n_q == 0) return nullptr;
 
-        const int64_t n_skip = g_.pos->ne[0] - n_q;
-        ggml_tensor * pos = ggml_view_1d(ctx_, g_.pos, n_q, n_skip * sizeof(int32_t));
+        ggml_tensor * pos = n_q == shape_.n_rows ? g_.pos : g_.pos_out;
         ggml_tensor * q = rope(heads(l.wq, l.bq, l.q_norm, tail(u, n_q), s_.n_head), pos);
         name(q, "q", il);
         ggml_tensor * h = ggml_add(ctx_, linear(l.wo, l.bo, attend(il, q)), tail(residual, n_q));
@@ -148,15 +156,15 @@ class Builder {
     ggml_tensor * attend(int il, ggml_tensor * q) {
         const int64_t n_q = q->ne[2];
         const float scale = 1.0f / std::sqrt((float)s_.head_dim);
-        ggml_tensor * mask = tail(s_.slides[il] ? g_.mask_window : g_.mask, (int)n_q);
+        ggml_tensor * rows = tail(mask(il), (int)n_q);
         ggml_tensor * k = cache_view(kv_.k()[il]);
         q = ggml_permute(ctx_, q, 0, 2, 1, 3);  // [head_dim, n_q, n_head]
         ggml_tensor * y;
         if (flash_attn_) {
-            y = ggml_flash_attn_ext(ctx_, q, k, cache_view(kv_.v()[il]), mask, scale, 0.0f,
+            y = ggml_flash_attn_ext(ctx_, q, k, cache_view(kv_.v()[il]), rows, scale, 0.0f,
                                     0.0f);  // [head_dim, n_head, n_q]
         } else {
-            ggml_tensor * p = ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), mask, scale, 0.0f);
+            ggml_tensor * p = ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), rows, scale, 0.0f);
             ggml_tensor * v = kv_.v()[il];
             v = ggml_view_3d(ctx_, v, shape_.n_kv, s_.head_dim, s_.n_head_kv, v->nb[1], v->nb[1] * s_.head_dim, 0);
             y = ggml_cont(ctx_, ggml_permute(ctx_, ggml_mul_mat(ctx_, v, p), 0, 2, 1, 3));

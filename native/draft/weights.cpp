@@ -10,38 +10,32 @@
 
 namespace eaglecpp {
 
+EmbeddingTable::EmbeddingTable(ggml_type type, int n_embd, int n_rows) : type_(type), n_embd_(n_embd), n_rows_(n_rows) {
+    if (!is_weight_type(type)) {
+        fail(ErrorKind::unsupported,
+             "the token embeddings have type %s, which ggml cannot dequantise; expected one like "
+             "f16 or q8_0: convert the model again",
+             ggml_type_name(type));
+    }
+}
+
 EmbeddingTable EmbeddingTable::from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows) {
-    EmbeddingTable t;
+    EmbeddingTable t(type, n_embd, n_rows);
     t.own_ = std::move(data);
-    t.type_ = type;
-    t.n_embd_ = n_embd;
-    t.n_rows_ = n_rows;
     return t;
 }
 
 EmbeddingTable EmbeddingTable::from_tensor(const ggml_tensor * tensor) {
-    EmbeddingTable t;
+    EmbeddingTable t(tensor->type, (int)tensor->ne[0], (int)tensor->ne[1]);
     t.tensor_ = tensor;
-    t.type_ = tensor->type;
-    t.n_embd_ = (int)tensor->ne[0];
-    t.n_rows_ = (int)tensor->ne[1];
     return t;
 }
 
 void EmbeddingTable::row(int id, float * dst) const {
     if (id < 0 || id >= n_rows_) fail(ErrorKind::value, "token id %d is outside the vocabulary of %d", id, n_rows_);
     const size_t n_row = ggml_row_size(type_, n_embd_);
-    std::vector<uint8_t> fetched;
-    const void * src;
-    if (!tensor_) {
-        src = own_.data() + (size_t)id * n_row;
-    } else if (ggml_backend_buffer_is_host(tensor_->buffer)) {
-        src = (const uint8_t *)tensor_->data + (size_t)id * tensor_->nb[1];
-    } else {
-        fetched.resize(n_row);
-        ggml_backend_tensor_get(tensor_, fetched.data(), (size_t)id * tensor_->nb[1], n_row);
-        src = fetched.data();
-    }
+    const uint8_t * src =
+        tensor_ ? (const uint8_t *)tensor_->data + (size_t)id * tensor_->nb[1] : own_.data() + (size_t)id * n_row;
     if (type_ == GGML_TYPE_F32) {
         std::memcpy(dst, src, n_row);
     } else {

@@ -20,9 +20,10 @@ class EmbeddingTable {
   public:
     EmbeddingTable() = default;
 
+    // Error(unsupported) for a type that ggml cannot dequantise
     static EmbeddingTable from_bytes(std::vector<uint8_t> data, ggml_type type, int n_embd, int n_rows);
 
-    // `tensor` must outlive the table
+    // `tensor` must lie in host memory, row after row, and outlive the table; else as above
     static EmbeddingTable from_tensor(const ggml_tensor * tensor);
 
     bool empty() const { return n_rows_ == 0; }
@@ -33,6 +34,8 @@ class EmbeddingTable {
     void row(int id, float * dst) const;
 
   private:
+    EmbeddingTable(ggml_type type, int n_embd, int n_rows);
+
     std::vector<uint8_t> own_;
     const ggml_tensor * tensor_ = nullptr;
     ggml_type type_ = GGML_TYPE_F32;

@@ -2,10 +2,13 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <new>
+#include <set>
 
 #include "algo/match.h"
 #include "algo/topk.h"
 #include "base/error.h"
+#include "base/process.h"
 #include "engine/fit.h"
 
 namespace eaglecpp {
@@ -20,6 +23,7 @@ constexpr int n_pending_max = 128;
 class Engine::Use {
   public:
     explicit Use(Engine & e) : e_(e) {
+        check_not_forked("the engine cannot be used");
         if (e.is_broken_)
             fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it anew");
         if (e.in_use_.exchange(true)) {
@@ -31,6 +35,39 @@ class Engine::Use {
   private:
     Engine & e_;
 };
+
+// Every change of what sequences hold goes through here. Whatever is thrown, afterwards either `restore` has made the
+// sequences whole again or the engine is marked as broken: an assertion and an exception that is not ours come from
+// inside llama.cpp, ggml or a driver, and nobody knows what state they leave.
+template <typename F, typename Restore>
+auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
+    const auto try_restore = [&] {
+        try {
+            restore();
+        } catch (...) {
+            is_broken_ = true;
+        }
+    };
+    try {
+        return f();
+    } catch (const Error & e) {
+        if (e.kind == ErrorKind::broken) {
+            is_broken_ = true;
+        } else {
+            try_restore();
+        }
+        throw;
+    } catch (const std::bad_alloc &) {
+        try_restore();
+        fail(ErrorKind::out_of_memory, "the host's memory ran out; what was being generated has ended");
+    } catch (const std::exception & e) {
+        is_broken_ = true;
+        fail(ErrorKind::broken, "llama.cpp or a device's driver failed: %s; open the engine anew", e.what());
+    } catch (...) {
+        is_broken_ = true;
+        fail(ErrorKind::broken, "llama.cpp or a device's driver failed without saying why; open the engine anew");
+    }
+}
 
 static ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
     if (wanted == "cpu") return nullptr;
@@ -84,8 +121,17 @@ Engine::Engine(const EngineOptions & options) {
     d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
     drafter_ = std::make_unique<Drafter>(*draft_file_, d);
     const DraftSpec & s = drafter_->spec();
-    if (!s.has_embedding && target_->embedding()) drafter_->share_embedding(target_->embedding());
-    if (!s.has_head && target_->head()) drafter_->share_head(target_->head());
+    if (!s.has_embedding) {
+        const ggml_tensor * table = target_->embedding();
+        if (!table) {
+            fail(ErrorKind::unsupported,
+                 "%s has no token embedding of its own, and the target's lies in memory whose rows cannot be read; use "
+                 "repack='off', or a drafter that carries its own",
+                 options.draft_path.c_str());
+        }
+        drafter_->share_embedding(table);
+    }
+    if (!s.has_head && target_->head()) drafter_->share_head(target_->head(), target_->head_to_copy());
     drafter_->finish();
 
     PlannerOptions planner;
@@ -103,7 +149,7 @@ int Engine::open_sequence() {
         s.id = id;
         s.range = target_->seqs(id);
         if (drafter_) {
-            s.draft = std::make_unique<DraftSequence>(*drafter_);
+            s.draft = attempt([&] { return std::make_unique<DraftSequence>(*drafter_); }, [] {});
             s.pending = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
         }
         sequences_.emplace(id, std::move(s));
@@ -126,20 +172,14 @@ const Sequence & Engine::sequence(int id) const {
 void Engine::close_sequence(int id) {
     Use use(*this);
     Sequence & s = get(id);
-    target_->truncate(s.range, 0);
+    attempt([&] { target_->truncate(s.range, 0); }, [] {});
     planner_.end_text(s.plan);
     sequences_.erase(id);
 }
 
 void Engine::clear(int id) {
     Use use(*this);
-    Sequence & s = get(id);
-    s.is_active = false;
-    target_->truncate(s.range, 0);
-    s.tokens.clear();
-    s.n_past = 0;
-    s.pending.clear();
-    if (s.draft) s.draft->truncate(0);
+    attempt([&] { forget(get(id)); }, [] {});
 }
 
 void Engine::end(int id) {
@@ -176,11 +216,12 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
 
     s.is_active = false;
     s.stats = {};
-    s.stats.n_reused = reuse(s, prompt);
+    s.stats.n_reused = attempt([&] { return reuse(s, prompt); }, [&] { forget(s); });
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
     s.n_prompt = (int)prompt.size();
     s.n_max = params.max_tokens < 0 ? n_ctx : std::min<int64_t>(n_ctx, (int64_t)s.n_prompt + params.max_tokens);
+    s.tokens.reserve(s.n_max);  // commit_round cannot fail for want of room
     s.params = params;
     s.sampler = std::move(sampler);
     s.synth = std::move(synth);
@@ -249,48 +290,55 @@ int Engine::reuse(Sequence & s, const Tokens & prompt) {
     return n_keep;
 }
 
+void Engine::forget(Sequence & s) {
+    s.is_active = false;
+    s.n_past = 0;
+    s.tokens.clear();
+    s.pending.clear();
+    if (s.draft) s.draft->truncate(0);
+    target_->truncate(s.range, 0);
+}
+
 void Engine::roll_back(Sequence & s) {
-    if (!target_->truncate(s.range, s.n_past)) {
-        // a recurrent state that cannot go back: forget the conversation, the next prompt is run in full
-        s.n_past = 0;
-        s.tokens.clear();
-        s.is_active = false;
-        s.pending.clear();
-        if (s.draft) s.draft->truncate(0);
-    }
+    // a sampler may have gone ahead of the text: the generation ends, the conversation stays
+    s.is_active = false;
+    // a recurrent state that cannot go back: the next prompt is run in full
+    if (!target_->truncate(s.range, s.n_past)) return forget(s);
+    if (!s.draft) return;
+    s.draft->truncate(s.n_past);
+    // a commit that failed between two of its parts; without features the next prompt makes the missing rows anew
+    if (s.draft->n_rows() + s.pending.n_rows() != s.n_past) s.pending.clear();
 }
 
 std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
     Use use(*this);
+    std::set<int> distinct;
+    for (int id : ids) {
+        if (!get(id).is_active) fail(ErrorKind::value, "sequence %d has no generation under way", id);
+        if (!distinct.insert(id).second) fail(ErrorKind::value, "sequence %d is named twice in one step", id);
+    }
+    return attempt([&] { return advance(ids); },
+                   [&] {
+                       for (int id : ids) roll_back(get(id));
+                   });
+}
+
+std::vector<StepResult> Engine::advance(const std::vector<int> & ids) {
     std::vector<StepResult> results;
     std::vector<Sequence *> decoding;
     for (int id : ids) {
-        if (!get(id).is_active) fail(ErrorKind::value, "sequence %d has no generation under way", id);
-    }
-    try {
-        for (int id : ids) {
-            Sequence & s = get(id);
-            if (s.n_past + 1 >= s.n_max) {
-                s.is_active = false;
-                results.push_back(result_of(s, "decode"));
-                results.back().finish = "length";
-            } else if (s.is_prefilling()) {
-                results.push_back(prefill(s));
-            } else {
-                decoding.push_back(&s);
-            }
-        }
-        if (!decoding.empty()) decode(decoding, results);
-    } catch (const Error & e) {
-        if (e.kind == ErrorKind::broken) {
-            is_broken_ = true;
+        Sequence & s = get(id);
+        if (s.n_past + 1 >= s.n_max) {
+            s.is_active = false;
+            results.push_back(result_of(s, "decode"));
+            results.back().finish = "length";
+        } else if (s.is_prefilling()) {
+            results.push_back(prefill(s));
         } else {
-            for (int id : ids) roll_back(get(id));
-            // a sampler may have gone ahead of the text: the generations end, the conversations stay
-            for (int id : ids) get(id).is_active = false;
+            decoding.push_back(&s);
         }
-        throw;
     }
+    if (!decoding.empty()) decode(decoding, results);
     return results;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The only loop. Owns target, drafter and sequences; a step runs one slice of prefill or one round of draft, verify,
 // match and commit for each sequence it is given. Steps are atomic: after an error the sequences hold what they held
-// before the step, so a generation can be ended or continued at any time between steps.
+// before the step, so a generation can be ended or continued at any time between steps. An exception that is not ours
+// leaves the engine broken: nobody knows what llama.cpp or a driver left half done.
 //
 // One thread at a time: a call during another one fails with Error(busy). After Error(broken) only closing is left.
 #pragma once
@@ -78,7 +79,11 @@ class Engine {
         int row;  // of the root in the batch
     };
 
+    template <typename F, typename Restore>
+    auto attempt(F && f, Restore && restore) -> decltype(f());
+
     Sequence & get(int id);
+    std::vector<StepResult> advance(const std::vector<int> & ids);
     int reuse(Sequence & s, const Tokens & prompt);
     StepResult prefill(Sequence & s);
     void commit_prefilled(Sequence & s, int n_rows);
@@ -93,6 +98,7 @@ class Engine {
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
     StepResult result_of(const Sequence & s, const char * phase) const;
     void roll_back(Sequence & s);
+    void forget(Sequence & s);
 
     std::unique_ptr<DraftFile> draft_file_;
     std::unique_ptr<Target> target_;

@@ -8,6 +8,7 @@
 //   [draft.n_rows(), n_past)
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,8 +34,12 @@ class PendingFeatures {
 
     int n_rows() const { return n_rows_; }
 
-    // appends the given rows of `features`
+    // appends the given rows of `features`, all or none
     void add(const FeatureRows & features, const std::vector<int32_t> & rows) {
+        for (auto & l : layers_) {
+            const size_t n = l.size() + rows.size() * n_embd_;
+            if (n > l.capacity()) l.reserve(std::max(n, 2 * l.capacity()));
+        }
         for (size_t a = 0; a < layers_.size(); ++a) {
             for (int32_t r : rows) {
                 const float * src = features.layer[a] + (size_t)r * n_embd_;

@@ -238,10 +238,9 @@ void DraftFile::check_tensors() const {
             complain("tensor '" + t.name + "' has shape " + shape(t.ne.data(), w.ne.size()) + ", expected " +
                      shape(w.ne.data(), w.ne.size()));
         }
-        const bool is_float = t.type == GGML_TYPE_F32 || t.type == GGML_TYPE_F16 || t.type == GGML_TYPE_BF16;
-        if (w.matrix ? !(is_float || ggml_is_quantized(t.type)) : t.type != GGML_TYPE_F32) {
+        if (w.matrix ? !is_weight_type(t.type) : t.type != GGML_TYPE_F32) {
             complain("tensor '" + t.name + "' has type " + ggml_type_name(t.type) + ", expected " +
-                     (w.matrix ? "a float or quantised type" : "f32"));
+                     (w.matrix ? "a float or quantised type of weights" : "f32"));
         }
     }
     for (const auto & [name, w] : want) {

@@ -8,17 +8,48 @@
 
 #include "base/error.h"
 
+#ifndef _WIN32
+#include <unwind.h>
+
+#include <cstdint>
+#endif
+
 namespace eaglecpp {
 
 namespace {
-thread_local int n_guards = 0;
+thread_local const AbortGuard * innermost = nullptr;
 ggml_abort_callback_t previous = nullptr;
+
+// True when every frame between here and the guard can be unwound. Stacks grow downwards wherever ggml runs.
+bool can_unwind_to(const AbortGuard * guard) {
+#ifdef _WIN32
+    return true;  // all functions have tables there
+#else
+    struct Walk {
+        uintptr_t guard;
+        bool is_reached;
+    } walk{(uintptr_t)guard, false};
+    _Unwind_Backtrace(
+        [](_Unwind_Context * frame, void * data) {
+            auto & w = *(Walk *)data;
+            w.is_reached = _Unwind_GetCFA(frame) > w.guard;
+            return w.is_reached ? _URC_NORMAL_STOP : _URC_NO_REASON;
+        },
+        &walk);
+    return walk.is_reached;
+#endif
+}
 
 // ggml calls abort() as soon as this returns; throwing is the only way out.
 void on_abort(const char * message) {
-    if (n_guards > 0) {
-        throw Error(ErrorKind::broken, std::string("an internal assertion failed: ") + message +
-                                           "; open the engine anew, and please report this with the model's name");
+    if (innermost) {
+        if (can_unwind_to(innermost)) {
+            throw Error(ErrorKind::broken, std::string("an internal assertion failed: ") + message +
+                                               "; open the engine anew, and please report this with the model's name");
+        }
+        std::fprintf(stderr,
+                     "eaglecpp: ggml was compiled without unwind tables, so its assertions end the process; compile "
+                     "llama-cpp-python with CMAKE_ARGS=-DCMAKE_C_FLAGS=-funwind-tables\n");
     }
     if (previous) {
         previous(message);
@@ -28,14 +59,14 @@ void on_abort(const char * message) {
 }
 }  // namespace
 
-AbortGuard::AbortGuard() {
+AbortGuard::AbortGuard() : outer_(innermost) {
     static std::once_flag once;
     std::call_once(once, [] { previous = ggml_set_abort_callback(on_abort); });
-    ++n_guards;
+    innermost = this;
 }
 
 AbortGuard::~AbortGuard() {
-    --n_guards;
+    innermost = outer_;
 }
 
 }  // namespace eaglecpp

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Keeps GGML_ASSERT and GGML_ABORT from ending the process. While a guard is active, an assertion that fires on the
-// guarding thread is thrown as Error(broken) instead; whoever catches it must give up the objects in use. Assertions
-// on ggml's worker threads cannot be unwound and still abort, so known causes are checked before the call as well.
+// guarding thread is thrown as Error(broken) instead; whoever catches it must give up the objects in use.
+//
+// The exception passes through C functions of ggml. They have nothing to clean up, and compilers write the tables that
+// unwinding needs for C as well on x86-64, 64-bit ARM, macOS and Windows; elsewhere llama.cpp must be compiled with
+// -funwind-tables (and nowhere with -fexceptions: it makes OpenMP regions of C code end the process instead). The guard
+// looks before it throws: where the tables end, and on ggml's worker threads, the process ends with the assertion's
+// text as without a guard. So known causes are checked before the call as well.
 #pragma once
 
 #include <utility>
@@ -15,6 +20,9 @@ class AbortGuard {
 
     AbortGuard(const AbortGuard &) = delete;
     AbortGuard & operator=(const AbortGuard &) = delete;
+
+  private:
+    const AbortGuard * outer_;
 };
 
 template <typename F>

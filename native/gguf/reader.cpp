@@ -14,6 +14,10 @@ namespace eaglecpp {
 
 namespace fs = std::filesystem;
 
+bool is_weight_type(ggml_type type) {
+    return type == GGML_TYPE_F32 || ggml_get_type_traits(type)->to_float != nullptr;
+}
+
 GgufReader::GgufReader(std::string path) : path_(std::move(path)), gguf_(nullptr, gguf_free) {
     std::error_code ec;
     const fs::path file = fs::u8path(path_);

@@ -24,6 +24,10 @@ struct TensorInfo {
     uint64_t n_bytes;
 };
 
+// True for types that ggml can multiply with and look rows up in: floats, and quantised types that it can dequantise.
+// The quantised ones it makes of activations and integers are none.
+bool is_weight_type(ggml_type type);
+
 class GgufReader {
   public:
     explicit GgufReader(std::string path);

@@ -93,6 +93,8 @@ F lookup(std::initializer_list<const char *> names) {
 using SetLayerInput = void (*)(llama_context *, uint32_t, bool);
 using GetLayerInput = float * (*)(llama_context *, uint32_t);
 using GetTensor = const ggml_tensor * (*)(const llama_model *, const char *);
+using TensorMap = std::vector<std::pair<std::string, ggml_tensor *>>;
+using GetTensorMap = const TensorMap & (*)(const llama_model *);
 using GetSched = ggml_backend_sched_t (*)(const llama_context *);
 using SetUseRef = void (*)(ggml_backend_t, bool);
 
@@ -107,6 +109,19 @@ GetLayerInput get_layer_input_fn() {
     static const auto f =
         lookup<GetLayerInput>({"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
                                "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
+    return f;
+}
+
+// Strings and vectors cross here, so only a libllama built with the same standard library will do. GNU's says which of
+// its two strings a function returns in its name; LLVM's has the plain name.
+GetTensorMap get_tensor_map_fn() {
+#if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI && !defined(_GLIBCXX_DEBUG)
+    static const auto f = lookup<GetTensorMap>({"_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model"});
+#elif defined(_LIBCPP_VERSION)
+    static const auto f = lookup<GetTensorMap>({"_Z29llama_internal_get_tensor_mapPK11llama_model"});
+#else
+    static const GetTensorMap f = nullptr;
+#endif
     return f;
 }
 
@@ -146,10 +161,35 @@ const float * get_layer_input(llama_context * ctx, uint32_t layer) {
     return get_layer_input_fn()(ctx, layer);
 }
 
-const ggml_tensor * model_tensor(const llama_model * model, const char * name) {
+std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name) {
+    std::vector<const ggml_tensor *> found;
+    if (const auto all = get_tensor_map_fn()) {
+        for (const auto & [own, tensor] : all(model)) {
+            if (own == name) found.push_back(tensor);
+        }
+        return found;
+    }
     static const auto get = lookup<GetTensor>(
         {"_ZNK11llama_model10get_tensorEPKc", "?get_tensor@llama_model@@QEBAPEBUggml_tensor@@PEBD@Z"});
-    return get ? get(model, name) : nullptr;
+    const ggml_tensor * first = get ? get(model, name) : nullptr;
+    if (first) found.push_back(first);
+    return found;
+}
+
+bool has_plain_rows(const ggml_tensor * tensor) {
+    if (!tensor->buffer || !tensor->data) return false;
+    // memory mapped from a file has a type of its own that only a buffer tells
+    static const ggml_backend_buffer_type_t mapped = [] {
+        alignas(64) static uint8_t bytes[64];
+        const ggml_backend_buffer_ptr buffer(ggml_backend_cpu_buffer_from_ptr(bytes, sizeof(bytes)));
+        return ggml_backend_buffer_get_type(buffer.get());
+    }();
+    const ggml_backend_buffer_type_t type = ggml_backend_buffer_get_type(tensor->buffer);
+    if (type == ggml_backend_cpu_buffer_type() || type == mapped) return true;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        if (type == ggml_backend_dev_host_buffer_type(ggml_backend_dev_get(i))) return true;
+    }
+    return false;
 }
 
 bool has_reference_kernels() {

@@ -40,8 +40,14 @@ bool has_layer_input_functions();
 void set_layer_input(llama_context * ctx, uint32_t layer, bool on);
 const float * get_layer_input(llama_context * ctx, uint32_t layer);
 
-// A weight of the model by its GGUF name, or null. Null as well when this libllama does not export the accessor.
-const ggml_tensor * model_tensor(const llama_model * model, const char * name);
+// The weights of the model that carry a GGUF name: none, one, or, for embeddings that serve as the output head as well
+// and are wanted in two kinds of memory, two. At most one is found where libllama does not export the list of all, none
+// where it exports no accessor.
+std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name);
+
+// True when the tensor's rows lie in host memory as the file has them. What ggml says of a buffer is not enough: extra
+// CPU buffer types keep weights in layouts of their own, some call themselves host memory, some cannot be read at all.
+bool has_plain_rows(const ggml_tensor * tensor);
 
 // ggml's CPU attention has a faster form for one row and a tiled one for many, which add in different orders; its
 // reference form treats every row alike, whatever the batch. True when it can be chosen.

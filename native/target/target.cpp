@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/process.h"
 #include "gguf/guard.h"
 #include "gguf/keys.h"
 #include "gguf/reader.h"
@@ -21,6 +22,9 @@ namespace eaglecpp {
 
 // rows from which ggml's attention on the CPU works in tiles, where ours is not used
 static constexpr int n_rows_tiled = 64;
+// Cells of all conversations together. More than any machine holds, and few enough that what is computed from them
+// (positions, padded sizes) stays within 32 bits.
+static constexpr int64_t n_cells_max = 1 << 30;
 
 // all files of a model split into name-00001-of-00003.gguf and so on
 static std::vector<std::string> shards(const std::string & first) {
@@ -53,7 +57,21 @@ ggml_type type_by_name(const std::string & name) {
     fail(ErrorKind::value, "'%s' is not a ggml type; expected one like f16, q8_0, q4_0", name.c_str());
 }
 
+static void check_range(const char * name, int64_t found, int64_t low, int64_t high) {
+    if (found < low || found > high) {
+        fail(ErrorKind::value, "%s: expected %lld to %lld, found %lld", name, (long long)low, (long long)high,
+             (long long)found);
+    }
+}
+
 Target::Target(TargetOptions options) : options_(std::move(options)) {
+    check_not_forked("the target cannot be loaded");
+    check_range("n_sequences", options_.n_sequences, 1, (int64_t)llama_max_parallel_sequences());
+    check_range("n_draft_max", options_.n_draft_max, 0, 1024);
+    check_range("n_leaves_max", options_.n_leaves_max, 1, INT32_MAX);
+    check_range("n_ctx", options_.n_ctx, -1, n_cells_max);
+    check_range("n_threads", options_.n_threads, INT32_MIN, GGML_MAX_N_THREADS);
+    check_range("n_threads_batch", options_.n_threads_batch, INT32_MIN, GGML_MAX_N_THREADS);
     llama_start();
     load_model();
     if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
@@ -61,18 +79,53 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
     const int n_ctx_train = llama_model_n_ctx_train(model_.get());
     if (options_.n_ctx < 0) options_.n_ctx = n_ctx_train;
     if (options_.n_ctx <= 0) options_.n_ctx = n_ctx_train > 0 ? std::min(n_ctx_train, 4096) : 4096;
+    const int64_t n_cells = options_.n_sequences * ((int64_t)options_.n_ctx + options_.n_draft_max + 1);
+    if (n_cells > n_cells_max) {
+        fail(ErrorKind::value,
+             "n_sequences %d times n_ctx %d with n_draft_max %d: llama.cpp's cache would need %lld cells, at most %lld "
+             "are "
+             "possible; lower n_ctx or n_sequences",
+             options_.n_sequences, options_.n_ctx, options_.n_draft_max, (long long)n_cells, (long long)n_cells_max);
+    }
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     // a tree must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own
     const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1);
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     options_.n_ubatch = std::max(std::min(options_.n_ubatch, options_.n_batch), n_rows_max);
-    if (!supports_trees()) options_.n_leaves_max = 1;
+    // a tree of n nodes has n leaves at most; an id that none can take would only cost
+    options_.n_leaves_max = supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
     if ((size_t)options_.n_sequences * n_ids() > llama_max_parallel_sequences()) {
         fail(ErrorKind::value, "n_sequences %d times n_leaves_max %d: llama.cpp allows %zu sequence ids",
              options_.n_sequences, options_.n_leaves_max, llama_max_parallel_sequences());
     }
     load_lora();
+}
+
+// A matrix of a type that ggml only computes with internally makes it call a function that is not there.
+static void check_weight_types(const GgufReader & file) {
+    for (const TensorInfo & t : file.tensors()) {
+        const auto ends_with = [&](const std::string & end) {
+            return t.name.size() >= end.size() && t.name.compare(t.name.size() - end.size(), end.size(), end) == 0;
+        };
+        // a table of expert numbers, the one weight of integers that llama.cpp reads
+        const bool is_table = ends_with("_tid2eid.weight") && t.type == GGML_TYPE_I32;
+        if ((!ends_with(".weight") && !ends_with(".bias")) || is_table || is_weight_type(t.type)) continue;
+        fail(ErrorKind::gguf,
+             "%s: tensor '%s' has type %s, which ggml cannot compute with; expected a float or quantised type such as "
+             "f16 or q8_0: convert the model again",
+             file.path().c_str(), t.name.c_str(), ggml_type_name(t.type));
+    }
+}
+
+llama_model_params Target::model_params() const {
+    llama_model_params p = llama_model_default_params();
+    p.n_gpu_layers = options_.n_gpu_layers;
+    p.main_gpu = options_.main_gpu;
+    p.load_mode = options_.use_mlock ? (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
+                                     : (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
+    p.use_extra_bufts = use_repack_ || use_kernels_;
+    return p;
 }
 
 void Target::load_model() {
@@ -84,11 +137,6 @@ void Target::load_model() {
              "the draft",
              options_.path.c_str());
     }
-    llama_model_params p = llama_model_default_params();
-    p.n_gpu_layers = options_.n_gpu_layers;
-    p.main_gpu = options_.main_gpu;
-    p.load_mode = options_.use_mlock ? (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
-                                     : (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
     if (options_.repack == "auto") {
         const AmxState amx = probe_amx();
         use_repack_ = !amx.claimed || amx.works;
@@ -96,22 +144,28 @@ void Target::load_model() {
         use_repack_ = options_.repack == "on";
     }
     use_kernels_ = options_.kernels != "off" && kernels::status().is_active;
-    p.use_extra_bufts = use_repack_ || use_kernels_;
+    const llama_model_params p = model_params();
 
-    const kernels::LoadScope placement(use_kernels_, use_repack_);
+    const bool is_split = header.find_u32("split.count").value_or(1) > 1;
+    for (const std::string & file : is_split ? shards(options_.path) : std::vector<std::string>{options_.path}) {
+        check_weight_types(GgufReader(file));
+    }
     ErrorTrail trail;
     try {
+        const kernels::LoadScope placement(use_kernels_, use_repack_);
         guarded([&] { model_.reset(llama_model_load_from_file(options_.path.c_str(), p)); });
-    } catch (const std::bad_alloc &) {
-        fail(ErrorKind::out_of_memory, "%s: not enough memory to load the target", options_.path.c_str());
     } catch (const Error & e) {
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target: %s", options_.path.c_str(), e.what());
+    } catch (const std::bad_alloc &) {
+        // found out below
     }
     if (!model_) {
         const std::string why = trail.text();
-        const bool is_memory = why.find("alloc") != std::string::npos;
-        fail(is_memory ? ErrorKind::out_of_memory : ErrorKind::gguf, "%s: llama.cpp could not load this target%s",
-             options_.path.c_str(), why.c_str());
+        if (load_without_memory(p)) {
+            fail(ErrorKind::out_of_memory, "%s: not enough memory to load the target%s", options_.path.c_str(),
+                 why.c_str());
+        }
+        fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", options_.path.c_str(), why.c_str());
     }
     if (use_kernels_ && options_.use_mmap && !options_.use_mlock) {
         for (const std::string & file : shards(options_.path)) forget_file_pages(file);
@@ -120,6 +174,19 @@ void Target::load_model() {
         llama_model_is_diffusion(model_.get())) {
         fail(ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token",
              options_.path.c_str(), arch.c_str());
+    }
+}
+
+// llama.cpp says that it failed, and why only in words for people. Whether memory was what it lacked shows when the
+// same is done again with nothing allocated: then it succeeds. Null when it does not.
+LlamaModelPtr Target::load_without_memory(llama_model_params p) const {
+    p.no_alloc = true;
+    p.load_mode = LLAMA_LOAD_MODE_NONE;
+    const kernels::LoadScope placement(use_kernels_, use_repack_);
+    try {
+        return guarded([&] { return LlamaModelPtr(llama_model_load_from_file(options_.path.c_str(), p)); });
+    } catch (const std::exception &) {
+        return nullptr;
     }
 }
 
@@ -156,11 +223,13 @@ llama_context_params Target::context_params() const {
     llama_context_params p = llama_context_default_params();
     const int n_round = options_.n_draft_max + 1;
     // draft nodes of a full conversation need cells of their own
-    p.n_ctx = (uint32_t)(options_.n_sequences * (options_.n_ctx + n_round));
+    p.n_ctx = (uint32_t)options_.n_sequences * (uint32_t)(options_.n_ctx + n_round);
     p.n_batch = (uint32_t)options_.n_batch;
     p.n_ubatch = (uint32_t)options_.n_ubatch;
     p.n_seq_max = (uint32_t)(options_.n_sequences * n_ids());
     p.n_outputs_max = (uint32_t)(taps_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
+    // llama.cpp reserves an output for every id, used or not
+    p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
     p.n_threads = options_.n_threads;
     p.n_threads_batch = options_.n_threads_batch;
     p.kv_unified = true;
@@ -206,12 +275,21 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     try {
         guarded([&] { ctx_.reset(llama_init_from_model(model_.get(), p)); });
     } catch (const std::bad_alloc &) {
-        // reported below
+        // found out below
     }
     if (!ctx_) {
-        fail(ErrorKind::out_of_memory, "%s: no room for a context of %d tokens%s; try a smaller n_ctx",
-             options_.path.c_str(), options_.n_ctx, trail.text().c_str());
+        const std::string why = trail.text();
+        if (opens_without_memory(p)) {
+            fail(ErrorKind::out_of_memory, "%s: no room for a context of %d tokens%s; try a smaller n_ctx",
+                 options_.path.c_str(), options_.n_ctx, why.c_str());
+        }
+        fail(ErrorKind::unsupported,
+             "%s: llama.cpp refused these options for this target (n_ctx %d, n_sequences %d, flash_attn %s, type_k %s, "
+             "type_v %s)%s",
+             options_.path.c_str(), options_.n_ctx, options_.n_sequences, options_.flash_attn.c_str(),
+             options_.type_k.c_str(), options_.type_v.c_str(), why.c_str());
     }
+    if (llama_supports_gpu_offload() && options_.n_gpu_layers != 0) note_device();
     guarded([&] { taps_->attach(ctx_.get()); });
     if (!lora_.empty()) {
         std::vector<llama_adapter_lora *> adapters;
@@ -231,6 +309,17 @@ void Target::open_context(const std::vector<int32_t> & layers) {
         decode(probe);
         features();
         clear();
+    }
+}
+
+// As load_without_memory, of a context.
+bool Target::opens_without_memory(llama_context_params p) const {
+    const LlamaModelPtr model = load_without_memory(model_params());
+    p.cb_eval = nullptr;
+    try {
+        return model && guarded([&] { return LlamaContextPtr(llama_init_from_model(model.get(), p)) != nullptr; });
+    } catch (const std::exception &) {
+        return false;
     }
 }
 
@@ -256,9 +345,30 @@ std::vector<std::pair<std::string, std::string>> Target::metadata() const {
     return out;
 }
 
+const ggml_tensor * Target::embedding() const {
+    for (const ggml_tensor * t : model_tensors(model_.get(), "token_embd.weight")) {
+        if (has_plain_rows(t)) return t;
+    }
+    return nullptr;
+}
+
 const ggml_tensor * Target::head() const {
-    const ggml_tensor * own = model_tensor(model_.get(), "output.weight");
-    return own ? own : embedding();
+    const auto own = model_tensors(model_.get(), "output.weight");
+    if (!own.empty()) return own.front();
+    // of tied embeddings that llama.cpp keeps twice, the copy that is not looked up in serves the product
+    const ggml_tensor * rows = embedding();
+    for (const ggml_tensor * t : model_tensors(model_.get(), "token_embd.weight")) {
+        if (t != rows) return t;
+    }
+    return rows;
+}
+
+const ggml_tensor * Target::head_to_copy() const {
+    const ggml_tensor * used = head();
+    if (!used || has_plain_rows(used)) return used;
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(used->buffer));
+    if (device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return used;
+    return model_tensors(model_.get(), "output.weight").empty() ? embedding() : nullptr;
 }
 
 bool Target::supports_trees() const {
@@ -311,6 +421,8 @@ std::string Target::piece(Token token, bool special) const {
 }
 
 void Target::decode(TargetBatch & batch, bool is_prompt) {
+    check_not_forked("the target cannot run");
+    if (std::max(options_.n_threads, options_.n_threads_batch) > 1) note_helper_threads();
     llama_batch rows;
     batch.view(rows);
     taps_->begin(batch.n_rows());

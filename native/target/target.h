@@ -70,9 +70,11 @@ class Target {
     std::string meta(const char * key) const;
     std::vector<std::pair<std::string, std::string>> metadata() const;
 
-    // a weight shared with the drafter, or null
-    const ggml_tensor * embedding() const { return model_tensor(model_.get(), "token_embd.weight"); }
+    // Weights shared with the drafter, or null. `embedding`: its rows can be read on the host; `head`: the one of the
+    // product, perhaps in a layout of its own; `head_to_copy`: the same values where they can be copied from.
+    const ggml_tensor * embedding() const;
     const ggml_tensor * head() const;
+    const ggml_tensor * head_to_copy() const;
 
     // Trees need plain attention over one unified cache; recurrent and hybrid targets take chains only.
     bool supports_trees() const;
@@ -107,7 +109,10 @@ class Target {
     void clear();
 
   private:
+    llama_model_params model_params() const;
     void load_model();
+    LlamaModelPtr load_without_memory(llama_model_params p) const;
+    bool opens_without_memory(llama_context_params p) const;
     void load_lora();
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;

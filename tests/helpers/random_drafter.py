@@ -40,6 +40,7 @@ class DraftShape:
     eps: float = 1e-5
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
     window: int = 0  # 0 = full attention
+    full_layers: tuple[int, ...] = ()  # that see everything beside a window
     fc_norm: bool = False
     norm_output: bool = False
     norm_before_fc: bool = False
@@ -81,7 +82,8 @@ class DraftShape:
         if self.rope:
             config["rope_scaling"] = self.rope
         if self.window:
-            config |= {"sliding_window": self.window, "layer_types": ["sliding_attention"] * self.n_layers}
+            types = ["full" if i in self.full_layers else "sliding" for i in range(self.n_layers)]
+            config |= {"sliding_window": self.window, "layer_types": [f"{t}_attention" for t in types]}
         return config
 
     def weights(self) -> dict[str, Any]:

@@ -44,6 +44,12 @@ CASES = {
     "rope-yarn": DraftShape(rope=YARN),
     "sliding-window": DraftShape(window=13),
     "sliding-window-two-layers": DraftShape(window=13, n_layers=2),
+    # the last layer stops early in a commit without output: each kind is alone there once
+    "full-then-sliding": DraftShape(window=13, n_layers=2, full_layers=(0,)),
+    "sliding-then-full": DraftShape(window=13, n_layers=2, full_layers=(1,)),
+    "mixed-three-layers-31": DraftShape(
+        window=13, n_layers=3, full_layers=(1,), fc_norm=True, norm_output=True
+    ),
     "whole-vocabulary": DraftShape(n_draft_vocab=367),
     "tables-of-the-target": DraftShape(own_embedding=False, own_head=False, n_draft_vocab=367),
 }

@@ -19,7 +19,8 @@ from .steps import CHUNKS, TOLERANCE, compare_steps, gap
 
 MakeBoth = Callable[[DraftShape], Both]
 N_ROWS = sum(CHUNKS)
-REPAIRED = ("eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm")
+MIXED = ("full-then-sliding", "sliding-then-full", "mixed-three-layers-31")
+REPAIRED = ("eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", *MIXED)
 
 
 @pytest.mark.parametrize("teacher_forced", [True, False], ids=["teacher-forced", "free-running"])
@@ -46,6 +47,24 @@ def test_committed_kv_equals_the_reference(name: str, both: MakeBoth) -> None:
         assert k.shape == ref_k.shape == (N_ROWS, it.shape.n_kv_heads, it.shape.head_dim)
         assert gap(k, ref_k) < TOLERANCE
         assert gap(v, ref_v) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_without_output_are_the_same_rows(name: str, both: MakeBoth) -> None:
+    """A prompt's rows write K and V only: the last layer stops there, and so does what only it would read."""
+    it = both(CASES[name])
+    features, tokens = random_rows(it.shape, N_ROWS)
+    start = 0
+    for n_rows in CHUNKS[:-1]:
+        part = slice(start, start + n_rows)
+        it.native.append(np.ascontiguousarray(features[:, part]), tokens[part])
+        start += n_rows
+    logits, state = it.native.commit(np.ascontiguousarray(features[:, start:]), tokens[start:])
+    ref_logits, ref_state = it.reference.commit(torch.from_numpy(features), tokens)
+    assert gap(logits, ref_logits) < TOLERANCE
+    assert gap(state, ref_state) < TOLERANCE
+    v, ref_v = it.native.kv(it.shape.n_layers - 1)[1], it.reference.kv(it.shape.n_layers - 1)[1]
+    assert gap(v, ref_v) < TOLERANCE
 
 
 @pytest.mark.parametrize("n_accepted", range(6))
@@ -93,7 +112,7 @@ def test_truncated_rows_are_forgotten(name: str, both: MakeBoth) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", "rope-yarn"]
+    "name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", "rope-yarn", *MIXED]
 )
 def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> None:
     it = both(CASES[name])

@@ -29,17 +29,20 @@ class Switches:
 
     norm_before_residual: bool
     norm_output: bool
-    window: int  # 0 = full attention
+    windows: tuple[int, ...]  # of each layer, 0 = full attention; the last holds for all that follow
 
     @staticmethod
     def of(config: dict[str, Any]) -> Switches:
-        kinds = config.get("layer_types")
-        windowed = config.get("sliding_window") and (kinds is None or "sliding_attention" in kinds)
+        window = int(config.get("sliding_window") or 0)
+        kinds = config.get("layer_types") or ["sliding_attention"]
         return Switches(
             norm_before_residual=bool(config.get("norm_before_residual")),
             norm_output=bool(config.get("norm_output")),
-            window=int(config["sliding_window"]) if windowed else 0,
+            windows=tuple(window if kind == "sliding_attention" else 0 for kind in kinds),
         )
+
+    def window(self, layer: int) -> int:
+        return self.windows[min(layer, len(self.windows) - 1)]
 
 
 class Drafter:
@@ -119,11 +122,11 @@ class Drafter:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Runs rows through all layers; returns logits `[n_rows, n_draft_vocab]` and fed states."""
         self.positions = torch.cat([self.positions, positions])
-        if self.switches.window:
-            visible = visible & (positions[:, None] - self.positions[None, :] < self.switches.window)
+        behind = positions[:, None] - self.positions[None, :]
         h = feature
         for i in range(self.n_layers):
-            h = self.layer(i, h, tokens, positions, visible)
+            window = self.switches.window(i)
+            h = self.layer(i, h, tokens, positions, visible & (behind < window) if window else visible)
         normed = rms(h, self.w["norm.weight"], self.eps)
         return normed @ self.head.T, self.fed(h, normed)
 

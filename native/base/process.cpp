@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT
+#include "base/process.h"
+
+#include "base/error.h"
+
+#ifndef _WIN32
+#include <pthread.h>
+
+#include <atomic>
+#include <mutex>
+#endif
+
+namespace eaglecpp {
+
+#ifdef _WIN32
+
+void note_helper_threads() {}
+
+void note_device() {}
+
+bool lost_by_fork() {
+    return false;
+}
+
+#else
+
+namespace {
+thread_local bool has_helpers = false;
+std::atomic<bool> has_device{false};
+std::atomic<bool> is_lost{false};
+
+void watch_forks() {
+    static std::once_flag once;
+    // runs in the child, on the thread that forked
+    std::call_once(once, [] {
+        pthread_atfork(nullptr, nullptr, [] {
+            if (has_helpers || has_device) is_lost = true;
+        });
+    });
+}
+}  // namespace
+
+void note_helper_threads() {
+    if (has_helpers) return;
+    watch_forks();
+    has_helpers = true;
+}
+
+void note_device() {
+    watch_forks();
+    has_device = true;
+}
+
+bool lost_by_fork() {
+    return is_lost;
+}
+
+#endif
+
+void check_not_forked(const char * what) {
+    if (!lost_by_fork()) return;
+    fail(ErrorKind::unsupported,
+         "%s: this process was forked from one in which llama.cpp had already computed; its helper threads and devices "
+         "do not exist here, and waiting for them would never end. Start the process with multiprocessing's 'spawn' or "
+         "'forkserver' method, or compute nothing before the fork",
+         what);
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+// What every graph of every kind of drafter must keep, whatever the backend: inputs have memory, and no operation reads
+// from an address that a GPU's shaders cannot bind.
+#include "draft/graph.h"
+
+#include <ggml-cpu.h>
+
+#include <algorithm>
+
+#include "../check.h"
+#include "base/error.h"
+
+using namespace eaglecpp;
+
+// Vulkan's minStorageBufferOffsetAlignment is at most this
+static constexpr size_t n_align = 256;
+
+// sizes whose rows are multiples of n_align, as those of real drafters are
+static DraftSpec make_spec(std::vector<uint8_t> slides, bool fc_norm) {
+    DraftSpec s;
+    s.n_layer = (int)slides.size();
+    s.n_embd = s.n_embd_target = s.n_ff = 64;
+    s.n_vocab = s.n_draft_vocab = 32;
+    s.n_head = 2;
+    s.n_head_kv = 1;
+    s.head_dim = s.rope.n_rot = 64;
+    s.rms_eps = 1e-5f;
+    s.target_layers = {1, 2, 3};
+    s.fc_norm = fc_norm;
+    s.sliding_window = 8;
+    s.slides = std::move(slides);
+    return s;
+}
+
+static DraftWeights make_weights(const DraftSpec & s, ggml_backend_buffer_type_t buft) {
+    DraftWeights w;
+    w.ctx.reset(ggml_init({ggml_tensor_overhead() * 64, nullptr, /*no_alloc=*/true}));
+    const auto tensor = [&](int64_t ne0, int64_t ne1 = 1) {
+        return ggml_new_tensor_2d(w.ctx.get(), GGML_TYPE_F32, ne0, ne1);
+    };
+    const int n_q = s.n_head * s.head_dim, n_kv = s.n_head_kv * s.head_dim;
+    w.fc = tensor((int64_t)s.n_aux() * s.n_embd_target, s.n_embd);
+    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) w.fc_norm.push_back(tensor(s.n_embd_target));
+    w.output_norm = tensor(s.n_embd);
+    w.head = tensor(s.n_embd, s.n_draft_vocab);
+    for (int i = 0; i < s.n_layer; ++i) {
+        const int n_in = i == 0 ? 2 * s.n_embd : s.n_embd;
+        DraftLayer l;
+        l.attn_norm = tensor(s.n_embd), l.attn_norm_2 = tensor(s.n_embd), l.ffn_norm = tensor(s.n_embd);
+        l.wq = tensor(n_in, n_q), l.wk = tensor(n_in, n_kv), l.wv = tensor(n_in, n_kv), l.wo = tensor(n_q, s.n_embd);
+        l.gate = tensor(s.n_embd, s.n_ff), l.up = tensor(s.n_embd, s.n_ff), l.down = tensor(s.n_ff, s.n_embd);
+        w.layers.push_back(l);
+    }
+    w.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(w.ctx.get(), buft));
+    return w;
+}
+
+static void check_graph(const DraftSpec & spec, const GraphShape & shape, bool flash_attn) {
+    ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
+    const DraftWeights weights = make_weights(spec, buft);
+    const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, /*v_transposed=*/!flash_attn, buft);
+    const auto g = build_draft_graph(spec, weights, kv, shape, flash_attn, buft);
+    std::string pattern;
+    for (uint8_t v : spec.slides) pattern += v ? 's' : 'f';
+    const std::string what =
+        strf("layers %s, %s of %d rows, %d out, %s", pattern.c_str(), shape.commit ? "commit" : "extend", shape.n_rows,
+             shape.n_out, flash_attn ? "fused" : "explicit");
+    for (const ggml_tensor * t : {g->features, g->state_idx, g->embd, g->pos, g->pos_out, g->slot, g->v_place, g->mask,
+                                  g->mask_window, g->state_slot}) {
+        if (t) CHECK_MSG(t->buffer != nullptr && t->data != nullptr, what + ": no memory for input " + t->name);
+    }
+    // nobody fills a mask that no layer reads
+    const bool is_last_idle = shape.n_out == 0;
+    const auto attends = [&](uint8_t kind) {
+        return std::count(spec.slides.begin(), spec.slides.end() - (is_last_idle ? 1 : 0), kind) > 0;
+    };
+    CHECK_MSG((g->mask != nullptr) == attends(0), what + ": mask of full layers");
+    CHECK_MSG((g->mask_window != nullptr) == attends(1), what + ": mask of sliding layers");
+    for (int i = 0; i < ggml_graph_n_nodes(g->gf); ++i) {
+        const ggml_tensor * node = ggml_graph_node(g->gf, i);
+        for (const ggml_tensor * src : node->src) {
+            if (!src || src->op != GGML_OP_VIEW) continue;
+            CHECK_MSG(src->view_offs % n_align == 0, what + strf(": %s (%s) reads %s at offset %zu", node->name,
+                                                                 ggml_op_desc(node), src->name, src->view_offs));
+        }
+    }
+}
+
+int main() {
+    const std::vector<std::vector<uint8_t>> patterns = {{0}, {1}, {0, 0}, {1, 1}, {0, 1}, {1, 0}, {1, 0, 1}, {0, 0, 1}};
+    for (const auto & slides : patterns) {
+        for (bool fc_norm : {false, true}) {
+            const DraftSpec spec = make_spec(slides, fc_norm);
+            for (bool flash_attn : {false, true}) {
+                for (int n_rows : {1, 2, 3, 7, 8}) {
+                    for (int n_out : {0, 1}) {
+                        const bool reads_kv = n_out > 0 || spec.n_layer > 1;
+                        check_graph(spec, {/*commit=*/true, n_rows, n_out, reads_kv ? 256 : 0}, flash_attn);
+                    }
+                    check_graph(spec, {/*commit=*/false, n_rows, n_rows, 256}, flash_attn);
+                }
+            }
+        }
+    }
+    return test::result();
+}

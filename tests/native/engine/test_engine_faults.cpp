@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT
+// Whatever is thrown in the middle of a step, wherever: the engine either goes on as if nothing had happened or says
+// that it is broken.
+#include <llama.h>
+
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <stdexcept>
+
+#include "../check.h"
+#include "../gguf/draft_files.h"
+#include "base/error.h"
+#include "gguf/guard.h"
+#include "tiny_models.h"
+
+using namespace eaglecpp;
+
+static const Tokens prompt = {1, 5, 7, 9, 2, 4, 8, 16, 3};
+static const Strategy tree = {Strategy::Kind::tree, 2, 3, 8};
+static std::string target, draft;
+
+static void a_sequence_steps_once_at_a_time() {
+    EngineOptions o = test::tiny_options(target, draft);
+    o.n_sequences = 2;
+    Engine engine(o);
+    const int a = engine.open_sequence(), b = engine.open_sequence();
+    engine.begin(a, prompt, test::greedy(tree));
+    engine.begin(b, prompt, test::greedy(tree));
+    CHECK_THROWS(engine.step({a, b, a}), "named twice");
+    // nothing has happened to either
+    while (engine.sequence(a).is_active) engine.step({a, b});
+    CHECK(engine.sequence(a).tokens == engine.sequence(b).tokens);
+}
+
+#ifndef _WIN32
+#include <dlfcn.h>
+
+// These stand before those of libllama and ggml for all calls of ours.
+static int n_calls = 0, fails_at = -1;
+static std::function<void()> fault;
+
+static void count_call() {
+    if (n_calls++ == fails_at) fault();
+}
+
+extern "C" int32_t llama_decode(llama_context * ctx, llama_batch batch) {
+    count_call();
+    static const auto real = (decltype(&llama_decode))dlsym(RTLD_NEXT, "llama_decode");
+    return real(ctx, batch);
+}
+
+extern "C" enum ggml_status ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
+    count_call();
+    static const auto real = (decltype(&ggml_backend_graph_compute))dlsym(RTLD_NEXT, "ggml_backend_graph_compute");
+    return real(backend, graph);
+}
+
+// K and V of the drafter's committed rows
+static std::vector<uint8_t> memory_of(const DraftSequence & s) {
+    std::vector<uint8_t> all;
+    for (const ggml_tensor * t : {s.kv().k()[0], s.kv().v()[0]}) {
+        std::vector<uint8_t> bytes(ggml_nbytes(t));
+        ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
+        if (s.kv().v_transposed() && t == s.kv().v()[0]) {
+            for (int64_t c = 0; c < t->ne[1]; ++c) {
+                all.insert(all.end(), &bytes[c * t->nb[1]], &bytes[c * t->nb[1]] + s.n_rows() * t->nb[0]);
+            }
+        } else {
+            all.insert(all.end(), &bytes[0], &bytes[0] + s.n_rows() * t->nb[1]);
+        }
+    }
+    return all;
+}
+
+struct Outcome {
+    Tokens tokens;
+    std::vector<uint8_t> memory;
+};
+
+static Outcome run(Engine & engine, int id) {
+    Outcome out;
+    out.tokens = test::generate(engine, id, prompt, test::greedy(tree));
+    const Sequence & s = engine.sequence(id);
+    CHECK_MSG(s.draft->n_rows() + s.pending.n_rows() == s.n_past,
+              strf("%d rows, %d pending, %d past", s.draft->n_rows(), s.pending.n_rows(), s.n_past));
+    out.memory = memory_of(*s.draft);
+    return out;
+}
+
+// long prompts are committed in several parts, and a part may fail after another
+static const Tokens & long_prompt() {
+    static const Tokens tokens = [] {
+        Tokens t;
+        for (int i = 0; i < 200; ++i) t.push_back((i * 7 + i / 5) % 20);
+        return t;
+    }();
+    return tokens;
+}
+
+// at every call of every kind
+static void running_out_of_memory_leaves_no_trace() {
+    EngineOptions o = test::tiny_options(target, draft);
+    o.n_ctx = 256, o.n_batch = 192;
+    Engine engine(o);
+    const int id = engine.open_sequence();
+    const Outcome fresh = run(engine, id);
+    for (const Error & error : {Error(ErrorKind::out_of_memory, "Error"), Error(ErrorKind::value, "bad_alloc")}) {
+        fault = [&] {
+            if (error.kind == ErrorKind::value) throw std::bad_alloc();
+            throw error;
+        };
+        for (int at = 0;; ++at) {
+            bool has_failed = false;
+            try {
+                engine.clear(id);
+                n_calls = 0, fails_at = at;
+                test::generate(engine, id, at % 2 ? prompt : long_prompt(), test::greedy(tree));
+            } catch (const Error & e) {
+                has_failed = e.kind == ErrorKind::out_of_memory;
+            }
+            fails_at = -1;
+            if (!has_failed) {
+                CHECK_MSG(at > 20, strf("%s: only %d calls", error.what(), at));
+                break;
+            }
+            const std::string what = strf("%s at call %d", error.what(), at);
+            CHECK_MSG(!engine.sequence(id).is_active, what);
+            const Outcome again = run(engine, id);
+            CHECK_MSG(again.tokens == fresh.tokens, what);
+            CHECK_MSG(again.memory == fresh.memory, what + ": the drafter's cache differs");
+        }
+    }
+}
+
+// a driver's exception, and things nobody should throw
+static void foreign_exceptions_break_the_engine() {
+    const std::pair<const char *, std::function<void()>> kinds[] = {
+        {"device lost", [] { throw std::runtime_error("device lost"); }},
+        {"without saying why", [] { throw 42; }},
+        {"an assertion", [] { throw Error(ErrorKind::broken, "an assertion"); }},
+    };
+    for (const auto & [text, thrower] : kinds) {
+        for (int at : {0, 1, 2, 3, 4, 5}) {
+            Engine engine(test::tiny_options(target, draft));
+            const int id = engine.open_sequence();
+            fault = thrower;
+            n_calls = 0, fails_at = at;
+            std::string what;
+            try {
+                test::generate(engine, id, prompt, test::greedy(tree));
+            } catch (const Error & e) {
+                what = e.what();
+                CHECK_MSG(e.kind == ErrorKind::broken, what);
+            } catch (...) {
+                what = "an exception that is not ours";
+            }
+            fails_at = -1;
+            CHECK_MSG(what.find(text) != std::string::npos, strf("call %d: ", at) + what);
+            CHECK_THROWS(engine.begin(id, prompt, test::greedy(tree)), "unusable");
+        }
+    }
+}
+#endif
+
+int main() {
+    const test::Folder folder;
+    target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
+    test::write_target(target);
+    write_draft_file(draft, /*eagle31=*/true);
+    a_sequence_steps_once_at_a_time();
+#ifndef _WIN32
+    running_out_of_memory_leaves_no_trace();
+    foreign_exceptions_break_the_engine();
+#endif
+    return test::result();
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+// What a target can be opened with: everything llama.cpp can take opens, everything else is refused in words that fit.
+#include <llama.h>
+
+#include <cstdint>
+
+#include "../check.h"
+#include "../gguf/draft_files.h"
+#include "base/error.h"
+#include "tiny_models.h"
+
+using namespace eaglecpp;
+
+#ifndef _WIN32
+#include <dlfcn.h>
+
+// Stands before libllama's own for all calls of ours: fails once as if memory had run out.
+static bool is_short_of_memory = false;
+
+extern "C" llama_context * llama_init_from_model(llama_model * model, llama_context_params params) {
+    if (is_short_of_memory) {
+        is_short_of_memory = false;
+        return nullptr;
+    }
+    static const auto real = (decltype(&llama_init_from_model))dlsym(RTLD_NEXT, "llama_init_from_model");
+    return real(model, params);
+}
+
+extern "C" llama_model * llama_model_load_from_file(const char * path, llama_model_params params) {
+    if (is_short_of_memory) {
+        is_short_of_memory = false;
+        return nullptr;
+    }
+    static const auto real = (decltype(&llama_model_load_from_file))dlsym(RTLD_NEXT, "llama_model_load_from_file");
+    return real(path, params);
+}
+#endif
+
+static const Tokens prompt = {1, 5, 7, 9};
+
+static std::string target, draft;
+
+static ErrorKind kind_of(const EngineOptions & options, std::string & text) {
+    try {
+        Engine engine(options);
+    } catch (const Error & e) {
+        text = e.what();
+        return e.kind;
+    }
+    text = "it opened";
+    return ErrorKind::busy;
+}
+
+static void all_sizes_of_trees_open() {
+    for (int n_draft : {0, 1, 2, 4, 6, 7, 64}) {
+        for (int n_leaves : {1, 2, 4, 6, 8, 70}) {
+            for (int n_sequences : {1, 3}) {
+                EngineOptions o = test::tiny_options(target, draft);
+                o.n_draft_max = n_draft, o.n_leaves_max = n_leaves, o.n_sequences = n_sequences;
+                const std::string what =
+                    strf("n_draft_max %d, n_leaves_max %d, n_sequences %d", n_draft, n_leaves, n_sequences);
+                try {
+                    Engine engine(o);
+                    const int id = engine.open_sequence();
+                    Strategy strategy;
+                    if (n_draft > 0) strategy = {Strategy::Kind::chain, 1, n_draft, n_draft};
+                    if (n_draft > 1 && n_leaves > 1) strategy = {Strategy::Kind::tree, 2, 2, n_draft};
+                    CHECK_MSG(test::generate(engine, id, prompt, test::greedy(strategy, 8)).size() == 8, what);
+                } catch (const Error & e) {
+                    CHECK_MSG(false, what + ": " + e.what());
+                }
+            }
+        }
+    }
+}
+
+static void impossible_sizes_are_refused_by_name() {
+    const auto refused = [](void (*change)(EngineOptions &), const char * expected) {
+        EngineOptions o = test::tiny_options(target, draft);
+        change(o);
+        std::string text;
+        const ErrorKind kind = kind_of(o, text);
+        CHECK_MSG(kind == ErrorKind::value && text.find(expected) != std::string::npos, text);
+    };
+    refused([](EngineOptions & o) { o.n_sequences = 64, o.n_ctx = 1 << 26; }, "n_sequences 64 times n_ctx 67108864");
+    // 2 * (2^31 - 1 + 9) is 16 in 32 bits
+    refused([](EngineOptions & o) { o.n_sequences = 2, o.n_ctx = INT32_MAX; }, "n_ctx");
+    refused([](EngineOptions & o) { o.n_sequences = 1 << 20; }, "n_sequences");
+    refused([](EngineOptions & o) { o.n_sequences = 0; }, "n_sequences");
+    refused([](EngineOptions & o) { o.n_draft_max = INT32_MAX; }, "n_draft_max");
+    refused([](EngineOptions & o) { o.n_leaves_max = 0; }, "n_leaves_max");
+    refused([](EngineOptions & o) { o.n_threads = 1 << 20; }, "n_threads");
+    refused([](EngineOptions & o) { o.n_sequences = 200, o.n_leaves_max = 8; }, "llama.cpp allows");
+}
+
+// llama.cpp's own reasons come through, and none of them is taken for a lack of memory.
+static void refusals_of_llama_cpp_are_not_memory() {
+    EngineOptions o = test::tiny_options(target, "");
+    o.flash_attn = "off", o.type_v = "q8_0";
+    std::string text;
+    ErrorKind kind = kind_of(o, text);
+    CHECK_MSG(kind == ErrorKind::unsupported && text.find("quantized V cache") != std::string::npos, text);
+    o.flash_attn = "on", o.type_k = "q8_0";  // blocks of 32 in heads of 16
+    kind = kind_of(o, text);
+    CHECK_MSG(kind == ErrorKind::unsupported && text.find("does not divide") != std::string::npos, text);
+}
+
+static void words_in_the_log_are_not_memory(const test::Folder & folder) {
+    const std::string path = folder.file("odd.gguf");
+    test::TinyTarget shape;
+    shape.architecture = "failed-to-allocate";
+    test::write_target(path, shape);
+    std::string text;
+    const ErrorKind kind = kind_of(test::tiny_options(path, ""), text);
+    CHECK_MSG(kind == ErrorKind::gguf && text.find("failed-to-allocate") != std::string::npos, text);
+}
+
+static void a_lack_of_memory_is_called_one() {
+#ifndef _WIN32
+    std::string text;
+    is_short_of_memory = true;
+    CHECK_MSG(kind_of(test::tiny_options(target, ""), text) == ErrorKind::out_of_memory, text);
+    test::TinyTarget shape;
+    TargetOptions options = test::tiny_options(target, "");
+    Target opened(options);
+    is_short_of_memory = true;
+    try {
+        opened.open_context({});
+        CHECK_MSG(false, "it opened");
+    } catch (const Error & e) {
+        CHECK_MSG(e.kind == ErrorKind::out_of_memory, e.what());
+    }
+#endif
+}
+
+// Types that ggml makes of activations, or of nothing, have no function that reads them.
+static void weights_that_ggml_cannot_read_are_refused(const test::Folder & folder) {
+    for (ggml_type type : {GGML_TYPE_Q8_1, GGML_TYPE_I32, GGML_TYPE_F64}) {
+        for (bool is_embedding : {true, false}) {
+            const std::string path = folder.file("types.gguf");
+            test::TinyTarget shape;
+            (is_embedding ? shape.type_embd : shape.type) = type;
+            test::write_target(path, shape);
+            std::string text;
+            const ErrorKind kind = kind_of(test::tiny_options(path, ""), text);
+            const char * name = is_embedding ? "token_embd.weight" : "output.weight";
+            CHECK_MSG(kind == ErrorKind::gguf && text.find(name) != std::string::npos &&
+                          text.find(ggml_type_name(type)) != std::string::npos,
+                      text);
+        }
+        CHECK_THROWS(EmbeddingTable::from_bytes(std::vector<uint8_t>(4096), type, 32, 4), "cannot dequantise");
+    }
+}
+
+int main() {
+    const test::Folder folder;
+    target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
+    test::write_target(target);
+    write_draft_file(draft, /*eagle31=*/true);
+    all_sizes_of_trees_open();
+    impossible_sizes_are_refused_by_name();
+    refusals_of_llama_cpp_are_not_memory();
+    words_in_the_log_are_not_memory(folder);
+    a_lack_of_memory_is_called_one();
+    weights_that_ggml_cannot_read_are_refused(folder);
+    return test::result();
+}

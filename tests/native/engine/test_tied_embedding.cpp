@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT
+// llama.cpp may keep tied embeddings twice: as the file has them for look-ups, and repacked or on a device for the
+// product. Rows are only ever read from the first.
+#include <ggml-cpp.h>
+#include <ggml-cpu.h>
+
+#include <cstring>
+
+#include "../check.h"
+#include "base/error.h"
+#include "draft/weights.h"
+#include "gguf/reader.h"
+#include "tiny_models.h"
+
+using namespace eaglecpp;
+
+static std::string memory_of(const ggml_tensor * t) {
+    return t ? ggml_backend_buft_name(ggml_backend_buffer_get_type(t->buffer)) : "none";
+}
+
+// extra buffer types of the CPU that keep weights in a layout of their own
+static std::vector<ggml_backend_buffer_type_t> private_types() {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
+        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
+    std::vector<ggml_backend_buffer_type_t> types;
+    for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) types.push_back(*b);
+    return types;
+}
+
+static void only_plain_host_memory_has_plain_rows() {
+    llama_start();
+    const auto in = [](ggml_backend_buffer_t raw) {
+        const ggml_backend_buffer_ptr buffer(raw);
+        ggml_context_ptr ctx(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+        ggml_tensor * t = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_Q4_0, 256, 64);
+        t->buffer = buffer.get();
+        t->data = ggml_backend_buffer_get_base(buffer.get());
+        return has_plain_rows(t);
+    };
+    alignas(64) static uint8_t bytes[256 * 64];
+    CHECK(in(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), sizeof(bytes))));
+    CHECK(in(ggml_backend_cpu_buffer_from_ptr(bytes, sizeof(bytes))));
+    for (ggml_backend_buffer_type_t type : private_types()) {
+        CHECK_MSG(!in(ggml_backend_buft_alloc_buffer(type, sizeof(bytes))), ggml_backend_buft_name(type));
+    }
+}
+
+static void check_rows(const Target & target, const std::string & path) {
+    const ggml_tensor * table = target.embedding();
+    if (!CHECK(table != nullptr)) return;
+    CHECK_MSG(has_plain_rows(table), memory_of(table));
+    const GgufReader file(path);
+    const TensorInfo * info = file.find_tensor("token_embd.weight");
+    std::vector<uint8_t> bytes(info->n_bytes);
+    file.read(*info, 0, bytes.data(), bytes.size());
+    const auto expected = EmbeddingTable::from_bytes(bytes, info->type, (int)info->ne[0], (int)info->ne[1]);
+    const auto found = EmbeddingTable::from_tensor(table);
+    std::vector<float> a(info->ne[0]), b(info->ne[0]);
+    for (int i = 0; i < (int)info->ne[1]; ++i) {
+        expected.row(i, a.data());
+        found.row(i, b.data());
+        CHECK_MSG(a == b, strf("row %d", i));
+    }
+}
+
+static void both_copies_are_told_apart(const test::Folder & folder) {
+    const std::string path = folder.file("tied.gguf");
+    test::TinyTarget shape;
+    shape.is_tied = true;
+    shape.n_vocab = 32;  // what repacking takes
+    shape.type = shape.type_embd = GGML_TYPE_Q4_0;
+    test::write_target(path, shape);
+    for (const char * repack : {"on", "off"}) {
+        TargetOptions options = test::tiny_options(path, "");
+        options.repack = repack;
+        const Target target(options);
+        check_rows(target, path);
+        const auto all = model_tensors(target.model(), "token_embd.weight");
+        const std::string what =
+            strf("repack %s: %zu copies, head in %s", repack, all.size(), memory_of(target.head()).c_str());
+        if (all.size() == 1) {
+            CHECK_MSG(target.head() == target.embedding(), what);
+        } else {
+            CHECK_MSG(all.size() == 2 && target.head() != target.embedding() && !has_plain_rows(target.head()), what);
+        }
+        // whatever the product reads, a device can be given the plain rows
+        CHECK_MSG(target.head_to_copy() == target.embedding(), what);
+    }
+}
+
+static void untied_heads_are_their_own(const test::Folder & folder) {
+    const std::string path = folder.file("untied.gguf");
+    test::write_target(path);
+    const Target target(test::tiny_options(path, ""));
+    check_rows(target, path);
+    CHECK(target.head() && std::strcmp(target.head()->name, "output.weight") == 0);
+    CHECK(target.head_to_copy() == target.head());
+}
+
+int main() {
+    const test::Folder folder;
+    only_plain_host_memory_has_plain_rows();
+    both_copies_are_told_apart(folder);
+    untied_heads_are_their_own(folder);
+    return test::result();
+}

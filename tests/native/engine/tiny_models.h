@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// A tiny target of the llama architecture with seeded weights, into which the drafters of gguf/draft_files.h fit, and
+// generations with it.
+#pragma once
+
+#include <ggml.h>
+
+#include <filesystem>
+#include <string>
+
+#include "engine/engine.h"
+
+namespace eaglecpp::test {
+
+struct TinyTarget {
+    bool is_tied = false;                 // no output.weight
+    ggml_type type = GGML_TYPE_F32;       // of matrices
+    ggml_type type_embd = GGML_TYPE_F32;  // of token_embd.weight
+    int n_vocab = 20;                     // what the drafters know
+    std::string architecture = "llama";
+};
+
+// A folder that is removed with the object.
+class Folder {
+  public:
+    Folder();
+    ~Folder();
+    std::string file(const char * name) const { return (path_ / name).string(); }
+
+  private:
+    std::filesystem::path path_;
+};
+
+void write_target(const std::string & path, const TinyTarget & shape = {});
+
+// Small and repeatable: one thread, greedy.
+EngineOptions tiny_options(const std::string & target, const std::string & draft);
+GenerateParams greedy(const Strategy & strategy, int max_tokens = 24);
+
+// Opens nothing: runs a generation on an open sequence to its end.
+Tokens generate(Engine & engine, int id, const Tokens & prompt, const GenerateParams & params);
+
+}  // namespace eaglecpp::test
