@@ -22,8 +22,6 @@
 
 namespace eaglecpp::kernels {
 
-Barrier barrier_of_ggml = nullptr;
-
 namespace {
 
 // ggml's version that ggml_abi.h was taken from

@@ -10,6 +10,8 @@
 
 namespace eaglecpp::kernels {
 
+Barrier barrier_of_ggml = nullptr;  // here, so that kernels can be tested without any library of ggml's
+
 extern const KernelTable table_portable;
 #if defined(EAGLECPP_KERNELS_X86)
 extern const KernelTable table_avx2, table_avx_vnni, table_avx512;
