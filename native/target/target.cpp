@@ -202,8 +202,8 @@ void Target::load_lora() {
 
 // On the CPU a row must give the same bits in a batch of any size, or drafting would change the text. Our own kernel
 // does, for the types of caches it reads; else fused attention in ggml's reference form. Without either only the plain
-// one does, over F32 caches: over halves the product of one row rounds the query, that of several does not, and an 8-bit
-// target makes a hundredth of a logit of it.
+// one does, over F32 caches: over halves the product of one row rounds the query, that of several does not, and an
+// 8-bit target makes a hundredth of a logit of it.
 void Target::choose_attention() {
     const bool is_cpu = !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
     bool has_kernel = is_cpu && use_kernels_;
