@@ -109,19 +109,25 @@ bool CostTable::take_changed() {
     return shapes_[kv_bucket_].take_changed() || was;
 }
 
+static bool is_price(double ms) {
+    return ms >= 1e-6 && ms <= ms_max;
+}
+
 std::string CostTable::to_text(const std::string & key) const {
     std::vector<StateLine> lines;
     const auto put = [&](const char * name, const StepCosts & costs, double kv) {
         for (int b = 0; b < StepCosts::n_buckets; ++b) {
             const double ms = slowdown() * costs.reference_ms(b);
-            if (ms > 0.0) lines.push_back({name, {kv, (double)b, ms, costs.reference_kv()}});
+            if (is_price(ms)) lines.push_back({name, {kv, (double)b, ms, costs.reference_kv()}});
         }
     };
     for (int k = 0; k < n_kv_buckets; ++k) put("verify", shapes_[k], k);
     put("commit", commit_, 0);
     put("level", level_, 0);
-    lines.push_back({"host", {slowdown() * host_plain_, slowdown() * host_draft_, change()}});
-    lines.push_back({"growth", {growth().per_step, growth().per_row}});
+    // A machine that was stopped for a while leaves estimates outside of what from_text() takes.
+    const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
+    lines.push_back({"host", {time(slowdown() * host_plain_), time(slowdown() * host_draft_), time(change())}});
+    lines.push_back({"growth", {time(growth().per_step), time(growth().per_row)}});
     return write_state(state_kind, key, lines);
 }
 
@@ -149,7 +155,7 @@ bool CostTable::from_text(const std::string & text, const std::string & key) {
                                 : line.name == "commit" ? &loaded.commit_
                                 : line.name == "level"  ? &loaded.level_
                                                         : nullptr;
-            if (!costs || !are_times(v, 4) || v[0] >= n_kv_buckets || v[1] >= StepCosts::n_buckets || v[2] < 1e-6) {
+            if (!costs || !are_times(v, 4) || v[0] >= n_kv_buckets || v[1] >= StepCosts::n_buckets || !is_price(v[2])) {
                 return false;
             }
             if (line.name == "verify") costs += (int)v[0];

@@ -169,11 +169,13 @@ void StepCosts::update(const View & v, double error, double variance, double n_s
     }
     // None of these is below zero. What is known of the others goes with them: set to zero alone, it would spoil them.
     for (int c : {change, per_step, per_row}) {
-        if (x_[c] >= 0.0) continue;
+        if (x_[c] >= 0.0 || p_[c][c] <= 0.0) continue;
         const double back = x_[c] / p_[c][c];
         for (int i = 0; i < n_states; ++i) x_[i] -= p_[i][c] * back;
         x_[c] = 0.0;
     }
+    // Pulling one back may have pushed another below.
+    for (int c : {change, per_step, per_row}) x_[c] = std::max(0.0, x_[c]);
 }
 
 void StepCosts::learn(int n_rows, double ms, bool is_changed) {

@@ -186,7 +186,26 @@ static void damaged_or_foreign_text_is_refused() {
     }
 }
 
+// A process that is stopped and continued, or shares its cores with many, sees rounds of any length.
+static void what_a_disturbed_machine_teaches_can_be_read_again() {
+    Random random(7);
+    for (int i = 0; i < 400; ++i) {
+        CostTable table;
+        for (int round = random.integer(1, 60); round > 0; --round) {
+            const double stall = std::pow(10.0, random.integer(-6, 6) * random.real());
+            table.set_kv(random.integer(1, 4000));
+            table.learn_verify(random.integer(1, 8), stall * (1.0 + random.real()));
+            table.learn_commit(random.integer(1, 4), stall * random.real());
+            table.learn_level(1, 0.1 * stall);
+            table.learn_host(random.integer(0, 1) == 1, stall * random.real());
+        }
+        CostTable loaded;
+        CHECK_MSG(loaded.from_text(table.to_text(key), key), table.to_text(key));
+    }
+}
+
 int main() {
+    what_a_disturbed_machine_teaches_can_be_read_again();
     knows_what_it_was_told();
     a_slow_machine_is_slow_at_everything();
     noise_and_stalls_are_no_change_of_the_machine();
