@@ -49,11 +49,17 @@ void DraftSequence::commit(const FeatureRows & features, const Token * tokens, b
              kv_.n_rows + features.n_rows);
     }
     const int n_target = drafter_.spec().n_embd_target;
-    for (int at = 0; at < features.n_rows; at += n_commit_chunk) {
-        FeatureRows part = features.from(at, n_target);
-        const bool is_last = part.n_rows <= n_commit_chunk;
-        part.n_rows = std::min(part.n_rows, n_commit_chunk);
-        commit_chunk(part, tokens + at, want_output && is_last);
+    const int n_before = kv_.n_rows;
+    try {
+        for (int at = 0; at < features.n_rows; at += n_commit_chunk) {
+            FeatureRows part = features.from(at, n_target);
+            const bool is_last = part.n_rows <= n_commit_chunk;
+            part.n_rows = std::min(part.n_rows, n_commit_chunk);
+            commit_chunk(part, tokens + at, want_output && is_last);
+        }
+    } catch (...) {
+        kv_.n_rows = n_before;  // the caller still holds the features of all rows
+        throw;
     }
 }
 

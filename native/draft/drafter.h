@@ -50,8 +50,8 @@ class DraftSequence {
     int n_rows() const { return kv_.n_rows; }
 
     // Appends rows with true features; tokens[i] is embedded in row i. With `want_output` the last row runs fully:
-    // logits(0) is its draft distribution and its state is fed by DraftRow::parent -1. Drops the draft rows.
-    // Error(context_full)
+    // logits(0) is its draft distribution and its state is fed by DraftRow::parent -1. Drops the draft rows. All rows
+    // or, after an exception, none. Error(context_full)
     void commit(const FeatureRows & features, const Token * tokens, bool want_output);
 
     // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i]. Returns the index of the first one.

@@ -304,10 +304,7 @@ void Engine::roll_back(Sequence & s) {
     s.is_active = false;
     // a recurrent state that cannot go back: the next prompt is run in full
     if (!target_->truncate(s.range, s.n_past)) return forget(s);
-    if (!s.draft) return;
-    s.draft->truncate(s.n_past);
-    // a commit that failed between two of its parts; without features the next prompt makes the missing rows anew
-    if (s.draft->n_rows() + s.pending.n_rows() != s.n_past) s.pending.clear();
+    if (s.draft) s.draft->truncate(s.n_past);
 }
 
 std::vector<StepResult> Engine::step(const std::vector<int> & ids) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -55,7 +56,9 @@ void llama_start() {
     std::call_once(once, [] {
         ggml_backend_load_all();
         llama_backend_init();
-        kernels::status();  // before anybody asks ggml where weights may live
+        // Before anybody asks ggml where weights may live. On a thread of its own: it tries the kernels, and OpenMP's
+        // threads for that would make a child forked from this one wait for them (base/process.h).
+        std::thread([] { kernels::status(); }).join();
     });
 }
 

@@ -20,7 +20,7 @@ engine = Engine.open(target, draft, n_ctx=128, n_threads=2)
 engine.generate("xy zz", max_tokens=4)
 pid = os.fork()
 if pid == 0:
-    signal.alarm(30)
+    signal.alarm(100)
     refused = []
     for call in (
         lambda: engine.generate("xy", max_tokens=4),

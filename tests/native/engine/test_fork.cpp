@@ -36,7 +36,7 @@ static int attempt(const std::function<void()> & f) {
 static int in_child(const std::function<void()> & f) {
     const pid_t pid = fork();
     if (pid == 0) {
-        alarm(30);
+        alarm(300);
         _exit(attempt(f));
     }
     int status = 0;

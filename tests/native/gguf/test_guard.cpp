@@ -56,7 +56,7 @@ static Fate in_child(const std::function<void()> & f) {
     if (pipe(pipe_ends) != 0) return {-1, "no pipe"};
     const pid_t pid = fork();
     if (pid == 0) {
-        alarm(60);
+        alarm(300);
         dup2(pipe_ends[1], 2);
         f();
         _exit(0);
