@@ -227,6 +227,11 @@ class Engine:
         return self._native is None
 
     @property
+    def n_free(self) -> int:
+        """How many conversations can still be opened."""
+        return self.model.n_sequences - len(self._sessions)
+
+    @property
     def has_draft(self) -> bool:
         """Whether a drafter is loaded."""
         return self.draft_path is not None

@@ -144,6 +144,9 @@ class ModelOptions(_Validated):
         flags=("--kernels",),
     )
     n_sequences: int = _option(1, "conversations that can be open at once", minimum=1, maximum=256)
+    separate_caches: bool = _option(
+        False, "a cache of its own for each conversation: faster for many at once, but without trees"
+    )
     lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs")
     rpc: tuple[str, ...] = _option(
         (),

@@ -50,8 +50,8 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--data",
     type=_EXISTING,
     multiple=True,
-    required=True,
-    help="What to learn from, may be repeated: files or folders of chats (JSON Lines), text, source code.",
+    help="What to learn from, may be repeated: files or folders of chats (JSON Lines), text, source code. "
+    "Without it the target writes conversations itself.",
 )
 @click.option(
     "-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the state of the training."
@@ -60,6 +60,23 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--generate",
     is_flag=True,
     help="The data are prompts: the target answers them first, and its answers are learnt.",
+)
+@click.option(
+    "--conversations",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Let the target write N whole conversations by itself.  [default: 2000 without --data, else none]",
+)
+@click.option(
+    "--sequences",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Texts that the target writes at once.  [default: 32]",
+)
+@click.option(
+    "--read-as",
+    type=click.Choice(["BF16", "F16", "Q8_0"]),
+    help="Write and read texts with a copy of the target in this type, faster where its own is slow.",
 )
 @click.option("--temp", type=click.FloatRange(0), help="Temperature of --generate.  [default: 0.7]")
 @click.option(
@@ -296,6 +313,8 @@ def _check(options: dict[str, Any]) -> None:
     """Options that contradict each other."""
     if options["cache_type"] and not options["cache"]:
         raise click.UsageError("--cache-type needs --cache")
+    if options["generate"] and not options["data"]:
+        raise click.UsageError("--generate answers the prompts of --data: give files of prompts")
     if (options["temp"] is not None or options["predict"]) and not options["generate"]:
         raise click.UsageError("--temp and --predict are for --generate")
     if options["share_head"] and options["draft_vocab"]:

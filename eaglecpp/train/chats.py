@@ -26,10 +26,10 @@ from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
 
-__all__ = ["ChatEncoder", "open_tokenizer", "template_of"]
+__all__ = ["TEMPLATE_DATE", "ChatEncoder", "open_tokenizer", "template_of"]
 
 Tokens = NDArray[np.int32]
-_DATE = datetime(2025, 7, 1, 12)
+TEMPLATE_DATE = datetime(2025, 7, 1, 12)
 """Of templates that tell the model today's date. With the real one, tomorrow's run would be one over other
 tokens: no cache and no recorded answer would fit, and no training could be resumed.
 """
@@ -150,7 +150,7 @@ class ChatEncoder:
     def _rendered(
         self, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool
     ) -> Rendered:
-        with rendered_at(_DATE):
+        with rendered_at(TEMPLATE_DATE):
             return self.template.render(turns, tools=tools, add_generation_prompt=opened)
 
     def _tokens(self, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool) -> Tokens:

@@ -21,7 +21,7 @@ from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.train.chats import ChatEncoder
-from eaglecpp.train.records import Chat, Prompt, ReadLog, Record, Recorded, Text, read_records
+from eaglecpp.train.records import Chat, Prompt, ReadLog, Record, Recorded, Text, Written, read_records
 from eaglecpp.train.samples import Conversation
 
 __all__ = ["Data", "DataReport", "TrainOn", "load", "split", "token_hash"]
@@ -135,6 +135,7 @@ class _Loader:
         self._encoder: ChatEncoder | None = None
         self._kept: list[Conversation] = []
         self._seen: set[bytes] = set()
+        self._asked: set[bytes] = set()
         self._dropped: dict[str, int] = {}
         self._refusal = ""
         self._n_cut = self._n_prompts = 0
@@ -149,6 +150,8 @@ class _Loader:
                 self._take_text(record)
             case Recorded():
                 self._take_recorded(record)
+            case Written():
+                self._take_written(record)
             case Prompt():
                 self._n_prompts += 1
 
@@ -200,14 +203,29 @@ class _Loader:
         tokens = np.array([*self._bos, *piece], np.int32)
         self._keep(tokens, self._everything(tokens))
 
-    def _take_recorded(self, record: Recorded) -> None:
-        tokens = np.array([*record.prompt, *record.answer], np.int32)
-        n_vocab = self._engine.n_vocab
+    def _take_written(self, record: Written) -> None:
+        tokens = self._checked([*record.tokens], record.place)
+        turns = np.zeros(len(tokens), np.int16)
+        for number, (begin, end) in enumerate(record.turns, 1):
+            turns[begin:end] = number
+        asked = token_hash(tokens[: record.turns[0][0]])
+        if asked in self._asked:
+            self._drop("questions that were asked before")
+            return
+        self._asked.add(asked)
+        self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns)
+
+    def _checked(self, ids: list[int], place: str) -> Tokens:
+        n_vocab, tokens = self._engine.n_vocab, np.array(ids, np.int32)
         if tokens.size and int(tokens.max()) >= n_vocab:
             raise DataError(
-                f"{record.place}: expected token ids below {n_vocab}, found {int(tokens.max())}; these "
+                f"{place}: expected token ids below {n_vocab}, found {int(tokens.max())}; these "
                 "answers are of a model with another vocabulary"
             )
+        return tokens
+
+    def _take_recorded(self, record: Recorded) -> None:
+        tokens = self._checked([*record.prompt, *record.answer], record.place)
         turns = np.zeros(len(tokens), np.int16)
         turns[len(record.prompt) :] = 1
         self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns)

@@ -3,9 +3,9 @@
 
 A drafter learns to predict its target, so the best text to learn from is the target's own. The file is JSON
 Lines: a header with the target and the sampling options, then one line per prompt with prompt tokens, answer
-tokens and why the answer ended. Each answer depends on its prompt, its place and the seed alone, so a run
-that was killed goes on where it was and ends with the same file. A drafter may be loaded to make it faster;
-it never changes a token. `eaglecpp.train.data` reads the file.
+tokens and why the answer ended, in the order in which they ended. Each answer depends on its prompt, its
+place and the seed alone, so a run that was killed goes on where it was and ends with the same answers. A
+drafter may be loaded to make it faster; it never changes a token. `eaglecpp.train.data` reads the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
+from eaglecpp.train import crowd
 from eaglecpp.train.chats import ChatEncoder, template_of
+from eaglecpp.train.crowd import Task, Wanted
 from eaglecpp.train.data import token_hash
 from eaglecpp.train.files import differences, open_behind
 from eaglecpp.train.identity import identify
@@ -67,7 +69,8 @@ def generate(
 
     paths:    see `records.read_prompts`; a prompt that is plain text is one user turn, or, for a model
               without a chat template, the beginning of a text
-    engine:   the target, with or without a drafter; an answer ends with its context at the latest
+    engine:   the target, with or without a drafter; as many answers are under way as it has free
+              sequences; an answer ends with its context at the latest
     sampling: of every answer; the n-th prompt uses seed + n (no seed: 1)
     Raises DataError for a bad line of the prompts, for an `out` made from other prompts, options or another
     target, and while another process writes it; and what generating raises.
@@ -83,31 +86,27 @@ def generate(
         with open_behind(out, n_good) as stream:
             if not n_good:
                 _write(stream, header)
-            for index, prompt in enumerate(prompts):
-                if index not in done:
-                    n_tokens += _answer(engine, stream, index, prompt, sampling)
-                on_progress(index + 1, len(prompts), n_tokens)
+            tasks = (
+                _answer(index, prompt, sampling) for index, prompt in enumerate(prompts) if index not in done
+            )
+            for n_done, answer in enumerate(crowd.run(engine, tasks), len(done) + 1):
+                _write(stream, answer)
+                n_tokens += len(answer["answer_tokens"])
+                on_progress(n_done, len(prompts), n_tokens)
     return AnswerReport(len(prompts), len(done), n_tokens, dropped)
 
 
-def _answer(
-    engine: Engine, stream: BinaryIO, index: int, prompt: Sequence[int], sampling: SamplingOptions
-) -> int:
-    """Generates and records one answer; returns its number of tokens."""
+def _answer(index: int, prompt: Sequence[int], sampling: SamplingOptions) -> Task[dict[str, Any]]:
+    """The entry of one answer."""
     seed = (int(sampling.seed or 0) + index) % _N_SEEDS
-    engine.clear()  # an answer must not depend on which prompts this run has answered before
-    completion = engine.generate(prompt, sampling=replace(sampling, seed=seed))
-    _write(
-        stream,
-        {
-            "index": index,
-            "prompt_hash": token_hash(prompt).hex(),
-            "finish": completion.finish_reason,
-            "prompt_tokens": list(prompt),
-            "answer_tokens": completion.tokens,
-        },
-    )
-    return len(completion.tokens)
+    said = yield Wanted(prompt, replace(sampling, seed=seed), watch=False)
+    return {
+        "index": index,
+        "prompt_hash": token_hash(prompt).hex(),
+        "finish": said.finish,
+        "prompt_tokens": list(prompt),
+        "answer_tokens": said.tokens,
+    }
 
 
 def _tokenized(

@@ -23,9 +23,12 @@ from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train import data, vocab
 from eaglecpp.train.cache import CacheOptions
 from eaglecpp.train.chats import open_tokenizer
+from eaglecpp.train.converse import ConverseSettings, converse
+from eaglecpp.train.crowd import crowd_options
 from eaglecpp.train.data import TrainOn
 from eaglecpp.train.distributed import Ranks
 from eaglecpp.train.export import Vocab
+from eaglecpp.train.fast_copy import fast_copy
 from eaglecpp.train.features import default_layers
 from eaglecpp.train.generate import generate
 from eaglecpp.train.loop import Budget, Limits, Reporter
@@ -33,20 +36,28 @@ from eaglecpp.train.samples import Conversation
 from eaglecpp.train.spec import check_trainable, new_spec, with_vocab
 from eaglecpp.train.weights import Start, from_checkpoint, from_target, target_embedding
 
-__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
+__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data", "reading_copy"]
 
 _DRAFT_VOCAB = 32000
+_N_CONVERSATIONS = 2000
+_N_SEQUENCES = 32
 _N_CTX = 2048
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What `eaglecpp train` was asked for; fields as the options of the command. 0 or None: choose."""
+    """What `eaglecpp train` was asked for; fields as the options of the command. 0 or None: choose.
+
+    conversations: how many the target writes itself; 0 = none beside `data`, 2000 without
+    """
 
     target: Path
     data: tuple[Path, ...]
     out: Path
     generate: bool = False
+    conversations: int = 0
+    sequences: int = 0
+    read_as: str = ""
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     finetune: str | None = None
     eagle3: bool = False
@@ -119,6 +130,9 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
         paths: Sequence[Path] = options.data
         if options.generate:
             paths = [_answers(options, n_ctx, listener, ranks)]
+        n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
+        if n_own:
+            paths = [*paths, _conversations(options, n_own, n_ctx, listener, ranks)]
         read = data.load(paths, engine, n_ctx, options.train_on)
         for line in read.report.lines():
             listener.note(line)
@@ -132,12 +146,55 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
         )
 
 
+def reading_copy(options: TrainOptions, ranks: Ranks) -> Path:
+    """The file that texts are written and read with: the target itself, or its copy as `read_as`."""
+    if not options.read_as:
+        return options.target
+    folder = options.out / "state"
+    if ranks.first:
+        fast_copy(options.target, options.read_as, folder)
+    ranks.wait()
+    return fast_copy(options.target, options.read_as, folder)
+
+
+def _conversations(
+    options: TrainOptions, n_wanted: int, n_ctx: int, listener: Listener, ranks: Ranks
+) -> Path:
+    """The file of what the target says when it is left to itself, written by the first process."""
+    out = options.out / "conversations.jsonl"
+    target = reading_copy(options, ranks)
+    if ranks.first:
+        model = _crowded(options, n_ctx)
+        with Engine(target, strategy="off", model=model) as engine:
+            report = converse(
+                engine,
+                out,
+                n_wanted,
+                ConverseSettings(seed=options.seed),
+                lambda n_done, n_all, _: listener.on_work("conversations", n_done, n_all),
+            )
+        listener.note(
+            f"conversations: {report.n_conversations} in {out.name}, {report.n_before} from earlier runs, "
+            f"{report.n_tokens} tokens written now"
+        )
+        for reason, n in report.dropped.items():
+            listener.note(f"conversations: {n} left out: {reason}")
+    ranks.wait()
+    return out
+
+
+def _crowded(options: TrainOptions, n_ctx: int) -> ModelOptions:
+    """How a target that writes is opened."""
+    model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads, n_gpu_layers=options.n_gpu_layers)
+    return crowd_options(model, options.sequences or _N_SEQUENCES)
+
+
 def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks) -> Path:
     """The file of the target's own answers, written by the first process."""
     out = options.out / "answers.jsonl"
+    target = reading_copy(options, ranks)
     if ranks.first:
-        model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads, n_gpu_layers=options.n_gpu_layers)
-        with Engine(options.target, strategy="off", model=model) as engine:
+        with Engine(target, strategy="off", model=_crowded(options, n_ctx)) as engine:
             report = generate(
                 options.data,
                 engine,

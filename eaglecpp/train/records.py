@@ -27,6 +27,7 @@ __all__ = [
     "Record",
     "Recorded",
     "Text",
+    "Written",
     "read_objects",
     "read_prompts",
     "read_records",
@@ -61,6 +62,9 @@ _SHAPES = (
 )
 
 
+_FORMATS = ("eaglecpp answers", "eaglecpp conversations")
+
+
 @dataclass(frozen=True)
 class Chat:
     """A conversation in words. place: "file:line"."""
@@ -88,6 +92,17 @@ class Recorded:
 
 
 @dataclass(frozen=True)
+class Written:
+    """A conversation as the target wrote it, see `eaglecpp.train.converse`. turns: [begin, end) of each
+    answer, in order.
+    """
+
+    tokens: Sequence[int] = field(repr=False)
+    turns: Sequence[tuple[int, int]]
+    place: str
+
+
+@dataclass(frozen=True)
 class Prompt:
     """What the target shall answer: the text of one user turn, or of a completion."""
 
@@ -95,7 +110,7 @@ class Prompt:
     place: str
 
 
-Record = Chat | Text | Recorded | Prompt
+Record = Chat | Text | Recorded | Written | Prompt
 
 
 @dataclass
@@ -217,19 +232,21 @@ def _looks_like_json(path: Path) -> bool:
 
 
 def _record(value: Any, place: str) -> Record | None:
-    """The record of one JSON object; None for the first line of a file of recorded answers."""
+    """The record of one JSON object; None for the lines of our own files that hold no text."""
     if not isinstance(value, dict):
         raise DataError(f"{place}: expected an object with {_SHAPES}; found {type(value).__name__}")
+    if value.get("format") in _FORMATS or ("dropped" in value and "index" in value):
+        return None
     if "answer_tokens" in value:
         return Recorded(_ids(value, "prompt_tokens", place), _ids(value, "answer_tokens", place), place)
+    if "turns" in value:
+        return _written(value, place)
     if "messages" in value or "conversations" in value:
         return _chat(value, place)
     if isinstance(value.get("text"), str):
         return Text(value["text"], place)
     if isinstance(value.get("prompt"), str):
         return Prompt(value["prompt"], place)
-    if value.get("format") == "eaglecpp answers":
-        return None
     raise DataError(f"{place}: expected an object with {_SHAPES}; found the keys {sorted(value)}")
 
 
@@ -261,6 +278,24 @@ def _message(turn: Any, where: str) -> Message:
         return Message.from_dict(turn)
     except ValueError as error:
         raise DataError(f'{where}: expected {{"role", "content"}}: {error}') from None
+
+
+def _written(value: Mapping[str, Any], place: str) -> Written:
+    tokens, turns = _ids(value, "tokens", place), value["turns"]
+    edges = [edge for turn in turns for edge in turn] if _are_pairs(turns) else [-1]
+    if edges != sorted(edges) or not edges or edges[0] < 0 or edges[-1] > len(tokens):
+        raise DataError(
+            f'{place}: "turns": expected [begin, end] of each answer, in order and within {len(tokens)} '
+            f"tokens, found {_short(turns)}"
+        )
+    return Written(tokens, [(begin, end) for begin, end in turns], place)
+
+
+def _are_pairs(turns: Any) -> bool:
+    return isinstance(turns, list) and all(
+        isinstance(turn, list) and len(turn) == 2 and all(type(edge) is int for edge in turn)
+        for turn in turns
+    )
 
 
 def _ids(value: Mapping[str, Any], key: str, place: str) -> list[int]:

@@ -95,6 +95,10 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
     // a tree of n nodes has n leaves at most; an id that none can take would only cost
     options_.n_leaves_max = supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
+    if (options_.separate_caches && options_.n_leaves_max > 1) {
+        fail(ErrorKind::value, "separate_caches: expected n_leaves_max 1, found %d; the leaves of a tree share cells",
+             options_.n_leaves_max);
+    }
     if ((size_t)options_.n_sequences * n_ids() > llama_max_parallel_sequences()) {
         fail(ErrorKind::value, "n_sequences %d times n_leaves_max %d: llama.cpp allows %zu sequence ids",
              options_.n_sequences, options_.n_leaves_max, llama_max_parallel_sequences());
@@ -232,7 +236,7 @@ llama_context_params Target::context_params() const {
     p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
     p.n_threads = options_.n_threads;
     p.n_threads_batch = options_.n_threads_batch;
-    p.kv_unified = true;
+    p.kv_unified = !options_.separate_caches;
     p.swa_full = true;
     p.flash_attn_type = !is_fused_                                      ? LLAMA_FLASH_ATTN_TYPE_DISABLED
                         : options_.flash_attn == "on" || adds_in_order_ ? LLAMA_FLASH_ATTN_TYPE_ENABLED

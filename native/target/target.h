@@ -42,6 +42,7 @@ struct TargetOptions {
     std::string repack = "auto";
     std::string kernels = "auto";  // our CPU kernels: auto or off
     int n_sequences = 1;           // conversations
+    bool separate_caches = false;  // one for each conversation; then without trees
     int n_draft_max = 64;          // draft nodes of one round and conversation
     int n_leaves_max = 1;          // tree leaves of one round and conversation
     std::vector<std::pair<std::string, float>> lora;

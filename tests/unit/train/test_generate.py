@@ -18,8 +18,9 @@ from filelock import FileLock
 
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
-from eaglecpp.options import SamplingOptions
+from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train import data
+from eaglecpp.train.crowd import crowd_options
 from eaglecpp.train.generate import generate
 
 SAMPLING = SamplingOptions(max_tokens=24, temperature=0.9, seed=7)
@@ -28,7 +29,8 @@ PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Engine]:
-    with Engine.open(models.target, n_ctx=256, n_threads=1) as engine:
+    # one for `engine.chat`, one for the answers, which then come in the order of the prompts
+    with Engine.open(models.target, n_ctx=256, n_threads=1, n_sequences=2) as engine:
         yield engine
 
 
@@ -68,6 +70,18 @@ def test_recorded_answers_are_learnt_token_for_token(engine: Engine, prompts: Pa
         n_prompt = len(answer["prompt_tokens"])
         assert one.turns.tolist() == [0] * n_prompt + [1] * len(answer["answer_tokens"])
     assert read.report.files == 1
+
+
+def test_many_at_once_give_the_same_answers(
+    models: Models, engine: Engine, prompts: Path, tmp_path: Path
+) -> None:
+    generate([prompts], engine, tmp_path / "one.jsonl", SAMPLING)
+    model = crowd_options(ModelOptions(n_ctx=256, n_threads=1), 3)
+    with Engine.open(models.target, model=model, strategy="off") as crowded:
+        generate([prompts], crowded, tmp_path / "three.jsonl", SAMPLING)
+    one, three = entries(tmp_path / "one.jsonl"), entries(tmp_path / "three.jsonl")
+    assert one[0] == three[0]
+    assert one[1:] == sorted(three[1:], key=lambda answer: int(answer["index"]))
 
 
 def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path, tmp_path: Path) -> None:
