@@ -52,8 +52,8 @@ class TrainOptions:
     """
 
     target: Path
-    data: tuple[Path, ...]
     out: Path
+    data: tuple[Path, ...] = ()
     generate: bool = False
     conversations: int = 0
     sequences: int = 0

@@ -134,3 +134,19 @@ def test_finetune_keeps_the_form_of_the_drafter(
     assert {key: after[key] for key in keys} == {key: before[key] for key in keys}
     assert before["draft_vocab_size"] == 200 and before["fc_norm"] is False
     assert after["eaglecpp"]["finetuned_from"] == str(tmp_path / "a")
+
+
+def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    args = ("train", "--target", models.target, "-o", out, "-c", 1024, "-t", 1, "--held-out", 0.2, "--json")
+    own = ("--conversations", 10, "--sequences", 4, "--read-as", "F16")
+    done = cli(*args, *own, "--steps", 2, "--batch-tokens", 64)
+    made = result_of(done)
+    assert (made["steps"], Path(made["gguf"]).is_file()) == (2, True)
+    assert re.search(r"conversations: [1-9]\d* in conversations\.jsonl, 0 from earlier runs", done.stderr)
+    lines = (out / "conversations.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 11
+    record = json.loads((out / "config.json").read_text(encoding="utf-8"))["eaglecpp"]
+    assert record["read_as"] == "F16"
+    assert record["target"]["name"] == models.target.name
+    assert (out / "state" / "target-F16.gguf").is_file()

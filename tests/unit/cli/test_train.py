@@ -58,6 +58,12 @@ def test_bad_input_is_one_line(
     assert not list(tmp_path.glob("out/*"))
 
 
+def test_generate_needs_prompts(models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["train", "--target", str(models.target), "-o", str(tmp_path / "out"), "--generate"]
+    assert main(args) == 2
+    assert "--generate answers the prompts of --data" in capsys.readouterr().err
+
+
 def test_a_folder_with_a_training_is_not_overwritten(
     models: Models, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
