@@ -43,6 +43,7 @@ class EngineOptions:
     repack: str  # "auto" | "on" | "off": extra CPU buffer types (AMX, repacked weights)
     kernels: str  # "auto" | "off": our own CPU kernels
     n_sequences: int  # conversations that can be open at once
+    separate_caches: bool  # one for each conversation; then without trees
     n_draft_max: int  # most draft nodes in one round, all strategies
     n_leaves_max: int  # most tree leaves in one round and sequence
     draft_device: str  # "auto" | "cpu" | a ggml device name

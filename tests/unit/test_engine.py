@@ -345,6 +345,30 @@ def test_sessions_run_side_by_side(engine: Engine, fresh: Completion) -> None:
     engine.session().close()
 
 
+def test_separate_caches_change_nothing(models: Models, fresh: Completion) -> None:
+    options: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "n_sequences": 2, "strategy": "chain:3"}
+    with Engine.open(models.target, models.draft, separate_caches=True, **options) as engine:
+        assert greedy(engine).tokens == fresh.tokens
+        assert engine.n_free == 1
+        with engine.session() as other:
+            said = other.generate("xy zz", max_tokens=24, temperature=0.0)
+            assert engine.n_free == 0
+        engine.clear()
+        assert greedy(engine, "xy zz").tokens == said.tokens
+        assert said.timings["draft_n_accepted"] > 0
+
+
+def test_separate_caches_take_no_trees(models: Models) -> None:
+    with pytest.raises(ValueError, match="separate_caches: expected n_leaves_max 1, found"):
+        Engine.open(
+            models.target,
+            models.draft,
+            n_ctx=N_CTX,
+            separate_caches=True,
+            strategy="tree:k=2,depth=3,nodes=8",
+        )
+
+
 def test_a_second_thread_is_told_so(engine: Engine, fresh: Completion) -> None:
     stream = engine.stream(PROMPT, max_tokens=24, temperature=0.0)
     next(stream)
