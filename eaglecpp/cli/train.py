@@ -73,11 +73,6 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     metavar="N",
     help="Texts that the target writes at once.  [default: 32]",
 )
-@click.option(
-    "--read-as",
-    type=click.Choice(["BF16", "F16", "Q8_0"]),
-    help="Write and read texts with a copy of the target in this type, faster where its own is slow.",
-)
 @click.option("--temp", type=click.FloatRange(0), help="Temperature of --generate.  [default: 0.7]")
 @click.option(
     "-n", "--predict", type=click.IntRange(1), help="Most tokens of an answer of --generate.  [default: 512]"

@@ -28,7 +28,6 @@ from eaglecpp.train.crowd import crowd_options
 from eaglecpp.train.data import TrainOn
 from eaglecpp.train.distributed import Ranks
 from eaglecpp.train.export import Vocab
-from eaglecpp.train.fast_copy import fast_copy
 from eaglecpp.train.features import default_layers
 from eaglecpp.train.generate import generate
 from eaglecpp.train.loop import Budget, Limits, Reporter
@@ -36,7 +35,7 @@ from eaglecpp.train.samples import Conversation
 from eaglecpp.train.spec import check_trainable, new_spec, with_vocab
 from eaglecpp.train.weights import Start, from_checkpoint, from_target, target_embedding
 
-__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data", "reading_copy"]
+__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
 
 _DRAFT_VOCAB = 32000
 _N_CONVERSATIONS = 2000
@@ -57,7 +56,6 @@ class TrainOptions:
     generate: bool = False
     conversations: int = 0
     sequences: int = 0
-    read_as: str = ""
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     finetune: str | None = None
     eagle3: bool = False
@@ -146,26 +144,14 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
         )
 
 
-def reading_copy(options: TrainOptions, ranks: Ranks) -> Path:
-    """The file that texts are written and read with: the target itself, or its copy as `read_as`."""
-    if not options.read_as:
-        return options.target
-    folder = options.out / "state"
-    if ranks.first:
-        fast_copy(options.target, options.read_as, folder)
-    ranks.wait()
-    return fast_copy(options.target, options.read_as, folder)
-
-
 def _conversations(
     options: TrainOptions, n_wanted: int, n_ctx: int, listener: Listener, ranks: Ranks
 ) -> Path:
     """The file of what the target says when it is left to itself, written by the first process."""
     out = options.out / "conversations.jsonl"
-    target = reading_copy(options, ranks)
     if ranks.first:
         model = _crowded(options, n_ctx)
-        with Engine(target, strategy="off", model=model) as engine:
+        with Engine(options.target, strategy="off", model=model) as engine:
             report = converse(
                 engine,
                 out,
@@ -192,9 +178,8 @@ def _crowded(options: TrainOptions, n_ctx: int) -> ModelOptions:
 def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks) -> Path:
     """The file of the target's own answers, written by the first process."""
     out = options.out / "answers.jsonl"
-    target = reading_copy(options, ranks)
     if ranks.first:
-        with Engine(target, strategy="off", model=_crowded(options, n_ctx)) as engine:
+        with Engine(options.target, strategy="off", model=_crowded(options, n_ctx)) as engine:
             report = generate(
                 options.data,
                 engine,

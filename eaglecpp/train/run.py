@@ -32,7 +32,7 @@ from eaglecpp.train.loop import Hyper, Outcome, Trainer
 from eaglecpp.train.model import DraftModel
 from eaglecpp.train.optim import default_lr
 from eaglecpp.train.plot import plot
-from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data, reading_copy
+from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
 from eaglecpp.train.process import avoid_broken_amx, choose_device, compute_type, set_threads
 
 __all__ = ["Result", "train"]
@@ -69,7 +69,7 @@ def train(options: TrainOptions, listener: Listener) -> Result:
         corpus = read_data(options, quiet, ranks)
         file = read_gguf(options.target)
         plan = make_plan(options, file, corpus, quiet)
-        with _source(options, plan, corpus, quiet, ranks) as source:
+        with _source(options, plan, corpus, quiet) as source:
             trainer = _trainer(options, plan, corpus, source, device, quiet, ranks)
             if options.resume:
                 trainer.resume()
@@ -100,13 +100,13 @@ def _check_folder(options: TrainOptions, ranks: Ranks) -> None:
 
 @contextlib.contextmanager
 def _source(
-    options: TrainOptions, plan: Plan, corpus: Corpus, listener: Listener, ranks: Ranks
+    options: TrainOptions, plan: Plan, corpus: Corpus, listener: Listener
 ) -> Iterator[TargetSource | CachedSource]:
     model = ModelOptions(
         n_threads=options.threads or torch.get_num_threads(), n_gpu_layers=options.n_gpu_layers
     )
     source = open_source(
-        reading_copy(options, ranks),
+        options.target,
         corpus.conversations,
         options.cache,
         layers=plan.spec.aux_layers,
@@ -223,7 +223,6 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
             "sha256": identity.target_sha256,
             "quantisation": identity.quantisation,
         },
-        "read_as": options.read_as or identity.quantisation,
         "layer_ids": {"boundary": list(trainer.model.spec.aux_layers)},
         "hyper": asdict(trainer.hyper),
         "steps": outcome.progress.step,

@@ -139,7 +139,7 @@ def test_finetune_keeps_the_form_of_the_drafter(
 def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models, tmp_path: Path) -> None:
     out = tmp_path / "out"
     args = ("train", "--target", models.target, "-o", out, "-c", 1024, "-t", 1, "--held-out", 0.2, "--json")
-    own = ("--conversations", 10, "--sequences", 4, "--read-as", "F16")
+    own = ("--conversations", 10, "--sequences", 4)
     done = cli(*args, *own, "--steps", 2, "--batch-tokens", 64)
     made = result_of(done)
     assert (made["steps"], Path(made["gguf"]).is_file()) == (2, True)
@@ -147,6 +147,4 @@ def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models,
     lines = (out / "conversations.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 11
     record = json.loads((out / "config.json").read_text(encoding="utf-8"))["eaglecpp"]
-    assert record["read_as"] == "F16"
     assert record["target"]["name"] == models.target.name
-    assert (out / "state" / "target-F16.gguf").is_file()
