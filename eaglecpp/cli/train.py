@@ -71,7 +71,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--sequences",
     type=click.IntRange(1, 256),
     metavar="N",
-    help="Texts that the target writes at once.  [default: 32]",
+    help="Texts that the target writes at once.  [default: 32, fewer if memory is short]",
 )
 @click.option("--temp", type=click.FloatRange(0), help="Temperature of --generate.  [default: 0.7]")
 @click.option(

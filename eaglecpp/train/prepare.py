@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError
+from eaglecpp.errors import DataError, OutOfMemoryError
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train import data, vocab
 from eaglecpp.train.cache import CacheOptions
@@ -150,8 +150,7 @@ def _conversations(
     """The file of what the target says when it is left to itself, written by the first process."""
     out = options.out / "conversations.jsonl"
     if ranks.first:
-        model = _crowded(options, n_ctx)
-        with Engine(options.target, strategy="off", model=model) as engine:
+        with _open_crowd(options, n_ctx) as engine:
             report = converse(
                 engine,
                 out,
@@ -169,17 +168,26 @@ def _conversations(
     return out
 
 
-def _crowded(options: TrainOptions, n_ctx: int) -> ModelOptions:
-    """How a target that writes is opened."""
+def _open_crowd(options: TrainOptions, n_ctx: int) -> Engine:
+    """The target for many texts at once; for fewer where memory does not hold so many caches, unless a number
+    was asked for.
+    """
     model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads, n_gpu_layers=options.n_gpu_layers)
-    return crowd_options(model, options.sequences or _N_SEQUENCES)
+    n = options.sequences or _N_SEQUENCES
+    while True:
+        try:
+            return Engine(options.target, strategy="off", model=crowd_options(model, n))
+        except OutOfMemoryError:
+            if options.sequences or n == 1:
+                raise
+            n //= 2
 
 
 def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks) -> Path:
     """The file of the target's own answers, written by the first process."""
     out = options.out / "answers.jsonl"
     if ranks.first:
-        with Engine(options.target, strategy="off", model=_crowded(options, n_ctx)) as engine:
+        with _open_crowd(options, n_ctx) as engine:
             report = generate(
                 options.data,
                 engine,
