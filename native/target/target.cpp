@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <regex>
 #include <set>
 #include <thread>
 
@@ -26,15 +25,18 @@ static constexpr int n_rows_tiled = 64;
 // (positions, padded sizes) stays within 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
 
-// all files of a model split into name-00001-of-00003.gguf and so on
-static std::vector<std::string> shards(const std::string & first) {
-    static const std::regex pattern("(.*-)(\\d{5})(-of-)(\\d{5})(\\.gguf)");
-    std::smatch m;
-    if (!std::regex_match(first, m, pattern)) return {first};
+// all files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern
+static std::vector<std::string> shards(const GgufReader & first) {
+    const int n = (int)std::min<uint32_t>(first.find_u32("split.count").value_or(1), UINT16_MAX);  // its type there
+    std::vector<char> prefix(first.path().size() + 1), path(first.path().size() + 16);
+    if (n <= 1 || llama_split_prefix(prefix.data(), prefix.size(), first.path().c_str(), 0, n) <= 0) {
+        return {first.path()};
+    }
     std::vector<std::string> all;
-    for (int i = 1; i <= std::stoi(m[4]); ++i)
-        all.push_back(
-            strf("%s%05d%s%s%s", m[1].str().c_str(), i, m[3].str().c_str(), m[4].str().c_str(), m[5].str().c_str()));
+    for (int i = 0; i < n; ++i) {
+        llama_split_path(path.data(), path.size(), prefix.data(), i, n);
+        all.emplace_back(path.data());
+    }
     return all;
 }
 
@@ -150,10 +152,8 @@ void Target::load_model() {
     use_kernels_ = options_.kernels != "off" && kernels::status().is_active;
     const llama_model_params p = model_params();
 
-    const bool is_split = header.find_u32("split.count").value_or(1) > 1;
-    for (const std::string & file : is_split ? shards(options_.path) : std::vector<std::string>{options_.path}) {
-        check_weight_types(GgufReader(file));
-    }
+    const std::vector<std::string> files = shards(header);
+    for (const std::string & file : files) check_weight_types(GgufReader(file));
     ErrorTrail trail;
     try {
         const kernels::LoadScope placement(use_kernels_, use_repack_);
@@ -172,7 +172,7 @@ void Target::load_model() {
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", options_.path.c_str(), why.c_str());
     }
     if (use_kernels_ && options_.use_mmap && !options_.use_mlock) {
-        for (const std::string & file : shards(options_.path)) forget_file_pages(file);
+        for (const std::string & file : files) forget_file_pages(file);
     }
     if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
         llama_model_is_diffusion(model_.get())) {
