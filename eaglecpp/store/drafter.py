@@ -24,7 +24,7 @@ from .drafters import KnownDrafter
 from .errors import DownloadError, OfflineError, Report, Status
 from .facts import Facts
 from .fit import check_fit, fits
-from .layout import partial_path
+from .layout import child, partial_path
 from .locks import lock_blob
 from .manifest import Layer
 from .model import StoredModel
@@ -148,13 +148,13 @@ class _Job:
         self, transaction: Transaction, session: requests.Session, repository: hub.Repository
     ) -> Path:
         """A folder with the checkpoint's files, named as the repository is."""
-        folder = transaction.directory / "checkpoint" / PurePosixPath(self.known.repo).name
+        folder = child(transaction.directory / "checkpoint", PurePosixPath(self.known.repo).name)
         folder.mkdir(parents=True)
         files = self._checkpoint_files(repository)
         large = [file for file in files if file.digest and file.cached is None]
         need_space(self.stores.own.root, [repository.remote(file) for file in large])
         for file in files:
-            path = folder / file.name
+            path = child(folder, file.name)
             if file.cached is not None:
                 path.symlink_to(file.cached)
             elif file.digest:

@@ -25,9 +25,11 @@ from .errors import StoreError
 __all__ = [
     "blob_path",
     "canonical",
+    "child",
     "default_root",
     "find_manifest",
     "is_digest",
+    "is_file_name",
     "manifest_path",
     "manifests",
     "ollama_roots",
@@ -38,6 +40,11 @@ _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _ALIASES = {"huggingface.co": "hf.co", "ollama.com": "registry.ollama.ai"}
 _OLLAMA_V2_HOSTS = {"registry.ollama.ai": "ollama.com"}
 _FOLDERS = ("manifests-v2", "manifests")
+_NO_NAME = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|[. ]$')
+_RESERVED = re.compile(
+    r"(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(?: *\..*)?", re.IGNORECASE
+)
+_MAX_NAME_BYTES = 200  # file systems take 255; temporary names add to it
 
 
 def default_root() -> Path:
@@ -60,6 +67,27 @@ def canonical(name: ModelName) -> ModelName:
     """The name under which a model is kept: hosts that are two names of one server become one."""
     host = name.host.lower()
     return replace(name, host=_ALIASES.get(host, name.host))
+
+
+def is_file_name(text: object) -> bool:
+    """Whether the text is the name of a file and nothing else, on every system: no separator, drive letter,
+    stream, reserved or hidden name. What names of strangers have to be before they touch a disk.
+    """
+    if (
+        not isinstance(text, str)
+        or not text
+        or text.startswith(".")
+        or len(text.encode(errors="replace")) > _MAX_NAME_BYTES
+    ):
+        return False
+    return _NO_NAME.search(text) is None and _RESERVED.fullmatch(text) is None
+
+
+def child(folder: Path, name: str) -> Path:
+    """The file of that name in a folder, never anywhere else. Raises StoreError for what is no bare name."""
+    if not is_file_name(name):
+        raise StoreError(f"{name!r}: expected the bare name of a file (no folders, drives, reserved names)")
+    return folder / name
 
 
 def is_digest(text: object) -> bool:

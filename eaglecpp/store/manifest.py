@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import StoreError
-from .layout import is_digest
+from .layout import is_digest, is_file_name
 
 __all__ = ["CONFIG", "IMAGE", "MANIFEST", "PRAGMAS", "Config", "Layer", "Manifest"]
 
@@ -33,7 +33,8 @@ class Layer:
     """One blob of a model.
 
     origin: the name of the model it was taken over from ("from" in the file)
-    name:   what it is called among its kind; here the file name of a part of a split GGUF
+    name:   what it is called among its kind; of a "model" the file name of a part of a split GGUF, which
+            becomes a file, so nothing but a bare file name is taken (Ollama names MLX's tensors by path)
     """
 
     media_type: str
@@ -41,6 +42,10 @@ class Layer:
     size: int
     origin: str = ""
     name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind == "model" and self.name and not is_file_name(self.name):
+            raise StoreError(f"name: expected the bare name of a file, found {self.name!r}")
 
     @property
     def kind(self) -> str:
@@ -163,7 +168,10 @@ def _layer(entry: Any, where: str) -> Layer:
     texts = [entry.get(key, "") for key in ("mediaType", "from", "name")]
     if not all(isinstance(text, str) for text in texts):
         raise StoreError(f"{where}: mediaType, from, name: expected texts, found {texts!r}")
-    return Layer(texts[0], str(digest).lower().replace("-", ":"), size, texts[1], texts[2])
+    try:
+        return Layer(texts[0], str(digest).lower().replace("-", ":"), size, texts[1], texts[2])
+    except StoreError as error:
+        raise StoreError(f"{where}: {error}") from None
 
 
 def _chosen(

@@ -15,6 +15,7 @@ from pathlib import Path
 from eaglecpp.modelfile.names import ModelName
 
 from .errors import StoreError
+from .layout import blob_path, child
 from .manifest import Layer
 
 __all__ = ["VIEWS", "all_parts", "in_order", "split_view"]
@@ -61,10 +62,12 @@ def split_view(
     except ValueError:
         found = ", ".join(layer.name or layer.digest[:19] for layer in layers)
         raise StoreError(f"{name}: {len(layers)} model layers that are no split GGUF: {found}") from None
-    folder = root / VIEWS / by_name[names[0]].digest.partition(":")[2]
-    for part in names:
-        _link(find_blob(by_name[part]), folder / part, name)
-    return tuple(folder / part for part in names)
+    first = blob_path(root, by_name[names[0]].digest).name
+    folder = child(root / VIEWS, first.removeprefix("sha256-"))
+    paths = tuple(child(folder, part) for part in names)
+    for part, path in zip(names, paths, strict=True):
+        _link(find_blob(by_name[part]), path, name)
+    return paths
 
 
 def _link(blob: Path, path: Path, name: ModelName) -> None:
