@@ -15,6 +15,7 @@ from .errors import CheckpointError, ConfigError
 
 __all__ = ["flag", "id_list", "integer", "load_json", "number"]
 
+_MAX_JSON_BYTES = 128 << 20  # a tokenizer.json may have 30 MB
 _MISSING: Any = object()
 WHERE = "config.json: "
 """Start of a message about the draft's own config; a reader of another file or object passes its own."""
@@ -23,6 +24,8 @@ WHERE = "config.json: "
 def load_json(path: Path) -> dict[str, Any]:
     """A JSON object. Raises CheckpointError when the file is absent, unreadable or not an object."""
     try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise ValueError(f"{path.stat().st_size} bytes; at most {_MAX_JSON_BYTES} are read")
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error

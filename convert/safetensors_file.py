@@ -20,6 +20,8 @@ from .tensor import DTYPE_BYTES, TensorSource
 
 __all__ = ["read_index"]
 
+_MAX_HEADER_BYTES = 16 << 20  # some hundred bytes per tensor; as values they take ten times the memory
+
 
 def read_index(path: Path) -> dict[str, TensorSource]:
     """All tensors of the file by name.
@@ -27,6 +29,10 @@ def read_index(path: Path) -> dict[str, TensorSource]:
     Raises CheckpointError on a malformed file or a dtype we cannot read.
     """
     try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+        if size > _MAX_HEADER_BYTES:
+            raise ValueError(f"a header of {size} bytes; at most {_MAX_HEADER_BYTES} are read")
         with safe_open(path, framework="numpy"):
             pass
         header, data_start = _read_header(path)

@@ -2,29 +2,29 @@
 """Index of a PyTorch .bin file (zip format, torch >= 1.6) without torch.
 
 The file is a zip of `<prefix>/data.pkl` (the state dict with tensors as storage references) and one stored
-entry per storage. The pickle is loaded by an unpickler that knows only what a state dict of plain tensors
-needs and refuses every other global, so a hostile file cannot run code. Storages stay in the file; tensors
-become `TensorSource`s. Source of the format: pytorch/pytorch: torch/serialization.py.
+entry per storage. The pickle is read by `state_pickle`, which can do nothing but what a state dict of plain
+tensors needs. No entry is ever unpacked: torch stores them as they are, so one that is compressed is refused,
+and nothing in memory is larger than its place on the disk. Storages stay in the file; tensors become
+`TensorSource`s. Source of the format: pytorch/pytorch: torch/serialization.py.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
 import struct
 import zipfile
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import state_pickle
 from .errors import CheckpointError
 from .tensor import DTYPE_BYTES, TensorSource
 
 __all__ = ["read_index"]
 
 _MAX_PICKLE_BYTES = 64 << 20  # a state dict's pickle is a few hundred bytes per tensor
+_MAX_DIMS = 8
 
 _STORAGE_DTYPES = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
@@ -78,32 +78,37 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
     if len(pickles) != 1:
         raise CheckpointError(f"{path}: expected one data.pkl in the archive, found {len(pickles)}")
     prefix = pickles[0].removesuffix("data.pkl")
-    if prefix + "byteorder" in entries and archive.read(prefix + "byteorder").strip() != b"little":
+    order = entries.get(prefix + "byteorder")
+    if order is not None and _content(path, archive, order, 16).strip() != b"little":
         raise CheckpointError(
             f"{path}: big-endian PyTorch files are not supported; save it again as .safetensors"
         )
-    if entries[pickles[0]].file_size > _MAX_PICKLE_BYTES:
-        raise CheckpointError(
-            f"{path}: data.pkl is {entries[pickles[0]].file_size} bytes; that is no state dict"
-        )
-    tensors = _load_state_dict(path, archive.read(pickles[0]))
+    tensors = _load_state_dict(path, _content(path, archive, entries[pickles[0]], _MAX_PICKLE_BYTES))
     file_size = path.stat().st_size
     with path.open("rb") as file:
         return {name: _locate(path, file, file_size, entries, prefix, name, t) for name, t in tensors.items()}
 
 
+def _content(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
+    """A small entry, which must lie in the file as it is: a compressed one may unpack to anything."""
+    name = info.filename.rpartition("/")[2]
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise CheckpointError(f"{path}: {name} is compressed; torch.save never does that")
+    if info.file_size > limit:
+        raise CheckpointError(f"{path}: {name} is {info.file_size} bytes; that is no state dict")
+    return archive.read(info)
+
+
 def _load_state_dict(path: Path, data: bytes) -> dict[str, _Tensor]:
     try:
-        state = _Unpickler(io.BytesIO(data)).load()
+        state = state_pickle.load(data, _FUNCTIONS, _storage)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
     except Exception as error:  # a hostile pickle may raise anything; none of it is ours to crash on
         raise CheckpointError(f"{path}: data.pkl cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path}: expected a state dict, found {type(state).__name__}")
-    bad = [
-        str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, _Tensor))
-    ]
+    bad = [key[:200] for key, value in state.items() if not isinstance(value, _Tensor)]
     if bad:
         raise CheckpointError(
             f"{path}: expected a flat state dict of tensors, but these entries are something else: "
@@ -112,40 +117,25 @@ def _load_state_dict(path: Path, data: bytes) -> dict[str, _Tensor]:
     return state
 
 
-class _Unpickler(pickle.Unpickler):
-    """Allow-list: ordered dicts, tensor rebuilders and storage types. Everything else is refused by name."""
+def _storage(pid: Any) -> _Storage:
+    if not (
+        isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], _StorageType)
+    ):
+        raise CheckpointError("data.pkl holds a persistent id that is not a tensor storage")
+    _, kind, key, _, n_elements = pid
+    if not (isinstance(key, str) and isinstance(n_elements, int) and n_elements >= 0):
+        raise CheckpointError("data.pkl holds a malformed tensor storage")
+    return _Storage(kind.dtype, key, n_elements)
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _rebuild_tensor
-        if (module, name) == ("torch._utils", "_rebuild_parameter"):
-            return _rebuild_parameter
-        if module in ("torch", "torch.storage") and name in _STORAGE_DTYPES:
-            return _StorageType(_STORAGE_DTYPES[name])
-        raise CheckpointError(
-            f"data.pkl asks for {module}.{name}, which a state dict of plain tensors does not need; refused. "
-            "Load the file where it was made and save the bare tensors as .safetensors"
-        )
 
-    def persistent_load(self, pid: Any) -> _Storage:
-        if not (
-            isinstance(pid, tuple)
-            and len(pid) == 5
-            and pid[0] == "storage"
-            and isinstance(pid[1], _StorageType)
-        ):
-            raise CheckpointError("data.pkl holds a persistent id that is not a tensor storage")
-        _, kind, key, _, n_elements = pid
-        if not (isinstance(key, str) and isinstance(n_elements, int) and n_elements >= 0):
-            raise CheckpointError("data.pkl holds a malformed tensor storage")
-        return _Storage(kind.dtype, key, n_elements)
+def _ordered_dict() -> dict[str, Any]:
+    return {}
 
 
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
     shape = tuple(size)
-    if not (isinstance(storage, _Storage) and all(isinstance(n, int) and n >= 0 for n in (offset, *shape))):
+    is_sound = isinstance(storage, _Storage) and len(shape) <= _MAX_DIMS
+    if not (is_sound and all(isinstance(n, int) and n >= 0 for n in (offset, *shape))):
         raise CheckpointError("data.pkl holds a malformed tensor")
     expected = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     if any(s != e for s, e, n in zip(stride, expected, shape, strict=True) if n > 1):
@@ -161,6 +151,18 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
 
 def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
     return tensor
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "collections.OrderedDict": _ordered_dict,
+    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
+    **{
+        f"{module}.{name}": _StorageType(dtype)
+        for module in ("torch", "torch.storage")
+        for name, dtype in _STORAGE_DTYPES.items()
+    },
+}
 
 
 def _locate(

@@ -28,6 +28,8 @@ class Option:
     shapes.
 
     `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
+    `strangers`: whether a model that somebody else made may set it, or up to which value. False unless said:
+    nothing that opens a connection, names a path or a device, or takes more of this machine than usual.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Option:
     choices: tuple[str, ...]
     flags: tuple[str, ...]
     parameter: str
+    strangers: bool | int = False
 
 
 def _option(
@@ -51,6 +54,7 @@ def _option(
     choices: tuple[str, ...] = (),
     flags: tuple[str, ...] = (),
     parameter: str = "",
+    strangers: bool | int = False,
 ) -> T:
     facts = {
         "kind": kind or type(default),
@@ -60,6 +64,7 @@ def _option(
         "choices": choices,
         "flags": flags,
         "parameter": parameter,
+        "strangers": strangers,
     }
     value: T = dataclasses.field(default=default, metadata={"option": facts})
     return value
@@ -88,9 +93,15 @@ class ModelOptions(_Validated):
         minimum=-1,
         flags=("-c", "--ctx-size", "--n-ctx"),
         parameter="num_ctx",
+        strangers=32768,
     )
     n_batch: int = _option(
-        2048, "tokens per prefill slice", minimum=1, flags=("-b", "--batch-size"), parameter="num_batch"
+        2048,
+        "tokens per prefill slice",
+        minimum=1,
+        flags=("-b", "--batch-size"),
+        parameter="num_batch",
+        strangers=2048,
     )
     n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("--ubatch-size",))
     n_threads: int = _option(
@@ -100,22 +111,36 @@ class ModelOptions(_Validated):
         0, "threads for prefill; 0 = as n_threads", minimum=0, flags=("--threads-batch",)
     )
     n_gpu_layers: int = _option(
-        -1, "layers on the GPU; -1 = all", minimum=-1, flags=("-ngl", "--n-gpu-layers"), parameter="num_gpu"
+        -1,
+        "layers on the GPU; -1 = all",
+        minimum=-1,
+        flags=("-ngl", "--n-gpu-layers"),
+        parameter="num_gpu",
+        strangers=True,
     )
     main_gpu: int = _option(
         0, "index of the main GPU", minimum=0, flags=("--main-gpu",), parameter="main_gpu"
     )
     flash_attn: str = _option(
-        "auto", "flash attention", choices=("auto", "on", "off"), flags=("--flash-attn",)
+        "auto",
+        "flash attention",
+        choices=("auto", "on", "off"),
+        flags=("--flash-attn",),
+        strangers=True,
     )
     type_k: str = _option(
         "auto",
         "type of the K cache; auto: f16, on the CPU without flash attention f32",
         choices=_KV_TYPES,
         flags=("--cache-type-k",),
+        strangers=True,
     )
     type_v: str = _option(
-        "auto", "type of the V cache; auto as for K", choices=_KV_TYPES, flags=("--cache-type-v",)
+        "auto",
+        "type of the V cache; auto as for K",
+        choices=_KV_TYPES,
+        flags=("--cache-type-v",),
+        strangers=True,
     )
     use_mmap: bool = _option(
         True, "map the file instead of reading it", flags=("--mmap",), parameter="use_mmap"
@@ -123,10 +148,18 @@ class ModelOptions(_Validated):
     use_mlock: bool = _option(False, "keep the weights in RAM", flags=("--mlock",))
     offload_kqv: bool = _option(True, "keep the KV cache on the GPU", flags=("--kv-offload",))
     rope_freq_base: float = _option(
-        0.0, "RoPE base frequency; 0 = the model's", minimum=0, flags=("--rope-freq-base",)
+        0.0,
+        "RoPE base frequency; 0 = the model's",
+        minimum=0,
+        flags=("--rope-freq-base",),
+        strangers=True,
     )
     rope_freq_scale: float = _option(
-        0.0, "RoPE frequency scale; 0 = the model's", minimum=0, flags=("--rope-freq-scale",)
+        0.0,
+        "RoPE frequency scale; 0 = the model's",
+        minimum=0,
+        flags=("--rope-freq-scale",),
+        strangers=True,
     )
     taps: str = _option(
         "auto", "how features are read from the target", choices=("auto", "layer_inp", "cb_eval")
@@ -191,6 +224,7 @@ class SamplingOptions(_Validated):
         minimum=-1,
         flags=("-n", "--max-tokens"),
         parameter="num_predict",
+        strangers=True,
     )
     temperature: float = _option(
         0.8,
@@ -198,6 +232,7 @@ class SamplingOptions(_Validated):
         minimum=0,
         flags=("--temp", "--temperature"),
         parameter="temperature",
+        strangers=True,
     )
     seed: int | None = _option(
         None,
@@ -207,6 +242,7 @@ class SamplingOptions(_Validated):
         maximum=0xFFFFFFFF,
         flags=("-s", "--seed"),
         parameter="seed",
+        strangers=True,
     )
     stop: tuple[str, ...] = _option(
         (),
@@ -214,9 +250,15 @@ class SamplingOptions(_Validated):
         kind="strings",
         flags=("--stop",),
         parameter="stop",
+        strangers=True,
     )
     top_k: int = _option(
-        40, "choose among the k likeliest; 0 = off", minimum=0, flags=("--top-k",), parameter="top_k"
+        40,
+        "choose among the k likeliest; 0 = off",
+        minimum=0,
+        flags=("--top-k",),
+        parameter="top_k",
+        strangers=True,
     )
     top_p: float = _option(
         0.95,
@@ -225,6 +267,7 @@ class SamplingOptions(_Validated):
         maximum=1,
         flags=("--top-p",),
         parameter="top_p",
+        strangers=True,
     )
     min_p: float = _option(
         0.05,
@@ -233,6 +276,7 @@ class SamplingOptions(_Validated):
         maximum=1,
         flags=("--min-p",),
         parameter="min_p",
+        strangers=True,
     )
     typical_p: float = _option(
         1.0,
@@ -241,12 +285,21 @@ class SamplingOptions(_Validated):
         maximum=1,
         flags=("--typical-p",),
         parameter="typical_p",
+        strangers=True,
     )
     top_n_sigma: float = _option(
-        -1.0, "keep logits within n sigma of the best; < 0 = off", flags=("--top-n-sigma",)
+        -1.0,
+        "keep logits within n sigma of the best; < 0 = off",
+        flags=("--top-n-sigma",),
+        strangers=True,
     )
     xtc_probability: float = _option(
-        0.0, "chance of dropping the top choices; 0 = off", minimum=0, maximum=1, flags=("--xtc-probability",)
+        0.0,
+        "chance of dropping the top choices; 0 = off",
+        minimum=0,
+        maximum=1,
+        flags=("--xtc-probability",),
+        strangers=True,
     )
     xtc_threshold: float = _option(
         0.1,
@@ -254,13 +307,22 @@ class SamplingOptions(_Validated):
         minimum=0,
         maximum=1,
         flags=("--xtc-threshold",),
+        strangers=True,
     )
     min_keep: int = _option(0, "truncating samplers leave at least this many tokens", minimum=0)
     dynatemp_range: float = _option(
-        0.0, "temperature varies by this much with entropy; 0 = off", minimum=0, flags=("--dynatemp-range",)
+        0.0,
+        "temperature varies by this much with entropy; 0 = off",
+        minimum=0,
+        flags=("--dynatemp-range",),
+        strangers=True,
     )
     dynatemp_exponent: float = _option(
-        1.0, "exponent of dynamic temperature", minimum=0, flags=("--dynatemp-exp",)
+        1.0,
+        "exponent of dynamic temperature",
+        minimum=0,
+        flags=("--dynatemp-exp",),
+        strangers=True,
     )
     repeat_last_n: int = _option(
         64,
@@ -268,6 +330,7 @@ class SamplingOptions(_Validated):
         minimum=-1,
         flags=("--repeat-last-n",),
         parameter="repeat_last_n",
+        strangers=True,
     )
     repeat_penalty: float = _option(
         1.0,
@@ -275,38 +338,61 @@ class SamplingOptions(_Validated):
         minimum=0,
         flags=("--repeat-penalty",),
         parameter="repeat_penalty",
+        strangers=True,
     )
     frequency_penalty: float = _option(
         0.0,
         "subtracted per recent occurrence; 0 = off",
         flags=("--frequency-penalty",),
         parameter="frequency_penalty",
+        strangers=True,
     )
     presence_penalty: float = _option(
         0.0,
         "subtracted once for recent tokens; 0 = off",
         flags=("--presence-penalty",),
         parameter="presence_penalty",
+        strangers=True,
     )
     dry_multiplier: float = _option(
-        0.0, "strength of the DRY repetition penalty; 0 = off", minimum=0, flags=("--dry-multiplier",)
+        0.0,
+        "strength of the DRY repetition penalty; 0 = off",
+        minimum=0,
+        flags=("--dry-multiplier",),
+        strangers=True,
     )
-    dry_base: float = _option(1.75, "base of the DRY penalty", minimum=0, flags=("--dry-base",))
+    dry_base: float = _option(
+        1.75, "base of the DRY penalty", minimum=0, flags=("--dry-base",), strangers=True
+    )
     dry_allowed_length: int = _option(
-        2, "repeats up to this length are free of DRY", minimum=0, flags=("--dry-allowed-length",)
+        2,
+        "repeats up to this length are free of DRY",
+        minimum=0,
+        flags=("--dry-allowed-length",),
+        strangers=True,
     )
     dry_penalty_last_n: int = _option(
         64,
         "tokens DRY looks back on; 0 = none, -1 = the context",
         minimum=-1,
         flags=("--dry-penalty-last-n",),
+        strangers=True,
     )
     dry_sequence_breakers: tuple[str, ...] = _option(
-        ("\n", ":", '"', "*"), "DRY does not match across these (repeatable)", kind="strings"
+        ("\n", ":", '"', "*"),
+        "DRY does not match across these (repeatable)",
+        kind="strings",
+        strangers=True,
     )
-    mirostat: int = _option(0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, flags=("--mirostat",))
-    mirostat_tau: float = _option(5.0, "Mirostat's target entropy", minimum=0, flags=("--mirostat-tau",))
-    mirostat_eta: float = _option(0.1, "Mirostat's learning rate", minimum=0, flags=("--mirostat-eta",))
+    mirostat: int = _option(
+        0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, flags=("--mirostat",), strangers=True
+    )
+    mirostat_tau: float = _option(
+        5.0, "Mirostat's target entropy", minimum=0, flags=("--mirostat-tau",), strangers=True
+    )
+    mirostat_eta: float = _option(
+        0.1, "Mirostat's learning rate", minimum=0, flags=("--mirostat-eta",), strangers=True
+    )
     grammar: str = _option("", "GBNF grammar the text must follow; empty = none")
     logit_bias: tuple[tuple[int, float], ...] = _option((), "added to logits: (token id, bias)", kind="pairs")
     ignore_eos: bool = _option(False, "go on after an end-of-generation token", flags=("--ignore-eos",))

@@ -151,6 +151,7 @@ def open_engine(
     is not even looked for.
     """
     from eaglecpp.cli.models import prepare
+    from eaglecpp.cli.terminal import note as remark
     from eaglecpp.engine import Engine
 
     if no_draft and strategy is not None and strategy.kind != "off":
@@ -160,6 +161,8 @@ def open_engine(
     if needs_draft and draft is None and target.endswith(".gguf"):  # a file has no drafter of its own
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
     prepared = prepare(target, draft, wants_draft=not off)
+    for notice in prepared.model.notices:
+        remark(str(notice))
     own = prepared.model.engine_options()
     of_model = own.pop("strategy", "auto")
     if off:

@@ -51,6 +51,8 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
         _show_template(model, modelfile)
     else:
         write(_overview(model, modelfile, verbose))
+        for notice in modelfile.notices:
+            note(str(notice))
 
 
 def _show_template(model: StoredModel, modelfile: Modelfile) -> None:

@@ -5,11 +5,15 @@ A pragma is a comment to Ollama, so one file works in both programs. Four names 
 other name is an option of the engine, by its name or its long command-line flag, and is checked by the class
 that declares it (`eaglecpp.options`). An unknown name is a notice, because a newer eaglecpp may know it; a
 known name with a bad value is refused.
+
+A model that was not made here may only say what cannot harm: `without_strange_pragmas` and
+`without_strange_parameters` leave out the rest, by the list that the options themselves keep
+(`Option.strangers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +21,10 @@ from typing import Any
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 
 from .errors import ModelfileError, Notice
-from .parameters import parse_number
+from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
 
-__all__ = ["OWN_PRAGMAS", "Settings", "settings"]
+__all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_strange_parameters", "without_strange_pragmas"]
 
 OWN_PRAGMAS = {
     "draft": "the drafter: as DRAFT, but a stored name, a hub reference or a checkpoint is fine as well",
@@ -28,6 +32,8 @@ OWN_PRAGMAS = {
     "strategy": "how to use the drafter: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
     "chat_template": "which chat template: auto, modelfile, gguf, raw, or a family such as chatml",
 }
+_FOR_STRANGERS = ("strategy", "chat_template")
+_STRANGE_DEPTH, _STRANGE_NODES = 16, 64
 _GROUPS = {"model": ModelOptions, "draft": DraftOptions, "sampling": SamplingOptions}
 
 
@@ -69,6 +75,66 @@ def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
         options["strategy"] = own["strategy"]
     choice = own.get("chat_template", "auto")
     return Settings(draft, own.get("draft_type", ""), choice, options, tuple(notices))
+
+
+def without_strange_pragmas(pragmas: Iterable[Command]) -> tuple[tuple[Command, ...], tuple[str, ...]]:
+    """What a model of unknown origin may say, and what is left out, as "name value: why".
+
+    Raises ModelfileError for a value that its option refuses.
+    """
+    known = _known_options()
+    kept, dropped = [], []
+    for pragma in pragmas:
+        why = _why_not(pragma, known)
+        if why:
+            dropped.append(f"{pragma.name} {pragma.args[:60]}: {why}")
+        else:
+            kept.append(pragma)
+    return tuple(kept), tuple(dropped)
+
+
+def without_strange_parameters(
+    parameters: Mapping[str, ParameterValue],
+) -> tuple[dict[str, ParameterValue], tuple[str, ...]]:
+    """As `without_strange_pragmas`, for `PARAMETER`s; one that is only too large is lowered."""
+    options = {f"{group}.{o.name}": o for group, cls in _GROUPS.items() for o in describe(cls)}
+    kept: dict[str, ParameterValue] = {}
+    dropped = []
+    for name, value in parameters.items():
+        place = PARAMETERS[name].option
+        limit = _STRANGE_DEPTH if place == "strategy" else options[place].strangers if place else True
+        if limit is False:
+            dropped.append(f"{name} {_text(value)}: a matter of this machine")
+        elif limit is not True and isinstance(value, int | float) and value > limit:
+            dropped.append(f"{name} {_text(value)}: {limit} is used")
+            kept[name] = limit
+        else:
+            kept[name] = value
+    return kept, tuple(dropped)
+
+
+def _text(value: ParameterValue) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else value_text(value)
+
+
+def _why_not(pragma: Command, known: Mapping[str, tuple[str, Option]]) -> str:
+    """Why a stranger may not say this; "" when he may."""
+    found = settings([pragma])
+    if pragma.name in OWN_PRAGMAS:
+        if pragma.name not in _FOR_STRANGERS:
+            return "names a file or model"
+        asked = Strategy.parse(found.options.get("strategy", "auto"))
+        too_much = asked.depth > _STRANGE_DEPTH or max(asked.nodes, asked.k) > _STRANGE_NODES
+        return f"more than {_STRANGE_DEPTH} deep or {_STRANGE_NODES} nodes" if too_much else ""
+    if pragma.name not in known:
+        return "unknown"
+    group, option = known[pragma.name]
+    value = found.options[f"{group}.{option.name}"]
+    if option.strangers is True:
+        return ""
+    if option.strangers is False:
+        return "a matter of this machine"
+    return "" if 0 <= value <= option.strangers else f"at most {option.strangers}"
 
 
 @contextmanager

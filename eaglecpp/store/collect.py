@@ -14,18 +14,18 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .errors import StoreError
 from .files import replace_bytes
-from .layout import blob_path, manifests, partial_path
+from .layout import blob_path, is_digest, manifests, partial_path
 from .locks import LOCKS, lock_path, try_lock
 from .manifest import Manifest
 from .shards import VIEWS
-from .store import LINKED, Store
+from .store import LINKED, MADE, Store
 
-__all__ = ["TEMPORARY", "collect", "write_links"]
+__all__ = ["TEMPORARY", "collect", "write_links", "write_made"]
 
 TEMPORARY = "tmp"
 """Folders of running operations; each is locked by its operation as long as that lives."""
@@ -44,6 +44,7 @@ def collect(root: Path) -> None:
         _drop_blobs(root, needed)
         _drop_views(root, needed)
         _drop_links(root)
+        _drop_made(root)
     _drop_locks(root)
     _prune(root / "manifests")
 
@@ -84,6 +85,19 @@ def _drop_links(root: Path) -> None:
     after = {digest: entry for digest, entry in before.items() if blob_path(root, digest).exists()}
     if after != before:
         write_links(root, after)
+
+
+def _drop_made(root: Path) -> None:
+    """Notes about settings that are gone."""
+    before = Store(root).made()
+    after = {digest for digest in before if is_digest(digest) and blob_path(root, digest).exists()}
+    if after != before:
+        write_made(root, after)
+
+
+def write_made(root: Path, digests: Iterable[str]) -> None:
+    """Writes what `Store.made` reads."""
+    replace_bytes(root / MADE, json.dumps(sorted(digests), separators=(",", ":")).encode())
 
 
 def write_links(root: Path, links: Mapping[str, tuple[int, int]]) -> None:

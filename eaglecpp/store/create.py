@@ -217,13 +217,13 @@ class _Job:
         layers += [add("license", text.encode()) for text in whole.license]
         if whole.parameters:
             values = {name: _plain(value) for name, value in sorted(whole.parameters.items())}
-            layers.append(add("params", _json(values)))
+            layers.append(self.transaction.add_own("params", _json(values)))
         if whole.messages:
             messages = [{"role": turn.role, "content": turn.content} for turn in whole.messages]
             layers.append(add("messages", _json(messages)))
         pragmas = [[p.name, p.args] for p in whole.pragmas if p.name not in _OWN_DRAFT_PRAGMAS]
         if pragmas:
-            layers.append(add(PRAGMAS, _json(pragmas)))
+            layers.append(self.transaction.add_own(PRAGMAS, _json(pragmas)))
         return layers
 
     def _template(self, text: str) -> Layer:

@@ -38,6 +38,7 @@ class StoredModel:
     path:     the manifest file
     root:     the store it is in
     own:      whether that is our own store; the others are only read
+    made:     digests of settings that were written on this machine, by `create`
     """
 
     name: ModelName
@@ -46,6 +47,7 @@ class StoredModel:
     root: Path
     own: bool
     find_blob: BlobFinder = field(repr=False, compare=False)
+    made: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
     @property
     def keeper(self) -> str:
@@ -125,6 +127,10 @@ class StoredModel:
             return json.loads(self._bytes(layers[-1]))
         except (ValueError, RecursionError) as error:
             raise StoreError(f"{self.name}: {kind}: expected JSON: {error}") from None
+
+    def made_here(self, kind: str) -> bool:
+        """Whether all layers of a kind were written on this machine, not by whoever published the model."""
+        return all(layer.digest in self.made for layer in self.manifest.of_kind(kind))
 
     @property
     def template_origin(self) -> str:

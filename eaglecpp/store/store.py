@@ -22,10 +22,12 @@ from .layout import blob_path, canonical, default_root, find_manifest, manifests
 from .manifest import Layer, Manifest
 from .model import StoredModel
 
-__all__ = ["LINKED", "Store", "Stores", "file_digest"]
+__all__ = ["LINKED", "MADE", "Store", "Stores", "file_digest"]
 
 LINKED = "linked.json"
 """Blobs that are hard links to a user's file: digest -> [size, mtime in ns] at the time of linking."""
+MADE = "made.json"
+"""Digests of the settings (parameters, pragmas) that `create` wrote here; others came with a model."""
 
 _CHUNK = 4 << 20
 _log = logging.getLogger("eaglecpp.store")
@@ -80,6 +82,13 @@ class Store:
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
+    def made(self) -> frozenset[str]:
+        """The record of `MADE`; unreadable is empty: then nothing is believed."""
+        try:
+            return frozenset(map(str, json.loads((self.root / MADE).read_bytes())))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return frozenset()
+
     def _load(self, name: ModelName, path: Path) -> StoredModel:
         def read_blob(digest: str) -> bytes:
             blob = self.blob(digest)
@@ -92,8 +101,9 @@ class Store:
         except FileNotFoundError:
             raise StoreError(f"{path}: manifest is a link to nothing") from None
         manifest = Manifest.from_bytes(data, str(path), read_blob)
+        made = self.made() if self.own else frozenset()
         return StoredModel(
-            name, manifest, path, self.root, self.own, lambda layer: self._blob_of(name, layer)
+            name, manifest, path, self.root, self.own, lambda layer: self._blob_of(name, layer), made
         )
 
     def _blob_of(self, name: ModelName, layer: Layer) -> Path:

@@ -15,20 +15,24 @@ from eaglecpp.chat.message import Message
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import DEPRECATED, RETIRED, ParameterError, ParameterValue, from_json
-from eaglecpp.modelfile.pragmas import settings
+from eaglecpp.modelfile.pragmas import settings, without_strange_parameters, without_strange_pragmas
 from eaglecpp.modelfile.syntax import Command
 
 from .errors import StoreError
+from .manifest import PRAGMAS
 from .model import StoredModel
 
 __all__ = ["stored_modelfile", "templates_of"]
 
 
 def stored_modelfile(model: StoredModel) -> Modelfile:
-    """The Modelfile that would make this model again, with the paths of its blobs. Raises StoreError."""
+    """The Modelfile that would make this model again, with the paths of its blobs; of a model that was not
+    made here, without what a stranger may not decide. Raises StoreError.
+    """
     parameters, notices = _parameters(model)
     config = model.config
     pragmas = tuple(Command(name, value) for name, value in model.pragmas())
+    parameters, pragmas, dropped = _trusted(model, parameters, pragmas)
     targets = model.target_files()[:1] if model.manifest.of_kind("model") else ()
     draft = model.draft_file()
     templates, systems = model.texts("template", "prompt"), model.texts("system")
@@ -46,7 +50,7 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
         requires=config.text("requires") or None,
         pragmas=pragmas,
         settings=settings(pragmas, str(model.name)),
-        notices=(*notices, *_formats(model)),
+        notices=(*notices, *dropped, *_formats(model)),
     )
 
 
@@ -79,6 +83,25 @@ def _parameters(model: StoredModel) -> tuple[dict[str, ParameterValue], list[Not
         except ParameterError as error:
             notices.append(Notice(f"{model.name}: {error}; ignored"))
     return parameters, notices
+
+
+def _trusted(
+    model: StoredModel, parameters: dict[str, ParameterValue], pragmas: tuple[Command, ...]
+) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[Notice]]:
+    """Parameters and pragmas that may take effect, and what is said about the others."""
+    left_out: list[str] = []
+    if not model.made_here("params"):
+        parameters, dropped = without_strange_parameters(parameters)
+        left_out += [f"parameter {text}" for text in dropped]
+    if not model.made_here(PRAGMAS):
+        pragmas, dropped = without_strange_pragmas(pragmas)
+        left_out += [f"pragma {text}" for text in dropped]
+    way = "; say it on the command line, or in a Modelfile of your own, if you want it"
+    return (
+        parameters,
+        pragmas,
+        [Notice(f"{model.name} was not made here, ignored: {t}{way}") for t in left_out],
+    )
 
 
 def _formats(model: StoredModel) -> list[Notice]:

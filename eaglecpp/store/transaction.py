@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from eaglecpp.modelfile.names import ModelName
 
-from .collect import TEMPORARY, collect, write_links
+from .collect import TEMPORARY, collect, write_links, write_made
 from .errors import Report, Status, StoreError, silent
 from .files import place, replace_bytes, share
 from .layout import blob_path, canonical, find_manifest, manifest_path
@@ -49,6 +49,7 @@ class Transaction:
         self.directory = self.root / TEMPORARY / uuid.uuid4().hex
         self._staged: dict[str, Path] = {}
         self._links: dict[str, tuple[int, int]] = {}  # what `LINKED` will say of them
+        self._made: set[str] = set()  # what `MADE` will say
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -72,6 +73,12 @@ class Transaction:
         path = self._place_for()
         path.write_bytes(data)
         return self._stage(kind, digest, path)
+
+    def add_own(self, kind: str, data: bytes) -> Layer:
+        """As `add_bytes`, for settings that the user of this machine wrote: they are believed later."""
+        layer = self.add_bytes(kind, data)
+        self._made.add(layer.digest)
+        return layer
 
     def add_file(self, kind: str, file: Path, *, name: str = "") -> Layer:
         """A layer with the content of a user's file, which stays where it is and is shared if possible.
@@ -203,6 +210,8 @@ class Transaction:
                 )
         if after != before:
             write_links(self.root, after)
+        if not self._made <= self.stores.own.made():
+            write_made(self.root, self.stores.own.made() | self._made)
 
 
 def prepare(root: Path) -> None:

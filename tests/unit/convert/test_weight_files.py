@@ -7,6 +7,8 @@ import io
 import json
 import pickle
 import struct
+import time
+import tracemalloc
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -239,3 +241,74 @@ def test_a_broken_config_is_one_error(text: str, convert: Convert, tmp_path: Pat
     (checkpoint / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"config\.json"):
         convert(checkpoint)
+
+
+# Small files that unpack to large ones
+
+
+def peak_of(test: Callable[[], None]) -> int:
+    """Bytes of Python's memory at the most while `test` runs."""
+    tracemalloc.start()
+    try:
+        test()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def refused(path: Path, message: str, limit: int = 8 << 20) -> None:
+    def read() -> None:
+        with pytest.raises(CheckpointError, match=message):
+            torch_zip.read_index(path)
+
+    assert peak_of(read) < limit
+
+
+@pytest.mark.parametrize("entry", ["data.pkl", "byteorder"])
+def test_a_compressed_entry_is_not_unpacked(entry: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    contents = {"data.pkl": pickled(), "byteorder": b"little", "data/0": bytes(24)}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, content in contents.items():
+            kind = zipfile.ZIP_DEFLATED if name == entry else zipfile.ZIP_STORED
+            file.writestr(f"archive/{name}", content + b" " * (64 << 20) * (name == entry), kind)
+    assert path.stat().st_size < 1 << 20
+    refused(path, f"{entry} is compressed")
+
+
+def test_an_entry_that_is_large_by_its_own_word_is_not_read(tmp_path: Path) -> None:
+    archive(tmp_path / "x.bin", pickled(), byteorder=b"little" + b" " * 64, data__0=bytes(24))
+    refused(tmp_path / "x.bin", "byteorder is 70 bytes")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x80\x02" + b"]" * 3_000_000 + b".", "more than 500000 instructions"),
+        (b"\x80\x02}r\xff\xff\xff\x7f.", ""),  # a memo of 2^31 places
+        (b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".", "data.pkl"),  # a bytearray of a terabyte
+        (b"\x80\x05" + b"\x8f" * 10 + b".", "instruction EMPTY_SET"),
+        (b"\x80\x02}(" + b")\x85" + b"2\x86" * 40 + b"K\x01u.", "instruction DUP"),
+        (b"\x80\x02})" + b"q\x01h\x01\x86" * 60 + b"K\x01s.", "expected str, found tuple"),  # 2^60 to hash
+        (b"\x80\x02\x8a\x10" + b"\xff" * 15 + b"\x7f.", "more than 64 bits"),
+        (b"\x80\x02\x8b" + (1 << 30).to_bytes(4, "little") + b".", "data.pkl"),
+        (b"\x80\x02}h\x07.", "data.pkl cannot be read: KeyError"),
+        (b"\x80\x02\x85.", "more values than it has"),
+        (b"\x80\x02}", "cannot be read"),
+    ],
+)
+def test_no_instruction_of_a_pickle_takes_memory_or_time(data: bytes, message: str, tmp_path: Path) -> None:
+    archive(tmp_path / "x.bin", data)
+    started = time.monotonic()
+    if message:
+        refused(tmp_path / "x.bin", message, len(data) + (96 << 20))
+    else:
+        assert peak_of(lambda: torch_zip.read_index(tmp_path / "x.bin")) < 8 << 20
+    assert time.monotonic() - started < 20
+
+
+def test_a_safetensors_header_is_not_read_beyond_its_limit(tmp_path: Path) -> None:
+    header = b'{"__metadata__":{"x":"' + b"a" * (17 << 20) + b'"}}'
+    (tmp_path / "x.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(CheckpointError, match="at most 16777216 are read"):
+        safetensors_file.read_index(tmp_path / "x.safetensors")

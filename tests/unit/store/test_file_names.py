@@ -87,7 +87,7 @@ def test_a_manifest_cannot_name_files_elsewhere(
     mine.write_bytes(b"precious")
     stem = prefix.format(root=victim) + "x"
     name = hostile(hub, tiny, (f"{stem}-00001-of-00002.gguf", f"{stem}-00002-of-00002.gguf"))
-    before = {path for path in home.rglob("*")}
+    before = set(home.rglob("*"))
     with pytest.raises(StoreError, match=r"layers\[0\]: name: expected the bare name of a file"):
         pull(stores, ModelName.parse(name), insecure=True)
     assert mine.read_bytes() == b"precious"
