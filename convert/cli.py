@@ -86,7 +86,7 @@ def convert(
         report = convert_checkpoint(
             src, target, out, type_, aux_layers=aux_layers, layer_ids=layer_ids, feed=feed, progress=progress
         )
-    click.echo(json.dumps(_report_facts(report), indent=2) if as_json else _report_text(report))
+    _print(json.dumps(_report_facts(report), indent=2) if as_json else _report_text(report))
 
 
 @click.command("inspect")
@@ -95,7 +95,13 @@ def convert(
 def inspect(file: Path, as_json: bool) -> None:
     """Show what a GGUF file is and what it fits."""
     facts = inspect_file(file)
-    click.echo(json.dumps(facts, indent=2) if as_json else _facts_text(facts))
+    _print(json.dumps(facts, indent=2) if as_json else _facts_text(facts))
+
+
+def _print(text: str) -> None:
+    """A result. A terminal does what control characters say, and these texts are from files of strangers."""
+    safe = (c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+    click.echo("".join(safe) if sys.stdout.isatty() else text)
 
 
 @contextmanager

@@ -1,36 +1,38 @@
 # SPDX-License-Identifier: MIT
-"""Jinja chat templates, as GGUF files carry them: sandboxed, and bounded in rounds, calls and output.
+"""Jinja chat templates, as GGUF files carry them: sandboxed, and bounded in everything they could take.
 
 Settings and globals are those that Hugging Face and llama-cpp-python render such templates with (trimmed
 blocks, loop controls, `raise_exception`, `strftime_now`, `tojson` without ASCII escapes, ignored `generation`
-tags). Their renderer runs a template to its end whatever it does; this one ends a template that loops or
-calls without end in a TemplateError. Jinja is imported on first use, because it is slow to load.
+tags). Their renderer runs a template to its end whatever it does; here every construct that can make
+something large asks `jinja_bounds` first, and a template that goes beyond is a TemplateError. To leave none
+out, a template is rewritten before it is compiled: loops are counted, `~` and literals become filters, and
+all operators, calls and outputs go through the environment. Jinja is imported on first use, because it is
+slow to load.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from eaglecpp.chat import jinja_bounds as bounds
 from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.chat.jinja_bounds import MAX_CHARS, MAX_STEPS, Budget
 
 if TYPE_CHECKING:
     import jinja2
 
 __all__ = ["MAX_CHARS", "MAX_STEPS", "JinjaTemplate", "rendered_at"]
 
-MAX_STEPS = 500_000
-"""Loop rounds and calls in one rendering."""
-MAX_CHARS = 16 << 20
-"""Characters of output, and of any string that a template multiplies into being."""
-
+_OF_JINJA = ("_loop_vars", "_block_vars")  # what generated code adds to the arguments of a call
+_MAX_TEMPLATE = 1 << 20  # characters; the longest known one has 30 thousand
 _RUNTIME_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
-_steps: ContextVar[list[int]] = ContextVar("steps")
 _now: ContextVar[datetime | None] = ContextVar("now", default=None)
 
 
@@ -50,53 +52,49 @@ class JinjaTemplate:
     def __init__(self, text: str) -> None:
         import jinja2
 
+        if len(text) > _MAX_TEMPLATE:
+            raise TemplateError(f"{len(text)} characters, at most {_MAX_TEMPLATE}", 0, name="chat_template")
+        left = Budget()
+        token = bounds.budget.set(left)
         try:
             self._template = _environment().from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(error.message or "syntax error", error.lineno, name="chat_template") from None
-        except RecursionError:
+        except (RecursionError, SyntaxError, MemoryError, OverflowError):  # Python has its own limits
             raise TemplateError("nested too deeply", 0, name="chat_template") from None
+        finally:
+            bounds.budget.reset(token)
+        self._n_static = left.n_static
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError for an error of the template and beyond the limits."""
         import jinja2
 
-        token = _steps.set([0])
+        token = bounds.budget.set(Budget(self._n_static))
         try:
-            return "".join(_bounded_parts(self._template.generate(**variables, **_GLOBALS)))
+            return "".join(_bounded_parts(self._template.generate(**variables)))
         except TemplateError as error:  # from a bound, or from raise_exception
             error.line = error.line or _line(error)
             raise
         except _RUNTIME_ERRORS as error:
-            raise TemplateError(str(error), _line(error), name="chat_template") from None
+            raise TemplateError(str(error)[:500], _line(error), name="chat_template") from None
         except jinja2.TemplateError as error:
-            raise TemplateError(str(error), _line(error), name="chat_template") from None
-        except RecursionError:
+            raise TemplateError(str(error)[:500], _line(error), name="chat_template") from None
+        except (RecursionError, MemoryError):
             raise TemplateError("nested too deeply", 0, name="chat_template") from None
         finally:
-            _steps.reset(token)
+            bounds.budget.reset(token)
 
 
 def _bounded_parts(parts: Iterable[str]) -> Iterator[str]:
     n_chars = 0
     for part in parts:
         n_chars += len(part)
-        if n_chars > MAX_CHARS:
-            raise TemplateError(f"stopped after {MAX_CHARS} characters of output", 0, name="chat_template")
+        if n_chars > bounds.MAX_CHARS:
+            raise TemplateError(
+                f"stopped after {bounds.MAX_CHARS} characters of output", 0, name="chat_template"
+            )
         yield part
-
-
-def _step(n_steps: int = 1) -> None:
-    count = _steps.get()
-    count[0] += n_steps
-    if count[0] > MAX_STEPS:
-        raise TemplateError(f"stopped after {MAX_STEPS} loop rounds and calls", 0, name="chat_template")
-
-
-def _counted(values: Any) -> Iterator[Any]:
-    for value in values:
-        _step()
-        yield value
 
 
 def _line(error: BaseException) -> int:
@@ -109,11 +107,13 @@ def _line(error: BaseException) -> int:
     return line
 
 
-def _raise_exception(message: str) -> None:
-    raise TemplateError(str(message), 0, name="chat_template")
+def _raise_exception(message: Any) -> None:
+    raise TemplateError(bounds.as_text(message)[:2000], 0, name="chat_template")
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > 500 or re.search(r"%[^a-zA-Z%]*[0-9]{3}", form):
+        raise bounds.stopped("a date of more than 99 columns")
     return (_now.get() or datetime.now()).strftime(form)
 
 
@@ -129,19 +129,23 @@ def _tojson(
     )
 
 
-_GLOBALS: dict[str, Callable[..., Any]] = {
-    "raise_exception": _raise_exception,
-    "strftime_now": _strftime_now,
-}
+def _dict(*args: Any, **named: Any) -> dict[Any, Any]:
+    bounds.budget.get().spend(sum(bounds.text_size(value) for value in (*args, named)))
+    return dict(*args, **named)
 
 
 @cache
 def _environment() -> jinja2.Environment:
     """The one environment; classes are made here because their bases load with Jinja."""
     from jinja2 import nodes
+    from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
+    from jinja2.filters import FILTERS
     from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+    from jinja2.utils import Cycler, Joiner, Namespace, _PassArg, pass_context
+    from jinja2.visitor import NodeTransformer
 
     class IgnoreGeneration(Extension):
         """`{% generation %}` marks what a trainer learns from; a prompt has its content only."""
@@ -152,28 +156,120 @@ def _environment() -> jinja2.Environment:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
+    class Space(Namespace):
+        """`namespace()`. Its text does not show what is in it, which changes after it was measured."""
+
+        def __repr__(self) -> str:
+            return "<Namespace>"
+
+    class Bounding(NodeTransformer):
+        """Puts a filter of ours around everything that makes a value without a call or an operator."""
+
+        def _asking(self, node: nodes.Node, name: str, *others: nodes.Expr) -> nodes.Expr:
+            return nodes.Filter(
+                cast(nodes.Expr, node), name, list(others), [], None, None, lineno=node.lineno
+            )
+
+        def visit_For(self, node: nodes.For) -> nodes.Node:
+            n_static = _static(node)
+            self.generic_visit(node)
+            node.iter = self._asking(node.iter, "_counted", nodes.Const(n_static, lineno=node.lineno))
+            return node
+
+        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+            self.generic_visit(node)
+            return self._asking(node.nodes[0], "_concat", *node.nodes[1:])
+
+        def visit_List(self, node: nodes.List) -> nodes.Node:
+            self.generic_visit(node)
+            return self._asking(node, "_made")
+
+        def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+            self.generic_visit(node)
+            return self._asking(node, "_made")
+
+        def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+            self.generic_visit(node)
+            return self._asking(node, "_made") if node.ctx == "load" else node
+
+        def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+            self.generic_visit(node)
+            is_slice = isinstance(node.arg, nodes.Slice) and node.ctx == "load"
+            return self._asking(node, "_made") if is_slice else node
+
+    def _static(node: nodes.Node) -> int:
+        """Characters that stand in a piece of the template itself."""
+        texts = [part.data for part in node.find_all(nodes.TemplateData)]
+        texts += [part.value for part in node.find_all(nodes.Const) if isinstance(part.value, str)]
+        return sum(map(len, texts))
+
     class Environment(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset(("*", "**"))
+        intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
         def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-            for loop in source.find_all(nodes.For):
-                loop.iter = nodes.Filter(loop.iter, "_counted", [], [], None, None, lineno=loop.lineno)
-            return super()._generate(source, *args, **kwargs)
+            again = source.find_all((nodes.Macro, nodes.CallBlock, nodes.Block, nodes.For))
+            kinds = [node for node in again if not isinstance(node, nodes.For) or node.recursive]
+            bounds.budget.get().n_static = sum(map(_static, kinds))
+            return super()._generate(Bounding().visit(source), *args, **kwargs)
 
         def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-            _step()
-            return super().call(context, function, *args, **kwargs)
+            left = bounds.budget.get()
+            left.step()
+            given = {name: value for name, value in kwargs.items() if name not in _OF_JINJA}
+            if isinstance(function, Macro | BlockReference | LoopContext):
+                left.spend(left.n_static)
+                if isinstance(function, LoopContext):
+                    args = (bounds.counted(args[0]), *args[1:]) if args else args
+            elif not isinstance(function, Undefined | Cycler | Joiner) and function not in known:
+                method = getattr(function, "__wrapped__", function)
+                owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+                args = tuple(list(bounds.counted(a)) if isinstance(a, Iterator) else a for a in args)
+                is_ours = isinstance(owner, Cycler | LoopContext)
+                if not is_ours and not bounds.check_method(owner, name, args, given):
+                    raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
+            return bounds.made(super().call(context, function, *args, **kwargs))
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            sizes = [len(side) if isinstance(side, str | list | tuple) else side for side in (left, right)]
-            too_large = operator == "*" and any(not isinstance(side, int | float) for side in (left, right))
-            if (too_large and sizes[0] * sizes[1] > MAX_CHARS) or (operator == "**" and abs(right) > 64):
-                raise ValueError(f"{operator} makes too large a value")
-            return super().call_binop(context, operator, left, right)
+            bounds.check_operator(operator, left, right)
+            return bounds.made(super().call_binop(context, operator, left, right))
+
+    def asking(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter of Jinja's that asks first. It takes the context so that Jinja never works it out while
+        compiling, when nobody counts.
+        """
+        wants = _PassArg.from_obj(function)
+
+        @pass_context
+        def run(context: Any, *args: Any, **kwargs: Any) -> Any:
+            first = {
+                None: (),
+                _PassArg.context: (context,),
+                _PassArg.eval_context: (context.eval_ctx,),
+                _PassArg.environment: (context.environment,),
+            }[wants]
+            return bounds.run_filter(name, lambda *a, **k: function(*first, *a, **k), args, kwargs)
+
+        return run
 
     environment = Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[IgnoreGeneration, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[IgnoreGeneration, loopcontrols],
+        finalize=bounds.as_text,
     )
-    environment.filters["tojson"] = _tojson
-    environment.filters["_counted"] = _counted
+    environment.filters = {
+        name: asking(name, _tojson if name == "tojson" else FILTERS[name]) for name in bounds.FILTERS
+    }
+    for name, function in (("_counted", bounds.counted), ("_concat", bounds.concat), ("_made", bounds.made)):
+        environment.filters[name] = pass_context(lambda context, *args, _run=function: _run(*args))
+    environment.globals = {
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+        "range": safe_range,
+        "dict": _dict,
+        "namespace": Space,
+        "cycler": Cycler,
+        "joiner": Joiner,
+    }
+    known = tuple(environment.globals.values())
     return environment

@@ -73,7 +73,11 @@ class LazyGroup(click.Group):
 def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     """EAGLE speculative decoding for GGUF models on llama.cpp: the same words, sooner."""
     ctx.obj = {"debug": debug}
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    from eaglecpp.cli.terminal import LogFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("eaglecpp").setLevel((log_level or "warning").upper())
     logging.getLogger("eaglecpp.native").setLevel((log_level or "critical").upper())
 
@@ -102,7 +106,9 @@ def _report(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     text, code = _message(error)
-    click.echo(f"error: {text}", err=True)
+    from eaglecpp.cli.terminal import note
+
+    note(f"error: {text}")
     return code
 
 

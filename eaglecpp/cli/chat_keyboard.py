@@ -90,7 +90,7 @@ class Keyboard:
             typed = str(interrupt)
             raise
         finally:
-            write(prompt + visible(typed).replace("\n", f"\n{CONTINUATION}") + "\n")
+            write(prompt + visible(typed).replace("\n", f"\n{CONTINUATION}") + "\n", styled=True)
         return typed if not is_open(typed) or self._goes_on(typed) else f'"""\n{typed}\n"""'
 
     def _goes_on(self, text: str) -> bool:

@@ -10,7 +10,7 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from eaglecpp.cli.terminal import note, stderr_is_terminal
+from eaglecpp.cli.terminal import note, stderr_is_terminal, visible
 from eaglecpp.store.errors import Status
 
 __all__ = ["Bars"]
@@ -54,7 +54,7 @@ class Bars:
         if subject != self._subject:
             self._close()
             self._subject = subject
-            label = f"{status.status} {status.file}".strip()
+            label = visible(f"{status.status} {status.file}".strip())
             self._bar = self._new_bar(label, status)
         if self._bar is not None:
             self._bar.update(status.completed - self._bar.n)

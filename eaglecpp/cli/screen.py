@@ -14,19 +14,12 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 from eaglecpp.chat.reader import Piece
-from eaglecpp.cli.terminal import note, stderr_is_terminal, write
+from eaglecpp.cli.terminal import note, stderr_is_terminal, visible, write
 
 __all__ = ["Screen", "WordWrap", "visible"]
 
 _RESET, _DIM, _ACCEPTED, _DIM_ACCEPTED = "\x1b[0m", "\x1b[90m", "\x1b[32m", "\x1b[2;32m"
-_SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _MIN_WIDTH = 20
-
-
-def visible(text: str) -> str:
-    """Text with control characters as symbols, line ends and tabs aside."""
-    return text.translate(_SYMBOLS)
 
 
 class WordWrap:
@@ -135,11 +128,11 @@ class Screen:
 
     def say(self, text: str) -> None:
         """The answer to a command of the user's; it may quote what came with a model."""
-        write((visible(text) if self.is_terminal else text) + "\n")
+        write((visible(text) if self.is_terminal else text) + "\n", styled=True)
 
     def note(self, text: str) -> None:
         """A remark that is no answer; grey where someone watches."""
-        note(f"{_DIM}{visible(text)}{_RESET}" if stderr_is_terminal() else text)
+        note(f"{_DIM}{visible(text)}{_RESET}" if stderr_is_terminal() else text, styled=True)
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0
@@ -157,7 +150,7 @@ class Screen:
 
     def _aside(self, text: str) -> None:
         """Thinking beside an answer that is read by a program."""
-        sys.stderr.write(text)
+        sys.stderr.write(visible(text) if stderr_is_terminal() else text)
         sys.stderr.flush()
 
     def _style_of(self, piece: Piece) -> str:
@@ -177,7 +170,7 @@ class Screen:
             out.append(_RESET)
             self._style = ""
         if out:
-            write("".join(out))
+            write("".join(out), styled=True)
 
 
 def _columns(char: str) -> int:

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 """The only place that prints: results to stdout, notes and the line of figures to stderr.
 
-Progress is drawn only on a terminal.
+Progress is drawn only on a terminal. What goes to one has its control characters shown as symbols, because
+nearly every text here can come from a model, a file or a server, and could rewrite the screen or worse; only
+`styled` text, whose author took care of that, goes out as it is. Into files and pipes everything does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import sys
 import threading
@@ -20,12 +23,14 @@ import click
 from eaglecpp.results import Timings
 
 __all__ = [
+    "LogFormatter",
     "Watch",
     "note",
     "silent_keys",
     "stats_line",
     "stderr_is_terminal",
     "verbose_lines",
+    "visible",
     "write",
     "write_json",
 ]
@@ -33,9 +38,19 @@ __all__ = [
 _SHORT_PROMPT = 256  # tokens; read before anyone would look for progress
 
 
-def write(text: str) -> None:
-    """A piece of a result, at once."""
-    sys.stdout.write(text)
+_SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they turn lines round
+
+
+def visible(text: str) -> str:
+    """Text with control characters as symbols, line ends and tabs aside."""
+    return text.translate(_SYMBOLS)
+
+
+def write(text: str, *, styled: bool = False) -> None:
+    """A piece of a result, at once. styled: it has escape sequences of ours, and no others."""
+    sys.stdout.write(text if styled or not stdout_is_terminal() else visible(text))
     sys.stdout.flush()
 
 
@@ -44,9 +59,22 @@ def write_json(value: Any) -> None:
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
-def note(text: str) -> None:
-    """A line for the user, beside the result."""
-    click.echo(text, err=True)
+def note(text: str, *, styled: bool = False) -> None:
+    """A line for the user, beside the result. styled: as for `write`."""
+    click.echo(text if styled or not stderr_is_terminal() else visible(text), err=True)
+
+
+class LogFormatter(logging.Formatter):
+    """Log lines quote what they are about."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return visible(text) if stderr_is_terminal() else text
+
+
+def stdout_is_terminal() -> bool:
+    """Whether someone watches stdout."""
+    return sys.stdout.isatty()
 
 
 def stderr_is_terminal() -> bool:

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .errors import StoreError
-from .files import replace_bytes
+from .files import read_small, replace_bytes
 from .layout import blob_path, is_digest, manifests, partial_path
 from .locks import LOCKS, lock_path, try_lock
-from .manifest import Manifest
+from .manifest import MAX_JSON, Manifest
 from .shards import VIEWS
 from .store import LINKED, MADE, Store
 
@@ -54,7 +54,7 @@ def _needed(root: Path) -> set[str] | None:
     digests: set[str] = set()
     for name, path in manifests(root):
         try:
-            manifest = Manifest.from_bytes(path.read_bytes(), str(path))
+            manifest = Manifest.from_bytes(read_small(path, MAX_JSON), str(path))
         except (StoreError, OSError) as error:
             _log.warning("nothing is tidied up, because %s cannot be read: %s", name, error)
             return None

@@ -17,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
-from urllib3.response import BaseHTTPResponse
 from urllib3.util import Retry
 
 from .errors import DigestError, DownloadError, OfflineError, Report, Status
@@ -32,6 +33,7 @@ from .store import file_digest
 
 __all__ = [
     "BUSY",
+    "MAX_SMALL",
     "Remote",
     "Token",
     "fetch",
@@ -46,6 +48,8 @@ _log = logging.getLogger("eaglecpp.store")
 _CHUNK = 64 << 10  # what a broken connection loses at most: urllib3 drops a chunk it could not fill
 _TIMEOUT_S = (15, 60)  # to connect, between two packets
 _LONGEST_WAIT_S = 60  # before a retry, whatever the server asks for
+MAX_SMALL = 16 << 20
+"""Bytes of a manifest, a config, a template: more than any honest one has."""
 _MAX_FAILURES = 5
 """How often in a row a connection may break without a new byte."""
 BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -87,18 +91,37 @@ class Remote:
 class _Retry(Retry):
     """Waits as long as the server asks for, but not for hours."""
 
-    def get_retry_after(self, response: BaseHTTPResponse) -> float | None:
+    def get_retry_after(self, response: Any) -> float | None:
         wait = super().get_retry_after(response)
         return None if wait is None else min(wait, _LONGEST_WAIT_S)
 
 
+class _Session(requests.Session):
+    """Follows no redirect that leaves encryption, unless the user gave it up himself (`verify` is off)."""
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        target = super().get_redirect_target(resp)
+        if target is not None and self.verify and resp.url.lower().startswith("https:"):
+            url = urljoin(resp.url, target)
+            if not url.lower().startswith("https:"):
+                raise _DowngradeError(
+                    f"{_host(resp.url)} redirects from https to {url.partition(':')[0]}://{_host(url)}, "
+                    "which is not encrypted; refused"
+                )
+        return target
+
+
+class _DowngradeError(requests.RequestException):
+    """A redirect that leaves encryption."""
+
+
 def new_session(*, verify: bool = True) -> requests.Session:
-    """A session that retries what is worth retrying. verify: check TLS certificates."""
+    """A session that retries what is worth retrying. verify: check TLS certificates, and stay encrypted."""
     retry = _Retry(
         total=5, connect=2, backoff_factor=0.5, status_forcelist=BUSY,
         allowed_methods={"GET", "HEAD"}, respect_retry_after_header=True, raise_on_status=False,
     )  # fmt: skip
-    session = requests.Session()
+    session = _Session()
     session.verify = verify
     for scheme in ("https://", "http://"):
         session.mount(scheme, HTTPAdapter(max_retries=retry))
@@ -129,12 +152,28 @@ def require_online(what: str) -> None:
 
 
 def get(session: requests.Session, url: str, owner: str, auth: Token, help: str, **headers: str) -> bytes:
-    """A small answer, whole. Raises DownloadError."""
+    """A small answer, whole. Raises DownloadError, also for one of more than `MAX_SMALL` bytes."""
     require_online(owner)
-    with _errors(url, owner):
-        response = session.get(url, auth=auth, headers=headers, timeout=_TIMEOUT_S)
-    _check_status(response, owner, url, help)
-    return response.content
+    headers |= {"Accept-Encoding": "identity"}
+    with (
+        _errors(url, owner),
+        session.get(url, auth=auth, headers=headers, timeout=_TIMEOUT_S, stream=True) as response,
+    ):
+        _check_status(response, owner, url, help)
+        return b"".join(_pieces(response, MAX_SMALL, owner))
+
+
+def _pieces(response: requests.Response, limit: int, owner: str) -> Iterator[bytes]:
+    """What the server sends, as it is sent, at most `limit` bytes. Raises DownloadError."""
+    coding = response.headers.get("Content-Encoding", "identity").lower()
+    if coding not in ("", "identity"):  # it was told not to; what it packs may unpack to anything
+        raise DownloadError(f"{owner}: the server sends {coding[:40]}, which was not asked for")
+    n_bytes = 0
+    for piece in response.iter_content(_CHUNK):
+        n_bytes += len(piece)
+        if n_bytes > limit:
+            raise DownloadError(f"{owner}: expected at most {limit} bytes, the server sends more")
+        yield piece
 
 
 def fetch(session: requests.Session, root: Path, remote: Remote, report: Report) -> Path:
@@ -215,12 +254,8 @@ def _stream(session: requests.Session, path: Path, remote: Remote, report: Repor
             start = 0
         with path.open("r+b" if start else "wb") as stream:
             stream.seek(start)
-            for chunk in response.iter_content(_CHUNK):
+            for chunk in _pieces(response, remote.size - start, f"{remote.owner}: {remote.file}"):
                 start += len(chunk)
-                if start > remote.size:
-                    raise DownloadError(
-                        f"{remote.owner}: {remote.file}: expected {remote.size} bytes, the server sends more"
-                    )
                 stream.write(chunk)
                 report(_progress(remote, start))
     if start < remote.size:

@@ -18,7 +18,7 @@ from typing import Literal
 
 from .errors import StoreError
 
-__all__ = ["Placed", "check_space", "place", "replace_bytes", "share", "sync"]
+__all__ = ["Placed", "check_space", "place", "read_small", "replace_bytes", "share", "sync"]
 
 Placed = Literal["clone", "link", "copy"]
 _FICLONE = 0x40049409  # linux/fs.h
@@ -41,6 +41,12 @@ def replace_bytes(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def read_small(path: Path, limit: int) -> bytes:
+    """The content of a file, of a longer one `limit` + 1 bytes, which whoever reads them refuses."""
+    with path.open("rb") as stream:
+        return stream.read(limit + 1)
 
 
 def sync(path: Path) -> None:

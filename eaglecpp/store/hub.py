@@ -19,7 +19,7 @@ from typing import Any
 
 import requests
 
-from .download import BUSY, Remote, Token, get, require_online
+from .download import BUSY, MAX_SMALL, Remote, Token, get, require_online
 from .errors import DigestError, DownloadError, OfflineError
 from .shards import all_parts
 
@@ -206,6 +206,8 @@ def choose_drafter(repository: Repository, target: HubFile | None = None, quant:
 
 def read_small(session: requests.Session, repository: Repository, file: HubFile) -> bytes:
     """The content of a small file (config, template), checked. Raises DownloadError, DigestError."""
+    if file.size > MAX_SMALL:
+        raise DownloadError(f"{repository.id}: {file.path}: {file.size} bytes; at most {MAX_SMALL} are read")
     if file.cached is not None:
         return file.cached.read_bytes()
     from huggingface_hub import hf_hub_url

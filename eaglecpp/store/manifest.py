@@ -16,7 +16,7 @@ from typing import Any
 from .errors import StoreError
 from .layout import is_digest, is_file_name
 
-__all__ = ["CONFIG", "IMAGE", "MANIFEST", "PRAGMAS", "Config", "Layer", "Manifest"]
+__all__ = ["CONFIG", "IMAGE", "MANIFEST", "MAX_JSON", "PRAGMAS", "Config", "Layer", "Manifest"]
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
@@ -24,6 +24,8 @@ IMAGE = "application/vnd.ollama.image."
 """Ollama's media types are this and a word: model, draft, template ..."""
 PRAGMAS = "application/vnd.eaglecpp.image.pragmas"
 """The `#eaglecpp:` lines of a Modelfile, as a JSON list of [name, value]; Ollama passes over it."""
+MAX_JSON = 16 << 20
+"""Bytes of a manifest or config: more than any honest one has."""
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _RUNNERS = ("ollama", "llamacpp", "")  # of a manifest list, in Ollama's order of preference; never mlx
 
@@ -148,6 +150,8 @@ class Config:
 
 
 def _object(data: bytes, where: str) -> Mapping[str, Any]:
+    if len(data) > MAX_JSON:
+        raise StoreError(f"{where}: {len(data)} bytes; at most {MAX_JSON} are read")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -27,10 +27,11 @@ from .drafter import draft_config, fetch_drafter
 from .drafters import KnownDrafter, find_drafter
 from .errors import DownloadError, OfflineError, Report, Status, StoreError, silent
 from .facts import Facts, metadata, read_facts
+from .files import read_small
 from .find_draft import find_draft
 from .fit import check_fit
 from .layout import canonical
-from .manifest import Config, Layer
+from .manifest import MAX_JSON, Config, Layer
 from .model import StoredModel
 from .obtain import obtain
 from .registry import find_registered
@@ -252,7 +253,8 @@ class _RegistryPull(_Pull):
             }
             config, original = Config(), None
             if manifest.config is not None:
-                config = Config.from_bytes(files[manifest.config].read_bytes(), f"{self.name}: config")
+                data = read_small(files[manifest.config], MAX_JSON)
+                config = Config.from_bytes(data, f"{self.name}: config")
                 original = manifest.config, found.data
             targets = [files[layer] for layer in manifest.of_kind("model")]
             return self.finish(transaction, [*manifest.layers], targets, config, original=original)

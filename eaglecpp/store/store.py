@@ -18,8 +18,9 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.names import ModelName
 
 from .errors import DigestError, Report, Status, StoreError, silent
+from .files import read_small
 from .layout import blob_path, canonical, default_root, find_manifest, manifests, ollama_roots
-from .manifest import Layer, Manifest
+from .manifest import MAX_JSON, Layer, Manifest
 from .model import StoredModel
 
 __all__ = ["LINKED", "MADE", "Store", "Stores", "file_digest"]
@@ -94,10 +95,10 @@ class Store:
             blob = self.blob(digest)
             if blob is None:
                 raise StoreError(f"{path}: blob {digest} is missing")
-            return blob.read_bytes()
+            return read_small(blob, MAX_JSON)
 
         try:
-            data = path.read_bytes()
+            data = read_small(path, MAX_JSON)
         except FileNotFoundError:
             raise StoreError(f"{path}: manifest is a link to nothing") from None
         manifest = Manifest.from_bytes(data, str(path), read_blob)

@@ -257,7 +257,7 @@ JINJA_EXPLOSIONS = {
 @pytest.mark.parametrize("text", JINJA_EXPLOSIONS.values(), ids=JINJA_EXPLOSIONS.keys())
 def test_a_jinja_template_that_would_explode_is_stopped(text: str) -> None:
     start = time.monotonic()
-    with pytest.raises(TemplateError, match=r"stopped after|nested too deeply|makes too large"):
+    with pytest.raises(TemplateError, match=r"stopped|nested too deeply"):
         JinjaTemplate(text).render({})
     assert time.monotonic() - start < 20
 

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""No expression of a template takes more time, memory or output than it is given."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pytest
+
+from eaglecpp.chat import jinja_bounds
+from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.chat.jinja import JinjaTemplate
+
+DOUBLE = "{% set s = namespace(x='0123456789') %}{% for i in range(90000) %}{% set s.x = EXPR %}{% endfor %}"
+IN_A_LOOP = {
+    "plus": "s.x + s.x",
+    "tilde": "s.x ~ s.x",
+    "tilde of three": "s.x ~ s.x ~ s.x",
+    "times": "s.x * 2",
+    "percent": "'%s%s' % (s.x, s.x)",
+    "percent by name": "'%(a)s%(a)s' % {'a': s.x}",
+    "format": "'{0}{0}'.format(s.x)",
+    "format filter": "'%s%s'|format(s.x, s.x)",
+    "join": "[s.x, s.x]|join",
+    "join method": "s.x.join(['', s.x, ''])",
+    "replace": "s.x.replace('0', '01234567890')",
+    "replace nothing": "s.x.replace('', 'abc')",
+    "replace filter": "s.x|replace('0', '0000')",
+    "list of lists": "[s.x, s.x]",
+    "tuple of tuples": "(s.x, s.x)",
+    "dict of dicts": "{'a': s.x, 'b': s.x}",
+    "dict call": "dict(a=s.x, b=s.x)",
+    "lists added": "[s.x] + [s.x]",
+    "list in text": "[s.x, s.x]|string",
+    "list in json": "[s.x, s.x]|tojson",
+    "escape": "s.x|escape ~ '<>'|escape",
+    "urlencode": "(s.x ~ '%')|urlencode",
+    "list filter": "(s.x ~ s.x)|list|join",
+    "numbers": "(s.x|int(1) + 9) * (s.x|int(1) + 9)",
+    "slices": "s.x ~ s.x[:]",
+    "map": "[s.x, s.x]|map('upper')|join",
+    "center": "s.x|center(s.x|length * 3)",
+    "indent": "s.x|indent(900, true)",
+}
+AT_ONCE = {
+    "center": "{{ 'x'|center(999999999) }}",
+    "center method": "{{ 'x'.center(999999999) }}",
+    "ljust": "{{ 'x'.ljust(999999999) }}",
+    "zfill": "{{ 'x'.zfill(999999999) }}",
+    "percent width": "{{ '%0999999999d' % 1 }}",
+    "percent precision": "{{ '%.999999999f' % 1 }}",
+    "percent star": "{{ '%*d' % (999999999, 1) }}",
+    "percent in parentheses": "{{ '%(a(b)c)999999999d' % {'a(b)c': 1} }}",
+    "percent filter": "{{ '%0999999999d'|format(1) }}",
+    "format width": "{{ '{:999999999}'.format(1) }}",
+    "format width by value": "{{ '{:{}}'.format(1, 999999999) }}",
+    "format by subscript": "{{ 'x{:999999999}'['format'](1) }}",
+    "format by map": "{% for f in ['{:999999999}']|map(attribute='format') %}{{ f(1) }}{% endfor %}",
+    "format_map": "{{ '{a:999999999}'.format_map({'a': 1}) }}",
+    "expandtabs": "{{ '\\t'.expandtabs(999999999) }}",
+    "to_bytes": "{{ (5).to_bytes(999999999, 'big') }}",
+    "power": "{{ 9 ** (9 ** 9) }}",
+    "power of powers": "{{ ((9 ** 60) ** 60) ** 60 ** 60 }}",
+    "indent": "{{ 'x\\n'|indent(999999999, true, true) }}",
+    "tojson": "{{ [[1]]|tojson(indent=999999999) }}",
+    "tojson separators": "{{ [1, 2]|tojson(separators=('x' * 9999999, ':')) }}",
+    "batch": "{{ [1]|batch(999999999, 'x')|list }}",
+    "slice": "{{ [1]|slice(999999999)|list }}",
+    "round": "{{ 1.5|round(999999999, 'ceil') }}",
+    "lipsum": "{{ lipsum(999999) }}",
+    "date": "{{ strftime_now('%0999999999d') }}",
+    "list of a range": "{{ range(99999)|map('string')|list|length }}" * 9,
+    "text in a loop": "{% for i in range(99999) %}" + "x" * 9999 + "{% endfor %}",
+    "text in a set": "{% set x %}{% for i in range(99999) %}" + "x" * 9999 + "{% endfor %}{% endset %}",
+    "constant in a loop": "{% set x %}{% for i in range(99999) %}{{ '"
+    + "x" * 9999
+    + "' }}{% endfor %}{% endset %}",
+    "folded": "{% set x %}{% for i in range(99999) %}{{ 'x'|center(999) }}{% endfor %}{% endset %}",
+    "text in a macro": "{% macro f() %}" + "x" * 9999 + "{% endmacro %}{% set x %}{% for i in range(99999) %}"
+    "{{ f() }}{% endfor %}{% endset %}",
+    "macro that calls itself twice": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
+    "{% endmacro %}{{ f(60) }}",
+    "recursive loop": "{% for i in range(90) recursive %}{{ loop(range(90000)) }}{% endfor %}",
+    "sum of lists": "{{ [[1, 2]]|sum(start=[]) }}",
+    "a long template": "x" * (2 << 20),
+    "nested loops": "{% for a in b %}" * 30 + "{% endfor %}" * 30,
+}
+
+
+def refused(text: str) -> None:
+    tracemalloc.start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(TemplateError):
+            JinjaTemplate(text).render({"b": [1]})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 400 << 20
+    assert time.monotonic() - started < jinja_bounds.MAX_SECONDS + 20  # which a busy machine needs
+
+
+@pytest.mark.parametrize("expression", IN_A_LOOP.values(), ids=IN_A_LOOP.keys())
+def test_nothing_grows_in_a_loop(expression: str) -> None:
+    refused(DOUBLE.replace("EXPR", expression))
+
+
+@pytest.mark.parametrize("text", AT_ONCE.values(), ids=AT_ONCE.keys())
+def test_nothing_grows_at_once(text: str) -> None:
+    refused(text)
+
+
+def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jinja_bounds, "MAX_SECONDS", 0.05)
+    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    with pytest.raises(TemplateError, match="it takes longer than"):
+        JinjaTemplate(endless).render({})
+
+
+def test_shared_values_are_counted_as_often_as_they_are_held() -> None:
+    nest = "{% set s = namespace(x=[1]) %}{% for i in range(60) %}{% set s.x = [s.x, s.x] %}{% endfor %}"
+    refused(nest)
+
+
+def test_a_long_conversation_is_no_attack() -> None:
+    messages = [{"role": "user", "content": "é" * 2000}] * 700
+    text = (
+        "{% macro one(m, all) %}{{ m.content|trim }}{{ all|length }}{% endmacro %}{% for m in messages %}"
+        "{{ '<|' ~ m.role ~ '|>' }}{{ one(m, messages) }}{{ messages[1:]|length }}"
+        "{% if loop.index == messages|length and (messages|last).role == 'user' %}!{% endif %}{% endfor %}"
+    )
+    assert len(JinjaTemplate(text).render({"messages": messages})) == 700 * (2000 + 14) + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"),
+        ("{{ '%05.1f|%-3s|' % (1.25, 'a') }}", "001.2|a  |"),
+        ("{{ '{0:>4}{x}'.format(7, x='y') }}", "   7y"),
+        ("{{ 'a-b'.split('-')|join('+') }}{{ ' x '.strip() }}", "a+bx"),
+        ("{{ [1, 2] + [3] }}{{ (1, 'a') }}{{ {'a': [1]} }}", "[1, 2, 3](1, 'a'){'a': [1]}"),
+        ("{{ 'abc'[1:] }}{{ 'abc'[::-1] }}{{ [1, 2, 3][-1] }}", "bccba3"),
+        ("{{ {'a': 1, 'é': [1]}|tojson(indent=2) }}", '{\n  "a": 1,\n  "é": [\n    1\n  ]\n}'),
+        ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ loop.last }}{% endfor %}", "aTrue"),
+        ("{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
+        ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ loop is undefined }}", "abTrue"),
+        (
+            "{% macro m(a, b='x') %}{{ a }}{{ b }}{{ caller() }}{% endmacro %}{% call m(1) %}z{% endcall %}",
+            "1xz",
+        ),
+        ("{% set n = namespace(x='y') %}{{ [n, n.x] }}", "[<Namespace>, 'y']"),
+        ("{{ [3, 1]|sort|first }}{{ [{'a': 1}]|map(attribute='a')|sum }}{{ 7|string|center(3) }}", "11 7 "),
+        ("{% for x in [1, 2, 3]|select('odd') %}{{ x }}{% endfor %}{{ nothing }}{{ 2 ** 10 }}", "131024"),
+    ],
+)
+def test_what_honest_templates_do_works(text: str, expected: str) -> None:
+    assert JinjaTemplate(text).render({}) == expected

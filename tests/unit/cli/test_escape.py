@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""Nothing that a model, a file or a server says reaches a terminal as anything but text."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from pathlib import Path
+
+import pytest
+
+import eaglecpp.cli
+from eaglecpp.cli import terminal
+from eaglecpp.cli.generate import follow
+from eaglecpp.cli.progress import Bars
+from eaglecpp.cli.screen import Screen
+from eaglecpp.cli.terminal import LogFormatter, Watch, note, visible, write, write_json
+from eaglecpp.store.errors import Status
+
+EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202eb\n"
+SHOWN = "a␛]0;owned␇␛[2J\ufffd31m␍␡\ufffdb\n"
+
+
+@pytest.fixture(params=[True, False], ids=["terminal", "pipe"])
+def is_terminal(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> bool:
+    for name in (
+        "eaglecpp.cli.terminal.stdout_is",
+        "eaglecpp.cli.terminal.stderr_is",
+        "eaglecpp.cli.screen.stderr_is",
+    ):
+        monkeypatch.setattr(f"{name}_terminal", lambda: bool(request.param))
+    return bool(request.param)
+
+
+def test_every_way_out_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = SHOWN if is_terminal else EVIL
+    assert visible(EVIL) == SHOWN
+    write(EVIL)
+    note(EVIL)
+    said = capsys.readouterr()
+    assert said.out == expected
+    assert ("\x9b" in said.err) != is_terminal
+    write_json({"a": "\x1b\x9b"})
+    assert capsys.readouterr().out == (
+        '{"a": "\\u001b\ufffd"}\n' if is_terminal else '{"a": "\\u001b\x9b"}\n'
+    )
+    record = logging.LogRecord("eaglecpp", logging.WARNING, "", 0, "%s", (EVIL,), None)
+    assert LogFormatter("%(message)s").format(record) == expected
+    Screen(is_terminal=is_terminal).note("\x9bx")
+    assert ("\x9b" in capsys.readouterr().err) != is_terminal
+    eaglecpp.cli.main(["show", "\x9bx"])
+    assert ("\x9b" in capsys.readouterr().err) != is_terminal
+    Bars()(Status(EVIL))
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_generated_text_is_clean_on_a_terminal(is_terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    class Stream:
+        text = EVIL
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            return iter([self])
+
+        def close(self) -> None: ...
+
+        def completion(self) -> Stream:
+            return self
+
+    follow(Stream(), Watch(), echo=True)
+    assert capsys.readouterr().out == (SHOWN if is_terminal else EVIL) + "\n"
+
+
+def test_only_one_module_writes_to_the_terminal() -> None:
+    """A second one would have to be looked at: `terminal` cleans what goes through it."""
+    allowed = {"terminal.py": {"stdout", "stderr"}, "screen.py": {"stderr"}}
+    folder = Path(eaglecpp.cli.__file__).parent
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                assert called not in ("print", "click.secho"), (path.name, node.lineno)
+                assert called != "click.echo" or path.name in ("terminal.py", "bench.py"), (
+                    path.name,
+                    node.lineno,
+                )
+                for stream in ("stdout", "stderr"):
+                    if called == f"sys.{stream}.write":
+                        assert stream in allowed.get(path.name, ()), (path.name, node.lineno)
+    assert terminal.visible is visible
