@@ -15,7 +15,7 @@ import re
 import string
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -153,7 +153,8 @@ def made(value: Any) -> Any:
         return counted(value)
     else:
         _measure(value)
-        budget.get().spend(_NODE * (1 + len(value)) if isinstance(value, _CONTAINERS) else _NODE)
+        n_parts: int = len(value) if isinstance(value, Sized) else 0
+        budget.get().spend(_NODE * (1 + n_parts))
     return value
 
 
