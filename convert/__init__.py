@@ -10,17 +10,41 @@ Errors are subclasses of `ConvertError`. What the files hold is described in doc
 
 from __future__ import annotations
 
-from . import errors
-from .errors import ConvertError
-from .gguf_file import GgufFile, read_gguf, type_name
-from .gguf_weights import read_tensor
-from .inspection import inspect_file
-from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
-from .quantize import parse_type
-from .rope import rope_divisors
-from .spec import DraftSpec, RopeSpec
-from .stream import TensorReport
+import importlib
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from . import errors
+    from .errors import ConvertError
+    from .gguf_file import GgufFile, read_gguf, type_name
+    from .gguf_head import read_keys
+    from .gguf_weights import read_tensor
+    from .inspection import inspect_file
+    from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
+    from .quantize import parse_type
+    from .rope import rope_divisors
+    from .spec import DraftSpec, RopeSpec
+    from .stream import TensorReport
+
+_HOMES = {
+    "ConvertError": "errors",
+    "ConvertReport": "pipeline",
+    "DraftCheckpoint": "pipeline",
+    "DraftSpec": "spec",
+    "GgufFile": "gguf_file",
+    "Progress": "pipeline",
+    "RopeSpec": "spec",
+    "TensorReport": "stream",
+    "convert_checkpoint": "pipeline",
+    "inspect_file": "inspection",
+    "open_drafter": "pipeline",
+    "parse_type": "quantize",
+    "read_gguf": "gguf_file",
+    "read_keys": "gguf_head",
+    "read_tensor": "gguf_weights",
+    "rope_divisors": "rope",
+    "type_name": "gguf_file",
+}
 __all__ = [
     "ConvertError",
     "ConvertReport",
@@ -36,7 +60,23 @@ __all__ = [
     "open_drafter",
     "parse_type",
     "read_gguf",
+    "read_keys",
     "read_tensor",
     "rope_divisors",
     "type_name",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Names load on first use: whoever reads the head of a file needs neither numpy nor gguf."""
+    if name == "errors":
+        return importlib.import_module(".errors", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

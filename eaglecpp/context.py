@@ -9,15 +9,14 @@ Takes the head of the GGUF file and a number of bytes, gives a length and the re
 - of 8192, 16384 and 32768 the longest that does. More only on request: every doubling costs start-up time,
   and few conversations need it.
 
-Reads only keys that llama.cpp's converters write before the tokenizer; where they are missing the answer is
-4096. A file that is no GGUF gives the same answer here and its error when it is opened.
+Where a file does not say, the answer is 4096; one that is no GGUF gives the same answer here and its error
+when it is opened.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,23 +27,8 @@ __all__ = ["ContextChoice", "choose_n_ctx", "free_memory", "head_keys"]
 SAFE_N_CTX = 4096
 _STEPS = (32768, 16384, 8192)
 _SHARE = 4
-_HEAD_BYTES = 1 << 20
 _TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75,
                "q5_0": 0.6875, "q4_1": 0.625, "q4_0": 0.5625, "iq4_nl": 0.5625}  # fmt: skip
-_SCALARS = {
-    0: "<B",
-    1: "<b",
-    2: "<H",
-    3: "<h",
-    4: "<I",
-    5: "<i",
-    6: "<f",
-    7: "<?",
-    10: "<Q",
-    11: "<q",
-    12: "<d",
-}
-_STRING, _ARRAY = 8, 9
 
 
 @dataclass(frozen=True)
@@ -104,54 +88,13 @@ def free_memory() -> int | None:
 
 
 def head_keys(path: Path) -> dict[str, Any]:
-    """Scalar keys and arrays of numbers at the head of a GGUF file, up to its first array of strings.
+    """The keys of a GGUF file without long arrays, strings as text; empty when it cannot be read."""
+    from eaglecpp.convert import errors, read_keys
 
-    What cannot be read is left out; this is no check of the file.
-    """
     try:
-        with path.open("rb") as file:
-            data = file.read(_HEAD_BYTES)
-    except OSError:
+        return read_keys(path)
+    except errors.GgufError:
         return {}
-    keys: dict[str, Any] = {}
-    try:
-        for name, value in _Head(data).entries():
-            keys[name] = value
-    except (struct.error, UnicodeDecodeError, KeyError, ValueError):
-        pass
-    return keys
-
-
-class _Head:
-    def __init__(self, data: bytes) -> None:
-        self.data, self.pos = data, 0
-
-    def entries(self) -> Any:
-        if self.data[:4] != b"GGUF":
-            return
-        self.pos = 16  # behind magic, version and tensor count
-        for _ in range(self.number("<Q")):
-            name = self.text()
-            kind = self.number("<I")
-            if kind == _ARRAY:
-                kind, count = self.number("<I"), self.number("<Q")
-                if kind == _STRING or count > len(self.data):
-                    return
-                yield name, [self.number(_SCALARS[kind]) for _ in range(count)]
-            else:
-                yield name, self.text() if kind == _STRING else self.number(_SCALARS[kind])
-
-    def number(self, form: str) -> Any:
-        value = struct.unpack_from(form, self.data, self.pos)[0]
-        self.pos += struct.calcsize(form)
-        return value
-
-    def text(self) -> str:
-        length = self.number("<Q")
-        if length > len(self.data) - self.pos:
-            raise ValueError("longer than the file")
-        self.pos += length
-        return self.data[self.pos - length : self.pos].decode("utf-8")
 
 
 def _bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str, n_ubatch: int) -> float:

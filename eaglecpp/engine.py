@@ -247,6 +247,11 @@ class Engine:
         return self._handle().n_ctx
 
     @property
+    def n_tokens(self) -> int:
+        """Tokens committed in the default conversation."""
+        return len(self._session().tokens)
+
+    @property
     def n_vocab(self) -> int:
         """Size of the target's vocabulary."""
         return self._handle().n_vocab

@@ -5,26 +5,39 @@
     llm = Llama("target.gguf", draft_model="draft.gguf", n_ctx=4096)
     llm("def main():", max_tokens=64)["choices"][0]["text"]
 
-Same arguments, defaults and result dictionaries (plus `timings`). What cannot work here is refused with the
-reason, never ignored: docs/python-api.md has the list. New code is better served by `eaglecpp.Engine`.
+Same arguments, defaults and result dictionaries (plus `timings`), and an instance of `llama_cpp.Llama` for
+code that asks. Logits processors and llama_cpp's own state (`_ctx`, `scores`, `eval`) go to a plain twin
+(`llama_plain`), without drafts. What cannot work here is refused with the reason, never ignored:
+docs/python-api.md has the list. New code is better served by `eaglecpp.Engine`.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import importlib
+import inspect
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
+import llama_cpp
 import numpy as np
 from llama_cpp import llama_chat_format
 
+from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.engine import Engine, Stream
-from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.grammar import resolve_grammar
-from eaglecpp.llama_limits import refuse, refuse_call, refuse_others, require_draft_path
+from eaglecpp.llama_limits import (
+    check_chat_handler,
+    refuse,
+    refuse_call,
+    refuse_others,
+    require_draft_path,
+)
+from eaglecpp.llama_plain import TWIN, Tokenizer, Twin
 from eaglecpp.llama_shapes import Reply, logprobs_shape
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, TokenLogprob
@@ -32,9 +45,10 @@ from eaglecpp.results import Completion, TokenLogprob
 __all__ = ["Llama"]
 
 _DEFAULT_SEED = 0xFFFFFFFF
+_RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 
 
-class Llama:
+class Llama(llama_cpp.Llama):  # type: ignore[misc] # llama_cpp is untyped
     """A model with the interface of `llama_cpp.Llama`; `engine` is the `eaglecpp.Engine` behind it.
 
     `draft_model`: path of a drafter GGUF; `strategy`: how it is used (see `eaglecpp.Strategy`). `n_ctx=0`:
@@ -65,6 +79,8 @@ class Llama:
         lora_scale: float = 1.0,
         lora_path: str | None = None,
         chat_format: str | None = None,
+        chat_handler: Callable[..., Any] | None = None,
+        vocab_only: bool = False,
         draft_model: str | os.PathLike[str] | None = None,
         type_k: int | str | None = None,
         type_v: int | str | None = None,
@@ -74,6 +90,26 @@ class Llama:
     ) -> None:
         refuse_others(others)
         require_draft_path(draft_model)
+        check_chat_handler(chat_handler)
+        arguments = inspect.signature(llama_cpp.Llama.__init__).parameters
+        given = {name: value for name, value in locals().items() if name in arguments and name != "self"}
+        given |= {name: value for name, value in others.items() if name in arguments}
+        given |= {"draft_model": None, "type_k": _type_number(type_k), "type_v": _type_number(type_v)}
+        given |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
+        self._twin = Twin({name: value for name, value in given.items() if name != "kwargs"})
+        self.model_path = os.fspath(model_path)
+        self.draft_model = draft_model
+        self.verbose = verbose
+        self.chat_format = chat_format
+        self.chat_handler = chat_handler
+        self._chat_handlers: dict[str, Any] = {}
+        self.last_n_tokens_size = last_n_tokens_size
+        self._seed = seed or _DEFAULT_SEED
+        self._timings: dict[str, Any] = {}
+        self.cache = None
+        if vocab_only:
+            self._open_vocabulary()
+            return
         model = ModelOptions(
             n_ctx=n_ctx or -1,
             n_batch=n_batch,
@@ -96,14 +132,7 @@ class Llama:
             self.engine = Engine.open(model_path, draft_model, strategy=strategy, model=model)
         except ModelNotFoundError as error:
             raise ValueError(f"Model path does not exist: {error}") from error
-        self.model_path = os.fspath(model_path)
-        self.draft_model = draft_model
-        self.verbose = verbose
         self.metadata = self.engine.metadata
-        self.chat_format = chat_format
-        self.last_n_tokens_size = last_n_tokens_size
-        self._seed = seed or _DEFAULT_SEED
-        self._timings: dict[str, Any] = {}
         self._chat_handler = self._find_chat_handler()
 
     @classmethod
@@ -164,10 +193,14 @@ class Llama:
 
         Arguments and defaults are llama_cpp's. `max_tokens` None or <= 0: until the context is full.
         `stopping_criteria(input_ids, logits)` is called after each token with an empty `logits`, which stay
-        in native code. Raises `ContextFullError` (a `ValueError`) when the prompt does not fit,
-        `UnsupportedError` for `logits_processor`, `suffix`, `tfs_z` and for `echo` with `logprobs`.
+        in native code. `logits_processor` sees every logit: then decoding is plain, by the twin. Raises
+        `ContextFullError` (a `ValueError`) when the prompt does not fit, `UnsupportedError` for `suffix`,
+        `tfs_z` and for `echo` with `logprobs`.
         """
-        refuse_call(suffix=suffix, logits_processor=logits_processor, tfs_z=tfs_z)
+        if logits_processor or not self._has_engine:
+            given = {name: value for name, value in locals().items() if name != "self"}
+            return self._plain().create_completion(**given)
+        refuse_call(suffix=suffix, tfs_z=tfs_z)
         if echo and logprobs:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
         sampling = SamplingOptions(
@@ -190,6 +223,10 @@ class Llama:
             n_probs=logprobs or 0,
         )
         tokens = self.engine.prompt_tokens(prompt)
+        if len(tokens) >= self.engine.n_ctx:  # in llama_cpp's words, which programs look for
+            raise ContextFullError(
+                f"Requested tokens ({len(tokens)}) exceed context window of {self.engine.n_ctx}"
+            )
         running = self.engine.stream(
             tokens,
             sampling=sampling,
@@ -216,7 +253,6 @@ class Llama:
         stream: bool = False,
         response_format: Mapping[str, Any] | None = None,
         grammar: Any = None,
-        logits_processor: Any = None,
         tfs_z: float = 1.0,
         **options: Any,
     ) -> Any:
@@ -225,14 +261,19 @@ class Llama:
         Formatting, tools and functions are llama_cpp's own handlers, so all its arguments and defaults apply
         (temperature 0.2 here). `response_format`: json_object and, unlike llama_cpp, json_schema as well.
         """
-        refuse_call(logits_processor=logits_processor, tfs_z=tfs_z)
-        result = self._chat_handler(
+        refuse_call(tfs_z=tfs_z)
+        for name in options:
+            if name not in _CHAT_ARGUMENTS:
+                raise TypeError(f"create_chat_completion() got an unexpected keyword argument {name!r}")
+        result = (self.chat_handler or self._chat_handler)(
             llama=self,
             messages=messages,
             stream=stream,
             grammar=resolve_grammar(grammar, None, response_format),
             **{"repeat_penalty": 1.0, **options},
         )
+        if options.get("logits_processor"):  # the twin's, which keeps no such figures
+            return result
         if stream:
             return self._with_timings(result)
         return {**result, "timings": self._timings}
@@ -261,7 +302,14 @@ class Llama:
         if not reset:
             refuse("generate(reset=False)", "prefixes are reused without it; pass all tokens")
         names = {"mirostat_mode": "mirostat"}
-        refuse_call(logits_processor=options.pop("logits_processor", None), tfs_z=options.pop("tfs_z", 1.0))
+        if options.get("logits_processor"):
+            given = {
+                name: value for name, value in locals().items() if name not in ("self", "options", "names")
+            }
+            yield from self._plain().generate(**given, **options)
+            return
+        options.pop("logits_processor", None)
+        refuse_call(tfs_z=options.pop("tfs_z", 1.0))
         options.pop("penalize_nl", None)  # no effect in llama_cpp either
         criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
         grammar = options.pop("grammar", None)
@@ -287,6 +335,8 @@ class Llama:
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Token ids of UTF-8 bytes; `special`: the text of a special token becomes that token."""
+        if not self._has_engine:
+            return list(self._plain().tokenize(text, add_bos, special))
         return self.engine.native.tokenize(text, add_bos, special)
 
     def detokenize(
@@ -295,33 +345,35 @@ class Llama:
         """Bytes of token ids, without the space some tokenizers put after a BOS token. `prev_tokens` is not
         needed.
         """
+        if not self._has_engine:
+            return bytes(self._plain().detokenize(tokens, prev_tokens, special))
         text = b"".join(self.engine.token_to_piece(token, special=special) for token in tokens)
         begins = len(tokens) > 0 and tokens[0] == self.token_bos()
         return text[1:] if begins and text.startswith(b" ") else text
 
     def n_ctx(self) -> int:
         """Context length in tokens."""
-        return self.engine.n_ctx
+        return self.engine.n_ctx if self._has_engine else int(self._plain().n_ctx())
 
     def n_vocab(self) -> int:
         """Size of the vocabulary."""
-        return self.engine.n_vocab
+        return self.engine.n_vocab if self._has_engine else int(self._plain().n_vocab())
 
     def n_embd(self) -> int:
         """Width of the model."""
-        return self.engine.native.n_embd
+        return self.engine.native.n_embd if self._has_engine else int(self._plain().n_embd())
 
     def token_bos(self) -> int:
         """Id of the beginning-of-sequence token, -1 = none."""
-        return self.engine.native.bos
+        return self.engine.native.bos if self._has_engine else int(self._plain().token_bos())
 
     def token_eos(self) -> int:
         """Id of the end-of-sequence token, -1 = none."""
-        return self.engine.native.eos
+        return self.engine.native.eos if self._has_engine else int(self._plain().token_eos())
 
     def token_nl(self) -> int:
         """Id of the newline token, -1 = none."""
-        return self.engine.native.nl
+        return self.engine.native.nl if self._has_engine else int(self._plain().token_nl())
 
     # State
 
@@ -331,11 +383,20 @@ class Llama:
 
     def reset(self) -> None:
         """Forgets the last prompt; nothing is reused by the next."""
-        self.engine.clear()
+        if self._has_engine:
+            self.engine.clear()
+        if self._twin.is_open:
+            self._plain().reset()
 
     def close(self) -> None:
         """Frees the model."""
-        self.engine.close()
+        self.__dict__["_twin"].close()
+        if self._has_engine:
+            self.engine.close()
+
+    def __del__(self) -> None:
+        if "_twin" in self.__dict__:
+            self.close()
 
     def set_cache(self, cache: Any) -> None:
         """Only None: the last conversation is reused without a cache object."""
@@ -352,13 +413,13 @@ class Llama:
         """Refused."""
         refuse("load_state", "see save_state")
 
-    def eval(self, tokens: Sequence[int]) -> NoReturn:
-        """Refused."""
-        refuse("eval", "the engine runs whole rounds; use generate(), or eaglecpp.lowlevel.Target for logits")
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Runs tokens, by the twin; logits are in `scores`."""
+        self._plain().eval(tokens)
 
-    def sample(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        refuse("sample", "sampling is part of a round; use generate()")
+    def sample(self, *args: Any, **options: Any) -> int:
+        """Chooses a token from the logits of the last `eval`, by the twin."""
+        return int(self._plain().sample(*args, **options))
 
     def embed(self, *args: Any, **options: Any) -> NoReturn:
         """Refused."""
@@ -366,7 +427,95 @@ class Llama:
 
     create_embedding = embed
 
+    # What frameworks read
+
+    def __getattr__(self, name: str) -> Any:
+        if name in TWIN:
+            return getattr(self._plain(), name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer in llama_cpp's form."""
+        return Tokenizer(self)
+
+    @property
+    def tokenizer_(self) -> Tokenizer:
+        """As `tokenizer()`."""
+        return Tokenizer(self)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the conversation that ran last."""
+        if self._twin.is_open or not self._has_engine:
+            return int(self._plain().n_tokens)
+        return self.engine.n_tokens
+
+    @n_tokens.setter
+    def n_tokens(self, value: int) -> None:
+        self._plain().n_tokens = value
+
+    @property
+    def n_batch(self) -> int:
+        """Prompt tokens per pass."""
+        return min(int(self._twin.arguments["n_batch"]), self.n_ctx())
+
+    @property
+    def n_threads(self) -> int:
+        """Threads, as asked for; 0 = one per core."""
+        return int(self._twin.arguments["n_threads"] or 0)
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Threads for prompts, as asked for."""
+        return int(self._twin.arguments["n_threads_batch"] or 0)
+
+    @property
+    def context_params(self) -> Any:
+        """llama.cpp's structure, filled with what was asked for."""
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch = self.n_ctx(), self.n_batch
+        params.n_ubatch = min(int(self._twin.arguments["n_ubatch"]), self.n_batch)
+        params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
+        params.rope_freq_base = self._twin.arguments["rope_freq_base"]
+        params.rope_freq_scale = self._twin.arguments["rope_freq_scale"]
+        params.offload_kqv = self._twin.arguments["offload_kqv"]
+        return params
+
+    @property
+    def model_params(self) -> Any:
+        """llama.cpp's structure, filled with what was asked for."""
+        params = llama_cpp.llama_model_default_params()
+        for name in ("n_gpu_layers", "main_gpu", "vocab_only"):
+            setattr(params, name, self._twin.arguments[name])
+        return params
+
+    @property
+    def _is_recurrent(self) -> bool:
+        return self.metadata.get("general.architecture") in _RECURRENT
+
+    @property
+    def _is_hybrid(self) -> bool:
+        return self._has_engine and bool(self.engine.chains_only) and not self._is_recurrent
+
     # Inside
+
+    @property
+    def _has_engine(self) -> bool:
+        return "engine" in self.__dict__
+
+    def _plain(self) -> Any:
+        """The twin."""
+        return self.__dict__["_twin"].get()
+
+    def _open_vocabulary(self) -> None:
+        try:
+            self.metadata = self._plain().metadata
+        except ValueError as error:
+            raise ValueError(f"Model path does not exist: {error}") from error
+        self._chat_handler = self._no_weights
+
+    def _no_weights(self, **options: Any) -> NoReturn:
+        refuse("create_chat_completion", "the model was opened with vocab_only=True")
 
     def _next_seed(self, seed: int | None) -> int:
         """As llama_cpp derives it; a call without a seed is reproducible from the constructor's."""
@@ -387,13 +536,11 @@ class Llama:
             self.chat_format = guessed or "chat_template.default"
         self.chat_format = self.chat_format or "llama-2"
         if self.chat_format in named:
-            formatter = llama_chat_format.Jinja2ChatFormatter(
-                template=named[self.chat_format],
-                eos_token=self._special_text(self.token_eos()),
-                bos_token=self._special_text(self.token_bos()),
-                stop_token_ids=[self.token_eos()],
+            texts = self._special_text(self.token_bos()), self._special_text(self.token_eos())
+            formatter = _Formatter(named[self.chat_format], *texts, self.token_eos())
+            handler: Callable[..., Any] = llama_chat_format.chat_formatter_to_chat_completion_handler(
+                formatter
             )
-            handler: Callable[..., Any] = formatter.to_chat_handler()
             return handler
         try:
             handler = llama_chat_format.get_chat_completion_handler(self.chat_format)
@@ -442,6 +589,39 @@ class Llama:
         for chunk in chunks:
             ended = chunk["choices"][0]["finish_reason"] is not None
             yield {**chunk, "timings": self._timings} if ended else chunk
+
+
+_CHAT_ARGUMENTS = frozenset(inspect.signature(llama_cpp.Llama.create_chat_completion).parameters)
+
+
+class _Formatter:
+    """llama_cpp's `Jinja2ChatFormatter`, with a template that cannot run away (see `chat.jinja_bounds`)."""
+
+    def __init__(self, template: str, bos_text: str, eos_text: str, eos: int) -> None:
+        self._template = JinjaTemplate(template)
+        self._texts = {"bos_token": bos_text, "eos_token": eos_text}
+        self._eos = eos
+
+    def __call__(self, *, messages: Any, **variables: Any) -> Any:
+        try:
+            prompt = self._template.render(
+                {"messages": messages, "add_generation_prompt": True, **self._texts, **variables}
+            )
+        except TemplateError as error:
+            raise ValueError(str(error)) from error
+        stop_at_eos = llama_cpp.StoppingCriteriaList([lambda tokens, logits: bool(tokens[-1] == self._eos)])
+        return llama_chat_format.ChatFormatterResponse(
+            prompt=prompt, stop=[self._texts["eos_token"]], stopping_criteria=stop_at_eos, added_special=True
+        )
+
+
+def _type_number(kind: int | str | None) -> int | None:
+    """ggml's number of a tensor type."""
+    if isinstance(kind, str) and kind != "auto":
+        from gguf import GGMLQuantizationType
+
+        return int(GGMLQuantizationType[kind.upper()])
+    return kind if isinstance(kind, int) else None
 
 
 def _type_name(kind: int | str | None) -> str:

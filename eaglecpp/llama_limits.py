@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: MIT
 """What `eaglecpp.Llama` cannot do of `llama_cpp.Llama`, and why.
 
-Every argument that would be ignored is refused instead with `UnsupportedError`; values that ask for nothing
-special pass, so that code which spells out llama_cpp's defaults works.
+Every argument of llama_cpp's that would be ignored is refused instead with `UnsupportedError`; values that
+ask for nothing special pass, so that code which spells out llama_cpp's defaults works. What llama_cpp itself
+does not know is passed over with one warning, as llama_cpp passes over it silently: its server and LangChain
+give arguments that it dropped long ago.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from eaglecpp.errors import UnsupportedError
 
-__all__ = ["refuse", "refuse_call", "refuse_others", "require_draft_path"]
+_log = logging.getLogger("eaglecpp.llama")
+
+__all__ = ["check_chat_handler", "refuse", "refuse_call", "refuse_others", "require_draft_path"]
 
 # Arguments of llama_cpp.Llama that have no effect to give here: the values that ask for nothing special, and
 # why others are refused.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "split_mode": ((1,), "layers are split over GPUs by llama.cpp's default"),
     "tensor_split": ((None,), "layers are split over GPUs by llama.cpp's default"),
-    "vocab_only": ((False,), "use llama_cpp.Llama to load a vocabulary alone"),
     "kv_overrides": ((None, {}), "the file's keys are used as they are"),
     "rope_scaling_type": ((-1, None), "the file's RoPE scaling is used, as its drafter expects it"),
     "pooling_type": ((-1,), "embeddings are not supported"),
@@ -35,7 +39,6 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "swa_full": ((None,), "the engine chooses the size of sliding-window caches for roll-back"),
     "lora_base": ((None,), "llama.cpp has no base model for LoRA any more"),
     "numa": ((False, 0), "NUMA is process-wide; set it with numactl"),
-    "chat_handler": ((None,), "images and custom handlers need llama_cpp's own context; use llama_cpp.Llama"),
     "tokenizer": ((None,), "the drafter was trained on the tokenizer in the target's file"),
     "spm_infill": ((False,), "infill is not supported"),
     "logits_all": ((False, True), ""),  # log-probabilities need no such switch here
@@ -48,25 +51,33 @@ def refuse(what: str, why: str) -> NoReturn:
 
 
 def refuse_others(others: Mapping[str, Any]) -> None:
+    unknown = sorted(name for name in others if name not in _ONLY)
+    if unknown:
+        _log.warning(
+            "Llama(): unknown arguments are ignored, as llama_cpp ignores them: %s", ", ".join(unknown)
+        )
     for name, value in others.items():
         if name not in _ONLY:
-            raise TypeError(f"Llama() got an unexpected argument {name!r}")
+            continue
         allowed, why = _ONLY[name]
         if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
             refuse(f"{name}={value!r}", why)
 
 
-def refuse_call(suffix: str | None = None, logits_processor: Any = None, tfs_z: float = 1.0) -> None:
+def refuse_call(suffix: str | None = None, tfs_z: float = 1.0) -> None:
     if suffix is not None:
         refuse("suffix", "infill is not supported")
-    if logits_processor:
-        refuse(
-            "logits_processor",
-            "a Python function would have to see every drafted position of every round; use logit_bias, "
-            "grammar or the sampling options, or llama_cpp.Llama",
-        )
     if tfs_z != 1.0:
         refuse("tfs_z", "llama.cpp has no tail-free sampling any more (llama_cpp ignores it)")
+
+
+def check_chat_handler(handler: Any) -> None:
+    """A handler that turns messages into a prompt will do; one for images works on llama_cpp's own context."""
+    if hasattr(handler, "clip_model_path") or (handler is not None and not callable(handler)):
+        refuse(
+            f"chat_handler={type(handler).__name__}",
+            "images need llama_cpp's own context; use llama_cpp.Llama",
+        )
 
 
 def require_draft_path(draft_model: Any) -> None:

@@ -23,8 +23,6 @@ __all__ = ["NAME", "demo_files", "demo_model", "is_demo"]
 
 NAME = ModelName.parse("demo")
 FOLDER = Path(__file__).parents[1] / "demo"
-_FIRST_KEY = b"\x14\0\0\0\0\0\0\0general.architecture\x08\0\0\0"
-_HEAD_BYTES = 24  # of a GGUF, before its first key
 
 
 def is_demo(name: ModelName) -> bool:
@@ -81,11 +79,7 @@ class _Demo(StoredModel):
 
 
 def _architecture(file: Path) -> str:
-    """What a GGUF is, if its first key says so, as llama.cpp and gguf-py write it; numpy is not loaded."""
-    with file.open("rb") as stream:
-        head = stream.read(256)[_HEAD_BYTES:]
-    if not head.startswith(_FIRST_KEY):
-        return "yes"
-    length = int.from_bytes(head[len(_FIRST_KEY) : len(_FIRST_KEY) + 8], "little")
-    start = len(_FIRST_KEY) + 8
-    return head[start : start + length].decode("ascii", "replace")
+    """What a GGUF is; numpy is not loaded for it."""
+    from eaglecpp.convert import read_keys
+
+    return str(read_keys(file).get("general.architecture", ""))

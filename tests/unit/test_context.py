@@ -18,6 +18,9 @@ def write_model(path: Path, n_train: int | None = 131072, n_kv_heads: int | list
     """The head of an 8B Llama: 128 KiB of keys and values per token, 64 KiB of scores."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("big")
+    writer.add_tags(
+        ["text-generation"]
+    )  # as nearly every file on the Hub has: an array of strings comes first
     if n_train is not None:
         writer.add_context_length(n_train)
     writer.add_embedding_length(4096)
@@ -26,7 +29,8 @@ def write_model(path: Path, n_train: int | None = 131072, n_kv_heads: int | list
     writer.add_head_count_kv(n_kv_heads)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(["a", "b"])
-    writer.add_key_length(9999)  # behind the tokenizer, where nobody looks
+    writer.add_array("tokenizer.ggml.merges", ["a b"] * 1000)
+    writer.add_key_length(128)
     writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -40,7 +44,8 @@ def write_model(path: Path, n_train: int | None = 131072, n_kv_heads: int | list
     [(100, 32768), (24, 32768), (23, 16384), (12, 16384), (8, 8192), (1, 4096)],
 )
 def test_a_quarter_of_the_free_memory_decides(tmp_path: Path, n_free: int, n_ctx: int) -> None:
-    choice = choose_n_ctx(write_model(tmp_path / "m.gguf"), n_free=n_free * GIB + 4096)
+    model = write_model(tmp_path / "m.gguf")
+    choice = choose_n_ctx(model, n_free=n_free * GIB + model.stat().st_size)
     assert (choice.n_ctx, choice.n_train) == (n_ctx, 131072)
     assert "GiB" in choice.why
 
@@ -55,7 +60,7 @@ def test_a_smaller_cache_type_makes_room(tmp_path: Path) -> None:
 def test_the_usual_cache_is_of_halves(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.gguf")
     room = {
-        kind: choose_n_ctx(model, type_k=kind, type_v=kind, n_free=24 * GIB + 4096).n_ctx
+        kind: choose_n_ctx(model, type_k=kind, type_v=kind, n_free=24 * GIB + model.stat().st_size).n_ctx
         for kind in ("auto", "f16", "f32")
     }
     assert room == {"auto": 32768, "f16": 32768, "f32": 16384}
@@ -92,10 +97,13 @@ def test_a_file_that_is_no_model_is_left_to_the_engine(tmp_path: Path, damage: b
     assert choose_n_ctx(tmp_path / "missing.gguf", n_free=GIB).n_ctx == 4096
 
 
-def test_only_the_head_is_read(tmp_path: Path) -> None:
+def test_keys_are_found_before_and_behind_long_lists(tmp_path: Path) -> None:
+    """Nearly every file on the Hub begins with lists of strings: its tags and languages."""
     keys = head_keys(write_model(tmp_path / "m.gguf"))
     assert keys["llama.block_count"] == 32
-    assert "llama.attention.key_length" not in keys, "it stands behind the tokenizer"
+    assert keys["llama.attention.key_length"] == 128
+    assert keys["general.name"] == "big"
+    assert "tokenizer.ggml.merges" not in keys, "long lists are passed over"
 
 
 def test_truncated_heads_give_what_they_have(tmp_path: Path) -> None:

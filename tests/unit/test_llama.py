@@ -254,8 +254,9 @@ def test_n_ctx_zero_is_the_models_own(models: Models) -> None:
 
 def test_a_prompt_that_does_not_fit_is_a_value_error(ours: Llama, theirs: llama_cpp.Llama) -> None:
     for llm in (ours, theirs):
-        with pytest.raises(ValueError, match="512"):
-            llm([5] * 600)
+        for n in (512, 600):
+            with pytest.raises(ValueError, match=rf"^Requested tokens \({n}\) exceed context window of 512$"):
+                llm([5] * n)
     with pytest.raises(ContextFullError):
         ours([5] * 600)
 
@@ -311,21 +312,127 @@ def test_constructor_arguments_that_cannot_be_honoured_are_refused(
     assert text in str(caught.value)
 
 
-def test_an_unknown_argument_is_a_type_error(models: Models) -> None:
-    with pytest.raises(TypeError, match="unexpected argument 'n_cxt'"):
-        Llama(str(models.target), n_cxt=5)
+def test_what_llama_cpp_does_not_know_is_ignored_with_one_warning(
+    models: Models, caplog: pytest.LogCaptureFixture
+) -> None:
+    """llama_cpp.server passes rpc_servers and mul_mat_q, LangChain n_parts and f16_kv."""
+    old = {"rpc_servers": None, "mul_mat_q": None, "n_parts": -1, "f16_kv": True, "n_ctx": 64}
+    with caplog.at_level("WARNING"):
+        Llama(str(models.target), **old).close()
+    said = [record.getMessage() for record in caplog.records if "unknown arguments" in record.getMessage()]
+    assert said == [
+        "Llama(): unknown arguments are ignored, as llama_cpp ignores them: f16_kv, mul_mat_q, n_parts, "
+        "rpc_servers"
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"max_token": 2}, {"n_predict": 2}, {"temp": 0.5}])
+def test_a_mistyped_argument_of_a_call_is_a_type_error(ours: Llama, wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        ours(PROMPT, **wrong)
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        ours.create_chat_completion(MESSAGES, **wrong)
+
+
+def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    seen: list[int] = []
+
+    def only_even(ids: Any, scores: Any) -> Any:
+        seen.append(len(scores))
+        scores[1::2] = -np.inf
+        return scores
+
+    processors = llama_cpp.LogitsProcessorList([only_even])
+    options: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0, "logits_processor": processors}
+    mine = ours(PROMPT, **options)
+    assert comparable(mine) == comparable(theirs(PROMPT, **options))
+    assert seen and set(seen) == {ours.n_vocab()}
+    whole = ours.create_chat_completion(MESSAGES, **options)
+    text = "".join(
+        chunk["choices"][0]["delta"].get("content", "")
+        for chunk in ours.create_chat_completion(MESSAGES, stream=True, **options)
+    )
+    assert whole["choices"][0]["message"]["content"] == text
+    tokens = ours.tokenize(b"ab cd")
+    made = ours.generate(tokens, temp=0.0, logits_processor=processors)
+    assert all(next(made) % 2 == 0 for _ in range(5))
+    made.close()
+    assert "timings" in ours(PROMPT, max_tokens=4), "drafting goes on afterwards"
+
+
+def test_it_is_a_llama_cpp_llama_with_what_frameworks_read(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    assert isinstance(ours, llama_cpp.Llama)
+    ours(PROMPT, max_tokens=4)
+    assert ours.n_tokens > 4
+    for one in (ours.tokenizer(), ours.tokenizer_):
+        assert isinstance(one, llama_cpp.llama_tokenizer.BaseLlamaTokenizer)
+        assert one.encode("ab cd") == theirs.tokenizer().encode("ab cd")
+        assert one.decode(one.encode("ab cd")) == theirs.tokenizer().decode(one.encode("ab cd"))
+    assert (ours.n_batch, ours.n_threads) == (theirs.n_batch, theirs.n_threads)
+    assert ours.context_params.n_ctx == theirs.context_params.n_ctx == ours.n_ctx()
+    assert ours.model_params.n_gpu_layers == theirs.model_params.n_gpu_layers
+    assert ours.chat_handler is None
+    assert (ours._is_recurrent, ours._is_hybrid) == (theirs._is_recurrent, theirs._is_hybrid)
+    ours.reset()
+    tokens = ours.tokenize(b"ab cd ef")
+    for llm in (ours, theirs):
+        llm.reset()
+        llm.eval(tokens)
+    assert ours.n_tokens == theirs.n_tokens == len(tokens)
+    assert ours.sample(temp=0.0) == theirs.sample(temp=0.0)
+    assert ours.input_ids[: len(tokens)].tolist() == tokens
+    assert ours.scores.shape[1] == ours.n_vocab()
+    assert ours.model and ours.ctx and ours._model and ours._ctx
+    with pytest.raises(AttributeError, match="no attribute 'wibble'"):
+        ours.wibble  # noqa: B018
+
+
+def test_a_vocabulary_alone(models: Models, theirs: llama_cpp.Llama) -> None:
+    words = Llama(str(models.target), vocab_only=True)
+    assert words.tokenize(b"ab cd") == theirs.tokenize(b"ab cd")
+    assert words.detokenize(words.tokenize(b"ab cd")) == theirs.detokenize(theirs.tokenize(b"ab cd"))
+    assert (words.n_vocab(), words.token_bos(), words.token_eos()) == (
+        theirs.n_vocab(),
+        theirs.token_bos(),
+        theirs.token_eos(),
+    )
+    assert words.metadata["general.architecture"] == "llama"
+    with pytest.raises(UnsupportedError, match="vocab_only"):
+        words.create_chat_completion(MESSAGES)
+    words.close()
+
+
+def test_a_chat_handler_of_the_user_s_is_called(models: Models) -> None:
+    def handler(*, llama: Any, messages: Any, **options: Any) -> Any:
+        return llama.create_completion("ab cd", max_tokens=3, temperature=0.0)
+
+    llm = Llama(str(models.target), n_ctx=64, n_threads=1, chat_handler=handler)
+    assert llm.chat_handler is handler
+    assert (
+        llm.create_chat_completion(MESSAGES)["choices"]
+        == llm("ab cd", max_tokens=3, temperature=0.0)["choices"]
+    )
+    llm.close()
+
+
+def test_a_hostile_template_is_stopped_here_too(models: Models) -> None:
+    from eaglecpp.llama import _Formatter
+
+    text = "{% set s = namespace(x='xx') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}{{ s.x }}"
+    with pytest.raises(ValueError, match="stopped"):
+        _Formatter(text, "", "", 0)(messages=MESSAGES)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"suffix": "x"}, {"tfs_z": 0.5}, {"logits_processor": [len]}, {"echo": True, "logprobs": 2}],
+    [{"suffix": "x"}, {"tfs_z": 0.5}, {"echo": True, "logprobs": 2}],
 )
 def test_call_arguments_that_cannot_be_honoured_are_refused(ours: Llama, arguments: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):
         ours(PROMPT, **arguments)
 
 
-@pytest.mark.parametrize("name", ["save_state", "embed", "create_embedding", "sample"])
+@pytest.mark.parametrize("name", ["save_state", "embed", "create_embedding"])
 def test_methods_that_cannot_be_honoured_are_refused(ours: Llama, name: str) -> None:
     with pytest.raises(UnsupportedError):
         getattr(ours, name)()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 import time
 from pathlib import Path
@@ -67,8 +68,12 @@ HUGE = 1 << 60
         (header(n_fields=1) + field("a", 99, bytes(16)), "unknown value type 99"),
         (header(n_fields=1) + field("a", STRING, struct.pack("<Q", 100)), "truncated: key a"),
         (header(n_fields=1) + field("a", ARRAY, struct.pack("<IQ", STRING, HUGE)), "array of"),
+        (
+            header(n_fields=1) + field("a", ARRAY, struct.pack("<IQ", U32, 1 << 25)),
+            "array of 33554432 values",
+        ),
         (header(n_fields=1) + field("a", ARRAY, struct.pack("<IQ", STRING, 1 << 20)), "string count is"),
-        (header(n_fields=1) + field("a", ARRAY, struct.pack("<IQ", U32, 1 << 25)), "truncated: key a"),
+        (header(n_fields=1) + field("a", ARRAY, struct.pack("<IQ", U32, 1 << 23)), "truncated: key a"),
         (header(n_fields=1) + field("a", ARRAY, struct.pack("<IQ", ARRAY, 1) + bytes(32)), "nested arrays"),
         (header(n_fields=2) + field("a", U32, bytes(4)) * 2, "key a appears twice"),
         (header(n_fields=1) + struct.pack("<Q", 2) + b"\xff\xfe" + bytes(16), "not UTF-8"),
@@ -125,3 +130,35 @@ def test_random_damage_never_does_anything_but_raise_gguf_error(target: TinyTarg
         except GgufError as error:
             assert "\n" not in str(error).replace("\\n", "")
     assert time.monotonic() - start < 30
+
+
+def test_the_quick_reader_and_the_whole_one_agree(tmp_path: Path) -> None:
+    """Whether a list lies inside one block of the file, across two, or is passed over."""
+    from eaglecpp.convert.gguf_head import read_keys
+
+    path = tmp_path / "x.gguf"
+    texts = b"".join(string("t" * (i % 90)) for i in range(20_000))
+    body = field("a.tags", ARRAY, struct.pack("<IQ", STRING, 2) + string("x") + string("y"))
+    body += field("a.tokens", ARRAY, struct.pack("<IQ", STRING, 20_000) + texts)
+    body += field("a.types", ARRAY, struct.pack("<IQ", U32, 300_000) + bytes(1_200_000))
+    body += field("a.layers", ARRAY, struct.pack("<IQ", U32, 3) + struct.pack("<III", 1, 2, 3))
+    body += field("a.n", U32, struct.pack("<I", 7)) + field("a.name", STRING, string("e"))
+    path.write_bytes(header(n_fields=6) + body)
+    assert read_keys(path) == {"a.tags": [b"x", b"y"], "a.layers": [1, 2, 3], "a.n": 7, "a.name": "e"}
+    whole = read_gguf(path)
+    assert whole.get("a.tokens")[89] == b"t" * 89 and len(whole.get("a.types")) == 300_000
+    assert (whole.integer("a.n"), whole.text("a.name", "")) == (7, "e")
+    for size in range(len(header(n_fields=6)), len(body), 97_001):
+        path.write_bytes((header(n_fields=6) + body)[:size])
+        with pytest.raises(GgufError, match=r"truncated|more than fits"):
+            read_keys(path)
+
+
+def test_there_is_one_reader_of_heads() -> None:
+    import eaglecpp
+
+    folder = Path(eaglecpp.__file__).parent
+    convert = Path(__file__).parents[3] / "convert"
+    files = [*folder.rglob("*.py"), *convert.rglob("*.py")]
+    readers = {path.name for path in files if re.search(r"GGUF version|key count", path.read_text("utf-8"))}
+    assert readers == {"gguf_head.py"}

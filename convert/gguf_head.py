@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: MIT
+"""Reads the head of any GGUF file: keys and tensor places, never tensor data. The one reader in Python.
+
+Written for files that may be truncated or hostile: every length is checked against what is left of the file,
+and every count against a limit, before anything is allocated, and every defect is one GgufError. Needs the
+standard library only, so that whoever has to be quick can use it: `read_keys` passes over long arrays
+without making a value of each entry. Strings stay bytes, so that a tokenizer can be copied unchanged.
+Format: ggml-org/ggml: docs/gguf.md, versions 2 and 3, little-endian.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import GgufError
+
+__all__ = ["ARRAY", "STRING", "Entry", "Head", "TensorHead", "read_head", "read_keys"]
+
+STRING, ARRAY, _BOOL = 8, 9, 7
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
+_MAX_KEYS = 1 << 16
+_MAX_TENSORS = 1 << 17
+_MAX_VALUES = 1 << 24  # of all arrays together; a value takes up to eight times its bytes in the file
+_MAX_STRING = 64 << 20
+_MAX_HEAD = 512 << 20
+_MAX_DIMS = 4
+_BLOCK = 1 << 18
+_LONG = 256
+"""An array of more values is passed over by `read_keys`; one value per layer is fewer."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key. kind, sub: GGUF's value types, `sub` of the elements of an array.
+
+    value: int, float, bool, bytes, or a list of these; None for an array that was passed over
+    """
+
+    name: str
+    kind: int
+    sub: int | None
+    value: Any
+
+
+@dataclass(frozen=True)
+class TensorHead:
+    """One tensor as the head has it. ne: fastest axis first; offset: from the start of the data."""
+
+    name: str
+    ne: tuple[int, ...]
+    type: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head of a file. size: of the file; end: where the head ends."""
+
+    version: int
+    size: int
+    end: int
+    entries: dict[str, Entry]
+    tensors: dict[str, TensorHead]
+
+
+def read_head(path: Path) -> Head:
+    """Everything. Raises GgufError."""
+    head: Head = _open(path, lambda reader: reader.head())
+    return head
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """The keys alone, without long arrays; strings as text. Raises GgufError."""
+    entries = _open(path, lambda reader: reader.keys(_LONG)[1])
+    return {
+        name: entry.value.decode("utf-8", "replace") if isinstance(entry.value, bytes) else entry.value
+        for name, entry in entries.items()
+        if entry.value is not None
+    }
+
+
+def _open(path: Path, read: Any) -> Any:
+    try:
+        size = path.stat().st_size
+        with path.open("rb", buffering=0) as file:
+            return read(_Reader(path, file, size))
+    except OSError as error:
+        raise GgufError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+class _Reader:
+    """A place in a file, and a block of it in memory."""
+
+    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+        self.path, self.file, self.size = path, file, size
+        self.block, self.at, self.start = b"", 0, 0  # the block, the place in it, its place in the file
+        self.n_values = 0
+
+    @property
+    def pos(self) -> int:
+        return self.start + self.at
+
+    def error(self, text: str) -> GgufError:
+        return GgufError(f"{self.path}: {text}")
+
+    # Bytes
+
+    def need(self, n: int, what: str) -> None:
+        """Brings the next n bytes into the block."""
+        if self.at + n <= len(self.block):
+            return
+        if n > self.size - self.pos:
+            raise self.error(f"truncated: {what} needs {n} bytes at {self.pos}, the file has {self.size}")
+        if self.pos + n > _MAX_HEAD:
+            raise self.error(f"{what}: a head of more than {_MAX_HEAD} bytes")
+        self.start, rest, self.at = self.pos, self.block[self.at :], 0
+        pieces, have = [rest], len(rest)
+        while have < n:
+            piece = self.file.read(max(n - have, _BLOCK))
+            if not piece:
+                raise self.error(f"truncated: {what} needs {n} bytes at {self.pos}, the file has {self.size}")
+            pieces.append(piece)
+            have += len(piece)
+        self.block = b"".join(pieces)
+
+    def take(self, n: int, what: str) -> bytes:
+        self.need(n, what)
+        self.at += n
+        return self.block[self.at - n : self.at]
+
+    def number(self, code: str, what: str) -> Any:
+        n = struct.calcsize(f"<{code}")
+        self.need(n, what)
+        self.at += n
+        return struct.unpack_from(f"<{code}", self.block, self.at - n)[0]
+
+    def string(self, what: str) -> bytes:
+        length = self.number("Q", what)
+        if length > _MAX_STRING:
+            raise self.error(f"{what}: string of {length} bytes; at most {_MAX_STRING} are accepted")
+        return self.take(length, what)
+
+    def name(self, what: str) -> str:
+        try:
+            return self.string(what).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self.error(f"{what} is not UTF-8") from error
+
+    def check_count(self, count: int, min_bytes: int, limit: int, what: str) -> None:
+        left = self.size - self.pos
+        if count > left // min_bytes:
+            raise self.error(f"{what} is {count}, more than fits in the remaining {left} bytes")
+        if count > limit:
+            raise self.error(f"{what} is {count}; at most {limit} are accepted")
+
+    # What they mean
+
+    def head(self) -> Head:
+        version, entries, n_tensors = self.keys(None)
+        tensors: dict[str, TensorHead] = {}
+        for _ in range(n_tensors):
+            tensor = self.tensor()
+            if tensor.name in tensors:
+                raise self.error(f"tensor {tensor.name} appears twice")
+            tensors[tensor.name] = tensor
+        return Head(version, self.size, self.pos, entries, tensors)
+
+    def keys(self, longest: int | None) -> tuple[int, dict[str, Entry], int]:
+        """Version, keys, number of tensors. longest: arrays of more values are passed over; None = none."""
+        magic = self.take(4, "magic")
+        if magic != b"GGUF":
+            raise self.error(f"not a GGUF file: expected magic 'GGUF', found {magic!r}")
+        version = int(self.number("I", "version"))
+        if version not in (2, 3):
+            hint = " (a big-endian file?)" if version & 0xFFFF == 0 else ""
+            raise self.error(f"GGUF version: expected 2 or 3, found {version}{hint}")
+        n_tensors, n_keys = self.number("Q", "tensor count"), self.number("Q", "key count")
+        self.check_count(n_keys, 13, _MAX_KEYS, "key count")
+        self.check_count(n_tensors, 24, _MAX_TENSORS, "tensor count")
+        entries: dict[str, Entry] = {}
+        for _ in range(n_keys):
+            entry = self.entry(longest)
+            if entry.name in entries:
+                raise self.error(f"key {entry.name} appears twice")
+            entries[entry.name] = entry
+        return version, entries, n_tensors
+
+    def entry(self, longest: int | None) -> Entry:
+        name = self.name("a key name")
+        kind = self.kind(name)
+        if kind != ARRAY:
+            return Entry(name, kind, None, self.scalar(name, kind))
+        sub, count = self.kind(name), self.number("Q", f"key {name}")
+        if sub == ARRAY:
+            raise self.error(f"key {name}: nested arrays are not supported")
+        if longest is not None and count > longest:
+            self.skip(name, sub, count)
+            return Entry(name, kind, sub, None)
+        self.n_values += count
+        if self.n_values > _MAX_VALUES:
+            raise self.error(
+                f"key {name}: array of {count} values; at most {_MAX_VALUES} are accepted in all"
+            )
+        return Entry(name, kind, sub, self.values(name, sub, count))
+
+    def kind(self, name: str) -> int:
+        kind = int(self.number("I", f"key {name}"))
+        if kind not in _SCALARS and kind not in (STRING, ARRAY):
+            raise self.error(f"key {name}: unknown value type {kind}")
+        return kind
+
+    def scalar(self, name: str, kind: int) -> Any:
+        if kind == STRING:
+            return self.string(f"key {name}")
+        value = self.number(_SCALARS[kind], f"key {name}")
+        return value != 0 if kind == _BOOL else value
+
+    def values(self, name: str, kind: int, count: int) -> list[Any]:
+        what = f"key {name}"
+        if kind == STRING:
+            self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
+            return [self.string(what) for _ in range(count)]
+        numbers = array.array(_SCALARS[kind])
+        if numbers.itemsize != struct.calcsize(f"<{numbers.typecode}"):  # C's sizes are not fixed
+            return [self.scalar(name, kind) for _ in range(count)]
+        numbers.frombytes(self.take(count * numbers.itemsize, what))
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        values = numbers.tolist()
+        return [value != 0 for value in values] if kind == _BOOL else values
+
+    def skip(self, name: str, kind: int, count: int) -> None:
+        what = f"key {name}"
+        if kind != STRING:
+            n_bytes = struct.calcsize(f"<{_SCALARS[kind]}")
+            self.check_count(count, n_bytes, _MAX_HEAD, f"{what}: count")
+            self.jump(count * n_bytes, what)
+            return
+        self.check_count(count, 8, _MAX_VALUES, f"{what}: string count")
+        for _ in range(count):
+            at = self.at
+            if at + 8 <= len(self.block):  # the common case, without three calls for each of 100 000 tokens
+                length = int.from_bytes(self.block[at : at + 8], "little")
+                self.at = at + 8
+            else:
+                length = self.number("Q", what)
+            if self.at + length <= len(self.block):
+                self.at += length
+            else:
+                self.jump(length, what)
+
+    def jump(self, n: int, what: str) -> None:
+        if n > self.size - self.pos:
+            raise self.error(f"truncated: {what} needs {n} bytes at {self.pos}, the file has {self.size}")
+        if self.at + n <= len(self.block):
+            self.at += n
+            return
+        self.start, self.block, self.at = self.pos + n, b"", 0
+        self.file.seek(self.start)
+
+    def tensor(self) -> TensorHead:
+        name = self.name("a tensor name")
+        what = f"tensor {name}"
+        n_dims = self.number("I", what)
+        if not 1 <= n_dims <= _MAX_DIMS:
+            raise self.error(f"{what}: expected 1 to {_MAX_DIMS} dimensions, found {n_dims}")
+        ne = tuple(self.number("Q", what) for _ in range(n_dims))
+        return TensorHead(name, ne, self.number("I", what), self.number("Q", what))
