@@ -37,7 +37,7 @@ PROMPTS = (
     "Three things to remember when you cook rice:\n1.",
 )
 _N_TOKENS = (16, 256)  # of one answer, least and most
-_N_PASSES = 3  # wanted within the time
+_N_PASSES = 3  # prompts wanted within the time, at least
 _N_WARM = 12  # tokens of the answer that tells how fast the machine is
 _N_NODES_MAX = 32
 
@@ -75,7 +75,9 @@ def measure(
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[Measured]:
-    """Decodes until `seconds` are over, at least one pass over all prompts; the first strategy is plain.
+    """Decodes until `seconds` are over, at least one prompt with every strategy; the first strategy is plain.
+
+    Ctrl+C ends it early with what was measured by then, if every strategy has answered a prompt.
 
     `n_tokens`: per answer, 0 = as many as give three passes. `options`: of `Session.stream`; the default is
     greedy, without an end. Raises `ValueError` when the first strategy is not "off".
@@ -86,15 +88,22 @@ def measure(
     started = time.monotonic()
     n_tokens = n_tokens or _answer_length(engine, prompts, len(strategies), seconds, options)
     found: dict[str, list[Timings]] = {strategy: [] for strategy in strategies}
-    for number in range(1_000_000):
-        left = seconds - (time.monotonic() - started)
-        if number and (left <= 0 or left < (time.monotonic() - started) / (2 * number)):
-            break
-        for prompt in prompts:
+    try:
+        for number in range(1_000_000):
+            passed = time.monotonic() - started
+            if number and seconds - passed < passed / (2 * number):  # half of what one more is going to take
+                break
+            progress(f"prompt {number + 1}")
             for strategy in _in_turn(strategies, number):
-                progress(f"pass {number + 1}: {strategy}")
+                progress(f"prompt {number + 1}: {strategy}")
+                prompt = prompts[number % len(prompts)]
                 found[strategy].append(_answer(engine, prompt, n_tokens, strategy, options))
-    return [_measured(strategy, found[strategy], found[strategies[0]]) for strategy in strategies]
+    except KeyboardInterrupt:
+        if not all(found.values()):
+            raise
+    n_whole = min(map(len, found.values()))
+    plain = found[strategies[0]][:n_whole]
+    return [_measured(strategy, found[strategy][:n_whole], plain) for strategy in strategies]
 
 
 def plan_report(engine: Engine) -> dict[str, Any] | None:
@@ -123,7 +132,7 @@ def _answer_length(
     """Warms up, and finds how many tokens an answer may have."""
     _answer(engine, prompts[0], _N_WARM, "off", options)
     plain = _answer(engine, prompts[0], _N_WARM, "off", options)
-    n_answers = n_strategies * len(prompts) * _N_PASSES
+    n_answers = n_strategies * max(len(prompts), _N_PASSES)
     n = int(1000.0 * seconds / (n_answers * max(_ms_per_token(plain), 1e-3)))
     return min(max(n, _N_TOKENS[0]), _N_TOKENS[1], max(1, engine.n_ctx // 2))
 

@@ -5,7 +5,7 @@
         engine.generate("def main():", max_tokens=64).text
 
 Takes paths and options, gives `Completion` and `Chunk`. Used by one thread at a time, and says so with
-`EngineBusyError` rather than waiting. Raises and logs, never prints.
+`EngineBusyError` unless it is asked to wait. Raises and logs, never prints.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 import operator
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -53,7 +54,9 @@ class Engine:
         model: ModelOptions | None = None,
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
+        wait: bool = False,
     ) -> None:
+        self.waits = wait
         self._native: core.Engine | None = None
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `calling`
         self._sessions: list[Session] = []
@@ -89,13 +92,15 @@ class Engine:
         model: ModelOptions | None = None,
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
+        wait: bool = False,
         **options: Any,
     ) -> Self:
         """Loads `target` and, if given, `draft`: paths of GGUF files, or names of models on this machine.
 
         `strategy`: "auto" (the default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". `**options`: any
         field of `ModelOptions`, `DraftOptions` or `SamplingOptions` (the last are defaults for each
-        generation); option objects may be given instead or as well.
+        generation); option objects may be given instead or as well. `wait`: calls from several threads wait
+        for each other instead of raising `EngineBusyError`.
 
         A model by name comes whole: its drafter (unless `strategy` is "off"), adapters, parameters and
         strategy as defaults, and for `chat` its template, system prompt and messages. What is given here
@@ -120,6 +125,7 @@ class Engine:
             model=replace(model or ModelOptions(), **parts[0]),
             drafting=replace(drafting or DraftOptions(), **parts[1]),
             sampling=replace(sampling or SamplingOptions(), **parts[2]),
+            wait=wait,
         )
         engine._stored = stored
         return engine
@@ -325,7 +331,10 @@ class Engine:
         was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic.
         """
         me = threading.get_ident()
-        if self._holder.setdefault("thread", me) != me:
+        while self._holder.setdefault("thread", me) != me:
+            if self.waits:
+                time.sleep(0.001)
+                continue
             raise EngineBusyError(
                 "the engine is in use by another thread; one engine serves one thread at a time"
             )

@@ -72,7 +72,7 @@ def refuse_call(suffix: str | None = None, tfs_z: float = 1.0) -> None:
 
 
 def check_chat_handler(handler: Any) -> None:
-    """A handler that turns messages into a prompt will do; one for images works on llama_cpp's own context."""
+    """One that turns messages into a prompt will do; one for images works on llama_cpp's own context."""
     if hasattr(handler, "clip_model_path") or (handler is not None and not callable(handler)):
         refuse(
             f"chat_handler={type(handler).__name__}",

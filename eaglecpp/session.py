@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Prompt", "Session", "Stream"]
 
 Prompt = str | bytes | Sequence[int]
+_POLL_S = 0.005  # of a thread that waits; short waits, so that Ctrl+C is heard
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ class Session:
     """A conversation with its own place in the KV caches: prompts that begin like the last one are cheap.
 
     Get one from `Engine.session()`; the engine's own methods use a default one. One generation at a time:
-    starting another ends the one before, and a generation that another thread has open raises
-    `EngineBusyError`.
+    starting another ends the one before, whichever thread began it; a round that another thread is in the
+    middle of raises `EngineBusyError`. With `Engine.open(wait=True)` both wait instead, until that generation
+    has ended or its thread has.
     """
 
     def __init__(self, engine: Engine, sequence: int) -> None:
@@ -63,6 +66,7 @@ class Session:
         self._sequence = sequence
         self._generation = 0
         self._running_in: int | None = None
+        self._beginning = threading.Lock()
         self._closed = False
 
     def generate(self, prompt: Prompt, **options: Any) -> Completion:
@@ -202,15 +206,7 @@ class Session:
 
     def _begin(self, request: _Request) -> tuple[int, int]:
         """Starts natively; returns the number of this generation and how many prompt tokens were reused."""
-        with self._calling() as native:
-            owner = self._running_in
-            if owner not in (None, threading.get_ident()) and any(
-                t.ident == owner for t in threading.enumerate()
-            ):
-                raise EngineBusyError(
-                    "another thread has a generation open on this session; wait for it, close its stream, or "
-                    "use engine.session() for a conversation of its own"
-                )
+        with self._turn(), self._calling() as native:
             params = generate_params(request.sampling, request.seed, request.strategy)
             params.log_plan, params.replay = request.log_plan, list(request.replay)
             params.synth_rates = list(request.synth_rates)
@@ -218,6 +214,23 @@ class Session:
             self._generation += 1
             self._running_in = threading.get_ident()
             return self._generation, reused
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """With `wait`: holds until no other thread has a generation open here."""
+        if not self._engine.waits:
+            yield
+            return
+        while not self._beginning.acquire(timeout=_POLL_S):
+            pass
+        try:
+            while self._running_in not in (None, threading.get_ident()) and any(
+                thread.ident == self._running_in for thread in threading.enumerate()
+            ):
+                time.sleep(_POLL_S)
+            yield
+        finally:
+            self._beginning.release()
 
     def _step(self, generation: int) -> core.StepResult:
         with self._calling() as native:

@@ -9,6 +9,7 @@ template keeps no model from loading. `Rendered.has_bos` lets the caller tokeniz
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from eaglecpp.chat.families import family_names, family_of, render_family
+from eaglecpp.chat.gotemplate.errors import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 
@@ -131,7 +133,10 @@ class ChatTemplate:
             prefill, turns = turns[-1].content, turns[:-1]
         compiled = self._compiled
         if isinstance(compiled, JinjaTemplate):
-            text = compiled.render(self._variables(turns, tools, think, add_generation_prompt))
+            values = self._variables(turns, tools, think, add_generation_prompt)
+            if any(turn.tool_calls for turn in turns):
+                values["messages"] = [_said(message, *self._call_form) for message in values["messages"]]
+            text = compiled.render(values)
         elif compiled is not None:
             from eaglecpp.chat.gotemplate import Conversation
 
@@ -140,6 +145,33 @@ class ChatTemplate:
             text = render_family(self.text, turns, add_generation_prompt)
         text += prefill
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
+
+    @cached_property
+    def _call_form(self) -> tuple[bool, bool]:
+        """How the template wants tool calls: arguments as text, and None for a content that is empty.
+
+        Templates differ and say so nowhere: one writes the arguments down as they are, the next turns them
+        into JSON itself, a third passes over a call beside a content. So each form is tried.
+        """
+        compiled = self._compiled
+        assert isinstance(compiled, JinjaTemplate)
+        call = {
+            "id": "call00001",
+            "type": "function",
+            "function": {"name": "probe_f", "arguments": {"probe_a": "probe_b"}},
+        }
+        asks = {"role": "assistant", "content": "", "tool_calls": [call]}
+        told = {"role": "tool", "content": "r", "tool_call_id": "call00001", "name": "probe_f"}
+        for as_text, without in ((False, False), (True, False), (False, True), (True, True)):
+            values = self._variables([Message("user", "q")], (), None, False)
+            values["messages"] += [_said(asks, as_text, without), told]
+            try:
+                text = compiled.render(values)
+            except TemplateError:
+                continue
+            if "probe_b" in text and "'probe_a'" not in text and '\\"probe_a' not in text:
+                return as_text, without
+        return False, False
 
     @cached_property
     def _compiled(self) -> Template | JinjaTemplate | None:
@@ -164,10 +196,29 @@ class ChatTemplate:
             "add_generation_prompt": add,
         }
         if think is not None:
-            variables["enable_thinking"] = bool(think)
+            variables |= {
+                "enable_thinking": bool(think),
+                "thinking": bool(think),
+                "thinking_mode": "enabled" if think else "disabled",
+                "thinking_budget": -1 if think else 0,
+            }
         if isinstance(think, str):
             variables["reasoning_effort"] = think
         return variables
+
+
+def _said(message: Mapping[str, Any], as_text: bool, without: bool) -> dict[str, Any]:
+    """A message in the form of `ChatTemplate._call_form`."""
+    if not message.get("tool_calls"):
+        return dict(message)
+    calls = []
+    for call in message["tool_calls"]:
+        function = call["function"]
+        given = function["arguments"]
+        text = json.dumps(given, ensure_ascii=False) if as_text else given
+        calls.append({**call, "function": {**function, "arguments": text}})
+    content = message.get("content") or (None if without else "")
+    return {**message, "tool_calls": calls, "content": content}
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,9 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="eaglecpp", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.option(
@@ -73,6 +75,9 @@ class LazyGroup(click.Group):
 def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     """EAGLE speculative decoding for GGUF models on llama.cpp: the same words, sooner."""
     ctx.obj = {"debug": debug}
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit()
     from eaglecpp.cli.terminal import LogFormatter
 
     handler = logging.StreamHandler(sys.stderr)
@@ -80,6 +85,8 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     logging.basicConfig(handlers=[handler])
     logging.getLogger("eaglecpp").setLevel((log_level or "warning").upper())
     logging.getLogger("eaglecpp.native").setLevel((log_level or "critical").upper())
+    if log_level is None:  # it warns of every retry, before the error that says what is wrong
+        logging.getLogger("urllib3").setLevel("ERROR")
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from eaglecpp.cli.common import (
     synth_options,
 )
 from eaglecpp.cli.table import table
-from eaglecpp.cli.terminal import note, stderr_is_terminal, write, write_json
+from eaglecpp.cli.terminal import not_drafted, note, stderr_is_terminal, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 __all__ = ["bench"]
@@ -112,10 +112,18 @@ def speeds(measured: Sequence[Any]) -> str:
                 f"{one.ratio:.2f}x",
                 "" if is_plain else f"{low:.2f} to {high:.2f}",
                 "" if is_plain else f"{one.acceptance_length:.2f}",
-                one.plan.get("why", "").partition(";")[0] if one.strategy == "auto" else "",
+                _reason(one) if one.strategy == "auto" else "",
             ]
         )
     return table(["strategy", "tokens/s", "speed", "spread", "length", "plan"], rows)
+
+
+def _reason(one: Any) -> str:
+    """What the planner did, and why, in plain words."""
+    why = one.plan.get("why", "").partition(";")[0]
+    if not why.startswith("off") and why:
+        return f"drafted {why.partition(':')[0]}"
+    return not_drafted(why) if one.acceptance_length <= 1.0 else "mostly without drafts: plain is faster here"
 
 
 def plan_text(plan: dict[str, Any] | None) -> str:

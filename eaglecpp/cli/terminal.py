@@ -25,6 +25,7 @@ from eaglecpp.results import Timings
 __all__ = [
     "LogFormatter",
     "Watch",
+    "not_drafted",
     "note",
     "silent_keys",
     "stats_line",
@@ -35,6 +36,8 @@ __all__ = [
     "write_json",
 ]
 
+_ENOUGH = 4  # tokens; the first comes with the prompt, and the speed of one or two is noise
+_SAYS_SOMETHING = 16  # tokens; a speed-up of fewer is noise
 _SHORT_PROMPT = 256  # tokens; read before anyone would look for progress
 
 
@@ -86,7 +89,9 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     """One line: tokens, tokens/s, acceptance length, the share of drafted tokens accepted, the plan, and how
     many times as fast as plain decoding that was, where known.
     """
-    parts = [f"{stats.predicted_n} tokens", f"{stats.predicted_per_second:.1f} tokens/s"]
+    parts = [f"{stats.predicted_n} token{'' if stats.predicted_n == 1 else 's'}"]
+    if stats.predicted_n >= _ENOUGH:
+        parts.append(f"{stats.predicted_per_second:.1f} tokens/s")
     strategy, why = stats.plan.get("strategy", ""), stats.plan.get("why", "")
     if stats.draft_n:
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
@@ -94,16 +99,29 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not has_draft:
         parts.append("no drafter")
     else:
-        parts.append("drafting off" if strategy == "off" else "nothing drafted")
-    if strategy == "auto":
+        parts.append("drafting off" if strategy == "off" else not_drafted(why))
+    if strategy == "auto" and stats.draft_n and not why.startswith("off"):
         parts.append(f"auto: {why.partition(';')[0].partition(':')[0]}")
+    elif strategy == "auto" and stats.draft_n:
+        parts.append("auto: mostly without drafts")
     elif stats.draft_n and strategy:
         parts.append(strategy)
-    if speedup is not None:
+    if speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
         parts.append(f"~{speedup:.2f}x plain")
     if stats.synth_rates:
         parts.append("synthetic acceptance: not the target's text")
     return "[ " + " · ".join(parts) + " ]"
+
+
+def not_drafted(why: str) -> str:
+    """Why a planner that may draft did not, in plain words. why: `Timings.plan["why"]`"""
+    if "no room" in why:
+        return "no room left for drafts"
+    if "measuring" in why or why in ("", "off"):
+        return "not drafted yet: first the model's own speed is measured"
+    if "saving" in why:
+        return "not drafted: the next trial waits until it cannot cost much"
+    return "not drafted: plain decoding is faster here"
 
 
 def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: float | None = None) -> list[str]:
@@ -118,7 +136,7 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
         ("prompt eval rate", f"{stats.prompt_per_second:.2f} tokens/s" if stats.prompt_n else ""),
         ("eval count", f"{stats.predicted_n} token(s)" if stats.predicted_n else ""),
         ("eval duration", _duration(stats.predicted_ms)),
-        ("eval rate", f"{stats.predicted_per_second:.2f} tokens/s" if stats.predicted_n else ""),
+        ("eval rate", f"{stats.predicted_per_second:.2f} tokens/s" if stats.predicted_n >= _ENOUGH else ""),
     ]
     if stats.draft_n:
         rates = ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)

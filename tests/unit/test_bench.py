@@ -16,6 +16,7 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp.bench import _expected, _grown, measure, plan_report
 from eaglecpp.cli import main
+from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -32,12 +33,44 @@ def engine(models: Models) -> Iterator[Engine]:
 def test_everybody_answers_the_same_prompts_once_a_pass(engine: Engine) -> None:
     before = engine.stats.predicted_n
     plain, chain, auto = measure(engine, ["off", "chain:2", "auto"], ["ab", "cd ef"], seconds=0, n_tokens=16)
-    assert engine.stats.predicted_n - before == 3 * 2 * 16, "one pass, and no more than was asked for"
+    assert engine.stats.predicted_n - before == 3 * 16, "one prompt, when there is no time for more"
     assert [one.strategy for one in (plain, chain, auto)] == ["off", "chain:2", "auto"]
-    assert plain.ratios == (1.0, 1.0)
-    assert len(chain.ratios) == 2
+    assert plain.ratios == (1.0,)
+    assert len(chain.ratios) == 1
     assert (plain.acceptance_length, chain.acceptance_length > 1.0) == (1.0, True)
     assert chain.tokens_per_second == pytest.approx(1000 / chain.ms)
+
+
+def test_it_keeps_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("eaglecpp.bench.time.monotonic", lambda: clock[0])
+    n_answers = 0
+
+    def answer(*args: Any, **options: Any) -> Timings:
+        nonlocal n_answers
+        n_answers += 1
+        clock[0] += 3.0
+        return Timings(predicted_n=16, predicted_ms=100.0)
+
+    monkeypatch.setattr("eaglecpp.bench._answer", answer)
+    measure(engine, ["off", "chain:2"], ["a", "b", "c"], seconds=20, n_tokens=16)
+    assert n_answers == 6, "three prompts by two strategies take 18 s"
+
+
+def test_what_was_measured_before_ctrl_c_counts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(engine: Any, prompt: Any, n: int, strategy: str, options: Any) -> Timings:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return Timings(predicted_n=16, predicted_ms=100.0)
+
+    monkeypatch.setattr("eaglecpp.bench._answer", answer)
+    left = [6]
+    measured = measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
+    assert [len(one.ratios) for one in measured] == [2, 2], "the half of a pass is left out"
+    left = [2]
+    with pytest.raises(KeyboardInterrupt):
+        measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
 
 
 def test_plain_comes_first(engine: Engine) -> None:

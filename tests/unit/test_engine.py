@@ -16,7 +16,6 @@ import pytest
 from eaglecpp import Completion, Engine, SamplingOptions
 from eaglecpp.errors import (
     ContextFullError,
-    EagleError,
     EngineBusyError,
     GgufError,
     GrammarError,
@@ -369,24 +368,38 @@ def test_separate_caches_take_no_trees(models: Models) -> None:
         )
 
 
-def test_a_second_thread_is_told_so(engine: Engine, fresh: Completion) -> None:
-    stream = engine.stream(PROMPT, max_tokens=24, temperature=0.0)
+def test_a_new_call_ends_a_stream_that_another_thread_has_open(engine: Engine, fresh: Completion) -> None:
+    """A web framework leaves a generator where it is, and answers the next request in another thread."""
+    stream = engine.stream("xy zz", max_tokens=24, temperature=0.0)
     next(stream)
-    errors: list[BaseException] = []
-
-    def intrude() -> None:
-        try:
-            engine.generate("xy")
-        except EagleError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=intrude)
+    made: list[Completion] = []
+    thread = threading.Thread(target=lambda: made.append(greedy(engine)))
     thread.start()
     thread.join()
-    assert [type(error) for error in errors] == [EngineBusyError]
-    for _ in stream:
-        pass
-    assert stream.completion().tokens == fresh.tokens
+    assert made[0].tokens == fresh.tokens
+    with pytest.raises(EngineBusyError, match="a newer generation took this session over"):
+        next(stream)
+
+
+def test_threads_that_wait_get_their_turns(models: Models, fresh: Completion) -> None:
+    made: list[Completion] = []
+    with Engine.open(models.target, draft=models.draft, n_ctx=N_CTX, n_threads=1, wait=True) as shared:
+        threads = [threading.Thread(target=lambda: made.append(greedy(shared))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        left: list[Any] = []
+
+        def leave() -> None:
+            left.append(shared.stream("xy zz", temperature=0.0))
+            next(left[0])
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+        assert greedy(shared).tokens == fresh.tokens, "nobody waits for a thread that has ended"
+    assert [one.tokens for one in made] == [fresh.tokens] * 4
 
 
 def test_a_stream_left_by_a_dead_thread_is_no_obstacle(engine: Engine, fresh: Completion) -> None:

@@ -418,7 +418,7 @@ def test_a_chat_handler_of_the_user_s_is_called(models: Models) -> None:
 def test_a_hostile_template_is_stopped_here_too(models: Models) -> None:
     from eaglecpp.llama import _Formatter
 
-    text = "{% set s = namespace(x='xx') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}{{ s.x }}"
+    text = "{% set s = namespace(x='xx') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}"
     with pytest.raises(ValueError, match="stopped"):
         _Formatter(text, "", "", 0)(messages=MESSAGES)
 

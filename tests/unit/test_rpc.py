@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -21,7 +22,8 @@ Serve = Callable[[bytes], tuple[str, list[bytes]]]
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """`serve(answer)`: listens, takes one greeting, answers, hangs up; the endpoint and what came in."""
-    listeners = []
+    listeners: list[socket.socket] = []
+    threads: list[threading.Thread] = []
 
     def start(answer: bytes) -> tuple[str, list[bytes]]:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -30,15 +32,22 @@ def serve() -> Iterator[Serve]:
 
         def once() -> None:
             connection, _ = listener.accept()
-            with connection:
-                heard.append(connection.recv(100))
-                connection.sendall(answer)
+            with connection, contextlib.suppress(OSError):
+                said = connection.recv(100)
+                if said:  # nothing is our own farewell, see below
+                    heard.append(said)
+                    connection.sendall(answer)
 
-        threading.Thread(target=once, daemon=True).start()
+        threads.append(threading.Thread(target=once))
+        threads[-1].start()
         return f"127.0.0.1:{listener.getsockname()[1]}", heard
 
     yield start
-    for listener in listeners:
+    for listener, thread in zip(listeners, threads, strict=True):
+        # A socket closed under a thread that waits in it fails there, later, in somebody else's test: wake it
+        with contextlib.suppress(OSError):
+            socket.create_connection(listener.getsockname(), timeout=5).close()
+        thread.join()
         listener.close()
 
 

@@ -206,6 +206,52 @@ def test_jinja_gets_tools_thinking_and_tokens() -> None:
     assert bare.text == "TrueFalse"
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "{{ c.function.name + c.function.arguments }}",
+            'f{"a": "é"}',
+        ),  # functionary adds texts
+        ("{{ c.function.name + (c.function.arguments | tojson) }}", 'f{"a": "é"}'),
+        ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "a=é"),
+        ("{{ c.function.arguments }}", '{"a": "é"}'),
+        ("{% if m.content is none %}{{ c.function.arguments ~ '' }}{% endif %}", '{"a": "é"}'),  # R1-Distill
+        (
+            "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
+            "{{ c.function.arguments | tojson }}{% endif %}",
+            '{"a": "é"}',
+        ),
+    ],
+)
+def test_a_call_reaches_a_template_in_the_form_it_takes(line: str, expected: str) -> None:
+    text = "{% for m in messages %}{% for c in m.tool_calls or [] %}[" + line + "]{% endfor %}{% endfor %}"
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "é"}'}}
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "r", "tool_call_id": "1"},
+    ]
+    assert ChatTemplate.from_gguf(text).render(messages).text == f"[{expected}]"
+
+
+@pytest.mark.parametrize(("think", "expected"), [(True, "on"), (False, "off"), ("low", "on"), (None, "free")])
+@pytest.mark.parametrize(
+    ("name", "on"),
+    [
+        ("enable_thinking", "true"),
+        ("thinking", "true"),
+        ("thinking_mode", "'enabled'"),
+        ("thinking_budget", "-1"),
+    ],
+)
+def test_think_reaches_a_template_by_the_name_it_uses(
+    name: str, on: str, think: bool | str | None, expected: str
+) -> None:
+    text = f"{{{{ 'free' if {name} is not defined else 'on' if {name} == {on} else 'off' }}}}"
+    assert ChatTemplate.from_gguf(text).render([], think=think).text == expected
+
+
 def test_jinja_is_set_up_as_templates_expect() -> None:
     text = (
         "{% for m in messages %}\n  {% generation %}{{ m.content }}{% endgeneration %}\n"

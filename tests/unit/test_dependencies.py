@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT
+"""What is imported is declared: an import that only works because something else needs it breaks one day."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}  # imported where they are asked for, with a way out
+NAMES = {
+    "llama_cpp": "llama-cpp-python",
+    "huggingface_hub": "huggingface-hub",
+    "prompt_toolkit": "prompt-toolkit",
+}
+
+
+def imported() -> dict[str, str]:
+    """Top-level modules by the file that imports them."""
+    found = {}
+    for path in [*(ROOT / "eaglecpp").rglob("*.py"), *(ROOT / "convert").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            found |= {name.partition(".")[0]: str(path) for name in names}
+    return found
+
+
+def test_every_import_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {re.split(r"[<>=~\[; ]", text)[0].lower() for text in project["dependencies"]}
+    ours = {*sys.stdlib_module_names, *OPTIONAL, "eaglecpp", "convert"}
+    missing = {
+        name: path
+        for name, path in imported().items()
+        if name not in ours and NAMES.get(name, name) not in declared
+    }
+    assert missing == {}
