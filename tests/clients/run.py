@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""Programs written for llama_cpp, run with eaglecpp in its place: `python tests/clients/run.py [NAME ...]`.
+
+Not part of the default tests: every client is installed from PyPI into an environment of its own (below
+`build/clients`; eaglecpp comes from the environment that runs this). Prints one line per client. The model is
+the demo, or what EAGLECPP_CLIENT_MODEL names. docs/clients.md has the table of what works.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+ENVIRONMENTS = Path(os.environ.get("EAGLECPP_CLIENT_ENVIRONMENTS", ROOT / "build" / "clients"))
+SECONDS = 600
+
+# client: packages it needs; the script is use_<client>.py
+CLIENTS = {
+    "llama_cpp_tests": ("pytest", "scipy"),
+    "openai": (
+        ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
+    ),
+    "langchain": ("langchain-community",),
+    "llamaindex": ("llama-index-llms-llama-cpp",),
+    "outlines": ("outlines",),
+    "instructor": ("instructor",),
+    "haystack": ("llama-cpp-haystack",),
+    "llm": ("llm", "llm-llama-cpp"),
+    "guidance": ("guidance",),
+}  # fmt: skip
+
+
+def environment(name: str) -> Path:
+    """The client's Python. What it does not install comes from the environment that runs this."""
+    folder = ENVIRONMENTS / name
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    if not python.exists():
+        venv.create(folder, with_pip=True)
+    done = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    parent = Path(done.stdout.strip(), "zz_parent.pth")  # read last, so that its packages come last
+    parent.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8")
+    marker = folder / "installed"
+    if not marker.exists():
+        subprocess.run([python, "-m", "pip", "install", "-q", *CLIENTS[name]], check=True)
+        marker.touch()
+    return python
+
+
+def run(name: str) -> bool:
+    """Runs one client's script; prints its output only when it failed."""
+    try:
+        python = environment(name)
+    except subprocess.CalledProcessError as error:
+        print(f"{name:<16} cannot be installed: {error}", flush=True)
+        return False
+    try:
+        done = subprocess.run(
+            [python, HERE / f"use_{name}.py"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{name:<16} took longer than {SECONDS} s", flush=True)
+        return False
+    lines = done.stdout.strip().splitlines() or [""]
+    print(f"{name:<16} {lines[-1] if done.returncode == 0 else done.stdout}", flush=True)
+    return done.returncode == 0
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or list(CLIENTS)
+    unknown = [name for name in wanted if name not in CLIENTS]
+    if unknown:
+        sys.exit(f"unknown client {unknown[0]!r}; expected some of {', '.join(CLIENTS)}")
+    sys.exit(0 if sum(run(name) for name in wanted) == len(wanted) else 1)
+
+
+if __name__ == "__main__":
+    main()

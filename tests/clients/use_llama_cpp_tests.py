@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""llama-cpp-python's own tests, from its source package, with `llama_cpp.Llama` replaced.
+
+Those that download a model get the client's model instead; tests of embeddings, of recurrent and hybrid
+models and of llama_cpp's inner state are left out.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from common import MODEL, done
+
+PLUGIN = """
+import sys
+sys.path.insert(0, {here!r})
+import common, huggingface_hub
+common.take_its_place()
+huggingface_hub.hf_hub_download = lambda *args, **options: common.MODEL
+"""
+LEFT_OUT = "embeddings recurrent hybrid real_model cached_prompt prompt_hit prefix_reuse version"
+
+
+def source_package(folder: Path) -> Path:
+    """llama-cpp-python's sdist of the installed version."""
+    given = os.environ.get("EAGLECPP_CLIENT_SDIST")
+    if given:
+        return Path(given)
+    wanted = f"llama-cpp-python=={importlib.metadata.version('llama-cpp-python')}"
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--no-deps",
+        "--no-binary",
+        ":all:",
+        "-d",
+        folder,
+    ]
+    subprocess.run([*command, "--no-build-isolation", wanted], check=True)
+    return next(folder.glob("*.tar.gz"))
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = Path(name)
+    with tarfile.open(source_package(folder)) as archive:
+        wanted = ("/tests/", "/vendor/llama.cpp/models/ggml-vocab-llama-spm.gguf")
+        members = [m for m in archive.getmembers() if any(part in f"/{m.name}" for part in wanted)]
+        members = [m for m in members if m.name.count("/") < 3 or m.name.endswith(".gguf")]
+        archive.extractall(folder, members, filter="data")
+    root = next(path for path in folder.iterdir() if path.is_dir())
+    (root / "plugin.py").write_text(PLUGIN.format(here=str(Path(__file__).parent)))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "plugin",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        f"not ({LEFT_OUT.replace(' ', ' or ')})",
+    ]
+    result = subprocess.run(
+        [*command, "tests"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        print(result.stdout)
+        sys.exit(1)
+    done(f"{result.stdout.strip().splitlines()[-1]}; model {Path(MODEL).name}")
