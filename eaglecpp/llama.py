@@ -13,6 +13,7 @@ docs/python-api.md has the list. New code is better served by `eaglecpp.Engine`.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import importlib
 import inspect
@@ -37,7 +38,7 @@ from eaglecpp.llama_limits import (
     refuse_others,
     require_draft_path,
 )
-from eaglecpp.llama_plain import TWIN, Tokenizer, Twin
+from eaglecpp.llama_plain import TWIN, TheirLlama, Tokenizer, Twin
 from eaglecpp.llama_shapes import Reply, logprobs_shape
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, TokenLogprob
@@ -48,7 +49,7 @@ _DEFAULT_SEED = 0xFFFFFFFF
 _RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 
 
-class Llama(llama_cpp.Llama):  # type: ignore[misc] # llama_cpp is untyped
+class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     """A model with the interface of `llama_cpp.Llama`; `engine` is the `eaglecpp.Engine` behind it.
 
     `draft_model`: path of a drafter GGUF; `strategy`: how it is used (see `eaglecpp.Strategy`). `n_ctx=0`:
@@ -91,7 +92,7 @@ class Llama(llama_cpp.Llama):  # type: ignore[misc] # llama_cpp is untyped
         refuse_others(others)
         require_draft_path(draft_model)
         check_chat_handler(chat_handler)
-        arguments = inspect.signature(llama_cpp.Llama.__init__).parameters
+        arguments = inspect.signature(TheirLlama.__init__).parameters
         given = {name: value for name, value in locals().items() if name in arguments and name != "self"}
         given |= {name: value for name, value in others.items() if name in arguments}
         given |= {"draft_model": None, "type_k": _type_number(type_k), "type_v": _type_number(type_v)}
@@ -395,7 +396,7 @@ class Llama(llama_cpp.Llama):  # type: ignore[misc] # llama_cpp is untyped
             self.engine.close()
 
     def __del__(self) -> None:
-        if "_twin" in self.__dict__:
+        with contextlib.suppress(Exception):  # the interpreter may be on its way out
             self.close()
 
     def set_cache(self, cache: Any) -> None:
@@ -591,7 +592,7 @@ class Llama(llama_cpp.Llama):  # type: ignore[misc] # llama_cpp is untyped
             yield {**chunk, "timings": self._timings} if ended else chunk
 
 
-_CHAT_ARGUMENTS = frozenset(inspect.signature(llama_cpp.Llama.create_chat_completion).parameters)
+_CHAT_ARGUMENTS = frozenset(inspect.signature(TheirLlama.create_chat_completion).parameters)
 
 
 class _Formatter:

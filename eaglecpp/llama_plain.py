@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import llama_cpp
+from llama_cpp.llama import Llama as TheirLlama  # whoever puts ours in its place writes to `llama_cpp.Llama`
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
-__all__ = ["TWIN", "Tokenizer", "Twin"]
+__all__ = ["TWIN", "TheirLlama", "Tokenizer", "Twin"]
 
 TWIN = (
     "_ctx",
@@ -48,7 +48,7 @@ class Twin:
         """The `llama_cpp.Llama`."""
         if self._llama is None:
             _log.info("%s: opened a second time, for plain decoding", self.arguments["model_path"])
-            self._llama = llama_cpp.Llama(**self.arguments)
+            self._llama = TheirLlama(**self.arguments)
         return self._llama
 
     def close(self) -> None:

@@ -15,6 +15,8 @@ MODEL = os.environ.get("EAGLECPP_CLIENT_MODEL") or str(DEMO / "demo-target.gguf"
 DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
     None if "EAGLECPP_CLIENT_MODEL" in os.environ else str(DEMO / "demo-draft.gguf")
 )
+WITH_DRAFT = {"draft_model": DRAFT} if DRAFT else {}
+"""For clients that hand arguments on which they do not know."""
 
 
 def take_its_place() -> None:

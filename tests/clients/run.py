@@ -28,7 +28,7 @@ CLIENTS = {
     ),
     "langchain": ("langchain-community",),
     "llamaindex": ("llama-index-llms-llama-cpp",),
-    "outlines": ("outlines",),
+    "outlines": ("outlines", "numba"),
     "instructor": ("instructor",),
     "haystack": ("llama-cpp-haystack",),
     "llm": ("llm", "llm-llama-cpp"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from common import MODEL, done, take_its_place
+from common import MODEL, WITH_DRAFT, done, take_its_place
 
 take_its_place()
 
@@ -16,10 +16,11 @@ llm = LlamaCPP(
     max_new_tokens=12,
     context_window=512,
     verbose=False,
+    model_kwargs=WITH_DRAFT,
     messages_to_prompt=lambda messages: "\n".join(str(m.content) for m in messages),
     completion_to_prompt=lambda text: text,
 )
-assert type(llm._model).__module__ == "eaglecpp.llama"
+assert llm._model.engine.has_draft == bool(WITH_DRAFT)
 text = llm.complete("Once upon a time").text
 assert text and list(llm.stream_complete("Once upon a time"))[-1].text == text
 assert llm.chat([ChatMessage(role="user", content="Hello")]).message.content

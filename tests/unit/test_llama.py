@@ -402,6 +402,16 @@ def test_a_vocabulary_alone(models: Models, theirs: llama_cpp.Llama) -> None:
     words.close()
 
 
+def test_the_twin_is_llama_cpp_s_even_where_ours_has_its_place(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in programs that make their own `llama_cpp.Llama`."""
+    monkeypatch.setattr(llama_cpp, "Llama", Llama)
+    words = llama_cpp.Llama(str(models.target), vocab_only=True)
+    assert words.tokenize(b"ab cd")
+    words.close()
+
+
 def test_a_chat_handler_of_the_user_s_is_called(models: Models) -> None:
     def handler(*, llama: Any, messages: Any, **options: Any) -> Any:
         return llama.create_completion("ab cd", max_tokens=3, temperature=0.0)
