@@ -12,7 +12,7 @@ from eaglecpp.chat import jinja_bounds
 from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
 
-DOUBLE = "{% set s = namespace(x='0123456789') %}{% for i in range(90000) %}{% set s.x = EXPR %}{% endfor %}"
+DOUBLE = "{% set s = namespace(x='0123456789') %}{% for i in range(300) %}{% set s.x = EXPR %}{% endfor %}"
 IN_A_LOOP = {
     "plus": "s.x + s.x",
     "tilde": "s.x ~ s.x",
@@ -34,8 +34,8 @@ IN_A_LOOP = {
     "lists added": "[s.x] + [s.x]",
     "list in text": "[s.x, s.x]|string",
     "list in json": "[s.x, s.x]|tojson",
-    "escape": "s.x|escape ~ '<>'|escape",
-    "urlencode": "(s.x ~ '%')|urlencode",
+    "escape": "s.x|escape ~ s.x|escape",
+    "urlencode": "(s.x ~ s.x)|urlencode",
     "list filter": "(s.x ~ s.x)|list|join",
     "numbers": "(s.x|int(1) + 9) * (s.x|int(1) + 9)",
     "slices": "s.x ~ s.x[:]",
@@ -79,13 +79,18 @@ AT_ONCE = {
     "folded": "{% set x %}{% for i in range(99999) %}{{ 'x'|center(999) }}{% endfor %}{% endset %}",
     "text in a macro": "{% macro f() %}" + "x" * 9999 + "{% endmacro %}{% set x %}{% for i in range(99999) %}"
     "{{ f() }}{% endfor %}{% endset %}",
-    "macro that calls itself twice": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
-    "{% endmacro %}{{ f(60) }}",
     "recursive loop": "{% for i in range(90) recursive %}{{ loop(range(90000)) }}{% endfor %}",
     "sum of lists": "{{ [[1, 2]]|sum(start=[]) }}",
     "a long template": "x" * (2 << 20),
     "nested loops": "{% for a in b %}" * 30 + "{% endfor %}" * 30,
 }
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sixteenth of the memory, so that reaching a limit is quick."""
+    for name in ("MAX_CHARS", "MAX_VALUE", "MAX_BYTES"):
+        monkeypatch.setattr(jinja_bounds, name, getattr(jinja_bounds, name) // 16)
 
 
 def refused(text: str) -> None:
@@ -97,7 +102,7 @@ def refused(text: str) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 400 << 20
+    assert peak < 40 << 20
     assert time.monotonic() - started < jinja_bounds.MAX_SECONDS + 20  # which a busy machine needs
 
 
@@ -112,6 +117,7 @@ def test_nothing_grows_at_once(text: str) -> None:
 
 
 def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     monkeypatch.setattr(jinja_bounds, "MAX_SECONDS", 0.05)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(TemplateError, match="it takes longer than"):
@@ -123,7 +129,8 @@ def test_shared_values_are_counted_as_often_as_they_are_held() -> None:
     refused(nest)
 
 
-def test_a_long_conversation_is_no_attack() -> None:
+def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     messages = [{"role": "user", "content": "é" * 2000}] * 700
     text = (
         "{% macro one(m, all) %}{{ m.content|trim }}{{ all|length }}{% endmacro %}{% for m in messages %}"
