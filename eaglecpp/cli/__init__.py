@@ -76,7 +76,9 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     """EAGLE speculative decoding for GGUF models on llama.cpp: the same words, sooner."""
     ctx.obj = {"debug": debug}
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        from eaglecpp.cli.terminal import write
+
+        write(ctx.get_help() + "\n")
         ctx.exit()
     from eaglecpp.cli.terminal import LogFormatter
 
