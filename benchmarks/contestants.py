@@ -67,6 +67,8 @@ class Settings:
     server: Path | None
     n_ctx: int
     n_threads: int
+    with_ngram: bool = True
+    options: Sequence[tuple[str, str]] = ()  # of our engines, as in eaglecpp.options
 
 
 def line_up(drafts: Sequence[str], settings: Settings) -> list[Contestant]:
@@ -79,7 +81,8 @@ def line_up(drafts: Sequence[str], settings: Settings) -> list[Contestant]:
         found.append(LLAMA_PLAIN)
         if LLAMA_DRAFT in drafts:
             found += [Contestant("llama.cpp", "draft-eagle3", LLAMA_DRAFT, str(n)) for n in settings.n_max]
-        found.append(Contestant("llama.cpp", "ngram-mod"))
+        if settings.with_ngram:
+            found.append(Contestant("llama.cpp", "ngram-mod"))
     return found
 
 
@@ -108,7 +111,7 @@ def _strategy(one: Contestant) -> str:
 
 def _engine(one: Contestant, target: BenchmarkTarget, settings: Settings) -> eaglecpp.Engine:
     """The planner's is opened as a user would; the one for all fixed strategies has room for the largest."""
-    limits = {}
+    limits: dict[str, Any] = {}
     if one.kind == "fixed":
         strategies = [Strategy.parse(text) for text in settings.fixed]
         limits = {"n_draft_max": max(s.nodes for s in strategies)}
@@ -121,6 +124,7 @@ def _engine(one: Contestant, target: BenchmarkTarget, settings: Settings) -> eag
         n_threads=settings.n_threads,
         planner_cache=False,
         **limits,
+        **dict(settings.options),
     )
 
 

@@ -235,6 +235,10 @@ class Target:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Verifies a tree (node 0 is the root, parents[0] = -1) after a prefix; features and logits of the nodes."""
 
+    def time_rows(self, prefix: Sequence[int], tokens: Sequence[int], repeats: int = 1) -> list[float]:
+        """Milliseconds of each of `repeats` decodes of the tokens as rows of one batch, all with logits, behind the
+        prefix, which is run again only when it is another one than last time."""
+
 class Drafter:
     """The drafter alone: teacher-forced forward on numpy arrays."""
 

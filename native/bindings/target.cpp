@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/types.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "engine/options.h"
@@ -32,7 +33,7 @@ class StudyTarget {
         std::vector<float> features(n_layers_ * n * target_.n_embd()), logits(want_logits ? n * n_vocab : 0);
         {
             nb::gil_scoped_release release;
-            target_.clear();
+            clear();
             run(tokens, want_logits, features, logits);
         }
         nb::object out = nb::none();
@@ -51,7 +52,7 @@ class StudyTarget {
         std::vector<float> logits(tokens.size() * target_.n_vocab());
         {
             nb::gil_scoped_release release;
-            target_.clear();
+            clear();
             std::vector<float> prefix_features(n_layers_ * prefix.size() * target_.n_embd());
             if (!prefix.empty()) run(prefix, false, prefix_features, unused);
             batch_.clear();
@@ -63,15 +64,55 @@ class StudyTarget {
                 to_array(std::move(logits), {tokens.size(), (size_t)target_.n_vocab()})};
     }
 
+    // Milliseconds of each decode of `tokens`, all with logits, behind the prefix. A prefix that stands in the cache is
+    // not run again: whoever compares two programs asks in turns.
+    std::vector<double> time_rows(const Tokens & prefix, const Tokens & tokens, int repeats) {
+        const size_t n_max = (size_t)target_.options().n_draft_max + 1;
+        if (tokens.empty() || tokens.size() > n_max) {
+            fail(ErrorKind::value, "%zu rows; expected 1 to %zu, n_draft_max + 1", tokens.size(), n_max);
+        }
+        check(tokens);
+        nb::gil_scoped_release release;
+        const Pos n_prefix = (Pos)prefix.size();
+        if (prefix != in_cache_ || prefix.empty()) {
+            clear();
+            std::vector<float> unused, features(n_layers_ * prefix.size() * target_.n_embd());
+            if (n_prefix > 0) run(prefix, false, features, unused);
+            in_cache_ = prefix;
+        }
+        batch_.clear();
+        for (size_t i = 0; i < tokens.size(); ++i) batch_.add(tokens[i], n_prefix + (Pos)i, target_.seqs(0), true);
+        std::vector<double> ms;
+        for (int i = 0; i < repeats; ++i) {
+            const double start = now_ms();
+            target_.decode(batch_);
+            ms.push_back(now_ms() - start);
+            if (!target_.truncate(target_.seqs(0), n_prefix) && n_prefix > 0) {
+                in_cache_.clear();
+                fail(ErrorKind::unsupported, "this target cannot take rows back: time them without a prefix");
+            }
+        }
+        return ms;
+    }
+
   private:
+    void clear() {
+        target_.clear();
+        in_cache_.clear();
+    }
+
+    void check(const Tokens & tokens) const {
+        for (Token t : tokens) {
+            if (t < 0 || t >= target_.n_vocab()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
+        }
+    }
+
     void run(const Tokens & tokens, bool want_logits, std::vector<float> & features, std::vector<float> & logits) {
         const int n = (int)tokens.size();
         if (n > target_.n_ctx()) {
             fail(ErrorKind::context_full, "%d tokens do not fit a context of %d", n, target_.n_ctx());
         }
-        for (Token t : tokens) {
-            if (t < 0 || t >= target_.n_vocab()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
-        }
+        check(tokens);
         // the context reserves logits for a round, not for a whole prompt
         const int n_round = target_.options().n_draft_max + 1;
         const int n_step = want_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();
@@ -101,6 +142,7 @@ class StudyTarget {
     Target target_;
     size_t n_layers_;
     TargetBatch batch_;
+    Tokens in_cache_;  // what time_rows left there
 };
 
 }  // namespace
@@ -119,7 +161,8 @@ void bind_target(nb::module_ & m) {
             },
             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)
-        .def("forward_tree", &StudyTarget::forward_tree, nb::arg("prefix"), nb::arg("tokens"), nb::arg("parents"));
+        .def("forward_tree", &StudyTarget::forward_tree, nb::arg("prefix"), nb::arg("tokens"), nb::arg("parents"))
+        .def("time_rows", &StudyTarget::time_rows, nb::arg("prefix"), nb::arg("tokens"), nb::arg("repeats") = 1);
 }
 
 }  // namespace eaglecpp

@@ -103,6 +103,22 @@ def test_a_tree_leaves_nothing_behind(target: TinyTarget) -> None:
         assert np.array_equal(one, other)
 
 
+def test_timed_rows_leave_nothing_behind(target: TinyTarget) -> None:
+    """Rows are taken back after each repeat, and the prefix does not stand in the way of what comes next."""
+    options = exact_options()
+    options.n_ctx, options.n_draft_max = 64, 3
+    it = native_target(target, options)
+    prefix, tokens, parents = prompt_ids(40), [30, 31, 32], [-1, 0, 1]
+    before = it.forward_tree(prefix, tokens, parents)
+    for n_prefix in (40, 0, 40, 20):  # 40 rows of repeats would not fit the context
+        ms = it.time_rows(prefix[:n_prefix], [30, 31, 32, 33], 10)
+        assert len(ms) == 10 and all(0 < one < 1e4 for one in ms)
+    for one, other in zip(before, it.forward_tree(prefix, tokens, parents), strict=True):
+        assert np.array_equal(one, other)
+    with pytest.raises(ValueError, match="5 rows; expected 1 to 4"):
+        it.time_rows(prefix, [1, 2, 3, 4, 5])
+
+
 def test_the_reference_sees_a_causal_past(target: TinyTarget) -> None:
     """Guards the reference itself: its cache gives what one pass gives."""
     tokens = prompt_ids(30)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""How fast this machine reads memory: a loop in C that only adds up, compiled on the spot.
+
+numpy's sums are bound by arithmetic on one core before memory is, so they cannot answer this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+__all__ = ["read_bandwidth"]
+
+N_BYTES = 1 << 30
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+typedef struct { const uint64_t * from; size_t n; uint64_t sum; } Part;
+
+static void * add_up(void * p) {
+    Part * part = p;
+    uint64_t sum[64] = {0};  /* wide enough for any vector unit */
+    for (size_t i = 0; i + 64 <= part->n; i += 64) {
+        for (int k = 0; k < 64; ++k) sum[k] ^= part->from[i + k];
+    }
+    for (int k = 0; k < 64; ++k) part->sum ^= sum[k];
+    return NULL;
+}
+
+/* bytes per nanosecond, the best of `repeats`; 0 when memory or threads are missing */
+double read_bandwidth(size_t n_bytes, int n_threads, int repeats) {
+    uint64_t * data = NULL;
+    if (n_threads > 256 || posix_memalign((void **)&data, 1 << 21, n_bytes) != 0) return 0.0;
+#ifdef MADV_HUGEPAGE
+    madvise(data, n_bytes, MADV_HUGEPAGE);
+#endif
+    memset(data, 1, n_bytes);
+    double best = 0.0;
+    for (int r = 0; r < repeats; ++r) {
+        pthread_t threads[256];
+        Part parts[256] = {{0}};
+        struct timespec a, b;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        const size_t n = n_bytes / sizeof(uint64_t) / n_threads;
+        for (int i = 0; i < n_threads; ++i) {
+            parts[i].from = data + i * n;
+            parts[i].n = n;
+            if (pthread_create(&threads[i], NULL, add_up, &parts[i]) != 0) return 0.0;
+        }
+        for (int i = 0; i < n_threads; ++i) pthread_join(threads[i], NULL);
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        const double ns = (b.tv_sec - a.tv_sec) * 1e9 + (b.tv_nsec - a.tv_nsec);
+        if (n_bytes / ns > best) best = n_bytes / ns;
+    }
+    free(data);
+    return best;
+}
+"""
+
+
+@functools.cache
+def _compiled() -> ctypes.CDLL:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise SystemExit("the read bandwidth is measured by a loop in C: no compiler 'cc' was found")
+    folder = Path(tempfile.mkdtemp(prefix="bandwidth-"))
+    (folder / "loop.c").write_text(SOURCE, encoding="ascii")
+    command = [compiler, "-O3", "-march=native", "-shared", "-fPIC", "-pthread", "loop.c", "-o", "loop.so"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"cc could not compile the loop that reads memory\n{done.stderr}")
+    loop = ctypes.CDLL(str(folder / "loop.so"))
+    shutil.rmtree(folder)
+    loop.read_bandwidth.restype = ctypes.c_double
+    loop.read_bandwidth.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_int]
+    return loop
+
+
+def read_bandwidth(n_threads: int, repeats: int = 3) -> float:
+    """GB/s over 1 GB, all threads together, the best of a few passes."""
+    speed = float(_compiled().read_bandwidth(N_BYTES, n_threads, repeats))
+    if speed == 0.0:
+        raise SystemExit("no memory for 1 GB to read")
+    return speed
+
+
+if __name__ == "__main__":
+    for n in (1, 2, 4, 8):
+        print(f"{n} threads: {read_bandwidth(n):.1f} GB/s")

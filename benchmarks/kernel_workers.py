@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: MIT
+"""Processes that each hold one target open and time it when asked: ours, and llama.cpp's without ours.
+
+Our extension puts kernels into ggml's CPU backend, so a fair llama.cpp needs a process that never loaded it.
+Two workers that stay open and are asked in turns are one run on a noisy machine. A worker reads one JSON
+object per line from stdin and answers with one on stdout:
+
+    {"do": "rows", "n": 4, "behind": 1000, "repeats": 5}   milliseconds of each batch of rows, all with logits
+    {"do": "prompt", "n": 512}                             milliseconds of a prompt, logits of its last row
+    {"do": "memory"}                                       bytes since before the target was loaded
+
+and begins with {"load_ms": ...}. `theirs` runs llama.cpp's default options through llama-cpp-python's
+low-level functions; `rows` is eaglecpp's `Target`, `engine` its `Engine` without a drafter.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+__all__ = ["ROWS_MAX", "Worker"]
+
+ROWS_MAX = 16
+N_WARM = 16  # tokens that page weights in and build graphs before memory is looked at
+
+
+class Worker:
+    """A running worker; a context manager. `kind`: "theirs", "rows" or "engine"."""
+
+    def __init__(self, kind: str, target: Path, n_ctx: int, n_threads: int, **options: Any) -> None:
+        setup = {
+            "kind": kind,
+            "target": str(target),
+            "n_ctx": n_ctx,
+            "n_threads": n_threads,
+            "options": options,
+        }
+        self.name = f"{kind} {target.name}"
+        # llama.cpp writes more than a pipe holds
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed with the worker
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", __file__, json.dumps(setup)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+        )
+        self.load_ms: float = self._answer()["load_ms"]
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        """Raises `SystemExit` with what the worker printed when it died."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.process.stdin.flush()
+        return self._answer()["result"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        status = self.process.wait()
+        self.log.seek(0)
+        raise SystemExit(f"{self.name}: ended with {status}\n{self.log.read()[-2000:]}")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Timed(Protocol):
+    """What runs inside a worker."""
+
+    n_vocab: int
+
+    def rows(self, prefix: list[int], tokens: list[int], repeats: int) -> list[float]: ...
+    def prompt(self, tokens: list[int]) -> float: ...
+
+
+class Theirs:
+    """llama.cpp through `llama_cpp`, with the options its own programs have by default."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        import llama_cpp
+
+        self.lib = llama_cpp
+        model_params = llama_cpp.llama_model_default_params()
+        model_params.use_extra_bufts = setup["options"].get("repack", True)
+        model = llama_cpp.llama_model_load_from_file(setup["target"].encode(), model_params)
+        params = llama_cpp.llama_context_default_params()
+        # its programs take the physical cores; the library's own default is 4
+        params.n_threads = params.n_threads_batch = setup["n_threads"]
+        params.n_ctx = setup["n_ctx"]
+        self.context = llama_cpp.llama_init_from_model(model, params) if model else None
+        if not self.context:
+            raise SystemExit(f"llama.cpp could not open {setup['target']}")
+        self.n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+        self.n_batch = int(llama_cpp.llama_n_batch(self.context))
+        self.memory = llama_cpp.llama_get_memory(self.context)
+        self.batch = llama_cpp.llama_batch_init(self.n_batch, 0, 1)
+        self.in_cache: list[int] | None = None
+
+    def _fill(self, tokens: list[int], first: int, all_logits: bool) -> None:
+        self.batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            self.batch.token[i], self.batch.pos[i] = token, first + i
+            self.batch.n_seq_id[i], self.batch.seq_id[i][0] = 1, 0
+            self.batch.logits[i] = all_logits or i == len(tokens) - 1
+
+    def _run(self) -> float:
+        start = time.perf_counter()
+        status = self.lib.llama_decode(self.context, self.batch)
+        self.lib.llama_synchronize(self.context)
+        ms = 1000 * (time.perf_counter() - start)
+        if status != 0:
+            raise SystemExit(f"llama_decode: {status}")
+        return ms
+
+    def rows(self, prefix: list[int], tokens: list[int], repeats: int) -> list[float]:
+        if prefix != self.in_cache:
+            self.prompt(prefix)
+            self.in_cache = prefix
+        ms = []
+        for _ in range(repeats):
+            self._fill(tokens, len(prefix), True)
+            ms.append(self._run())
+            self.lib.llama_memory_seq_rm(self.memory, 0, len(prefix), -1)
+        return ms
+
+    def prompt(self, tokens: list[int]) -> float:
+        self.lib.llama_memory_clear(self.memory, False)
+        self.in_cache = None
+        ms = 0.0
+        for at in range(0, len(tokens), self.n_batch):
+            self._fill(tokens[at : at + self.n_batch], at, False)
+            ms += self._run()
+        return ms
+
+
+class OurRows:
+    """Verification as a round does it: a chain of rows, all with logits, no sampling and no text."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        from eaglecpp.lowlevel import EngineOptions, Target
+
+        options = EngineOptions()
+        options.target_path = setup["target"]
+        options.n_ctx, options.n_threads = setup["n_ctx"], setup["n_threads"]
+        options.n_draft_max = ROWS_MAX - 1
+        for name, value in setup["options"].items():
+            setattr(options, name, value)
+        self.target = Target(options, [])
+        self.n_vocab = self.target.n_vocab
+
+    def rows(self, prefix: list[int], tokens: list[int], repeats: int) -> list[float]:
+        return self.target.time_rows(prefix, tokens, repeats)
+
+    def prompt(self, tokens: list[int]) -> float:
+        raise SystemExit("prompts are timed by the worker 'engine'")
+
+
+class OurEngine:
+    """The engine as a user opens it."""
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        import eaglecpp
+
+        self.engine = eaglecpp.Engine.open(
+            setup["target"], n_ctx=setup["n_ctx"], n_threads=setup["n_threads"], **setup["options"]
+        )
+        self.n_vocab = self.engine.n_vocab
+
+    def rows(self, prefix: list[int], tokens: list[int], repeats: int) -> list[float]:
+        raise SystemExit("rows are timed by the worker 'rows'")
+
+    def prompt(self, tokens: list[int]) -> float:
+        self.engine.clear()
+        done = self.engine.generate(tokens, max_tokens=1, temperature=0.0, ignore_eos=True)
+        return float(done.timings["prompt_ms"])
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], Timed]] = {"theirs": Theirs, "rows": OurRows, "engine": OurEngine}
+IMPORTS = {"theirs": ("llama_cpp",), "rows": ("eaglecpp", "eaglecpp.lowlevel"), "engine": ("eaglecpp",)}
+
+
+def memory() -> dict[str, int]:
+    """Bytes of this process: resident, its share of it, and of that share anonymous and file-backed."""
+    fields = {"Rss": "rss", "Pss": "pss", "Pss_Anon": "pss_anonymous", "Pss_File": "pss_file"}
+    found = {}
+    for line in Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        if name in fields:
+            found[fields[name]] = int(rest.split()[0]) * 1024
+    return found
+
+
+def some_tokens(n: int, n_vocab: int) -> list[int]:
+    """Different ones, none of the first few, which control."""
+    return [16 + i * 7919 % (n_vocab - 16) for i in range(n)]
+
+
+def serve(setup: dict[str, Any]) -> None:
+    for name in IMPORTS[setup["kind"]]:
+        __import__(name)
+    before = memory()
+    start = time.perf_counter()
+    timed = KINDS[setup["kind"]](setup)
+    print(json.dumps({"load_ms": 1000 * (time.perf_counter() - start)}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        result: Any
+        if asked["do"] == "rows":
+            prefix = some_tokens(asked["behind"], timed.n_vocab)
+            tokens = some_tokens(asked["behind"] + asked["n"], timed.n_vocab)[asked["behind"] :]
+            result = timed.rows(prefix, tokens, asked["repeats"])
+        elif asked["do"] == "prompt":
+            result = timed.prompt(some_tokens(asked["n"], timed.n_vocab))
+        else:
+            timed.prompt(some_tokens(N_WARM, timed.n_vocab))
+            result = {name: size - before[name] for name, size in memory().items()}
+        time.sleep(
+            0.01
+        )  # threads that wait for more work in a loop have gone to sleep when the other is asked
+        print(json.dumps({"result": result}), flush=True)
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.argv[1]))
