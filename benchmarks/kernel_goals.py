@@ -185,6 +185,8 @@ def _plain(one: Measured) -> Iterator[Figure]:
 
 def _prompts(one: Measured) -> Iterator[Figure]:
     for n, prompt in one.parts.get("prompt", {}).items():
+        if n == "about":  # machine, commit, date
+            continue
         yield "prompt over llama.cpp's", f"{one.name}, {n} tokens", prompt_ratio(prompt)
 
 

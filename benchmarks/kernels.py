@@ -28,6 +28,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+import os
 import subprocess
 import sys
 import time
@@ -52,6 +53,7 @@ N_CTX = max(PROMPTS) + 256
 BEHIND = 1000
 TEMPERATURES = (0.0, 0.8)
 LEFT = 3  # exit status: parts are left
+OTHERS_MAX = 0.03  # share of the processor time that other programs may take without a note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,9 +238,12 @@ class Journal:
             )
         self.document = {"identity": was | now, "parts": parts}
 
-    def has(self, name: str, part: str) -> bool:
+    def has(self, name: str, part: str, others_max: float = 1.0) -> bool:
+        """Whether it was measured while other programs took no more than `others_max` of the machine."""
         found = self.document["parts"].get(f"{name} {part}")
-        return found is not None and bool(found.get("is_complete", True))
+        if found is None or not found.get("is_complete", True):
+            return False
+        return bool(found["about"].get("others", 0.0) <= others_max)
 
     def add(self, name: str, part: str, found: dict[str, Any], about: dict[str, Any]) -> None:
         self.document["parts"][f"{name} {part}"] = found | {"about": about}
@@ -260,15 +265,49 @@ def measure(args: argparse.Namespace, journal: Journal) -> bool:
     for part in args.only:
         for path in args.target:
             bench = Bench(args, path)
-            if journal.has(bench.name, part) or (part in WIDE_ONLY and not bench.name.startswith("wide")):
+            if journal.has(bench.name, part, args.others_max) or (
+                part in WIDE_ONLY and not bench.name.startswith("wide")
+            ):
                 continue
             if args.seconds is not None and time.monotonic() - start > args.seconds:
                 note(f"{args.seconds:g} s are over before {part} of {bench.name}; --resume goes on")
                 return False
             note(f"{bench.name}: {part}")
+            before = Busy.now()
             found = PARTS[part](bench)
-            journal.add(bench.name, part, found, about(args, path))
+            others = Busy.now().others_since(before)
+            if others > OTHERS_MAX:
+                note(
+                    f"{bench.name}: {part}: {100 * others:.0f} % of the processor time went to other programs"
+                )
+            journal.add(bench.name, part, found, about(args, path) | {"others": others})
     return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Busy:
+    """Seconds of processor time until now, all cores together."""
+
+    wall: float
+    all: float  # programs of the whole machine
+    own: float  # this one and those it has started and waited for
+
+    @classmethod
+    def now(cls) -> Busy:
+        times = os.times()
+        own = times.user + times.system + times.children_user + times.children_system
+        try:
+            fields = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
+        except OSError:
+            return cls(time.monotonic(), own, own)
+        user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, fields)
+        ticks = os.sysconf("SC_CLK_TCK")
+        return cls(time.monotonic(), (user + nice + system + irq + softirq) / ticks, own)
+
+    def others_since(self, before: Busy) -> float:
+        """The share of the machine's time that other programs had."""
+        theirs = (self.all - before.all) - (self.own - before.own)
+        return max(0.0, theirs) / ((self.wall - before.wall) * (os.cpu_count() or 1))
 
 
 def about(args: argparse.Namespace, path: Path) -> dict[str, Any]:
@@ -352,6 +391,14 @@ def report(args: argparse.Namespace, journal: Journal) -> None:
     for what in ("commit", "date"):
         seen = sorted({str(part[what]) for part in parts})
         print(f"\n{what}: {seen[0]}{f' to {seen[-1]}' if len(seen) > 1 else ''}" if seen else "")
+    disturbed = [
+        (key, part["about"]["others"])
+        for key, part in journal.document["parts"].items()
+        if part["about"]["others"] > OTHERS_MAX
+    ]
+    if disturbed:
+        listed = ", ".join(f"{key} ({100 * share:.0f} %)" for key, share in disturbed)
+        print(f"\nmeasured while other programs took processor time: {listed}")
     machine = facts({})["machine"]
     print(f"{machine['cpu']}, {machine['n_cores']} cores, {args.threads} threads: {' '.join(flags)}")
     rows = [
@@ -396,6 +443,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", type=words, help=f"of {','.join(PARTS)}; default all that can be measured")
     parser.add_argument("--seconds", type=float, help="begin no further part after so many")
     parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    parser.add_argument(
+        "--others-max",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="with --resume: measure again what was measured while others took more of the processor time",
+    )
     parser.add_argument("--report", action="store_true", help="measure nothing, print what is in --out")
     parser.add_argument(
         "--option", type=option, action="append", default=[], help="of our engines, NAME=VALUE"

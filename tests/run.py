@@ -3,21 +3,23 @@
 
 `python tests/run.py [step ...]` with the Python of an environment that has `eaglecpp[test]` installed; the
 steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
-libFuzzer, with any other compiler by the harness's own mutator. The Python readers are fuzzed by atheris, of
-which there are wheels for Linux on x86-64.
+libFuzzer, with any other compiler by the harness's own mutator. With the cross-compiler aarch64-linux-gnu-g++
+and qemu-aarch64 the kernels for AArch64 are tested on other machines, too. The Python readers are fuzzed by
+atheris, of which there are wheels for Linux on x86-64.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,6 +79,31 @@ def cpp() -> None:
     run("ctest", "--test-dir", folder, "--output-on-failure", "-E", "planner_scenarios")
     folder = cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON", "-DCMAKE_BUILD_TYPE=Release")
     run("ctest", "--test-dir", folder, "--output-on-failure")
+
+
+def neon() -> str | None:
+    """The kernels for AArch64, built by a cross-compiler and run by an emulator; or why not."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return "this machine runs these kernels itself, in the step cpp"
+    emulator = "qemu-aarch64"
+    missing = [name for name in ("aarch64-linux-gnu-g++", emulator) if shutil.which(name) is None]
+    if missing:
+        install = "Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user"
+        return f"{' and '.join(missing)} not found; {install}"
+    folder = cmake(
+        "neon",
+        "-DEAGLECPP_TESTS=ON",
+        "-DEAGLECPP_WERROR=ON",
+        "-DEAGLECPP_KERNELS_ONLY=ON",
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+        "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
+        "-DCMAKE_EXE_LINKER_FLAGS=-static",  # the emulator needs no libraries of that machine
+        targets=("test_rows",),
+    )
+    run(emulator, "-cpu", "max", folder / "tests" / "native" / "kernels" / "test_rows", "neon")
+    return None
 
 
 def has_libfuzzer() -> bool:
@@ -143,7 +170,15 @@ def python() -> None:
     run(BIN / "pytest", "-q", "--durations=10")
 
 
-STEPS = {"lint": lint, "types": types, "cpp": cpp, "fuzz": fuzz, "python": python}
+# a step that could not run returns the reason
+STEPS: dict[str, Callable[[], str | None]] = {
+    "lint": lint,
+    "types": types,
+    "cpp": cpp,
+    "neon": neon,
+    "fuzz": fuzz,
+    "python": python,
+}
 
 
 def main() -> None:
@@ -153,8 +188,9 @@ def main() -> None:
         sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}")
     for name in wanted:
         start = time.monotonic()
-        STEPS[name]()
-        print(f"== {name}: ok, {time.monotonic() - start:.0f} s", flush=True)
+        why_not = STEPS[name]()
+        outcome = f"skipped: {why_not}" if why_not else f"ok, {time.monotonic() - start:.0f} s"
+        print(f"== {name}: {outcome}", flush=True)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ def test_a_faster_llama_bench_counts_and_a_slower_one_does_not(goals: Any) -> No
     assert goals.over_own(rows(**{"1": 5.0}), "4") == pytest.approx(0.2), "it makes fewer logits than ours"
     prompt = {"ours": [1.0, 1.0], "theirs": [3.0, 3.0], "bench": 2.0}
     assert goals.prompt_ratio(prompt) == pytest.approx(2.0)
+    found = judged(goals, "a", "F16", prompt={"512": prompt, "about": {"commit": "abc"}})
+    assert found["prompt over llama.cpp's"].value == pytest.approx(2.0)
 
 
 def test_rows_have_the_goals_of_their_shape_and_type(goals: Any) -> None:

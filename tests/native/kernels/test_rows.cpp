@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The promise of native/kernels/products.inc: a row's result has the same bits whatever the number of rows, its place
 // among them, the piece of the outputs a thread computes and the instruction set. Weights are random bytes: every
-// pattern of bits is a weight. Needs no library, so that a cross compiler and an emulator can run it.
+// pattern of bits is a weight. Needs no library, so that a cross compiler and an emulator can run it. Each argument
+// names an instruction set that has to be among the tested ones.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -187,10 +188,15 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
 
 }  // namespace
 
-int main() {
+int main(int argc, char ** argv) {
     std::vector<const KernelTable *> tables = usable_tables();
     for (const KernelTable * t : tables) std::printf("%s ", t->name);
     std::printf("\n");
+    for (int i = 1; i < argc; ++i) {
+        const auto is_wanted = [&](const KernelTable * t) { return std::strcmp(t->name, argv[i]) == 0; };
+        const bool is_tested = std::any_of(tables.begin(), tables.end(), is_wanted);
+        CHECK_MSG(is_tested, std::string(argv[i]) + " cannot be used here");
+    }
     std::swap(tables.front(), tables.back());  // the portable form is what the others are held to
     for (const Type & t : types) {
         for (int64_t n_in : {(int64_t)t.n_unit, (int64_t)t.n_unit * 3, (int64_t)768, (int64_t)2304}) {
