@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: MIT
+"""What `kernels.py` measures of a target, part by part. Each takes less than 90 s and returns plain data."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+from bandwidth import read_bandwidth
+from common import median
+from compare import one_prompt
+from compare_targets import BenchmarkTarget, drafters_by_kind
+from contestants import Request, Settings, line_up, open_field
+from kernel_workers import Worker
+from prompt_sets import make_prompts
+
+__all__ = ["PARTS", "WIDE_ONLY", "Bench", "impossible_parts"]
+
+ROWS = (1, 2, 3, 4, 8, 16)
+PROMPTS = (512, 4096)
+N_CTX = max(PROMPTS) + 256
+BEHIND = 1000
+TEMPERATURES = (0.0, 0.8)
+BUSY = Path(__file__).with_name("busy.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bench:
+    """What every part needs to know."""
+
+    args: argparse.Namespace
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def worker(self, kind: str, n_ctx: int = N_CTX) -> Worker:
+        options = {"repack": self.args.repack} if kind == "theirs" else dict(self.args.option)
+        return Worker(kind, self.path, n_ctx, self.args.threads, **options)
+
+
+def of_rows(bench: Bench) -> dict[str, Any]:
+    with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
+        found = in_turns(bench, {"ours": ours, "theirs": theirs}, ROWS, 0)
+    times = llama_bench(bench, ROWS[:1])
+    return found | ({"bench": times} if times else {})
+
+
+def of_behind(bench: Bench) -> dict[str, Any]:
+    with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
+        return in_turns(bench, {"ours": ours, "theirs": theirs}, (1, 4), BEHIND)
+
+
+def in_turns(
+    bench: Bench, workers: Mapping[str, Worker], rows: tuple[int, ...], behind: int
+) -> dict[str, Any]:
+    """Median milliseconds of a few batches, by turn. Both run one number of rows right after each other. The
+    first turn builds graphs and does not count.
+    """
+    found: dict[str, Any] = {who: {str(n): [] for n in rows} for who in workers}
+    for turn in range(bench.args.turns + 1):
+        for n in rows:
+            for who in list(workers) if turn % 2 else list(workers)[::-1]:
+                ms = workers[who].ask("rows", n=n, behind=behind, repeats=bench.args.repeats)
+                if turn:
+                    found[who][str(n)].append(median(ms))
+    return found
+
+
+def llama_bench(bench: Bench, prompts: tuple[int, ...]) -> dict[str, float]:
+    """Median milliseconds of reading prompts of so many tokens, by llama.cpp's own benchmark."""
+    if bench.args.llama_bench is None:
+        return {}
+    command = [bench.args.llama_bench, "-m", bench.path, "-n", 0, "-p", ",".join(map(str, prompts))]
+    command += ["-r", 10 if max(prompts) < 64 else 3, "-t", bench.args.threads, "-o", "json"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"llama-bench ended with {done.returncode}\n{done.stderr[-2000:]}")
+    return {str(run["n_prompt"]): median(run["samples_ns"]) / 1e6 for run in json.loads(done.stdout)}
+
+
+def of_plain(bench: Bench) -> dict[str, Any]:
+    args = bench.args
+    settings = Settings((), (), args.llama_server, 512, args.threads, with_ngram=False, options=args.option)
+    runs = []
+    with open_field(BenchmarkTarget(bench.name, bench.path, {}), settings) as field:
+        prompts = make_prompts("code", field.engine, args.n_prompts, 64, args.seed)
+        for generate in field.generate.values():
+            generate(Request(prompts[0], 16, 0.0, args.seed))
+        for i, prompt in enumerate(prompts):
+            for temperature in TEMPERATURES:
+                request = Request(prompt, args.n_tokens, temperature, args.seed + i)
+                runs += one_prompt(field, field.contestants, i % 2, ("code", temperature), i, request)
+    return {"runs": [dataclasses.asdict(run) for run in runs]}
+
+
+def of_prompt(bench: Bench) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    with bench.worker("engine") as ours, bench.worker("theirs") as theirs:
+        for worker in (ours, theirs):
+            worker.ask("prompt", n=64)
+        for n in PROMPTS:
+            n_turns = 3 if n < 1000 else 1
+            turns: dict[str, list[float]] = {"ours": [], "theirs": []}
+            for _ in range(n_turns):
+                turns["ours"].append(ours.ask("prompt", n=n))
+                turns["theirs"].append(theirs.ask("prompt", n=n))
+            found[str(n)] = turns
+    times = llama_bench(bench, PROMPTS[:1])
+    for n_text, ms in times.items():
+        found[n_text]["bench"] = ms
+    return found
+
+
+def of_load(bench: Bench) -> dict[str, Any]:
+    """Each in a process of its own; the first pair warms the page cache and whatever is kept on disk."""
+    found: dict[str, Any] = {"ours": [], "theirs": [], "memory": {}}
+    for turn in range(4):
+        for who, kind in (("ours", "engine"), ("theirs", "theirs")):
+            with bench.worker(kind, 1024) as worker:
+                if turn:
+                    found[who].append(worker.load_ms)
+                found["memory"][who] = worker.ask("memory")
+    return found
+
+
+def of_bandwidth(bench: Bench) -> dict[str, Any]:
+    found: dict[str, Any] = {"bytes": bytes_per_token(bench.path), "ours": [], "machine": []}
+    with bench.worker("rows") as ours:
+        for turn in range(bench.args.turns + 1):
+            ms = ours.ask("rows", n=1, behind=0, repeats=bench.args.repeats)
+            speed = read_bandwidth(bench.args.threads)
+            if turn:
+                found["ours"].append(median(ms))
+                found["machine"].append(speed)
+    return found
+
+
+def bytes_per_token(path: Path) -> int:
+    """Weights that a single row reads, as they are in the file: all but embeddings that are looked up."""
+    tensors = gguf.GGUFReader(path).tensors
+    is_tied = all(tensor.name != "output.weight" for tensor in tensors)
+    return sum(int(t.n_bytes) for t in tensors if is_tied or t.name != "token_embd.weight")
+
+
+def of_auto(bench: Bench) -> dict[str, Any]:
+    """`compare.py` on this target, code only, in a folder of its own, from which it goes on by itself."""
+    args, out = bench.args, bench.args.out / f"auto-{bench.name}"
+    drafts = [word for draft in args.draft for word in ("--draft", draft)]
+    limits = ("--threads", args.threads, "--minutes", 1.1, "--n-prompts", args.n_prompts)
+    what = ("--target", bench.path, *drafts, "--llama-server", args.llama_server, "--out", out)
+    run_script(
+        Path(__file__).with_name("compare.py"), *what, "--sets", "code", "--fixed", "", *limits, "--resume"
+    )
+    document = json.loads((out / f"{bench.name}.json").read_text(encoding="utf-8"))
+    n_runs = len({(run["temperature"], run["prompt"]) for run in document["runs"]})
+    settings = Settings((), range(1, 9), args.llama_server, 512, args.threads)
+    contestants = line_up(list(drafters_by_kind(args.draft)), settings)
+    return {
+        "runs": document["runs"],
+        "contestants": [dataclasses.asdict(one) for one in contestants],
+        "is_complete": n_runs >= len(TEMPERATURES) * args.n_prompts,
+    }
+
+
+def of_busy(bench: Bench) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "busy.json"
+        run_script(BUSY, "--target", bench.path, "--seconds", 2, "--json", out)
+        results = json.loads(out.read_text(encoding="utf-8"))["results"]
+    return {"ratio": results["all cores busy: eaglecpp"]["over_one_thread"], "results": results}
+
+
+def run_script(path: Path, *arguments: object) -> None:
+    """Another script of this folder; its table goes to stderr."""
+    command = [sys.executable, str(path), *map(str, arguments)]
+    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{path.name} ended with {done.returncode}")
+
+
+PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
+    "rows": of_rows,
+    "plain": of_plain,
+    "prompt": of_prompt,
+    "load": of_load,
+    "behind": of_behind,
+    "bandwidth": of_bandwidth,
+    "auto": of_auto,
+    "busy": of_busy,
+}
+WIDE_ONLY = ("behind", "bandwidth", "auto")
+
+
+def impossible_parts(args: argparse.Namespace) -> dict[str, str]:
+    """Parts that cannot be measured, and what is missing."""
+    missing = {}
+    if args.llama_server is None:
+        missing |= {"plain": "--llama-server", "auto": "--llama-server"}
+    elif not args.draft:
+        missing["auto"] = "--draft"
+    if not BUSY.is_file():
+        missing["busy"] = BUSY.name
+    return missing
