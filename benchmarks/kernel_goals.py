@@ -195,8 +195,9 @@ def _loaded(one: Measured) -> Iterator[Figure]:
     if load is None:
         return
     yield "time to load over llama.cpp's", one.name, paired(load["ours"], load["theirs"])
+    # not the proportional share: that of a mapped file falls when anybody else on the machine has it open
     memory = load["memory"]
-    yield "memory over llama.cpp's", one.name, memory["ours"]["pss"] / memory["theirs"]["pss"]
+    yield "memory over llama.cpp's", one.name, memory["ours"]["rss"] / memory["theirs"]["rss"]
 
 
 def _rest(one: Measured) -> Iterator[Figure]:

@@ -81,7 +81,7 @@ def test_rows_have_the_goals_of_their_shape_and_type(goals: Any) -> None:
 
 
 def test_at_most_and_at_least(goals: Any) -> None:
-    memory = {"ours": {"pss": 120}, "theirs": {"pss": 100}}
+    memory = {"ours": {"rss": 120, "pss": 10}, "theirs": {"rss": 100, "pss": 50}}
     found = judged(goals, "a", "F16", load={"ours": [5.0], "theirs": [4.0], "memory": memory})
     assert found["time to load over llama.cpp's"].reached
     assert not found["memory over llama.cpp's"].reached
