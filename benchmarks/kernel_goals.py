@@ -3,9 +3,9 @@
 
 Pure: takes what was measured, gives verdicts. `Measured` holds one target's figures as the script keeps them:
 times in milliseconds, one per turn, of `ours` and of `theirs`; a ratio is the median over turns of the ratio
-within a turn. Where `llama-bench` found llama.cpp faster than the turns did, its figure counts. Goals for a
-memory-bound target ask for a name that begins with "wide"; "deep" has goals for its rows only beside
-llama.cpp's own; any other name is a small real model.
+within a turn. `llama-bench` runs at another moment and only checks that the process which takes turns is as
+fast as llama.cpp's own programs. Goals for a memory-bound target ask for a name that begins with "wide";
+"deep" has goals for its rows only beside llama.cpp's own; any other name is a small real model.
 """
 
 from __future__ import annotations
@@ -112,26 +112,24 @@ def paired(over: list[float], under: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-def _bench_factor(theirs: list[float], bench: float | None) -> float:
-    """What their turns are to be multiplied by: below 1 where llama-bench found them faster."""
-    return 1.0 if bench is None else min(1.0, bench / statistics.median(theirs))
-
-
 def over_their_one(rows: Mapping[str, Any], n: str) -> float:
     """Our n rows over llama.cpp's single row."""
-    factor = _bench_factor(rows["theirs"]["1"], rows.get("bench", {}).get("1"))
-    return paired(rows["ours"][n], rows["theirs"]["1"]) / factor
+    return paired(rows["ours"][n], rows["theirs"]["1"])
 
 
 def over_own(rows: Mapping[str, Any], n: str) -> float:
-    """Our n rows over llama.cpp's n rows, all with logits: llama-bench asks for fewer and does not count."""
-    factor = _bench_factor(rows["theirs"]["1"], rows.get("bench", {}).get("1")) if n == "1" else 1.0
-    return paired(rows["ours"][n], rows["theirs"][n]) / factor
+    """Our n rows over llama.cpp's n rows."""
+    return paired(rows["ours"][n], rows["theirs"][n])
 
 
 def prompt_ratio(prompt: Mapping[str, Any]) -> float:
     """Our speed over llama.cpp's."""
-    return paired(prompt["theirs"], prompt["ours"]) * _bench_factor(prompt["theirs"], prompt.get("bench"))
+    return paired(prompt["theirs"], prompt["ours"])
+
+
+def bench_over_turns(theirs: list[float], bench: float) -> float:
+    """llama-bench's time over that of the turns; well below 1: the turns were unfair, or disturbed."""
+    return bench / statistics.median(theirs)
 
 
 def plain_results(part: Mapping[str, Any]) -> Results:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common import facts, median, table, write_json
-from kernel_goals import Measured, Verdict, goals_of, over_own, over_their_one, verdicts
+from kernel_goals import Measured, Verdict, bench_over_turns, goals_of, over_own, over_their_one, verdicts
 
 __all__ = ["OTHERS_MAX", "cpu_flags", "report"]
 
@@ -42,6 +42,10 @@ def print_rows(targets: list[Measured]) -> None:
             lines[-1] += [median(rows[who][n]) for n in rows[who]]
         lines.append(["", "over llama.cpp's T(1)", *(over_their_one(rows, n) for n in rows["ours"])])
         lines.append(["", "over llama.cpp's T(n)", *(over_own(rows, n) for n in rows["ours"])])
+        if "bench" in rows:
+            checks = [bench_over_turns(rows["theirs"][n], ms) for n, ms in rows["bench"].items()]
+            gaps = [""] * (len(numbers) - len(checks))
+            lines.append(["", "llama-bench over llama.cpp, ms", *checks, *gaps])
     print(table(["target", "", *(f"T({n})" for n in numbers)], lines))
 
 

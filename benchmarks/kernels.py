@@ -13,7 +13,7 @@ passed, with exit status 3, and `--resume` goes on, so that
 
 leaves the machine in between. Which goals a target has follows its name (`kernel_goals.py`). Parts:
 
-    rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row, if faster, counts
+    rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row as a check
     plain      decoding without a drafter, greedy and at 0.8, beside llama-server
     prompt     prompts of 512 and 4096
     load       time to load a file that is in the page cache, and memory behind it

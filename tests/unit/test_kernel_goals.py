@@ -58,15 +58,12 @@ def test_a_turn_is_compared_with_itself(goals: Any) -> None:
     assert goals.over_own(rows(), "4") == pytest.approx(0.2)
 
 
-def test_a_faster_llama_bench_counts_and_a_slower_one_does_not(goals: Any) -> None:
-    assert goals.over_their_one(rows(**{"1": 5.0}), "4") == pytest.approx(1.2)
-    assert goals.over_own(rows(**{"1": 5.0}), "1") == pytest.approx(0.4)
-    assert goals.over_their_one(rows(**{"1": 50.0}), "4") == pytest.approx(0.6)
-    assert goals.over_own(rows(**{"1": 5.0}), "4") == pytest.approx(0.2), "it makes fewer logits than ours"
+def test_llama_bench_is_a_check_and_changes_no_ratio(goals: Any) -> None:
+    assert goals.bench_over_turns([10.0, 20.0, 10.0], 8.0) == pytest.approx(0.8)
+    assert goals.over_their_one(rows(**{"1": 5.0}), "4") == pytest.approx(0.6)
     prompt = {"ours": [1.0, 1.0], "theirs": [3.0, 3.0], "bench": 2.0}
-    assert goals.prompt_ratio(prompt) == pytest.approx(2.0)
     found = judged(goals, "a", "F16", prompt={"512": prompt, "about": {"commit": "abc"}})
-    assert found["prompt over llama.cpp's"].value == pytest.approx(2.0)
+    assert found["prompt over llama.cpp's"].value == pytest.approx(3.0)
 
 
 def test_rows_have_the_goals_of_their_shape_and_type(goals: Any) -> None:
