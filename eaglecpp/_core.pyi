@@ -55,6 +55,7 @@ class EngineOptions:
 class SamplingParams:
     """Plain struct in llama.cpp's terms; defaults are llama.cpp's where it has one."""
 
+    rng: str
     seed: int
     temperature: float  # <= 0: greedy
     dynatemp_range: float
@@ -238,6 +239,18 @@ class Target:
     def time_rows(self, prefix: Sequence[int], tokens: Sequence[int], repeats: int = 1) -> list[float]:
         """Milliseconds of each of `repeats` decodes of the tokens as rows of one batch, all with logits, behind the
         prefix, which is run again only when it is another one than last time."""
+
+class Sampler:
+    """The target's sampler alone, on given logits f32 [n_vocab]; with a vocabulary size only, neither DRY nor grammar."""
+
+    def __init__(self, params: SamplingParams, target: Target | int) -> None: ...
+    def accept_prompt(self, tokens: Sequence[int]) -> None: ...
+    def accept(self, token: int) -> None: ...
+    def sample(self, logits: NDArray[np.float32], pos: int) -> int:
+        """The token at index `pos` of the text."""
+
+    def count(self, logits: NDArray[np.float32], first: int, n: int) -> list[int]:
+        """How often each token is sampled at positions first to first + n - 1."""
 
 class Drafter:
     """The drafter alone: teacher-forced forward on numpy arrays."""

@@ -54,8 +54,10 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     `draft_model`: path of a drafter GGUF; `strategy`: how it is used (see `eaglecpp.Strategy`). `n_ctx=0`:
     the model's own context. `verbose` is accepted; llama.cpp's log goes to `logging` ("eaglecpp.native")
-    either way. Raises `ValueError` for a missing file, `UnsupportedError` for arguments that cannot be
-    honoured, and what `Engine.open` raises.
+    either way. `rng`: who draws sampled tokens; "coupled", the default, lets drafts agree with sampled text
+    and gives other texts for a seed than llama_cpp, "llama" gives llama.cpp's own draws. Raises `ValueError`
+    for a missing file, `UnsupportedError` for arguments that cannot be honoured, and what `Engine.open`
+    raises.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         type_v: int | str | None = None,
         verbose: bool = True,
         strategy: str | Strategy = "auto",
+        rng: str = "coupled",
         **others: Any,
     ) -> None:
         refuse_others(others)
@@ -106,6 +109,7 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         self._chat_handlers: dict[str, Any] = {}
         self.last_n_tokens_size = last_n_tokens_size
         self._seed = seed or _DEFAULT_SEED
+        self._rng = SamplingOptions(rng=rng).rng
         self._timings: dict[str, Any] = {}
         self.cache = None
         if vocab_only:
@@ -208,6 +212,7 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
             max_tokens=max_tokens if max_tokens and max_tokens > 0 else -1,
             temperature=temperature,
             seed=self._next_seed(seed),
+            rng=self._rng,
             stop=tuple(text for text in ([stop] if isinstance(stop, str) else stop or ()) if text),
             top_k=max(top_k, 0),
             top_p=top_p,

@@ -5,6 +5,7 @@
 - `Drafter(path)`: teacher-forced forward on numpy arrays: `commit`, `append`, `extend`,
   `truncate`, `kv`.
 - `Target(options, layers)`: features and logits of token lists and of trees.
+- `Sampler(SamplingParams, target)`: the target's sampler on given logits.
 - `DraftTree(root)` and `match(tree, sampled)`: what is verified and how it is accepted; plain data, no model.
 
 Arrays are C-contiguous float32, slowest axis first; the exact shapes are in the docstrings of each method.
@@ -23,6 +24,8 @@ __all__ = [
     "DraftTree",
     "Drafter",
     "EngineOptions",
+    "Sampler",
+    "SamplingParams",
     "Target",
     "key_names",
     "match",
@@ -34,6 +37,8 @@ DraftFile = core.DraftFile
 DraftTree = core.DraftTree
 Drafter = core.Drafter
 EngineOptions = core.EngineOptions
+Sampler = core.Sampler
+SamplingParams = core.SamplingParams
 Target = core.Target
 match = core.match
 key_names = core.key_names

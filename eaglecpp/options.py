@@ -244,6 +244,13 @@ class SamplingOptions(_Validated):
         parameter="seed",
         strangers=True,
     )
+    rng: str = _option(
+        "coupled",
+        "who draws: coupled = noise that the drafter shares, so that drafts agree with sampled text; "
+        "llama = llama.cpp's own draws",
+        choices=("coupled", "llama"),
+        flags=("--rng",),
+    )
     stop: tuple[str, ...] = _option(
         (),
         "stop at this text, which is cut off (repeatable)",

@@ -10,10 +10,11 @@
 namespace eaglecpp {
 
 namespace {
-constexpr const char * state_kind = "eaglecpp acceptance-model 1";
+constexpr const char * state_kind = "eaglecpp acceptance-model 2";
 constexpr double x_max = 8.0;  // |logit| of a drafter probability is clipped here
 constexpr double slope_min = 0.1, slope_max = 1.5;
 constexpr double slope_prior = 40.0;  // information of the prior slopes: some fifty labels of a sure drafter
+constexpr double clean_min = -8.0;    // log-probabilities before the noise are clipped here
 constexpr double text_max = 7.0;      // |text term|
 constexpr double pull = 0.995;        // per label: no text may lock itself off for good
 constexpr double drift = 0.01;        // variance a text gains per label
@@ -46,7 +47,12 @@ double information_of(double a) {
 
 }  // namespace
 
-RequestKind request_kind(double temperature, bool has_grammar) {
+RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled) {
+    if (is_coupled) {
+        if (has_grammar) return RequestKind::coupled_constrained;
+        if (temperature <= 0.65) return RequestKind::coupled_cool;
+        return temperature <= 0.9 ? RequestKind::coupled_warm : RequestKind::coupled_hot;
+    }
     if (has_grammar) return RequestKind::constrained;
     if (!(temperature > 0.0)) return RequestKind::greedy;
     return temperature <= 0.7 ? RequestKind::sampled : RequestKind::hot;
@@ -105,8 +111,34 @@ std::array<Reliability::Bin, 10> Reliability::bins() const {
     return out;
 }
 
+static bool is_coupled(int kind) {
+    return kind >= (int)RequestKind::coupled_cool;
+}
+
+// A grammar changes what the target may say, which tells nothing lasting about the drafter.
+static bool is_lasting(RequestKind kind) {
+    return kind != RequestKind::constrained && kind != RequestKind::coupled_constrained;
+}
+
+AcceptanceModel::AcceptanceModel() {
+    for (int k = 0; k < n_request_kinds; ++k) classes_.emplace_back(is_coupled(k));
+}
+
 // Priors: published fits of the same shape have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm #52228).
-AcceptanceModel::Class::Class() {
+// Those of coupled requests lie between fits of two drafters at temperatures 0.5 to 1.0 with and without top-p and
+// min-p (docs/research/coupled-sampling.md).
+AcceptanceModel::Class::Class(bool is_coupled) {
+    if (is_coupled) {
+        slope_first.value = 0.6;
+        slope_later.value = 0.5;
+        clean_first.value = 0.35;
+        clean_later.value = 0.3;
+        for (int d = 0; d < n_depths; ++d) depth[d].value = 0.7 - 0.05 * std::min(d, 6);
+        rank[0].value = 0.5;
+        rank[1].value = 0.2;
+        rank[2].value = -0.2;
+        return;
+    }
     slope_first.value = slope_later.value = 0.65;
     for (int d = 0; d < n_depths; ++d) depth[d].value = -0.3 - 0.1 * std::min(d, 6);
     rank[0].value = -0.4;
@@ -119,19 +151,26 @@ void AcceptanceModel::Weight::learn(double error, double info, double x, double 
     value += error * x / (information + prior);
 }
 
-double AcceptanceModel::first_logit(const Class & c, const TextState & text, int depth, double x) const {
-    return c.slope_first.value * x + c.depth[std::clamp(depth - 1, 0, n_depths - 1)].value + text.first.value;
+AcceptanceModel::Signs AcceptanceModel::signs_of(const Candidate & child, double left) {
+    const float logq = child.logq;
+    return {logit_of(child.logp, left), logq > clean_min ? std::min((double)logq, 0.0) : clean_min};
 }
 
-double AcceptanceModel::later_logit(const Class & c, const TextState & text, int rank, double x) const {
-    return c.slope_later.value * x + c.rank[std::min(rank - 2, n_rank_terms - 1)].value + text.later.value;
+double AcceptanceModel::first_logit(const Class & c, const TextState & text, int depth, const Signs & s) const {
+    return c.slope_first.value * s.x + c.clean_first.value * s.clean +
+           c.depth[std::clamp(depth - 1, 0, n_depths - 1)].value + text.first.value;
+}
+
+double AcceptanceModel::later_logit(const Class & c, const TextState & text, int rank, const Signs & s) const {
+    return c.slope_later.value * s.x + c.clean_later.value * s.clean +
+           c.rank[std::min(rank - 2, n_rank_terms - 1)].value + text.later.value;
 }
 
 // Part of what the text at hand taught is true of the drafter: text terms learn first and would keep it to themselves,
 // and every new text would start from the same wrong guess.
 void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
     Class & c = classes_[(int)kind];
-    if (kind != RequestKind::constrained) {
+    if (is_lasting(kind)) {
         const double first = text.first.hand_over(c.depth[0].information);
         const double later = text.later.hand_over(c.rank[0].information);
         for (Weight & w : c.depth) w.value += first;
@@ -147,8 +186,8 @@ void AcceptanceModel::predict(RequestKind kind, const TextState & text, int dept
     const Class & c = classes_[(int)kind];
     double left_q = 1.0, left_a = 1.0;
     for (int i = 0; i < n; ++i) {
-        const double x = logit_of(children[i].logp, left_q);
-        const double z = i == 0 ? first_logit(c, text, depth, x) : later_logit(c, text, i + 1, x);
+        const Signs signs = signs_of(children[i], left_q);
+        const double z = i == 0 ? first_logit(c, text, depth, signs) : later_logit(c, text, i + 1, signs);
         a[i] = left_a * sigmoid(z);
         left_a -= a[i];
         left_q = left_after(children[i].logp, left_q);
@@ -159,38 +198,41 @@ void AcceptanceModel::learn(RequestKind kind, TextState & text, int depth, const
                             int matched) {
     double left_q = 1.0;
     for (int i = 0; i < n; ++i) {
-        const double x = logit_of(children[i].logp, left_q);
+        const Signs signs = signs_of(children[i], left_q);
         if (i == 0) {
-            learn_first(kind, text, depth, x, matched == 0);
+            learn_first(kind, text, depth, signs, matched == 0);
         } else {
-            learn_later(kind, text, i + 1, x, matched == i);
+            learn_later(kind, text, i + 1, signs, matched == i);
         }
         if (matched == i) break;  // the siblings after it had no chance to show anything
         left_q = left_after(children[i].logp, left_q);
     }
 }
 
-void AcceptanceModel::learn_first(RequestKind kind, TextState & text, int depth, double x, bool accepted) {
+void AcceptanceModel::learn_first(RequestKind kind, TextState & text, int depth, const Signs & s, bool accepted) {
     Class & c = classes_[(int)kind];
-    const double a = sigmoid(first_logit(c, text, depth, x));
+    const double a = sigmoid(first_logit(c, text, depth, s));
     const double error = accepted - a, info = information_of(a);
     c.reliability.add(a, accepted);
-    // A grammar changes what the target may say, which tells nothing lasting about the drafter.
-    if (kind != RequestKind::constrained) {
-        c.slope_first.learn(error, info, x, 0.9995, slope_prior);
+    if (is_lasting(kind)) {
+        c.slope_first.learn(error, info, s.x, 0.9995, slope_prior);
         c.slope_first.value = std::clamp(c.slope_first.value, slope_min, slope_max);
+        c.clean_first.learn(error, info, s.clean, 0.9995, slope_prior);
+        c.clean_first.value = std::clamp(c.clean_first.value, 0.0, slope_max);
         c.depth[std::clamp(depth - 1, 0, n_depths - 1)].learn(error, info, 1.0, 0.998, 25.0);
     }
     text.first.learn(error, info);
 }
 
-void AcceptanceModel::learn_later(RequestKind kind, TextState & text, int rank, double x, bool accepted) {
+void AcceptanceModel::learn_later(RequestKind kind, TextState & text, int rank, const Signs & s, bool accepted) {
     Class & c = classes_[(int)kind];
-    const double a = sigmoid(later_logit(c, text, rank, x));
+    const double a = sigmoid(later_logit(c, text, rank, s));
     const double error = accepted - a, info = information_of(a);
-    if (kind != RequestKind::constrained) {
-        c.slope_later.learn(error, info, x, 0.9995, slope_prior);
+    if (is_lasting(kind)) {
+        c.slope_later.learn(error, info, s.x, 0.9995, slope_prior);
         c.slope_later.value = std::clamp(c.slope_later.value, slope_min, slope_max);
+        c.clean_later.learn(error, info, s.clean, 0.9995, slope_prior);
+        c.clean_later.value = std::clamp(c.clean_later.value, 0.0, slope_max);
         c.rank[std::min(rank - 2, n_rank_terms - 1)].learn(error, info, 1.0, 0.999, 25.0);
     }
     text.later.learn(error, info);
@@ -206,6 +248,8 @@ std::string AcceptanceModel::to_text(const std::string & key) const {
         };
         put(classes_[k].slope_first);
         put(classes_[k].slope_later);
+        put(classes_[k].clean_first);
+        put(classes_[k].clean_later);
         for (const Weight & w : classes_[k].depth) put(w);
         for (const Weight & w : classes_[k].rank) put(w);
         lines.push_back(std::move(line));
@@ -219,7 +263,7 @@ bool AcceptanceModel::from_text(const std::string & text, const std::string & ke
     AcceptanceModel loaded;
     for (int k = 0; k < n_request_kinds; ++k) {
         const std::vector<double> & v = (*lines)[k].values;
-        if ((*lines)[k].name != strf("class%d", k) || (int)v.size() != 2 * (2 + n_depths + n_rank_terms)) return false;
+        if ((*lines)[k].name != strf("class%d", k) || (int)v.size() != 2 * (4 + n_depths + n_rank_terms)) return false;
         for (size_t i = 0; i < v.size(); i += 2) {
             if (std::fabs(v[i]) > 20.0 || v[i + 1] < 0.0 || v[i + 1] > 1e6) return false;
         }
@@ -227,8 +271,13 @@ bool AcceptanceModel::from_text(const std::string & text, const std::string & ke
         const auto take = [&](Weight & w) { w = {v[i], v[i + 1]}, i += 2; };
         take(loaded.classes_[k].slope_first);
         take(loaded.classes_[k].slope_later);
+        take(loaded.classes_[k].clean_first);
+        take(loaded.classes_[k].clean_later);
         for (Weight * w : {&loaded.classes_[k].slope_first, &loaded.classes_[k].slope_later}) {
             if (w->value < slope_min || w->value > slope_max) return false;
+        }
+        for (Weight * w : {&loaded.classes_[k].clean_first, &loaded.classes_[k].clean_later}) {
+            if (w->value < 0.0 || w->value > slope_max) return false;
         }
         for (Weight & w : loaded.classes_[k].depth) take(w);
         for (Weight & w : loaded.classes_[k].rank) take(w);

@@ -6,6 +6,11 @@
 //     k-th child     a_k = (1 - a_1 - ... - a_{k-1}) * sigmoid(slope_2 * logit(q_k / (1 - q_1 - ...)) + rank[k] +
 //     text_2)
 //
+// Under shared noise (algo/coupled.h) q_k is the softmax over the drafter's scores with the noise, so that logit(q_1)
+// is the margin of the best over all others, and a second relation enters: + weight * log(probability before the
+// noise). A token that noise has lifted from far below is less certain than the margin says. Without such noise it is
+// 0.
+//
 // The target emits one token per position, so a later sibling is judged on what the earlier ones leave over: the
 // chances of siblings sum to at most 1 by construction, and the product along a path never rises. Slopes, depth and
 // rank terms belong to the drafter and the kind of request and are kept on disk; the text terms belong to one
@@ -18,17 +23,28 @@
 
 #include <array>
 #include <string>
+#include <vector>
 
 #include "algo/tree.h"
 
 namespace eaglecpp {
 
 // What decides whether two requests can share what was learned.
-enum class RequestKind { greedy, sampled, hot, constrained };
-constexpr int n_request_kinds = 4;
+enum class RequestKind {
+    greedy,
+    sampled,
+    hot,
+    constrained,
+    coupled_cool,
+    coupled_warm,
+    coupled_hot,
+    coupled_constrained
+};
+constexpr int n_request_kinds = 8;
 
-// temperature <= 0 is greedy, above 0.7 hot; a grammar makes a request constrained
-RequestKind request_kind(double temperature, bool has_grammar);
+// Temperature <= 0 is greedy, above 0.7 hot; a grammar makes a request constrained. Coupled ones, which are never
+// greedy, are cool up to 0.65 and warm up to 0.9.
+RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled = false);
 
 // An additive term that follows one text.
 struct TextTerm {
@@ -78,6 +94,8 @@ class AcceptanceModel {
   public:
     static constexpr int n_ranks_max = 16;  // siblings looked at
 
+    AcceptanceModel();
+
     // The text is at its end: what it taught is kept in part, and `text` is ready for another one.
     void end_text(RequestKind kind, TextState & text);
 
@@ -108,20 +126,28 @@ class AcceptanceModel {
     };
 
     struct Class {
-        Class();
+        explicit Class(bool is_coupled);
 
         Weight slope_first, slope_later;
+        Weight clean_first, clean_later;  // of the log-probability before the noise
         std::array<Weight, n_depths> depth;
         std::array<Weight, n_rank_terms> rank;
         Reliability reliability;
     };
 
-    void learn_first(RequestKind kind, TextState & text, int depth, double x, bool accepted);
-    void learn_later(RequestKind kind, TextState & text, int rank, double x, bool accepted);
-    double first_logit(const Class & c, const TextState & text, int depth, double x) const;
-    double later_logit(const Class & c, const TextState & text, int rank, double x) const;
+    // what the chance of one child rests on
+    struct Signs {
+        double x;      // logit of its share of what the siblings before leave
+        double clean;  // its log-probability before the noise
+    };
 
-    std::array<Class, n_request_kinds> classes_;
+    static Signs signs_of(const Candidate & child, double left);
+    void learn_first(RequestKind kind, TextState & text, int depth, const Signs & signs, bool accepted);
+    void learn_later(RequestKind kind, TextState & text, int rank, const Signs & signs, bool accepted);
+    double first_logit(const Class & c, const TextState & text, int depth, const Signs & signs) const;
+    double later_logit(const Class & c, const TextState & text, int rank, const Signs & signs) const;
+
+    std::vector<Class> classes_;
 };
 
 }  // namespace eaglecpp

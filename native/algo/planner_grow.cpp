@@ -76,7 +76,7 @@ void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vecto
     for (int i = 0; i < n; ++i) {
         const float logp = children[i].logp > logp_min ? std::min(children[i].logp, 0.0f) : logp_min;
         plan.pool_.add(children[i].token, parent, logp);
-        plan.proposed_.push_back({children[i].token, logp});
+        plan.proposed_.push_back({children[i].token, logp, children[i].logq});
         plan.first_child_.push_back(-1);
         plan.n_children_.push_back(0);
     }

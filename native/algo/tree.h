@@ -55,10 +55,12 @@ struct DraftTree {
     DraftTree take(const std::vector<int32_t> & nodes) const;
 };
 
-// One proposed token with its conditional draft log-probability.
+// One proposed token with its conditional draft log-probability: of what the target will choose, which under shared
+// noise (algo/coupled.h) is not what the drafter's distribution alone says; that is `logq`, and 0 without such noise.
 struct Candidate {
     Token token;
     float logp;
+    float logq = 0.0f;
 };
 
 }  // namespace eaglecpp

@@ -47,6 +47,7 @@ void bind_options(nb::module_ & m) {
         using T = SamplingParams;
         nb::class_<T>(m, "SamplingParams")
             .def(nb::init<>())
+            .def_rw("rng", &T::rng)
             .def_rw("seed", &T::seed)
             .def_rw("temperature", &T::temperature)
             .def_rw("dynatemp_range", &T::dynatemp_range)

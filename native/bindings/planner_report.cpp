@@ -11,7 +11,8 @@ namespace {
 
 constexpr int n_rows_reported = 64;
 constexpr int n_depths_reported = 12;
-constexpr std::array<const char *, n_request_kinds> kind_names = {"greedy", "sampled", "hot", "constrained"};
+constexpr std::array<const char *, n_request_kinds> kind_names = {
+    "greedy", "sampled", "hot", "constrained", "coupled_cool", "coupled_warm", "coupled_hot", "coupled_constrained"};
 
 nb::list points(const std::vector<CostTable::Point> & points) {
     nb::list out;

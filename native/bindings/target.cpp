@@ -145,6 +145,35 @@ class StudyTarget {
     Tokens in_cache_;  // what time_rows left there
 };
 
+// The sampler alone, on logits of the caller's making.
+class StudySampler {
+  public:
+    StudySampler(const SamplingParams & params, StudyTarget & target)
+        : sampler_(params, target.target().model(), target.target().n_ctx()) {}
+    StudySampler(const SamplingParams & params, int n_vocab) : sampler_(params, n_vocab) {}
+
+    void accept_prompt(const Tokens & tokens) { sampler_.accept_prompt(tokens); }
+    void accept(Token token) { sampler_.accept(token); }
+
+    Token sample(const ArrayIn<1> & logits, Pos pos) { return sampler_.sample(checked(logits), pos); }
+
+    std::vector<int> count(const ArrayIn<1> & logits, Pos first, int n) {
+        const float * data = checked(logits);
+        std::vector<int> counts(sampler_.n_vocab(), 0);
+        nb::gil_scoped_release release;
+        for (int i = 0; i < n; ++i) ++counts[sampler_.sample(data, first + i)];
+        return counts;
+    }
+
+  private:
+    const float * checked(const ArrayIn<1> & logits) const {
+        if (logits.size() == (size_t)sampler_.n_vocab()) return logits.data();
+        fail(ErrorKind::value, "logits: expected %d, one per token, found %zu", sampler_.n_vocab(), logits.size());
+    }
+
+    Sampler sampler_;
+};
+
 }  // namespace
 
 void bind_target(nb::module_ & m) {
@@ -163,6 +192,13 @@ void bind_target(nb::module_ & m) {
         .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)
         .def("forward_tree", &StudyTarget::forward_tree, nb::arg("prefix"), nb::arg("tokens"), nb::arg("parents"))
         .def("time_rows", &StudyTarget::time_rows, nb::arg("prefix"), nb::arg("tokens"), nb::arg("repeats") = 1);
+    nb::class_<StudySampler>(m, "Sampler")
+        .def(nb::init<const SamplingParams &, StudyTarget &>(), nb::arg("params"), nb::arg("target"))
+        .def(nb::init<const SamplingParams &, int>(), nb::arg("params"), nb::arg("n_vocab"))
+        .def("accept_prompt", &StudySampler::accept_prompt, nb::arg("tokens"))
+        .def("accept", &StudySampler::accept, nb::arg("token"))
+        .def("sample", &StudySampler::sample, nb::arg("logits"), nb::arg("pos"))
+        .def("count", &StudySampler::count, nb::arg("logits"), nb::arg("first"), nb::arg("n"));
 }
 
 }  // namespace eaglecpp

@@ -180,6 +180,10 @@ std::vector<Candidate> DraftSequence::candidates(int i, int k) const {
     return top_k(logits(i), (int)n_logits_, k, drafter_.d2t().data());
 }
 
+std::vector<Candidate> DraftSequence::candidates(int i, int k, const CoupledSampling & sampling, Pos pos) {
+    return coupled_.best(logits(i), (int)n_logits_, k, drafter_.d2t().data(), sampling, pos);
+}
+
 void DraftSequence::get_state(int row, float * dst) const {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_get(kv_.state(), dst, (1 + row) * n, n);

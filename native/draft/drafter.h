@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "algo/coupled.h"
 #include "algo/tree.h"
 #include "base/features.h"
 #include "draft/graph.h"
@@ -66,6 +67,9 @@ class DraftSequence {
     // the k most likely next tokens after output row i, as target ids
     std::vector<Candidate> candidates(int i, int k) const;
 
+    // the k tokens after output row i that a target with this sampler most likely chooses at index `pos` of the text
+    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);
+
     // state [H] of the last committed row (-1) or of draft row i
     void get_state(int row, float * dst) const;
     void set_state(int row, const float * src);
@@ -91,6 +95,7 @@ class DraftSequence {
     std::vector<int32_t> positions_;  // per draft row
     std::vector<float> logits_;
     size_t n_logits_ = 0;
+    CoupledDraft coupled_;
     // staging, kept to save allocations
     std::vector<float> embd_;
     std::vector<ggml_fp16_t> mask_;

@@ -257,7 +257,8 @@ void Engine::begin_plan(Sequence & s) {
     } else {
         s.plan.use_fixed(s.params.strategy);
     }
-    const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty());
+    const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
+                                          s.sampler->coupled().has_value());
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0);
     s.plan_summary = {};
     s.plan_log.clear();
@@ -436,13 +437,21 @@ void Engine::draft(Sequence & s) {
     s.stats.draft_ms += now_ms() - start;
 }
 
+// What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
+// noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
+static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
+    const auto & sampling = s.sampler->coupled();
+    return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
+}
+
 // Level by level as the planner asks: the pending rows give the root's children, then draft rows theirs.
 void Engine::grow(Sequence & s) {
     double start = now_ms();
+    const Pos n_tokens = (Pos)s.tokens.size();  // the index of the root's children
     s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], true);
     s.pending.clear();
     std::vector<int> row_of{-1};  // pool node -> draft row that gives its children
-    std::vector<std::vector<Candidate>> children{s.draft->candidates(0, s.plan.k())};
+    std::vector<std::vector<Candidate>> children{propose(s, 0, n_tokens)};
     planner_.grow(s.plan, children, now_ms() - start);
     while (!s.plan.frontier().empty()) {
         start = now_ms();
@@ -456,7 +465,7 @@ void Engine::grow(Sequence & s) {
         children.clear();
         for (size_t i = 0; i < frontier.size(); ++i) {
             row_of[frontier[i]] = first + (int)i;
-            children.push_back(s.draft->candidates((int)i, s.plan.k()));
+            children.push_back(propose(s, (int)i, n_tokens + s.plan.pool().depth[frontier[i]]));
         }
         planner_.grow(s.plan, children, now_ms() - start);
     }
@@ -478,10 +487,11 @@ StepResult Engine::finish_round(const Round & round) {
     Sequence & s = *round.seq;
     StepResult out = result_of(s, "decode");
     bool is_eog = false;
-    int n_left = s.n_max - (int)s.tokens.size();
+    const int n_tokens = (int)s.tokens.size();
+    int n_left = s.n_max - n_tokens;
     const MatchResult result = match(round.tree, [&](int node) {
         const float * logits = target_->logits(round.row + node);
-        const Token sampled = s.sampler->sample(logits);
+        const Token sampled = s.sampler->sample(logits, n_tokens + round.tree.depth[node]);
         const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
         s.sampler->accept(token, /*is_own=*/token == sampled);
         if (s.params.n_probs > 0) {

@@ -13,9 +13,19 @@ static void check(bool ok, const char * name, double found, const char * expecte
     if (!ok) fail(ErrorKind::value, "%s: expected %s, found %g", name, expected, found);
 }
 
-Sampler::Sampler(const SamplingParams & p, const llama_model * model, int n_ctx) {
-    const llama_vocab * vocab = llama_model_get_vocab(model);
-    n_vocab_ = llama_vocab_n_tokens(vocab);
+Sampler::Sampler(const SamplingParams & p, const llama_model * model, int n_ctx)
+    : Sampler(p, llama_model_get_vocab(model), llama_vocab_n_tokens(llama_model_get_vocab(model)), n_ctx) {}
+
+Sampler::Sampler(const SamplingParams & p, int n_vocab) : Sampler(p, nullptr, n_vocab, 0) {}
+
+Sampler::Sampler(const SamplingParams & p, const llama_vocab * vocab, int n_vocab, int n_ctx) : n_vocab_(n_vocab) {
+    check(n_vocab > 0, "n_vocab", n_vocab, "at least 1");
+    if (!vocab && (!p.grammar.empty() || p.dry_multiplier != 0.0f)) {
+        fail(ErrorKind::value, "a grammar and DRY need a model; this sampler has only a vocabulary size");
+    }
+    if (p.rng != "coupled" && p.rng != "llama") {
+        fail(ErrorKind::value, "rng: expected coupled or llama, found '%s'", p.rng.c_str());
+    }
     check(std::isfinite(p.temperature), "temperature", p.temperature, "a finite number");
     check(p.repeat_penalty > 0.0f && std::isfinite(p.repeat_penalty), "repeat_penalty", p.repeat_penalty, "above 0");
     check(p.mirostat >= 0 && p.mirostat <= 2, "mirostat", p.mirostat, "0, 1 or 2");
@@ -47,7 +57,7 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
     std::vector<llama_logit_bias> biases;
     for (const auto & [token, bias] : p.logit_bias) biases.push_back({token, bias});
     int32_t n_suppress = 0;
-    const llama_token * suppress = llama_vocab_get_suppress_tokens(vocab, &n_suppress);
+    const llama_token * suppress = vocab ? llama_vocab_get_suppress_tokens(vocab, &n_suppress) : nullptr;
     for (int i = 0; i < n_suppress; ++i) biases.push_back({suppress[i], -INFINITY});
     if (!biases.empty()) add(llama_sampler_init_logit_bias(n_vocab_, (int32_t)biases.size(), biases.data()));
 
@@ -80,12 +90,28 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
         if (p.typical_p < 1.0f) add(llama_sampler_init_typical(p.typical_p, p.min_keep));
         if (p.top_p < 1.0f) add(llama_sampler_init_top_p(p.top_p, p.min_keep));
         if (p.min_p > 0.0f) add(llama_sampler_init_min_p(p.min_p, p.min_keep));
-        if (p.xtc_probability > 0.0f) {
-            add(llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed));
-        }
-        add(llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent));
-        add(llama_sampler_init_dist(p.seed));
+        add_draw(p);
     }
+}
+
+// XTC, temperature and the draw. Coupled, they stay outside the chain: whether XTC strikes is our lot, and the draw is
+// ours.
+void Sampler::add_draw(const SamplingParams & p) {
+    const bool has_xtc = p.xtc_probability > 0.0f;
+    const auto temperature = [&] {
+        return llama_sampler_init_temp_ext(p.temperature, p.dynatemp_range, p.dynatemp_exponent);
+    };
+    if (p.rng == "llama") {
+        if (has_xtc) add(llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, p.min_keep, p.seed));
+        add(temperature());
+        add(llama_sampler_init_dist(p.seed));
+        return;
+    }
+    only_draws_ = llama_sampler_chain_n(chain_.get()) == 0 && !has_xtc && p.dynatemp_range <= 0.0f;
+    coupled_ = CoupledSampling{p.seed, p.temperature, p.top_k, p.top_p, p.min_p};
+    if (has_xtc) xtc_.reset(llama_sampler_init_xtc(1.0f, p.xtc_threshold, p.min_keep, p.seed));
+    xtc_probability_ = p.xtc_probability;
+    temperature_.reset(temperature());
 }
 
 void Sampler::accept_prompt(const Tokens & prompt) {
@@ -94,7 +120,8 @@ void Sampler::accept_prompt(const Tokens & prompt) {
 }
 
 // chain over all candidates, after `first` if there is one
-Token Sampler::apply(const float * logits, llama_sampler * first) {
+Token Sampler::apply(const float * logits, llama_sampler * first, const Noise & noise) {
+    if (only_draws_ && !first) return noise.choose(logits, n_vocab_, 1.0 / coupled_->temperature);
     data_.resize(n_vocab_);
     for (int i = 0; i < n_vocab_; ++i) data_[i] = {i, logits[i], 0.0f};
     llama_token_data_array all = {data_.data(), data_.size(), -1, false};
@@ -108,23 +135,36 @@ Token Sampler::apply(const float * logits, llama_sampler * first) {
         }
     }
     llama_sampler_apply(chain_.get(), &all);
+    if (coupled_) return draw(all, noise);
     if (all.selected < 0 || (size_t)all.selected >= all.size) {
         fail(ErrorKind::broken, "the sampler chain selected no token");
     }
     return all.data[all.selected].id;
 }
 
-Token Sampler::sample(const float * logits) {
+// the last links of a coupled chain
+Token Sampler::draw(llama_token_data_array & all, const Noise & noise) {
+    if (xtc_ && noise.uniform() < xtc_probability_) llama_sampler_apply(xtc_.get(), &all);
+    llama_sampler_apply(temperature_.get(), &all);
+    NoisyBest best(noise);
+    for (size_t i = 0; i < all.size; ++i) best.add(all.data[i].id, all.data[i].logit);
+    if (best.token() < 0) fail(ErrorKind::broken, "the sampler chain left no token to choose from");
+    return best.token();
+}
+
+Token Sampler::sample(const float * logits, Pos pos) {
     if (plain_greedy_) return argmax(logits, n_vocab_);
-    const Token token = apply(logits, nullptr);
+    const Noise noise(coupled_ ? coupled_->seed : 0, pos);
+    const Token token = apply(logits, nullptr, noise);
     if (!grammar_) return token;
-    // Most sampled tokens fit the grammar, and checking one costs far less than filtering all: reject and resample.
-    // The two draws together follow the filtered distribution exactly.
+    // Most sampled tokens fit the grammar, and checking one costs far less than filtering all: reject and resample, as
+    // llama.cpp does. The second draw must know nothing of the first, else tokens that only the grammar brings among
+    // the top k would come too often.
     llama_token_data one = {token, 1.0f, 0.0f};
     llama_token_data_array only = {&one, 1, -1, false};
     llama_sampler_apply(grammar_.get(), &only);
     if (one.logit > -INFINITY) return token;
-    return apply(logits, grammar_.get());
+    return apply(logits, grammar_.get(), noise.second());
 }
 
 void Sampler::accept(Token token, bool is_own) {

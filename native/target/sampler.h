@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: MIT
 // The user's sampler: llama.cpp's own samplers in llama.cpp's own order, grammar included. One call of sample() and one
 // of accept() per emitted token, in order: the random state depends on the tokens emitted and on nothing else.
+//
+// With rng "coupled" the last link, the draw, is ours: the largest logit after adding noise that depends on seed,
+// position and token (algo/noise.h), so that a drafter can add the same. It needs no random state at all. XTC's lot is
+// keyed the same way. Mirostat draws as it does in llama.cpp.
 #pragma once
 
 #include <llama.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "algo/coupled.h"
 #include "base/types.h"
 
 namespace eaglecpp {
 
 struct SamplingParams {
+    std::string rng = "coupled";  // "coupled" | "llama": who draws, and from what
     uint32_t seed = 0;
     float temperature = 0.8f;  // <= 0: greedy
     float dynatemp_range = 0.0f;
@@ -49,16 +56,24 @@ class Sampler {
     // Error(grammar) when the grammar does not parse, Error(value) on impossible parameters
     Sampler(const SamplingParams & params, const llama_model * model, int n_ctx);
 
+    // for study: no model, and so neither DRY nor a grammar
+    Sampler(const SamplingParams & params, int n_vocab);
+
+    int n_vocab() const { return n_vocab_; }
+
     // lets penalties see the prompt
     void accept_prompt(const Tokens & prompt);
 
-    // The next token from the target's logits [n_vocab], which stay untouched. Error(grammar) when the grammar allows
-    // no token of the vocabulary.
-    Token sample(const float * logits);
+    // The token at index `pos` of the text from the target's logits [n_vocab], which stay untouched. Error(grammar)
+    // when the grammar allows no token of the vocabulary.
+    Token sample(const float * logits, Pos pos);
 
     // The token becomes part of the text. `is_own`: it is what sample() gave; one that is not (synthetic acceptance)
     // may break the grammar, which then stays where it is.
     void accept(Token token, bool is_own = true);
+
+    // What a drafter needs to propose what sample() will choose; nothing if the draw is llama.cpp's or there is none.
+    const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 
   private:
     struct Deleter {
@@ -66,14 +81,23 @@ class Sampler {
     };
     using Ptr = std::unique_ptr<llama_sampler, Deleter>;
 
+    Sampler(const SamplingParams & params, const llama_vocab * vocab, int n_vocab, int n_ctx);
+
     void add(llama_sampler * s);
     void build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx);
-    Token apply(const float * logits, llama_sampler * first);
+    void add_draw(const SamplingParams & p);
+    Token apply(const float * logits, llama_sampler * first, const Noise & noise);
+    Token draw(llama_token_data_array & all, const Noise & noise);
 
     int n_vocab_;
     int n_history_;             // prompt tokens that penalties can see
     bool plain_greedy_ = true;  // nothing but the argmax is asked for
+    bool only_draws_ = false;   // nothing but temperature before a coupled draw
+    std::optional<CoupledSampling> coupled_;
+    float xtc_probability_ = 0.0f;
     Ptr chain_;
+    Ptr xtc_;          // of a coupled chain; always strikes when applied
+    Ptr temperature_;  // of a coupled chain
     Ptr grammar_;
     std::vector<llama_token_data> data_;
 };

@@ -45,6 +45,8 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "typical": {"temperature": 0.8, "typical_p": 0.7},
     "dynamic-temperature": {"temperature": 0.8, "dynatemp_range": 0.4},
     "logit-bias": {"temperature": 0.8, "logit_bias": {100: 4.0, 101: -4.0}},
+    "llama-rng": {"temperature": 0.8, "rng": "llama"},
+    "llama-rng-xtc": {"temperature": 0.8, "rng": "llama", "xtc_probability": 0.5, "xtc_threshold": 0.1},
 }
 
 
@@ -88,6 +90,56 @@ def test_same_seed_same_tokens(name: str, engine: eaglecpp.Engine) -> None:
         assert drafted.text == plain.text
         assert drafted.stats.rounds < plain.stats.rounds, "nothing was accepted: the test would mean nothing"
         assert 0.0 < drafted.stats.acceptance_rate < 1.0
+
+
+@pytest.fixture(scope="module")
+def several(pairs: Callable[..., ConvertedPair]) -> Iterator[eaglecpp.Engine]:
+    with open_engine(pairs("eagle31"), n_sequences=3, **EXACT) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("strategy", ["off", "auto", "chain:3", STRATEGIES[-1]])
+@pytest.mark.parametrize("name", ["temperature", "hot", "xtc", "grammar"])
+def test_a_text_depends_on_seed_and_position_alone(
+    strategy: str, name: str, several: eaglecpp.Engine
+) -> None:
+    """Noise is keyed by the index in the text: what was computed before, how, and beside what, is nothing to
+    it.
+    """
+    prompt, options = prompt_ids(40, seed=3), SAMPLERS[name] | {"ignore_eos": True, "seed": 1}
+    text = run(several, prompt, strategy="off", **SAMPLERS[name]).tokens[:60]
+
+    def same(session: eaglecpp.Session, start: list[int] = prompt) -> bool:
+        done = len(start) - len(prompt)
+        tokens = session.generate(start, max_tokens=60 - done, strategy=strategy, **options).tokens
+        return tokens == text[done:]
+
+    with several.session() as session:
+        assert same(session) and same(session), "the same prompt again, its prefix reused"
+        with session.stream(prompt, max_tokens=60, strategy=strategy, **options) as stream:
+            for chunk in stream:
+                if len(chunk.tokens) > 0:
+                    break
+        assert same(session), "after an abandoned stream"
+        session.generate(prompt_ids(30, seed=9), max_tokens=9, temperature=0.7, seed=4)
+        assert same(session), "after another text"
+        if name != "grammar":  # which begins anew with an answer, and would see another one
+            assert same(session, [*prompt, *text[:25]]), "continued from its middle"
+    with several.session() as one, several.session() as two:
+        ours = one.stream(prompt, max_tokens=60, strategy=strategy, **options)
+        theirs = two.stream(prompt_ids(50, seed=8), max_tokens=60, temperature=1.0, seed=2)
+        found: list[int] = []
+        for chunk, _ in zip(ours, theirs, strict=False):
+            found += chunk.tokens
+        assert found == text[: len(found)] and len(found) > 20, "beside another conversation"
+
+
+def test_llama_cpps_generator_keeps_its_order_of_draws(several: eaglecpp.Engine) -> None:
+    """Its law is weaker: one draw per emitted token of a generation, so a continuation is another text."""
+    prompt, hot = prompt_ids(40, seed=3), SAMPLERS["hot"] | {"rng": "llama"}
+    plain = run(several, prompt, strategy="off", **hot).tokens
+    assert run(several, prompt, strategy="chain:3", **hot).tokens == plain
+    assert run(several, [*prompt, *plain[:20]], strategy="off", **hot).tokens[:40] != plain[20:60]
 
 
 def test_another_seed_gives_other_tokens(engine: eaglecpp.Engine) -> None:

@@ -65,7 +65,8 @@ static void siblings_share_one_token() {
         std::vector<Candidate> children;
         for (int i = 0; i < 16; ++i) children.push_back({i, (float)(-12.0 * random.real() * random.real())});
         double a[16], sum = 0.0;
-        model.predict((RequestKind)random.integer(0, 3), text, random.integer(1, 30), children.data(), 16, a);
+        model.predict((RequestKind)random.integer(0, n_request_kinds - 1), text, random.integer(1, 30), children.data(),
+                      16, a);
         for (double v : a) {
             CHECK(v >= 0.0 && v <= 1.0);
             sum += v;

@@ -79,7 +79,7 @@ static void plans_are_legal_whatever_happens() {
             Random random(100 + seed);
             Planner planner;
             SequencePlan plan;
-            planner.begin_request(plan, (RequestKind)random.integer(0, 3), false);
+            planner.begin_request(plan, (RequestKind)random.integer(0, n_request_kinds - 1), false);
             for (int round = 0; round < 300; ++round) {
                 const PlanLimits limits{random.integer(0, 64), random.integer(1, 16), random.integer(0, 128)};
                 const int n_left = round % 3 ? random.integer(1, 3) : 100;

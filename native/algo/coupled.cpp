@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+#include "algo/coupled.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "algo/topk.h"
+
+namespace eaglecpp {
+
+namespace {
+// Tokens this far below the likeliest (natural logarithms, after temperature) are left out: noise lifts one of them
+// above it once in nine million times.
+constexpr float depth_max = 16.0f;
+constexpr int n_sorted_first = 256;  // few tokens make up most of the probability
+
+// log(sum(exp(x))) of numbers that come one by one
+class LogSum {
+  public:
+    void add(double x) {
+        if (x > top_) sum_ *= std::exp(top_ - x), top_ = x;
+        sum_ += std::exp(x - top_);
+    }
+    double value() const { return top_ + std::log(sum_); }
+
+  private:
+    double top_ = -1e300, sum_ = 0.0;
+};
+}  // namespace
+
+// kept_: what top-k, top-p and min-p leave of the drafter's tokens
+void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & sampling) {
+    kept_.clear();
+    const float top = logits[argmax(logits, n)];
+    is_sorted_ = sampling.top_k > 0 && sampling.top_k < n;
+    if (is_sorted_) {
+        for (const Candidate & c : top_k(logits, n, sampling.top_k, nullptr))
+            kept_.push_back({c.token, logits[c.token]});
+    } else {
+        float least = top - depth_max * sampling.temperature;
+        if (sampling.min_p > 0.0f) least = std::max(least, top + std::log(sampling.min_p));
+        for (int i = 0; i < n; ++i) {
+            if (logits[i] >= least) kept_.push_back({i, logits[i]});
+        }
+    }
+    if (sampling.top_p < 1.0f) cut_top_p(logits, n, sampling.top_p, !is_sorted_);
+    if (sampling.min_p > 0.0f) {
+        const float least = top + std::log(sampling.min_p);
+        kept_.erase(std::remove_if(kept_.begin(), kept_.end(), [&](const Entry & e) { return e.logit < least; }),
+                    kept_.end());
+    }
+}
+
+// `is_all`: probabilities are of all tokens, not only of the kept ones
+void CoupledDraft::cut_top_p(const float * logits, int n, float top_p, bool is_all) {
+    const auto is_better = [](const Entry & a, const Entry & b) { return a.logit > b.logit; };
+    double total = 0.0;
+    if (is_all) {
+        total = log_sum_exp(logits, n);
+    } else {
+        for (const Entry & e : kept_) total += std::exp(e.logit - kept_[0].logit);
+        total = kept_[0].logit + std::log(total);
+    }
+    size_t n_sorted = is_sorted_ ? kept_.size() : 0;
+    double sum = 0.0;
+    for (size_t i = 0; i < kept_.size(); ++i) {
+        if (i == n_sorted) {
+            n_sorted = std::min(kept_.size(), n_sorted == 0 ? (size_t)n_sorted_first : kept_.size());
+            std::partial_sort(kept_.begin() + i, kept_.begin() + n_sorted, kept_.end(), is_better);
+        }
+        sum += std::exp(kept_[i].logit - total);
+        if (sum >= top_p) {
+            kept_.resize(i + 1);
+            return;
+        }
+    }
+}
+
+std::vector<Candidate> CoupledDraft::best(const float * logits, int n, int k, const Token * ids,
+                                          const CoupledSampling & sampling, Pos pos) {
+    cut(logits, n, sampling);
+    const Noise noise(sampling.seed, pos);
+    const double scale = 1.0 / sampling.temperature;
+    LogSum clean, noisy;
+    scored_.clear();
+    for (const Entry & e : kept_) {
+        const Token token = ids ? ids[e.index] : e.index;
+        const double logit = e.logit * scale, score = logit + noise.gumbel(token);
+        scored_.push_back({token, logit, score});
+        clean.add(logit);
+        noisy.add(score);
+    }
+    const size_t n_best = std::min<size_t>(k, scored_.size());
+    std::partial_sort(scored_.begin(), scored_.begin() + n_best, scored_.end(), [](const Scored & a, const Scored & b) {
+        return a.score != b.score ? a.score > b.score : a.token < b.token;
+    });
+    std::vector<Candidate> out;
+    for (size_t i = 0; i < n_best; ++i) {
+        const Scored & s = scored_[i];
+        out.push_back({s.token, (float)(s.score - noisy.value()), (float)(s.logit - clean.value())});
+    }
+    return out;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// The drafter's half of coupled sampling: what it would sample in the target's place, with the same noise. It knows its
+// own distribution only, so it applies the links of the target's sampler chain that cut that down (top-k, top-p, min-p,
+// temperature, in llama.cpp's order) and leaves the rest to the target.
+#pragma once
+
+#include <vector>
+
+#include "algo/noise.h"
+#include "algo/tree.h"
+
+namespace eaglecpp {
+
+struct CoupledSampling {
+    uint32_t seed = 0;
+    float temperature = 0.8f;
+    int top_k = 0;       // 0 = off
+    float top_p = 1.0f;  // 1 = off
+    float min_p = 0.0f;  // 0 = off
+};
+
+// The k best of log q_i + g_i, best first, q the drafter's logits[n] after the cuts and the noise that of the token at
+// index `pos` of the text; fewer if the cuts leave fewer. `ids` maps an index to a token id. Candidate::logp is the
+// logarithm of the softmax over these sums, which is the chance that the target chooses the token if its own
+// log-probabilities scatter about the drafter's like Gumbel noise does; how much they really scatter is learned
+// (algo/acceptance_model.h). Candidate::logq is log q_i.
+class CoupledDraft {
+  public:
+    std::vector<Candidate> best(const float * logits, int n, int k, const Token * ids, const CoupledSampling & sampling,
+                                Pos pos);
+
+  private:
+    struct Entry {
+        int index;
+        float logit;
+    };
+
+    struct Scored {
+        Token token;
+        double logit, score;
+    };
+
+    void cut(const float * logits, int n, const CoupledSampling & sampling);
+    void cut_top_p(const float * logits, int n, float top_p, bool is_all);
+
+    std::vector<Entry> kept_;  // best first if is_sorted_
+    bool is_sorted_ = false;
+    std::vector<Scored> scored_;
+};
+
+}  // namespace eaglecpp

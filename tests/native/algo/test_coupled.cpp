@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+#include "algo/coupled.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "../check.h"
+#include "algo/acceptance_model.h"
+#include "base/error.h"
+#include "random.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+static std::vector<float> some_logits(Random & random, int n, double spread) {
+    std::vector<float> x(n);
+    for (float & v : x) v = (float)(spread * (random.real() + random.real() + random.real() - 1.5));
+    return x;
+}
+
+// the cuts in llama.cpp's order, without shortcuts: probabilities of what is left after temperature, 0 elsewhere
+static std::vector<double> slow_cut(const std::vector<float> & logits, const CoupledSampling & s) {
+    const int n = (int)logits.size();
+    std::vector<int> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+    if (s.top_k > 0 && s.top_k < n) order.resize(s.top_k);
+    double total = 0.0, sum = 0.0;
+    for (int i : order) total += std::exp(logits[i] - logits[order[0]]);
+    if (s.top_p < 1.0f) {
+        for (size_t i = 0; i < order.size(); ++i) {
+            sum += std::exp(logits[order[i]] - logits[order[0]]) / total;
+            if (sum >= s.top_p) order.resize(i + 1);
+        }
+    }
+    std::vector<double> p(n, 0.0);
+    total = 0.0;
+    for (int i : order) {
+        if (s.min_p > 0.0f && logits[i] < logits[order[0]] + std::log(s.min_p)) continue;
+        total += p[i] = std::exp((logits[i] - logits[order[0]]) / s.temperature);
+    }
+    for (double & v : p) v /= total;
+    return p;
+}
+
+static const CoupledSampling samplings[] = {
+    {3, 0.8f, 40, 0.95f, 0.05f}, {4, 1.0f, 0, 1.0f, 0.0f}, {5, 0.5f, 0, 0.9f, 0.0f},  {6, 1.3f, 5, 1.0f, 0.0f},
+    {7, 0.7f, 0, 1.0f, 0.1f},    {8, 1.0f, 1, 1.0f, 0.0f}, {9, 1.0f, 0, 0.3f, 0.02f},
+};
+
+static void proposes_the_best_scores() {
+    Random random(3);
+    std::vector<Token> ids(900);
+    for (int i = 0; i < (int)ids.size(); ++i) ids[i] = 3 * i + random.integer(0, 2);
+    CoupledDraft draft;
+    for (int round = 0; round < 700; ++round) {
+        const CoupledSampling & sampling = samplings[round % 7];
+        const std::vector<float> logits = some_logits(random, random.integer(1, 900), 12.0 * random.real());
+        const int n = (int)logits.size(), k = random.integer(1, 6);
+        const std::vector<double> q = slow_cut(logits, sampling);
+        const Noise noise(sampling.seed, round);
+        std::vector<std::pair<double, Token>> scores;
+        double noisy = 0.0;
+        for (int i = 0; i < n; ++i) {
+            if (q[i] <= 0.0) continue;
+            scores.push_back({std::log(q[i]) + noise.gumbel(ids[i]), ids[i]});
+            noisy += std::exp(scores.back().first);
+        }
+        std::sort(scores.rbegin(), scores.rend());
+        const auto best = draft.best(logits.data(), n, k, ids.data(), sampling, round);
+        if (!CHECK(best.size() == std::min<size_t>(k, scores.size()))) continue;
+        for (size_t i = 0; i < best.size(); ++i) {
+            CHECK(best[i].token == scores[i].second);
+            CHECK_NEAR(best[i].logp, scores[i].first - std::log(noisy), 2e-3);
+            const int index = (int)(std::find(ids.begin(), ids.end(), best[i].token) - ids.begin());
+            CHECK_NEAR(best[i].logq, std::log(q[index]), 2e-3);
+        }
+    }
+}
+
+// the reason for it all: with a distribution near the target's it agrees with the target at least with
+// (1 - TV) / (1 + TV), far more often than its likeliest token does
+static void agrees_with_the_target() {
+    Random random(4);
+    const int n = 500;
+    CoupledDraft draft;
+    CoupledSampling sampling;
+    sampling.seed = 11;
+    sampling.temperature = 1.0f;
+    int n_agreed = 0, n_likeliest = 0, n_positions = 20000;
+    double least = 0.0;
+    for (int pos = 0; pos < n_positions; ++pos) {
+        const std::vector<float> target = some_logits(random, n, 6.0);
+        std::vector<float> drafter = target;
+        for (float & v : drafter) v += (float)(0.8 * (random.real() - 0.5));
+        const Token chosen = Noise(sampling.seed, pos).choose(target.data(), n, 1.0);
+        n_agreed += draft.best(drafter.data(), n, 1, nullptr, sampling, pos)[0].token == chosen;
+        n_likeliest += std::max_element(drafter.begin(), drafter.end()) - drafter.begin() == chosen;
+        const std::vector<double> p = slow_cut(target, sampling), q = slow_cut(drafter, sampling);
+        double distance = 0.0;
+        for (int i = 0; i < n; ++i) distance += 0.5 * std::fabs(p[i] - q[i]);
+        least += (1.0 - distance) / (1.0 + distance);
+    }
+    CHECK_MSG(n_agreed > least - 3.0 * std::sqrt(n_positions),
+              strf("%d agreed, at least %g expected", n_agreed, least));
+    CHECK_MSG(n_agreed > 4 * n_likeliest, strf("%d agreed, the likeliest %d", n_agreed, n_likeliest));
+}
+
+// A drafter whose log-probabilities miss the target's by normal errors: after some hundred labels predicted chances are
+// true ones, in every temperature band.
+static void chances_are_calibrated() {
+    Random random(5);
+    const int n = 300, k = 4;
+    CoupledDraft draft;
+    for (double temperature : {0.5, 0.8, 1.0}) {
+        AcceptanceModel model;
+        TextState text;
+        CoupledSampling sampling;
+        sampling.temperature = (float)temperature;
+        const RequestKind kind = request_kind(temperature, false, true);
+        Reliability reliability;
+        for (int pos = 0; pos < 12000; ++pos) {
+            const std::vector<float> target = some_logits(random, n, 4.0 + 16.0 * random.real());
+            std::vector<float> drafter = target;
+            for (float & v : drafter) {
+                v += (float)(2.0 * (random.real() + random.real() + random.real() + random.real() - 2.0));
+            }
+            const Token chosen = Noise(0, pos).choose(target.data(), n, 1.0 / temperature);
+            const auto best = draft.best(drafter.data(), n, k, nullptr, sampling, pos);
+            double a[k], sum = 0.0;
+            model.predict(kind, text, 1, best.data(), (int)best.size(), a);
+            int matched = -1;
+            for (int i = 0; i < (int)best.size(); ++i) {
+                sum += a[i];
+                if (best[i].token == chosen) matched = i;
+                if (pos > 2000) reliability.add(a[i], best[i].token == chosen);
+            }
+            CHECK(sum <= 1.0 + 1e-9);
+            model.learn(kind, text, 1, best.data(), (int)best.size(), matched);
+        }
+        CHECK_MSG(reliability.calibration_error() < 0.02,
+                  strf("temperature %g: error %.4f", temperature, reliability.calibration_error()));
+    }
+}
+
+static void a_token_lifted_by_noise_is_less_certain() {
+    const AcceptanceModel model;
+    const Candidate sure = {1, std::log(0.8f), std::log(0.9f)}, lifted = {1, std::log(0.8f), std::log(0.01f)};
+    double a[2];
+    for (int i = 0; i < 2; ++i) {
+        model.predict(RequestKind::coupled_warm, {}, 1, i == 0 ? &sure : &lifted, 1, a + i);
+    }
+    CHECK(a[0] > a[1] + 0.2);
+    for (int i = 0; i < 2; ++i) model.predict(RequestKind::hot, {}, 1, i == 0 ? &sure : &lifted, 1, a + i);
+    CHECK(a[0] == a[1]);
+}
+
+static void bands_are_told_apart() {
+    CHECK(request_kind(0.5, false, true) == RequestKind::coupled_cool);
+    CHECK(request_kind(0.8, false, true) == RequestKind::coupled_warm);
+    CHECK(request_kind(1.0, false, true) == RequestKind::coupled_hot);
+    CHECK(request_kind(0.8, true, true) == RequestKind::coupled_constrained);
+    CHECK(request_kind(0.8, false, false) == RequestKind::hot);
+}
+
+int main() {
+    proposes_the_best_scores();
+    agrees_with_the_target();
+    chances_are_calibrated();
+    a_token_lifted_by_noise_is_less_certain();
+    bands_are_told_apart();
+    return result();
+}

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""The target's sampler alone: our draw has llama.cpp's frequencies behind every combination of its samplers,
+and depends on seed and position only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
+from helpers.tiny import prompt_ids
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+N_DRAWS = 100_000
+OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.3, "repeat_last_n": 64}
+
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "temperature-alone": OFF,
+    "cool": {"temperature": 0.3},
+    "hot": OFF | {"temperature": 1.5},
+    "top-k": OFF | {"top_k": 5},
+    "top-p": OFF | {"top_p": 0.7},
+    "min-p": OFF | {"min_p": 0.1},
+    "typical": OFF | {"typical_p": 0.6},
+    "sigma": OFF | {"top_n_sigma": 1.0},
+    "min-keep": {"top_p": 0.01, "min_keep": 4},
+    "dynamic-temperature": {"dynatemp_range": 0.4, "dynatemp_exponent": 1.2},
+    "penalties": PENALTIES,
+    "penalties-alone": OFF | PENALTIES,
+    "dry": {"dry_multiplier": 0.8, "dry_penalty_last_n": -1},
+    "logit-bias": {"logit_bias": [(65, 3.0), (66, float("-inf"))]},
+    "xtc": OFF | {"xtc_probability": 0.4, "xtc_threshold": 0.08},
+    "xtc-defaults": {"xtc_probability": 0.7, "xtc_threshold": 0.1},
+    "everything": PENALTIES
+    | {
+        "typical_p": 0.9,
+        "top_n_sigma": 2.0,
+        "xtc_probability": 0.3,
+        "dynatemp_range": 0.2,
+        "dry_multiplier": 0.5,
+        "dry_penalty_last_n": 64,
+    },
+    "grammar": {"grammar": "root ::= [a-m]+"},
+    "grammar-and-few": {"grammar": "root ::= [a-m]+", "top_k": 6, "top_p": 1.0, "min_p": 0.0},
+    "grammar-and-temperature": OFF | {"grammar": "root ::= [a-z]+"},
+}
+
+
+@pytest.fixture(scope="module")
+def target(models: Models) -> Target:
+    options = EngineOptions()
+    options.target_path = str(models.target)
+    options.n_ctx = 256
+    options.n_threads = 1
+    return Target(options, [])
+
+
+def params(seed: int = 1, rng: str = "coupled", **options: Any) -> SamplingParams:
+    out = SamplingParams()
+    out.seed = seed
+    out.rng = rng
+    for name, value in options.items():
+        setattr(out, name, value)
+    return out
+
+
+def some_logits(n_vocab: int, seed: int = 5) -> NDArray[np.float32]:
+    """Plain letters first, so that grammars leave some and take some, and a dozen likely tokens."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0.0, 2.0, n_vocab)
+    letters = rng.choice(np.arange(97, 123), 12, replace=False)
+    logits[letters] += 5.0
+    return logits.astype(np.float32)
+
+
+def chi2_most(n: int) -> float:
+    """What chi-square with n degrees of freedom exceeds once in a million."""
+    a = 2.0 / (9.0 * n)
+    return float(n * (1.0 - a + 4.753 * np.sqrt(a)) ** 3)
+
+
+def check_same(first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
+    """Two samples of one distribution; tokens that are rare in both count together."""
+    both = first + second
+    rare = both < 20
+    first = np.append(first[~rare], first[rare].sum())
+    second = np.append(second[~rare], second[rare].sum())
+    both = first + second
+    keep = both >= 10
+    expected = both[keep] * first.sum() / both.sum()
+    spread = expected * second.sum() / both.sum()
+    chi2 = float(((first[keep] - expected) ** 2 / spread).sum())
+    assert chi2 < chi2_most(max(int(keep.sum()) - 1, 1)), (chi2, int(keep.sum()))
+
+
+def check_against(counts: NDArray[np.float64], p: NDArray[np.float64]) -> None:
+    """One sample of a known distribution."""
+    expected = counts.sum() * p
+    rare = expected < 10
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    keep = expected >= 5
+    assert counts[~keep].sum() < 30
+    chi2 = float(((counts[keep] - expected[keep]) ** 2 / expected[keep]).sum())
+    assert chi2 < chi2_most(max(int(keep.sum()) - 1, 1)), (chi2, int(keep.sum()))
+
+
+def draws(target: Target, logits: NDArray[np.float32], first: int, **options: Any) -> NDArray[np.float64]:
+    n = options.pop("n", N_DRAWS)
+    sampler = Sampler(params(**options), target)
+    sampler.accept_prompt([97, 98, 99, 97, 98, 97, 98, 99, *prompt_ids(20), 97, 98])
+    return np.array(sampler.count(logits, first, n), dtype=np.float64)
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_our_draw_has_the_frequencies_of_llama_cpp(name: str, target: Target) -> None:
+    options = {"temperature": 0.8} | COMBINATIONS[name]
+    logits = some_logits(target.n_vocab)
+    ours = draws(target, logits, 10, **options)
+    theirs = draws(target, logits, 10, rng="llama", **options)
+    assert ours.sum() == theirs.sum() == N_DRAWS
+    assert (ours > 0).sum() > 1, "one token only: the test would mean nothing"
+    check_same(ours, theirs)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.4])
+@pytest.mark.parametrize("top_k", [0, 8])
+def test_frequencies_are_those_of_the_distribution(temperature: float, top_k: int, target: Target) -> None:
+    logits = some_logits(target.n_vocab, seed=6)
+    counts = draws(target, logits, 0, **(OFF | {"top_k": top_k, "temperature": temperature}))
+    scaled = logits.astype(np.float64) / temperature
+    if top_k:
+        scaled[np.argsort(-logits)[top_k:]] = -np.inf
+    p = np.exp(scaled - scaled.max())
+    check_against(counts, p / p.sum())
+
+
+def test_frequencies_over_seeds_at_one_position() -> None:
+    logits = np.array([0.0, 1.0, -1.0, 0.5], dtype=np.float32)
+    counts = np.zeros(4)
+    for seed in range(20_000):
+        counts[Sampler(params(seed, temperature=1.0, **OFF), 4).sample(logits, 77)] += 1
+    p = np.exp(logits.astype(np.float64))
+    check_against(counts, p / p.sum())
+
+
+def test_a_draw_depends_on_seed_and_position_only(target: Target) -> None:
+    """Neither on draws before it nor on their number: rows may be sampled anew, in any order."""
+    logits = [some_logits(target.n_vocab, seed) for seed in range(40)]
+    for options in (COMBINATIONS["defaults"], OFF, COMBINATIONS["xtc"], COMBINATIONS["grammar"]):
+        options = {"temperature": 1.2} | options
+        forwards = Sampler(params(7, **options), target)
+        there = [forwards.sample(logits[pos], pos) for pos in range(40)]
+        backwards = Sampler(params(7, **options), target)
+        back = [backwards.sample(logits[pos], pos) for pos in reversed(range(40))]
+        assert there == back[::-1]
+        other = Sampler(params(8, **options), target)
+        assert [other.sample(logits[pos], pos) for pos in range(40)] != there
+
+
+def test_neighbouring_positions_and_seeds_are_independent() -> None:
+    logits = np.array([0.0, 1.0, -0.5, 0.3], dtype=np.float32)
+    p = np.exp(logits.astype(np.float64))
+    joint = np.outer(p, p).ravel() / p.sum() ** 2
+    options = {"temperature": 1.0} | OFF
+    first, second = (Sampler(params(seed, **options), 4) for seed in (1, 2))
+    ones, twos = ([s.sample(logits, pos) for pos in range(100_000)] for s in (first, second))
+    pairs = [np.array(a[:99_999]) * 4 + np.array(b) for a, b in ((ones, ones[1:]), (ones, twos[:99_999]))]
+    for pair in pairs:
+        check_against(np.bincount(pair, minlength=16).astype(np.float64), joint)
+
+
+def test_greedy_is_greedy_whoever_draws(target: Target) -> None:
+    logits = some_logits(target.n_vocab)
+    for rng in ("coupled", "llama"):
+        counts = draws(target, logits, 0, rng=rng, temperature=0.0, n=50)
+        assert counts[int(logits.argmax())] == 50
+
+
+def test_mirostat_keeps_its_own_draw(target: Target) -> None:
+    logits = some_logits(target.n_vocab)
+    for version in (1, 2):
+        options = {"temperature": 0.8, "mirostat": version, "n": 500}
+        ours, theirs = (draws(target, logits, 0, rng=rng, **options) for rng in ("coupled", "llama"))
+        assert (ours == theirs).all()
+
+
+def test_an_unknown_rng_is_refused() -> None:
+    with pytest.raises(ValueError, match="rng: expected coupled or llama, found 'dice'"):
+        Sampler(params(rng="dice"), 4)
+
+
+def test_a_sampler_without_a_model_refuses_what_needs_one() -> None:
+    with pytest.raises(ValueError, match="need a model"):
+        Sampler(params(grammar='root ::= "a"'), 4)
