@@ -48,6 +48,7 @@ class EngineOptions:
     n_leaves_max: int  # most tree leaves in one round and sequence
     draft_device: str  # "auto" | "cpu" | a ggml device name
     draft_type_kv: str  # "f16" | "f32"
+    exact: str  # "auto" | "on" | "off"
     lora: list[tuple[str, float]]
 
     def __init__(self) -> None: ...
@@ -155,7 +156,25 @@ class Engine:
     @property
     def add_bos(self) -> bool: ...
     @property
-    def supports_trees(self) -> bool: ...
+    def n_threads_now(self) -> int: ...  # of decoding; fewer than device_info()'s while others need the cores
+    @property
+    def n_draft_max(self) -> int: ...
+    @property
+    def chains_only(self) -> str: ...  # why; "" = takes trees, too
+    @property
+    def never_exact(self) -> str: ...  # why no batch of several rows can be exact; "" = it can
+    @property
+    def keeps_order(self) -> bool: ...  # trees leave the order of cells as it is, so they can be exact
+    def measure_exact_rows(self) -> dict[str, Any]:
+        """At which numbers of rows a batch holds the bits of single rows: `points`, `decodes`, `ms`. Before any
+        sequence is open.
+        """
+
+    def set_exact_rows(self, points: Sequence[tuple[int, bool]]) -> None: ...
+    @property
+    def exact_points(self) -> list[tuple[int, bool]]: ...  # as measured: (rows, is_exact)
+    @property
+    def exact_rows(self) -> str: ...  # "1-5, 8"
     def metadata(self) -> dict[str, str]: ...
     def chat_template(self, name: str = "") -> str: ...  # "" when the file has none
     def draft_info(self) -> dict[str, Any] | None: ...
@@ -174,8 +193,10 @@ class Engine:
     def step(self, sequences: Sequence[int]) -> list[StepResult]:
         """One prefill slice or one round for each; GIL released."""
 
-    def end(self, sequence: int) -> None:
-        """Ends the running generation; what was committed stays for prefix reuse. Legal at any time between steps."""
+    def end(self, sequence: int, n_taken: int = -1) -> None:
+        """Ends the running generation; what was committed stays for prefix reuse, as far as the n_taken tokens that
+        were used (< 0: all). Legal at any time between steps.
+        """
 
     def tokens(self, sequence: int) -> list[int]:
         """Tokens committed in the sequence (prompt and generated)."""
@@ -183,7 +204,7 @@ class Engine:
     def timings(self, sequence: int) -> dict[str, Any]:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
         draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
-        reused_n, draft_bytes, plan (see `Timings.plan`), plan_log (lines)."""
+        reused_n, draft_bytes, exact, cut (nodes that a strategy was cut to, -1 = none), plan (see `Timings.plan`), plan_log (lines)."""
 
     def planner_state(self, cost_key: str, acceptance_key: str) -> tuple[str, str]:
         """Cost table and acceptance model as text that only the same key reads back."""

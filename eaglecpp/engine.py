@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from eaglecpp._extension import core
 from eaglecpp._params import engine_options
 from eaglecpp.errors import EngineBusyError, UnsupportedError
+from eaglecpp.exactness import Exactness, settle
 from eaglecpp.locate import find_model, find_stored
 from eaglecpp.log import drain
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
@@ -63,6 +64,7 @@ class Engine:
         self._main: Session | None = None
         self._stored: ResolvedModel | None = None
         self._cache: PlannerCache | None = None
+        self._exactness = Exactness()
         self.stats = Timings()
         self.target_path = find_model(target, "target")
         self.draft_path = None if draft is None else find_model(draft, "drafter")
@@ -81,6 +83,7 @@ class Engine:
         if (possible := self.resolve(self.strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)
         self._cache = self._planner_cache()
+        self._exactness = self._settle_exactness()
 
     @classmethod
     def open(
@@ -281,9 +284,14 @@ class Engine:
     @property
     def chains_only(self) -> str:
         """Why this target takes chains only; "" when it takes trees, or is not loaded yet."""
-        if self._native is None or self._native.supports_trees:
-            return ""
-        return "this target keeps a recurrent state, which cannot be verified as a tree"
+        return "" if self._native is None else self._native.chains_only
+
+    @property
+    def exactness(self) -> Exactness:
+        """In which batches the rows hold the bits of plain decoding; measured only with a drafter, and unless
+        `exact` is off.
+        """
+        return self._exactness
 
     @property
     def device_info(self) -> dict[str, Any]:
@@ -380,6 +388,17 @@ class Engine:
         cache = PlannerCache.of(self._handle(), self.target_path, self.draft_path, self.model, self.drafting)
         cache.load(self._handle())
         return cache
+
+    def _settle_exactness(self) -> Exactness:
+        if self.draft_path is None or self.drafting.exact == "off":
+            return Exactness()
+        try:
+            found = settle(self._handle(), self.target_path, self.model, self.drafting)
+        finally:
+            drain()
+        if self.drafting.exact == "on" and found.reason:
+            _log.warning("exact=on: plain decoding, because %s", found.reason)
+        return found
 
     def _session(self) -> Session:
         if self._main is None:

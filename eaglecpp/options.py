@@ -105,7 +105,11 @@ class ModelOptions(_Validated):
     )
     n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("--ubatch-size",))
     n_threads: int = _option(
-        0, "threads; 0 = physical cores", minimum=0, flags=("-t", "--threads"), parameter="num_thread"
+        0,
+        "threads; 0 = physical cores, fewer while other processes need them",
+        minimum=0,
+        flags=("-t", "--threads"),
+        parameter="num_thread",
     )
     n_threads_batch: int = _option(
         0, "threads for prefill; 0 = as n_threads", minimum=0, flags=("--threads-batch",)
@@ -204,6 +208,13 @@ class DraftOptions(_Validated):
     )
     draft_type_kv: str = _option(
         "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags=("--draft-cache-type",)
+    )
+    exact: str = _option(
+        "auto",
+        "draft only in batches whose rows hold the very bits of plain decoding, for the same text; "
+        "auto = where that costs at most 5 %",
+        choices=("auto", "on", "off"),
+        flags=("--exact",),
     )
     planner_cache: bool = _option(
         True,

@@ -25,13 +25,13 @@ from eaglecpp.options import DraftOptions, ModelOptions, describe
 from eaglecpp.store.files import replace_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-__all__ = ["PlannerCache"]
+__all__ = ["OLD_DAYS", "PlannerCache", "fingerprint", "options_key", "planner_file", "target_key"]
 
 _log = logging.getLogger("eaglecpp.planner")
 _SAVE_EVERY = 60.0  # seconds
-_OLD_DAYS = 30.0  # drivers and machines change behind the key's back
+OLD_DAYS = 30.0  # drivers and machines change behind the key's back
 # Options that do not change what a round costs, or are in the key by what they lead to.
 _FREE = {
     "n_ctx",
@@ -42,6 +42,7 @@ _FREE = {
     "use_mlock",
     "planner_cache",
     "n_draft_max",
+    "exact",
 }
 
 
@@ -49,10 +50,9 @@ class PlannerCache:
     """The two files of one engine."""
 
     def __init__(self, costs_key: str, acceptance_key: str) -> None:
-        folder = data_dir() / "planner"
         self._costs_key, self._acceptance_key = costs_key, acceptance_key
-        self._costs = folder / f"{_digest(costs_key)}.costs"
-        self._acceptance = folder / f"{_digest(acceptance_key)}.acceptance"
+        self._costs = planner_file(costs_key, "costs")
+        self._acceptance = planner_file(acceptance_key, "acceptance")
         self._saved: tuple[str, str] | None = None
         self._saved_at = time.monotonic()
         self._is_writable = True
@@ -65,13 +65,7 @@ class PlannerCache:
         that changes what a round costs; that of the acceptance target and drafter.
         """
         files = f"target={fingerprint(target)} draft={fingerprint(draft)}"
-        options = [
-            f"{option.name}={getattr(owner, option.name)}"
-            for owner in (model, drafting)
-            for option in describe(owner)
-            if option.name not in _FREE
-        ]
-        facts = [files, _machine(), f"n_threads={native.device_info()['n_threads']}", *options]
+        facts = [files, _machine(), _threads(native), options_key(model, drafting)]
         return cls(" ".join(facts), files)
 
     @staticmethod
@@ -110,13 +104,33 @@ class PlannerCache:
 
     def _read(self, path: Path, key: str, load: Callable[[bytes, str], bool]) -> None:
         try:
-            if time.time() - path.stat().st_mtime > _OLD_DAYS * 86400:
+            if time.time() - path.stat().st_mtime > OLD_DAYS * 86400:
                 return
             text = path.read_bytes()
         except OSError:
             return
         if not load(text, key):
             _log.info("%s is damaged or of another version; it is measured anew", path)
+
+
+def planner_file(key: str, kind: str) -> Path:
+    """The file of that kind for what is learned under a key."""
+    return data_dir() / "planner" / f"{_digest(key)}.{kind}"
+
+
+def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[str] = ()) -> str:
+    """Every option that changes what a round costs, less those in `free`."""
+    return " ".join(
+        f"{option.name}={getattr(owner, option.name)}"
+        for owner in (model, drafting)
+        for option in describe(owner)
+        if option.name not in _FREE and option.name not in free
+    )
+
+
+def target_key(native: core.Engine, target: Path) -> str:
+    """The target's file, llama.cpp, machine and threads."""
+    return f"target={fingerprint(target)} {_machine()} {_threads(native)}"
 
 
 def fingerprint(path: Path) -> str:
@@ -128,6 +142,10 @@ def fingerprint(path: Path) -> str:
             file.seek(max(0, size - 4096) * i // 64)
             digest.update(file.read(4096))
     return digest.hexdigest()[:16]
+
+
+def _threads(native: core.Engine) -> str:
+    return f"n_threads={native.device_info()['n_threads']}"
 
 
 def _machine() -> str:
@@ -142,7 +160,7 @@ def _digest(key: str) -> str:
 
 
 def _drop_old(folder: Path) -> None:
-    oldest = time.time() - _OLD_DAYS * 86400
+    oldest = time.time() - OLD_DAYS * 86400
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process may have been here first
             if path.stat().st_mtime < oldest:

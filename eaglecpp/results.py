@@ -37,6 +37,9 @@ class Timings:
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
     the last conversation. `synth_rates`: drafts were accepted by lot at these rates, see `eaglecpp.synth`.
 
+    `exact`: every row behind this answer was computed as plain decoding computes it, bit for bit, so the text
+    is the one that plain decoding gives. False also where that is not known.
+
     `plan`: `strategy` and `why`; with a drafter also how the rounds went: `rounds`, `drafted_rounds` (with a
     verified draft), `probes` (drafted, not verified); means over the drafted ones: `nodes`, `depth`,
     `expected_tokens` (bonus token included), `expected_cost` (in plain steps); and `speedup`, tokens per
@@ -56,6 +59,7 @@ class Timings:
     tried_per_depth: tuple[int, ...] = ()
     hits_per_depth: tuple[int, ...] = ()
     reused_n: int = 0
+    exact: bool = True
     plan: Mapping[str, Any] = field(default_factory=dict)
     synth_rates: tuple[float, ...] = ()
 
@@ -111,21 +115,23 @@ class Timings:
             "accepted_per_depth": self.accepted_per_depth,
             "draft_ms": self.draft_ms,
             "verify_ms": self.verify_ms,
+            "exact": self.exact,
             "plan": dict(self.plan),
         } | ({"synth_rates": list(self.synth_rates)} if self.synth_rates else {})
 
     def __add__(self, other: Timings) -> Timings:
-        """Sums all counters; the plan is the later one's."""
+        """Sums all counters; the plan is the later one's; exact if both are."""
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
-            if name not in ("tried_per_depth", "hits_per_depth", "plan", "synth_rates")
+            if name not in ("tried_per_depth", "hits_per_depth", "exact", "plan", "synth_rates")
         }
         for name in ("tried_per_depth", "hits_per_depth"):
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
             sums[name] = tuple(a + b for a, b in pairs)
         rates = other.synth_rates or self.synth_rates
-        return replace(self, **sums, plan=other.plan or self.plan, synth_rates=rates)
+        exact = self.exact and other.exact
+        return replace(self, **sums, exact=exact, plan=other.plan or self.plan, synth_rates=rates)
 
 
 @dataclass(frozen=True)

@@ -237,12 +237,14 @@ class Session:
             self._require_current(generation)
             return native.step([self._sequence])[0]
 
-    def _end(self, generation: int) -> dict[str, Any]:
-        """Ends the native generation; returns its counters. Not for a generation that was taken over."""
+    def _end(self, generation: int, n_taken: int) -> dict[str, Any]:
+        """Ends the native generation, of which n_taken tokens were used; returns its counters. Not for a
+        generation that was taken over.
+        """
         self._require_current(generation)
         self._running_in = None  # even if the engine is busy now: the next `begin` ends it natively
         with self._calling() as native:
-            native.end(self._sequence)
+            native.end(self._sequence, n_taken)
             return native.timings(self._sequence)
 
     def _require_current(self, generation: int) -> None:
@@ -384,14 +386,23 @@ class Stream(Iterator[Chunk]):
 
     def _settle(self) -> None:
         """Ends the native generation and books its counters."""
-        raw = self._session._end(self._generation)
+        raw = self._session._end(self._generation, len(self._tokens))
         plan = dict(self._request.plan)
         if self._session._engine.has_draft:
             says_why = plan["strategy"] == "auto"
             plan |= {name: fact for name, fact in raw["plan"].items() if says_why or name != "why"}
             if says_why and self._session._engine.chains_only:
                 plan["why"] += f"; chains only: {self._session._engine.chains_only}"
+            if raw["cut"] >= 0:
+                plan["why"] += f"; {self._why_cut(raw['cut'])}"
         self._plan_log = raw["plan_log"]
         rates = self._request.synth_rates
         self._stats = Timings.from_raw(raw, predicted_n=len(self._tokens), plan=plan, synth_rates=rates)
         self._session._engine.book(self._stats)
+
+    def _why_cut(self, n_nodes: int) -> str:
+        """Why a strategy ran smaller than it is, or not at all."""
+        exactness = self._session._engine.exactness
+        if n_nodes == 0:
+            return f"plain, to be exact: {exactness.reason or f'exact are batches of {exactness.rows} rows'}"
+        return f"cut to {n_nodes} nodes, to be exact: exact are batches of {exactness.rows} rows"

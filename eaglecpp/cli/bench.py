@@ -203,7 +203,7 @@ def _strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
             continue
         if not engine.has_draft:
             note(f"no drafter: {strategy} is left out")
-        elif strategy.kind == "tree" and not engine.native.supports_trees:
+        elif strategy.kind == "tree" and engine.chains_only:
             note(f"this target takes chains only: {strategy} is left out")
         else:
             out.append(str(strategy))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp doctor`: what this machine and installation are, and whether they fit together.
+"""`eaglecpp doctor`: what this machine and installation are, whether they fit together, and for a model with
+a drafter in which batches its text is exactly that of plain decoding.
 
 Gathers facts into one dict, prints them, and exits with 1 if something is broken. Must work on a broken
 installation, so everything that can fail is imported inside a check.
@@ -16,23 +17,53 @@ from typing import Any
 
 import click
 
+from eaglecpp.cli.common import engine_options_of, given, open_engine
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
+from eaglecpp.options import ModelOptions
 
 __all__ = ["doctor"]
 
 
 @click.command()
+@click.argument("model", required=False)
+@click.option("--draft", metavar="D", help="The drafter, where the model does not bring one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
-def doctor(as_json: bool) -> None:
-    """Explain this machine and check the installation. Exit code 1 when something is broken."""
+@engine_options_of(ModelOptions)
+def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) -> None:
+    """Explain this machine and check the installation. Exit code 1 when something is broken.
+
+    With MODEL, a GGUF file or a stored name, also measure in which batches it gives the very bits of plain
+    decoding, with the options it would be run with.
+    """
     facts = gather()
+    if model is not None and not facts["problems"]:
+        facts["model"] = model_facts(model, draft, given(options))
     if as_json:
         write_json(facts)
     else:
         write("\n".join(report(facts)) + "\n")
     if facts["problems"]:
         raise click.exceptions.Exit(1)
+
+
+def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """What is exact of a model, measured now. Without a drafter there is only plain decoding."""
+    from eaglecpp import exactness
+
+    with open_engine(model, draft, None, False, options | {"exact": "off", "planner_cache": False}) as engine:
+        found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
+        return {
+            "target": str(engine.target_path),
+            "draft": None if engine.draft_path is None else str(engine.draft_path),
+            "n_threads": engine.device_info["n_threads"],
+            "chains_only": engine.chains_only,
+            "exact_rows": found.rows,
+            "exact_trees": found.trees,
+            "exact_reason": found.reason,
+            "measured_ms": found.ms,
+            "measured_steps": found.decodes,
+        }
 
 
 def gather() -> dict[str, Any]:
@@ -142,6 +173,8 @@ def report(facts: dict[str, Any]) -> list[str]:
         lines.append(f"{package['name']:<18}{package['found'] or 'missing'}  {mark}")
     if "llama" in facts:
         lines += _native_lines(facts)
+    if "model" in facts:
+        lines += _model_lines(facts["model"])
     lines += [f"note: {text}" for text in facts["notes"]]
     lines += [f"BROKEN: {text}" for text in facts["problems"]] or ["all good"]
     return lines
@@ -170,6 +203,23 @@ def _native_lines(facts: dict[str, Any]) -> list[str]:
         if device["kind"] != "cpu" and device["memory_total"]:
             room = f", {_gib(device['memory_free'])} of {_gib(device['memory_total'])} free"
         lines.append(f"device            {device['name']} ({device['kind']}): {device['description']}{room}")
+    return lines
+
+
+def _model_lines(model: dict[str, Any]) -> list[str]:
+    lines = [f"target            {model['target']}, {model['n_threads']} threads"]
+    if model["draft"] is None:
+        return [*lines, "exact             always: without a drafter there is only plain decoding"]
+    lines.append(f"drafter           {model['draft']}")
+    if model["chains_only"]:
+        lines.append(f"strategies        chains only: {model['chains_only']}")
+    if model["exact_reason"]:
+        lines.append(f"exact             plain decoding only: {model['exact_reason']}")
+    else:
+        kinds = "chains and trees" if model["exact_trees"] and not model["chains_only"] else "chains"
+        lines.append(f"exact             {kinds} in batches of {model['exact_rows']} rows, the root included")
+    if model["measured_steps"]:
+        lines.append(f"measured          {model['measured_steps']} steps in {model['measured_ms']:.0f} ms")
     return lines
 
 

@@ -113,6 +113,12 @@ static bool is_price(double ms) {
     return ms >= 1e-6 && ms <= ms_max;
 }
 
+void CostTable::expect_change() {
+    for (StepCosts & costs : shapes_) costs.expect_change();
+    is_changed_ = true;
+    last_rows_ = 0;
+}
+
 std::string CostTable::to_text(const std::string & key) const {
     std::vector<StateLine> lines;
     const auto put = [&](const char * name, const StepCosts & costs, double kv) {

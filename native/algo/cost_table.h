@@ -30,6 +30,9 @@ class CostTable {
     // nothing is rebuilt.
     double plain(int n_rows = 1) const;
 
+    // n rows against one before anything was measured
+    double prior_ratio(int n_rows) const { return shape().prior_ratio(n_rows); }
+
     // host work of a plain round
     double plain_host() const { return slowdown() * host_plain_; }
 
@@ -87,6 +90,9 @@ class CostTable {
 
     // The plain reference should be measured again: the machine or the conversation's length has changed. Asked once.
     bool take_changed();
+
+    // The machine may be another one now: the next samples set its speed, and a plain round is wanted.
+    void expect_change();
 
     // --- persistence and reports ---------------------------------------------------------------------------------
     // from_text() keeps the old state and returns false if the text is damaged or of another key

@@ -16,8 +16,8 @@ using Mode = Decision::Mode;
 using Reason = Decision::Reason;
 
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
-constexpr std::array<const char *, 10> reason_names = {"off",   "room", "measuring", "parked", "saving",
-                                                       "probe", "vain", "pays",      "pinned", "replay"};
+constexpr std::array<const char *, 11> reason_names = {"off",  "room", "measuring", "parked", "saving", "probe",
+                                                       "vain", "pays", "pinned",    "replay", "inexact"};
 constexpr int node_max = 1 << 20;
 
 template <size_t n>
@@ -152,6 +152,8 @@ std::string Decision::explain() const {
             return "off: no room for a draft";
         case Reason::measuring:
             return "off: measuring a plain step";
+        case Reason::inexact:
+            return "off: no batch of several rows is exact here";
         case Reason::saving:
             return "off: saving up for a trial" + (best.empty() ? "" : "," + best.substr(1));
         default:

@@ -30,6 +30,7 @@ struct Decision {
         pays,       // drafted and verified
         pinned,     // a fixed strategy
         replay,     // a logged plan
+        inexact,    // no batch of several rows holds the bits of single rows, and only such may be planned
     };
 
     Mode mode = Mode::plain;

@@ -43,8 +43,12 @@ Planner::Planner(const PlannerOptions & options) : options_(options), ledger_(op
     }
 }
 
-void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation) {
+void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation, Exactness exactness) {
     if (!is_same_conversation) end_text(plan);
+    plan.exactness_ = exactness;
+    plan.is_exact_ = exactness != Exactness::off;
+    plan.is_exact_settled_ = exactness != Exactness::automatic;
+    plan.cut_ = -1;
     plan.kind_ = kind;
     plan.cursor_ = -1;
     plan.is_on_ = true;
@@ -93,10 +97,18 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     plan.n_pending_ = request.n_pending;
     reset(plan.tree_, request.root);
 
+    if (!plan.is_exact_settled_) {
+        plan.is_exact_ = is_exact_cheap(plan);
+        plan.is_exact_settled_ = true;
+    }
+    if (plan.is_exact_) plan.limits_.n_leaves = std::min(plan.limits_.n_leaves, plan.limits_.n_leaves_exact);
     if (request.n_pending < 1) {
         d.reason = Reason::off;
     } else if (plan.rule_ == SequencePlan::Rule::replay) {
         decide_replay(plan);
+    } else if (plan.is_exact_ && !exact_rows_.allows_any(n_roots_, n_roots_ + request.limits.n_nodes)) {
+        d.reason = Reason::inexact;
+        plan.cut_ = 0;
     } else if (request.n_left < 2 || request.limits.n_nodes < 1) {
         d.reason = Reason::room;
     } else if (plan.rule_ == SequencePlan::Rule::fixed) {
@@ -143,10 +155,19 @@ void Planner::decide_parked(SequencePlan & plan, int k) {
 
 void Planner::decide_fixed(SequencePlan & plan, int n_left) {
     const Strategy & s = plan.strategy_;
-    // a draft that could only be the very last token, or beyond it, would be verified for nothing
+    // a draft that could only be the very last token, or beyond it, would be verified for nothing; so would one beyond
+    // the rows that a batch may have
     plan.depth_max_ = std::min(s.depth, n_left - 1);
     plan.decision_.reason = Reason::off;
-    if (s.kind != Strategy::Kind::off) start(plan, Mode::draft, Reason::pinned, s.k);
+    if (s.kind == Strategy::Kind::off) return;
+    if (plan.is_exact_ && n_roots_ == 1) {
+        const int n_most = std::min(s.nodes, plan.limits_.n_nodes), n_nodes = exact_rows_.largest(1 + n_most) - 1;
+        plan.depth_max_ = std::min(plan.depth_max_, n_nodes);
+        if (n_nodes < n_most) plan.cut_ = n_nodes;
+        if (n_nodes == 0) plan.decision_.reason = Reason::inexact;
+        if (n_nodes == 0) return;
+    }
+    start(plan, Mode::draft, Reason::pinned, s.k);
 }
 
 void Planner::decide_replay(SequencePlan & plan) {
@@ -178,8 +199,10 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     // others in the batch will take about as many rows as last time
     const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - plan.order_.size()) : 0;
     const int n_rows = n_roots_ + n_others;
-    const int n_most = std::min(plan.limits_.n_nodes, std::max(1, costs_.n_rows_max() - n_rows));
-    plan.prices_.set(costs_, habit_, n_rows, n_most, ledger_.first_uses() * plain_ms_);
+    const RowCounts * exact_rows = plan.is_exact_ && n_roots_ == 1 ? &exact_rows_ : nullptr;
+    const int n_rows_max = std::max(costs_.n_rows_max(), exact_rows ? exact_rows->next(n_rows) : 0);
+    const int n_most = std::min(plan.limits_.n_nodes, std::max(1, n_rows_max - n_rows));
+    plan.prices_.set(costs_, habit_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
@@ -235,6 +258,29 @@ void Planner::end_round(double verify_ms, double round_ms) {
         is_plain_wanted_ = false;
     }
     plans_.clear();
+}
+
+void Planner::end_odd_round() {
+    charged_ = 0.0;
+    n_nodes_last_ = n_rows_ - n_roots_;
+    plans_.clear();
+}
+
+void Planner::set_n_threads(int n_threads) {
+    if (n_threads == n_threads_) return;
+    if (n_threads_ == 0) {
+        n_threads_ = n_threads_usual_ = n_threads;
+        return;
+    }
+    other_costs_[n_threads_] = costs_;
+    const auto known = other_costs_.find(n_threads);
+    if (known != other_costs_.end()) costs_ = known->second;
+    costs_.expect_change();
+    n_threads_ = n_threads;
+}
+
+const CostTable & Planner::usual_costs() const {
+    return n_threads_ == n_threads_usual_ ? costs_ : other_costs_.at(n_threads_usual_);
 }
 
 // The ledger and the speeds of late. A plain round counts as exactly one, whatever its clock said; so does the plain

@@ -18,11 +18,13 @@
 // round that fails halfway is simply begun anew.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "algo/acceptance_model.h"
 #include "algo/cost_table.h"
 #include "algo/ledger.h"
+#include "algo/row_counts.h"
 #include "algo/sequence_plan.h"
 
 namespace eaglecpp {
@@ -59,7 +61,11 @@ class Planner {
     explicit Planner(const PlannerOptions & options = {});
 
     // A generation starts. A new conversation keeps little of what was learned about the last text.
-    void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation);
+    void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
+                       Exactness exactness = Exactness::off);
+
+    // Numbers of rows at which a row of a batch holds the bits it has alone.
+    void set_exact_rows(const RowCounts & counts) { exact_rows_ = counts; }
 
     // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
     void end_text(SequencePlan & plan);
@@ -87,6 +93,17 @@ class Planner {
 
     // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
+
+    // The same for a round whose times are no prices: other threads than usual, or threads without their cores. Nothing
+    // is learned from it and nobody is charged.
+    void end_odd_round();
+
+    // Threads that rounds have from now on. Each number has prices of its own, so that a busy hour does not spoil those
+    // of the quiet machine; a new one begins with the last one's. The first number given is the usual one.
+    void set_n_threads(int n_threads);
+
+    // prices at the usual number of threads
+    const CostTable & usual_costs() const;
 
     // What the last round took, in plain rounds: exactly 1 for a plain one, stalls of the machine left out. 0 = nobody
     // knew yet how long a plain round takes.
@@ -131,7 +148,6 @@ class Planner {
     double foresee(const SequencePlan & plan, int width);
 
     // choose (planner_choose.cpp)
-    void choose_fixed(SequencePlan & plan);
     void choose_replay(SequencePlan & plan);
     void choose_alone(SequencePlan & plan);
     void choose_shared(int n_rows);
@@ -142,14 +158,26 @@ class Planner {
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
     void weigh(SequencePlan & plan, double value, double speed);
 
+    // exactness (planner_exact.cpp)
+    bool is_exact_cheap(const SequencePlan & plan) const;
+    double foreseen_rounds(int n_rows, int n_levels, int width) const;
+    double foreseen_speed(const SequencePlan & plan, bool is_exact) const;
+    void foresee_pool(const SequencePlan & plan, int depth, std::vector<float> & p) const;
+    bool allows(const SequencePlan & plan, int n_rows) const;
+    bool is_exact_enough(int n_rows) const;
+    void cut_fixed();
+
     // learn (planner.cpp)
     void walk(SequencePlan & plan, const Tokens & tokens);
     void settle(double verify_ms, double round_ms, double draft_ms);
 
     PlannerOptions options_;
-    CostTable costs_;
+    CostTable costs_;  // at n_threads_
+    int n_threads_ = 0, n_threads_usual_ = 0;
+    std::map<int, CostTable> other_costs_;
     AcceptanceModel acceptance_;
     Ledger ledger_;
+    RowCounts exact_rows_;
     RecentSpeed speed_;      // of the batches of late
     SizeHabit habit_;        // of conversations alone in their batch
     int n_nodes_last_ = 0;   // draft nodes of the last batch

@@ -27,9 +27,15 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     for (SequencePlan * plan : plans_) {
         plan->frontier_.clear();
         if (!plan->is_drafting() || plan->is_auto_drafting()) continue;
-        plan->rule_ == SequencePlan::Rule::fixed ? choose_fixed(*plan) : choose_replay(*plan);
-        n_rows_ += plan->tree_.n_draft();
+        if (plan->rule_ == SequencePlan::Rule::fixed) {
+            const int n_nodes = std::min(plan->strategy_.nodes, plan->limits_.n_nodes);
+            plan->order_.build(plan->pool_, plan->pool_.logp, n_nodes, plan->limits_.n_leaves);
+        } else {
+            choose_replay(*plan);
+            n_rows_ += plan->tree_.n_draft();
+        }
     }
+    cut_fixed();
     if (n_roots_ > 1) {
         choose_shared(n_rows_);
     } else if (plans_.size() == 1 && plans_[0]->is_auto_drafting()) {
@@ -42,12 +48,6 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     for (SequencePlan * plan : plans_) {
         if (plan->is_verifying()) plan->decision_.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
     }
-}
-
-void Planner::choose_fixed(SequencePlan & plan) {
-    const int n_nodes = std::min(plan.strategy_.nodes, plan.limits_.n_nodes);
-    plan.order_.build(plan.pool_, plan.pool_.logp, n_nodes, plan.limits_.n_leaves);
-    take(plan, plan.order_.nodes(), plan.order_.size());
 }
 
 void Planner::choose_replay(SequencePlan & plan) {
@@ -88,7 +88,7 @@ void Planner::choose_alone(SequencePlan & plan) {
     const bool is_vain = is_probe && wish.value <= price * spent_ms;
     int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
     for (int fewer = 1; fewer < std::min(n, n_sampled); ++fewer) {
-        if (costs_.wants_sample(n_roots_ + fewer)) n = fewer;
+        if (costs_.wants_sample(n_roots_ + fewer) && allows(plan, n_roots_ + fewer)) n = fewer;
     }
     plan.wanted_extra_ = wish.n > 0 && n == 0 ? rounds(ms) : 0.0;
     take(plan, plan.order_.nodes(), n);
@@ -135,7 +135,7 @@ void Planner::find_shared(int n_rows, int n_most) {
         if (pick < 0) return;
         sums_[pick] += plans_[pick]->order_.p()[heads_[pick]++];
         const double ms = costs_.verify(n_rows + n) + rest_ms;
-        if (is_allowed(ms) && goal(ms) > best) {
+        if (is_allowed(ms) && is_exact_enough(n_rows + n) && goal(ms) > best) {
             best = goal(ms);
             best_heads_ = heads_;
         }

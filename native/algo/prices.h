@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "algo/cost_table.h"
+#include "algo/row_counts.h"
 
 namespace eaglecpp {
 
@@ -40,8 +41,9 @@ class SizeHabit {
 class Prices {
   public:
     // Costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows. `ms_free`: what the first use of a size
-    // may take without being charged.
-    void set(const CostTable & table, const SizeHabit & habit, int n_rows, int n_nodes_max, double ms_free);
+    // may take without being charged. `allowed`: other numbers of rows are not for sale; null = all are.
+    void set(const CostTable & table, const SizeHabit & habit, int n_rows, int n_nodes_max, double ms_free,
+             const RowCounts * allowed = nullptr);
 
     int n_nodes_max() const { return (int)ms_.size() - 1; }
 

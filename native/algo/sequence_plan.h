@@ -17,10 +17,14 @@
 
 namespace eaglecpp {
 
+// Are only batches planned whose rows hold the bits of single rows? automatic: where that costs little
+enum class Exactness { off, automatic, on };
+
 // What a round may use at most.
 struct PlanLimits {
     int n_nodes = 64;        // draft nodes of one verification
     int n_leaves = 1;        // leaves of one verification; 1 = chains only
+    int n_leaves_exact = 1;  // the same where rows must hold the bits of single rows
     int n_draft_rows = 128;  // rows the drafter can hold beyond its committed ones
 };
 
@@ -85,6 +89,13 @@ class SequencePlan {
     // --- reports ---------------------------------------------------------------------------------------------------
     bool is_on() const { return is_on_; }
 
+    // only exact batches are planned; settled in the first round of a request
+    bool is_exact() const { return is_exact_; }
+
+    // A fixed strategy is cut to so many of its nodes, because the rows of larger batches are not exact; -1 = it is
+    // not.
+    int cut() const { return cut_; }
+
     // mean predicted gain of drafting a round, in tokens
     double advantage() const { return advantage_; }
 
@@ -114,6 +125,10 @@ class SequencePlan {
     Strategy strategy_;
     std::vector<Decision> replay_;
     size_t n_replayed_ = 0;
+
+    Exactness exactness_ = Exactness::off;
+    bool is_exact_ = false, is_exact_settled_ = true;
+    int cut_ = -1;
 
     // the text
     RequestKind kind_ = RequestKind::greedy;

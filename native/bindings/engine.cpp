@@ -94,6 +94,19 @@ nb::dict device_info(const EngineHandle & e) {
     return d;
 }
 
+nb::dict measure_exact(const EngineHandle & e) {
+    ExactRows rows;
+    {
+        nb::gil_scoped_release release;
+        guarded([&] { rows = e.get().measure_exact_rows(); });
+    }
+    nb::dict d;
+    d["points"] = rows.counts.points();
+    d["decodes"] = rows.n_decodes;
+    d["ms"] = rows.ms;
+    return d;
+}
+
 nb::object known(double value) {
     return value > 0.0 ? nb::cast(value) : nb::none();
 }
@@ -128,6 +141,8 @@ nb::dict timings(const EngineHandle & e, int id) {
     d["host_ms"] = s.predicted_ms - s.draft_ms - s.verify_ms;
     d["tried_per_depth"] = s.tried_per_depth;
     d["accepted_per_depth"] = s.accepted_per_depth;
+    d["exact"] = e.get().sequence(id).is_exact();
+    d["cut"] = e.get().sequence(id).plan.cut();
     d["plan"] = plan_dict(e.get().sequence(id).plan_summary);
     d["plan_log"] = e.get().sequence(id).plan_log;
     d["draft_bytes"] = e.get().draft_bytes(id);
@@ -182,7 +197,22 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("eot", [](const E & e) { return llama_vocab_eot(e.target().vocab()); })
         .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab()); })
         .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab()); })
-        .def_prop_ro("supports_trees", [](const E & e) { return e.target().supports_trees(); })
+        .def_prop_ro("n_threads_now", [](const E & e) { return e.get().n_threads(); })
+        .def_prop_ro("n_draft_max", [](const E & e) { return e.target().options().n_draft_max; })
+        .def_prop_ro("chains_only", [](const E & e) { return e.target().chains_only(); })
+        .def_prop_ro("never_exact", [](const E & e) { return e.target().never_exact(); })
+        .def_prop_ro("keeps_order", [](const E & e) { return e.target().keeps_order(); })
+        .def("measure_exact_rows", &measure_exact)
+        .def(
+            "set_exact_rows",
+            [](const E & e, const std::vector<std::pair<int, bool>> & points) {
+                RowCounts counts;
+                for (const auto & [n, is_exact] : points) counts.set(n, is_exact);
+                e.get().set_exact_rows(counts);
+            },
+            nb::arg("points"))
+        .def_prop_ro("exact_rows", [](const E & e) { return e.get().exact_rows().to_string(); })
+        .def_prop_ro("exact_points", [](const E & e) { return e.get().exact_rows().points(); })
         .def("metadata", &metadata)
         .def("chat_template", &chat_template, nb::arg("name") = "")
         .def("draft_info", &draft_info)
@@ -222,7 +252,8 @@ void bind_engine(nb::module_ & m) {
         .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"))
         .def("step", &step, nb::arg("sequences"))
         .def(
-            "end", [](const E & e, int id) { e.get().end(id); }, nb::arg("sequence"))
+            "end", [](const E & e, int id, int n_taken) { e.get().end(id, n_taken); }, nb::arg("sequence"),
+            nb::arg("n_taken") = -1)
         .def(
             "tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
         .def("timings", &timings, nb::arg("sequence"))
@@ -232,7 +263,7 @@ void bind_engine(nb::module_ & m) {
             "planner_state",
             [](const EngineHandle & e, const std::string & cost_key, const std::string & acceptance_key) {
                 const Planner & p = e.get().planner();
-                return std::make_pair(p.costs().to_text(cost_key), p.acceptance().to_text(acceptance_key));
+                return std::make_pair(p.usual_costs().to_text(cost_key), p.acceptance().to_text(acceptance_key));
             },
             nb::arg("cost_key"), nb::arg("acceptance_key"))
         .def(

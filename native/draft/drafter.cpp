@@ -228,10 +228,16 @@ Drafter::Drafter(const DraftFile & file, const DrafterOptions & options)
         fail(ErrorKind::unsupported, "device '%s' could not be started for the drafter",
              ggml_backend_dev_name(options_.device));
     }
-    set_n_threads(backend_.get(), options_.n_threads);
+    eaglecpp::set_n_threads(backend_.get(), options_.n_threads);
     buft_ = ggml_backend_get_default_buffer_type(backend_.get());
     options_.use_kernels = options_.use_kernels && is_on_cpu() && kernels::status().is_active;
     weights_ = DraftWeights::load(file, buft_, options_.use_kernels);
+}
+
+void Drafter::set_n_threads(int n_threads) {
+    if (n_threads == options_.n_threads) return;
+    options_.n_threads = n_threads;
+    eaglecpp::set_n_threads(backend_.get(), n_threads);
 }
 
 std::string Drafter::device_name() const {

@@ -120,6 +120,9 @@ class Drafter {
     void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
     void set_embedding(EmbeddingTable table);
 
+    // of all graphs from now on, where it runs on the CPU
+    void set_n_threads(int n_threads);
+
     // Call after the tables are complete: picks flash attention where the device supports it, and verifies that the
     // device supports every operation. Error(unsupported | mismatch)
     void finish();

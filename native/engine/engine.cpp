@@ -91,10 +91,17 @@ Engine::Engine(const EngineOptions & options) {
         fail(ErrorKind::value, "n_draft_max %d and n_leaves_max %d: expected 0 to 1024 and at least 1",
              options.n_draft_max, options.n_leaves_max);
     }
+    if (options.exact != "auto" && options.exact != "on" && options.exact != "off") {
+        fail(ErrorKind::value, "exact: '%s' is not one of auto, on, off", options.exact.c_str());
+    }
+    exactness_ = options.exact == "on"     ? Exactness::on
+                 : options.exact == "auto" ? Exactness::automatic
+                                           : Exactness::off;
     if (!options.draft_path.empty()) draft_file_ = std::make_unique<DraftFile>(options.draft_path);
     TargetOptions target_options = options;
     if (!draft_file_) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
     target_ = std::make_unique<Target>(target_options);
+    set_threads(options);
     if (!draft_file_) {
         target_->open_context({});
         return;
@@ -151,6 +158,7 @@ int Engine::open_sequence() {
         if (drafter_) {
             s.draft = attempt([&] { return std::make_unique<DraftSequence>(*drafter_); }, [] {});
             s.pending = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
+            s.recent = RecentFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
         }
         sequences_.emplace(id, std::move(s));
         return id;
@@ -182,9 +190,22 @@ void Engine::clear(int id) {
     attempt([&] { forget(get(id)); }, [] {});
 }
 
-void Engine::end(int id) {
+// What a round gave beyond the end that the caller saw goes: plain decoding would not have run it, and a prompt that
+// goes on in the same words must find the same rows.
+void Engine::end(int id, int n_taken) {
     Use use(*this);
-    get(id).is_active = false;
+    Sequence & s = get(id);
+    s.is_active = false;
+    const int n_tokens = s.n_prompt + n_taken;
+    if (n_taken < 0 || n_tokens >= (int)s.tokens.size() || s.n_past < n_tokens || !target_->supports_trees()) return;
+    const Token last = s.tokens[n_tokens - 1];
+    attempt(
+        [&] {
+            if (s.draft) reuse_draft(s, n_tokens - 1, /*is_same_next=*/true);
+            keep(s, n_tokens - 1);
+            if (s.n_past == n_tokens - 1) s.tokens.push_back(last);
+        },
+        [&] { forget(s); });
 }
 
 size_t Engine::draft_bytes(int id) const {
@@ -240,10 +261,8 @@ void Engine::check_strategy(const Strategy & st) const {
              st.nodes, st.depth, st.k, n_nodes_max);
     }
     if (st.kind == Strategy::Kind::tree && !target_->supports_trees()) {
-        fail(ErrorKind::unsupported,
-             "the target's architecture '%s' keeps a recurrent state and takes chains only; use a "
-             "chain strategy",
-             target_->meta("general.architecture").c_str());
+        fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",
+             target_->chains_only(), target_->meta("general.architecture").c_str());
     }
 }
 
@@ -259,36 +278,52 @@ void Engine::begin_plan(Sequence & s) {
     }
     const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
                                           s.sampler->coupled().has_value());
-    planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0);
+    planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness_);
     s.plan_summary = {};
     s.plan_log.clear();
 }
 
 // Rolls target and drafter back to the longest common prefix. The last prompt token is always run again: its
-// logits give the first token.
+// logits give the first token. The target keeps and runs the same rows with a drafter as without one.
 int Engine::reuse(Sequence & s, const Tokens & prompt) {
     const int n_most = std::min(s.n_past, (int)prompt.size() - 1);
     int n_keep = 0;
     while (n_keep < n_most && s.tokens[n_keep] == prompt[n_keep]) ++n_keep;
-    if (s.draft) {
-        // A drafter row embeds the token after its position, so row n_keep - 1 must be made anew for the new
-        // continuation. Its feature is at hand only if nothing was rolled back; else the target runs that position
-        // again, which gives it.
-        const bool at_end = n_keep == s.n_past && s.pending.n_rows() > 0;
-        if (!at_end) {
-            s.pending.clear();
-            s.draft->truncate(std::max(0, n_keep - 1));
-            n_keep = s.draft->n_rows();
-        }
+    // after an error the drafter may lack rows; the target runs those positions again, by whatever kernel
+    const int n_drafted = s.draft ? s.draft->n_rows() + s.pending.n_rows() : n_keep;
+    const bool is_lacking = n_drafted < n_keep;
+    n_keep = std::min(n_keep, n_drafted);
+    if (s.draft) reuse_draft(s, n_keep, n_keep < (int)s.tokens.size() && s.tokens[n_keep] == prompt[n_keep]);
+    keep(s, n_keep);
+    if (is_lacking) s.mark_inexact(s.n_past);
+    return s.n_past;
+}
+
+// A drafter row embeds the token after its position, so the last kept row is right only if the same token follows.
+// Where another one does and its feature is gone, it stays as it is: one row among many that still tells of the old
+// continuation, which drafts hardly notice.
+void Engine::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
+    if (n_keep > s.draft->n_rows()) {
+        s.pending.truncate(n_keep - s.draft->n_rows());
+        return;
     }
-    if (n_keep < s.n_past && !target_->truncate(s.range, n_keep)) {
-        n_keep = 0;
+    s.pending.clear();
+    const bool is_made_anew = !is_same_next && s.recent.has(n_keep - 1);
+    s.draft->truncate(is_made_anew ? n_keep - 1 : n_keep);
+    if (is_made_anew) s.pending.add(s.recent.row(n_keep - 1), {0});
+}
+
+// Keeps the first n rows, or none where the target cannot go back.
+void Engine::keep(Sequence & s, int n) {
+    if (n < s.n_past && !target_->truncate(s.range, n)) n = 0;
+    s.n_past = n;
+    s.tokens.resize(n);
+    s.recent.truncate(n);
+    if (n == 0) {
         s.pending.clear();
         if (s.draft) s.draft->truncate(0);
     }
-    s.n_past = n_keep;
-    s.tokens.resize(n_keep);
-    return n_keep;
+    if (s.inexact_from >= n) s.inexact_from = Sequence::none_inexact;
 }
 
 void Engine::forget(Sequence & s) {
@@ -296,6 +331,8 @@ void Engine::forget(Sequence & s) {
     s.n_past = 0;
     s.tokens.clear();
     s.pending.clear();
+    s.recent.truncate(0);
+    s.inexact_from = Sequence::none_inexact;
     if (s.draft) s.draft->truncate(0);
     target_->truncate(s.range, 0);
 }
@@ -305,6 +342,7 @@ void Engine::roll_back(Sequence & s) {
     s.is_active = false;
     // a recurrent state that cannot go back: the next prompt is run in full
     if (!target_->truncate(s.range, s.n_past)) return forget(s);
+    s.recent.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
 }
 
@@ -346,6 +384,8 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
     int n_kv = 0;
     for (const Sequence * s : sequences) n_kv = std::max(n_kv, s->n_past);
     std::vector<SequencePlan *> plans;
+    if (drafter_) planner_.set_n_threads(n_threads());
+    if (drafter_) drafter_->set_n_threads(n_threads());
     if (drafter_) planner_.begin_round((int)sequences.size(), n_kv);
     for (Sequence * s : sequences) {
         if (!drafter_) continue;
@@ -363,7 +403,8 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
         planner_.learn(s.plan, results.back().tokens);
         if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
     }
-    if (drafter_) planner_.end_round(verify_ms, now_ms() - start);
+    if (drafter_ && threads_.was_regular()) planner_.end_round(verify_ms, now_ms() - start);
+    if (drafter_ && !threads_.was_regular()) planner_.end_odd_round();
     for (size_t i = 0; i < plans.size(); ++i) {
         const int n_tokens = (int)results[results.size() - plans.size() + i].tokens.size();
         sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
@@ -381,31 +422,46 @@ StepResult Engine::result_of(const Sequence & s, const char * phase) const {
 
 // --- prefill -------------------------------------------------------------------------------------------------------
 
-// One batch of prompt tokens. The last prompt token gives the first token of the answer: a round with nothing drafted.
+// One slice of prompt tokens, in batches of the size that was asked for, whatever a drafter needs: where a prompt is
+// cut decides by which kernels its rows are made. The last prompt token gives the first token of the answer: a round
+// with nothing drafted.
 StepResult Engine::prefill(Sequence & s) {
     const double start = now_ms();
     // without an answer to give, the last prompt token is not needed either
     const int n_end = s.n_max > s.n_prompt ? s.n_prompt : s.n_prompt - 1;
-    const int n = std::min(target_->n_batch(), n_end - s.n_past);
-    const bool is_last = s.n_past + n == s.n_prompt;
+    const int n_slice_end = std::min(s.n_past + target_->n_slice(), n_end);
+    int n = 0;
+    while (s.n_past < n_slice_end) {
+        n = std::min(target_->n_prompt_rows(), n_slice_end - s.n_past);
+        const bool is_last = s.n_past + n == s.n_prompt;
+        prefill_rows(s, n, is_last);
+        const int n_known = is_last ? n - 1 : n;  // rows whose following token is known
+        if (s.draft) commit_prefilled(s, n_known);
+        s.n_past += n_known;
+        if (is_last) break;
+    }
+    s.stats.prompt_ms += now_ms() - start;
+    if (n_slice_end < s.n_prompt) return result_of(s, "prefill");
+    s.decode_start_ms = now_ms();
+    return finish_round({&s, DraftTree(s.tokens.back()), n - 1});
+}
+
+void Engine::prefill_rows(Sequence & s, int n, bool is_last) {
     batch_.clear();
     for (int i = 0; i < n; ++i) {
         const bool output = target_->needs_all_outputs() || (is_last && i == n - 1);
         batch_.add(s.tokens[s.n_past + i], s.n_past + i, s.range, output);
     }
-    target_->decode(batch_, /*is_prompt=*/true);
-    const int n_known = is_last ? n - 1 : n;  // rows whose following token is known
-    if (s.draft) commit_prefilled(s, n_known);
-    s.n_past += n_known;
-    s.stats.prompt_ms += now_ms() - start;
-    if (!is_last) return result_of(s, "prefill");
-    s.decode_start_ms = now_ms();
-    return finish_round({&s, DraftTree(s.tokens.back()), n - 1});
+    if (!target_->prepare_prompt(s.range, n)) s.mark_inexact(s.n_past);
+    run(ThreadPolicy::Kind::prompt);
+    // the last block and the head of all rows round by their number, those of the last row alone do not
+    if (target_->needs_all_outputs() && is_last && !exact_rows_.allows(n)) s.mark_inexact(s.n_past + n - 1);
 }
 
 // Commits what is pending and the first n_rows rows of the last decode.
 void Engine::commit_prefilled(Sequence & s, int n_rows) {
     FeatureRows features = target_->features();
+    s.recent.add_last(s.n_past, features, n_rows);
     if (s.pending.n_rows() > 0) {
         s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
         s.pending.clear();
@@ -423,6 +479,7 @@ void Engine::draft(Sequence & s) {
     request.n_pending = s.pending.n_rows();
     request.limits.n_nodes = target_->options().n_draft_max;
     request.limits.n_leaves = s.range.count;
+    request.limits.n_leaves_exact = target_->keeps_order() ? s.range.count : 1;
     request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
     planner_.decide(s.plan, request);
     const double start = now_ms();
@@ -471,16 +528,75 @@ void Engine::grow(Sequence & s) {
     }
 }
 
+// --- threads -------------------------------------------------------------------------------------------------------
+
+// Only where a number was not asked for, and on the CPU: a GPU's threads wait for it, which looks like waiting for a
+// core.
+void Engine::set_threads(const EngineOptions & options) {
+    const TargetOptions & known = target_->options();
+    const bool is_fixed = options.n_threads > 0 || !target_->is_cpu();
+    threads_ = ThreadPolicy(known.n_threads, known.n_threads_batch, is_fixed, is_fixed || options.n_threads_batch > 0);
+    load_.free_cores(now_ms());
+}
+
+// Runs batch_ with the threads that are best now.
+void Engine::run(ThreadPolicy::Kind kind) {
+    double now = now_ms();
+    const double free_cores = load_.free_cores(now);
+    if (free_cores >= 0.0) threads_.hear_free(free_cores, now);
+    ThreadPolicy::Run run;
+    run.kind = kind;
+    run.n_rows = batch_.n_rows();
+    run.n_threads = threads_.choose(kind, run.n_rows, now);
+    target_->set_n_threads(run.n_threads);
+    now = now_ms();
+    const double cpu_ms = process_cpu_ms();
+    target_->decode(batch_, /*is_prompt=*/kind == ThreadPolicy::Kind::prompt);
+    const double end = now_ms();
+    run.wall_ms = end - now;
+    run.cpu_ms = cpu_ms < 0.0 ? cpu_ms : process_cpu_ms() - cpu_ms;
+    threads_.learn(run, end);
+}
+
 // --- verify, match, commit -------------------------------------------------------------------------------------------
 
 double Engine::verify(std::vector<Round> & rounds) {
     const double start = now_ms();
     batch_.clear();
     for (Round & r : rounds) r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
-    target_->decode(batch_);
+    run(ThreadPolicy::Kind::decode);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
+    note_exactness(rounds);
     return ms;
+}
+
+void Engine::note_exactness(const std::vector<Round> & rounds) {
+    const bool is_exact = exact_rows_.allows(batch_.n_rows());
+    for (const Round & r : rounds) {
+        if (!is_exact || !(r.tree.is_chain() || target_->keeps_order())) r.seq->mark_inexact(r.seq->n_past);
+    }
+    if (target_->n_order_lost() == n_order_lost_) return;
+    // whatever comes next may fill gaps anywhere
+    n_order_lost_ = target_->n_order_lost();
+    for (auto & [id, s] : sequences_) s.mark_inexact(0);
+}
+
+ExactRows Engine::measure_exact_rows() {
+    Use use(*this);
+    if (!sequences_.empty()) fail(ErrorKind::value, "exact rows are measured before a conversation is opened");
+    ExactRows out;
+    if (drafter_ && !*target_->never_exact()) {
+        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, target_->options().n_draft_max + 1); },
+                      [&] { target_->clear(); });
+    }
+    set_exact_rows(out.counts);
+    return out;
+}
+
+void Engine::set_exact_rows(const RowCounts & counts) {
+    exact_rows_ = counts;
+    planner_.set_exact_rows(counts);
 }
 
 StepResult Engine::finish_round(const Round & round) {
@@ -534,7 +650,9 @@ void Engine::commit_round(Sequence & s, const Round & round, const MatchResult &
         for (int32_t node : result.nodes) rows.push_back(round.row + node);
         // A stopped walk may end on an accepted node whose own next token is unknown; its row stays pending as any last
         // row does.
-        s.pending.add(target_->features(), rows);
+        const FeatureRows features = target_->features();
+        s.pending.add(features, rows);
+        for (size_t i = 0; i < rows.size(); ++i) s.recent.add(s.n_past + (int)i, features, rows[i]);
     }
     target_->keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
     const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's

@@ -14,8 +14,11 @@
 #include <vector>
 
 #include "algo/planner.h"
+#include "engine/machine_load.h"
 #include "engine/options.h"
 #include "engine/sequence.h"
+#include "engine/thread_policy.h"
+#include "target/exact_rows.h"
 #include "target/target.h"
 
 namespace eaglecpp {
@@ -58,7 +61,8 @@ class Engine {
 
     std::vector<StepResult> step(const std::vector<int> & ids);
 
-    void end(int id);
+    // `n_taken`: tokens of the answer that were wanted; those that a round gave beyond them are rolled back. < 0: all
+    void end(int id, int n_taken = -1);
     void clear(int id);
 
     const Sequence & sequence(int id) const;
@@ -66,6 +70,16 @@ class Engine {
     // what was learned about this machine and drafter
     const Planner & planner() const { return planner_; }
     Planner & planner() { return planner_; }
+
+    // At which numbers of rows a batch gives every row the bits it has alone: measured now, before any conversation is
+    // open, or as measured before with the same files, build, device and options. Until then one row is.
+    // Error(value) when a conversation is open
+    ExactRows measure_exact_rows();
+    void set_exact_rows(const RowCounts & counts);
+    const RowCounts & exact_rows() const { return exact_rows_; }
+
+    // threads that decoding has now
+    int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
 
     // bytes the drafter holds beyond its weights
     size_t draft_bytes(int id) const;
@@ -85,7 +99,10 @@ class Engine {
     Sequence & get(int id);
     std::vector<StepResult> advance(const std::vector<int> & ids);
     int reuse(Sequence & s, const Tokens & prompt);
+    void reuse_draft(Sequence & s, int n_keep, bool is_same_next);
+    void keep(Sequence & s, int n);
     StepResult prefill(Sequence & s);
+    void prefill_rows(Sequence & s, int n, bool is_last);
     void commit_prefilled(Sequence & s, int n_rows);
     void check_strategy(const Strategy & strategy) const;
     void begin_plan(Sequence & s);
@@ -93,6 +110,9 @@ class Engine {
     void draft(Sequence & s);
     void grow(Sequence & s);
     double verify(std::vector<Round> & rounds);
+    void run(ThreadPolicy::Kind kind);
+    void set_threads(const EngineOptions & options);
+    void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
     Token synthetic(const Round & round, int node, Token sampled) const;
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
@@ -106,6 +126,11 @@ class Engine {
     std::map<int, Sequence> sequences_;
     Planner planner_;
     TargetBatch batch_;
+    ThreadPolicy threads_;
+    MachineLoad load_;
+    RowCounts exact_rows_;
+    Exactness exactness_ = Exactness::off;
+    int n_order_lost_ = 0;
     std::atomic<bool> in_use_{false};
     bool is_broken_ = false;
 };

@@ -15,6 +15,7 @@ struct EngineOptions : TargetOptions {
     std::string draft_path;  // "" = no drafter
     std::string draft_device = "auto";
     std::string draft_type_kv = "f16";
+    std::string exact = "auto";  // plan only batches whose rows hold the bits of single rows: "auto" | "on" | "off"
 };
 
 struct GenerateParams {

@@ -6,9 +6,11 @@
 //   next round, has not been run: n_past == tokens.size() - 1
 //   the drafter has committed rows [0, draft.n_rows()), and `pending` holds the features of positions
 //   [draft.n_rows(), n_past)
+//   `inexact_from` never points behind n_past
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +22,7 @@
 #include "base/types.h"
 #include "draft/drafter.h"
 #include "engine/options.h"
+#include "engine/recent_features.h"
 #include "engine/stats.h"
 #include "target/sampler.h"
 #include "target/tree_batch.h"
@@ -56,10 +59,13 @@ class PendingFeatures {
         return out;
     }
 
-    void clear() {
-        for (auto & l : layers_) l.clear();
-        n_rows_ = 0;
+    // keeps the first n rows
+    void truncate(int n) {
+        n_rows_ = std::max(0, std::min(n_rows_, n));
+        for (auto & l : layers_) l.resize((size_t)n_rows_ * n_embd_);
     }
+
+    void clear() { truncate(0); }
 
   private:
     std::vector<std::vector<float>> layers_;
@@ -75,6 +81,13 @@ struct Sequence {
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     PendingFeatures pending;
+    RecentFeatures recent;
+
+    // The rows from here on may hold other bits than plain decoding would give them; none_inexact if there are none.
+    static constexpr int none_inexact = INT_MAX;
+    int inexact_from = none_inexact;
+    bool is_exact() const { return inexact_from == none_inexact; }
+    void mark_inexact(int pos) { inexact_from = std::min(inexact_from, pos); }
 
     // the generation under way
     bool is_active = false;

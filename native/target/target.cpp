@@ -90,10 +90,14 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
              options_.n_sequences, options_.n_ctx, options_.n_draft_max, (long long)n_cells, (long long)n_cells_max);
     }
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
+    n_slice_ = options_.n_batch;
     // a tree must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own
     const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1);
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
-    options_.n_ubatch = std::max(std::min(options_.n_ubatch, options_.n_batch), n_rows_max);
+    const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
+    options_.n_ubatch = std::max(n_ubatch, n_rows_max);
+    // a GPU is given the whole slice to queue, unless a tree needs larger batches than prompts have
+    n_prompt_rows_ = is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
     // a tree of n nodes has n leaves at most; an id that none can take would only cost
     options_.n_leaves_max = supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
@@ -209,17 +213,17 @@ void Target::load_lora() {
 // one does, over F32 caches: over halves the product of one row rounds the query, that of several does not, and an
 // 8-bit target makes a hundredth of a logit of it.
 void Target::choose_attention() {
-    const bool is_cpu = !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
-    bool has_kernel = is_cpu && use_kernels_;
+    bool has_kernel = is_cpu() && use_kernels_;
     for (const std::string & type : {options_.type_k, options_.type_v}) {
         has_kernel = has_kernel && kernels::attention_type_fits(type == "auto" ? GGML_TYPE_F16 : type_by_name(type));
     }
-    const bool has_exact = !is_cpu || has_kernel || has_reference_kernels();
+    const bool has_exact = !is_cpu() || has_kernel || has_reference_kernels();
     is_fused_ = options_.flash_attn == "on" || (options_.flash_attn == "auto" && has_exact);
-    adds_in_order_ = is_fused_ && is_cpu && (has_kernel || has_reference_kernels());
+    adds_in_order_ = is_fused_ && is_cpu() && (has_kernel || has_reference_kernels());
     needs_reference_ = is_fused_ && !has_kernel && has_reference_kernels();
+    has_own_attention_ = is_fused_ && has_kernel;
     for (std::string * type : {&options_.type_k, &options_.type_v}) {
-        if (*type == "auto") *type = is_cpu && !is_fused_ ? "f32" : "f16";
+        if (*type == "auto") *type = is_cpu() && !is_fused_ ? "f32" : "f16";
     }
 }
 
@@ -244,11 +248,13 @@ llama_context_params Target::context_params() const {
     p.type_k = type_by_name(options_.type_k);
     p.type_v = type_by_name(options_.type_v);
     p.offload_kqv = options_.offload_kqv;
+    // a GPU that holds no layer would still be sent every batch of 32 rows and more, weights included
+    p.op_offload = p.op_offload && options_.n_gpu_layers != 0;
     p.rope_freq_base = options_.rope_freq_base;
     p.rope_freq_scale = options_.rope_freq_scale;
     p.no_perf = true;
     // snapshots for rolling back recurrent states; ignored by other architectures
-    if (llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get())) {
+    if (has_state()) {
         p.n_rs_seq = (uint32_t)options_.n_draft_max;
     }
     return p;
@@ -258,7 +264,7 @@ llama_context_params Target::context_params() const {
 void Target::check_memory(const llama_context_params & p) const {
     const bool on_gpu = llama_supports_gpu_offload() && options_.n_gpu_layers != 0 && options_.offload_kqv;
     const uint64_t available = available_memory();
-    if (on_gpu || available == 0 || !supports_trees()) return;
+    if (on_gpu || available == 0 || has_state()) return;
     const int n_head = std::max(1, llama_model_n_head(model_.get()));
     const uint64_t n_row = (uint64_t)llama_model_n_head_kv(model_.get()) * (n_embd() / n_head);
     const uint64_t n_cell = n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
@@ -375,12 +381,71 @@ const ggml_tensor * Target::head_to_copy() const {
     return model_tensors(model_.get(), "output.weight").empty() ? embedding() : nullptr;
 }
 
-bool Target::supports_trees() const {
-    return !llama_model_is_recurrent(model_.get()) && !llama_model_is_hybrid(model_.get());
+bool Target::is_cpu() const {
+    return !llama_supports_gpu_offload() || options_.n_gpu_layers == 0;
+}
+
+bool Target::has_state() const {
+    return llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
+}
+
+// llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only a cache of one sequence id
+// allows; with the several ids of a tree its graph silently falls back to dense attention (src/models/minimax-m3.cpp).
+static bool has_block_attention(const llama_model * model) {
+    char arch[32] = "";
+    llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch));
+    return std::strcmp(arch, "minimax-m3") == 0;
+}
+
+const char * Target::chains_only() const {
+    if (has_state()) return "this target keeps a recurrent state, which cannot be verified as a tree";
+    if (has_block_attention(model_.get())) {
+        return "this target's sparse attention works on one sequence id only; the several of a tree would turn it off";
+    }
+    return "";
+}
+
+const char * Target::never_exact() const {
+    if (has_block_attention(model_.get())) {
+        return "this target's sparse attention gathers blocks for one row and masks them for several";
+    }
+    return "";
 }
 
 bool Target::can_roll_back() const {
-    return supports_trees() || (ctx_ && llama_n_rs_seq(ctx_.get()) > 0);
+    return !has_state() || (ctx_ && llama_n_rs_seq(ctx_.get()) > 0);
+}
+
+void Target::set_n_threads(int n_threads) {
+    if (llama_n_threads(ctx_.get()) == n_threads && llama_n_threads_batch(ctx_.get()) == n_threads) return;
+    llama_set_n_threads(ctx_.get(), n_threads, n_threads);
+}
+
+bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
+    if (!is_fused_ || has_own_attention_ || n_rows < n_rows_tiled) return true;
+    // cells of other conversations shift the tiles as well, by what they have drafted
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    for (int i = 0; i < options_.n_sequences; ++i) {
+        const llama_seq_id other = seqs(i).first;
+        if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
+    }
+    return n_held_[range.first / n_ids()] == 0 || close_gaps(range);
+}
+
+// By way of a copy: llama.cpp has no other means to move cells. The cache holds no other conversation.
+bool Target::close_gaps(const SeqRange & range) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    const Pos n = llama_memory_seq_pos_max(mem, range.first) + 1;
+    const size_t n_bytes = llama_state_seq_get_size(ctx_.get(), range.first);
+    if (available_memory() > 0 && n_bytes > available_memory() / 2) return false;
+    std::vector<uint8_t> state(n_bytes);
+    bool is_done = llama_state_seq_get_data(ctx_.get(), state.data(), n_bytes, range.first) == n_bytes;
+    if (!is_done) return false;
+    clear();
+    is_done = llama_state_seq_set_data(ctx_.get(), state.data(), n_bytes, range.first) > 0;
+    if (!is_done) fail(ErrorKind::broken, "llama.cpp did not take back the %zu bytes of its own cache", n_bytes);
+    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, 0, n);
+    return true;
 }
 
 std::vector<Token> Target::tokenize(const std::string & text, bool add_special, bool parse_special) const {
@@ -471,7 +536,7 @@ bool Target::truncate(const SeqRange & range, Pos n) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
     if (range.held >= 0) {
         llama_memory_seq_rm(mem, range.held, n, -1);
-        if (n == 0) n_held_[range.first / n_ids()] = 0;
+        if (llama_memory_seq_pos_max(mem, range.held) < 0) n_held_[range.first / n_ids()] = 0;
     }
     bool ok = true;
     for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
@@ -530,6 +595,7 @@ void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const
 void Target::release_held() {
     llama_memory_t mem = llama_get_memory(ctx_.get());
     for (int i = 0; i < options_.n_sequences; ++i) llama_memory_seq_rm(mem, seqs(i).held, -1, -1);
+    ++n_order_lost_;
     n_held_.assign(options_.n_sequences, 0);
 }
 

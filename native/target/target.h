@@ -61,6 +61,9 @@ class Target {
     const llama_vocab * vocab() const { return llama_model_get_vocab(model_.get()); }
     int n_ctx() const { return options_.n_ctx; }
     int n_batch() const { return options_.n_batch; }
+    // rows of a prompt per step, and per batch within it: as asked for, whatever a drafter needs
+    int n_slice() const { return n_slice_; }
+    int n_prompt_rows() const { return n_prompt_rows_; }
     int n_vocab() const { return llama_vocab_n_tokens(vocab()); }
     int n_embd() const { return llama_model_n_embd(model_.get()); }
     int n_layer() const { return llama_model_n_layer(model_.get()); }
@@ -77,10 +80,30 @@ class Target {
     const ggml_tensor * head() const;
     const ggml_tensor * head_to_copy() const;
 
-    // Trees need plain attention over one unified cache; recurrent and hybrid targets take chains only.
-    bool supports_trees() const;
+    // nothing runs on a GPU
+    bool is_cpu() const;
+
+    // Recurrent and hybrid targets keep a state that cannot be cut at any row; they take chains only.
+    bool has_state() const;
+    // Why this target takes chains only; "" = it takes trees. Trees need plain attention over one unified cache.
+    const char * chains_only() const;
+    bool supports_trees() const { return !*chains_only(); }
     // rejected rows can be removed again
     bool can_roll_back() const;
+
+    // Why no batch of several rows can be trusted to hold the bits of single rows, whatever was measured; "" = it can.
+    const char * never_exact() const;
+    // A row's cells keep their order when a tree's rejected nodes go (true for chains in any case).
+    bool keeps_order() const { return adds_in_order_; }
+    // Times that cells of rejected nodes had to be given back, after which the order of cells is another one.
+    int n_order_lost() const { return n_order_lost_; }
+
+    // Before a batch of n_rows prompt rows: closes the gaps that rejected nodes left where attention works in tiles,
+    // whose borders they would shift. False where that cannot be done.
+    bool prepare_prompt(const SeqRange & range, int n_rows);
+
+    // threads of all decodes from now on
+    void set_n_threads(int n_threads);
 
     std::vector<Token> tokenize(const std::string & text, bool add_special, bool parse_special) const;
     std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
@@ -123,6 +146,7 @@ class Target {
     bool holds_rejected() const { return adds_in_order_ && options_.n_leaves_max > 1; }
     void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
     void release_held();
+    bool close_gaps(const SeqRange & range);
     int n_free_cells() const;
 
     TargetOptions options_;
@@ -133,8 +157,11 @@ class Target {
     bool is_fused_ = false;         // attention
     bool adds_in_order_ = false;    // attention, over the cells that a row sees
     bool needs_reference_ = false;  // attention by ggml, in its reference form for few rows
-    std::vector<int> n_held_;       // cells of rejected nodes per conversation, at most
-    LlamaContextPtr ctx_;           // after taps_: the context holds a pointer to them
+    bool has_own_attention_ = false;
+    int n_slice_ = 0, n_prompt_rows_ = 0;
+    int n_order_lost_ = 0;
+    std::vector<int> n_held_;  // cells of rejected nodes per conversation, at most
+    LlamaContextPtr ctx_;      // after taps_: the context holds a pointer to them
     std::vector<std::pair<llama_adapter_lora *, float>> lora_;
 };
 

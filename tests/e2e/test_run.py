@@ -193,6 +193,20 @@ def test_doctor_finds_this_installation_in_order(cli: Cli) -> None:
     assert text.stderr == ""
 
 
+def test_doctor_says_what_is_exact_of_a_model(cli: Cli, models: Models) -> None:
+    sizes = ("--ctx-size", "512", "-t", "1")
+    done = cli("doctor", models.target, "--draft", models.draft, "--json", *sizes)
+    model = json.loads(done.stdout)["model"]
+    assert (done.returncode, model["target"], model["draft"]) == (0, str(models.target), str(models.draft))
+    assert model["measured_steps"] > 17 and model["exact_rows"].startswith("1")
+    assert bool(model["exact_reason"]) == (model["exact_rows"] == "1")
+    text = cli("doctor", models.target, "--draft", models.draft, *sizes).stdout
+    assert re.search(r"^exact +(plain decoding only: |chains and trees in batches of 1)", text, re.M)
+    assert re.search(r"^measured +[0-9]+ steps in [0-9]+ ms$", text, re.M)
+    assert "there is only plain decoding" in cli("doctor", models.target, *sizes).stdout
+    assert cli("doctor", "no-such-file.gguf").returncode == 1
+
+
 def test_doctor_notes_threads_that_sleep(cli: Cli) -> None:
     import os
 

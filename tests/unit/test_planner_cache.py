@@ -45,8 +45,29 @@ def run(models: Models) -> Run:
 def test_the_next_engine_knows_what_a_plain_step_costs(run: Run, home: Path) -> None:
     assert run(strategy="chain:2").timings["plan"]["speedup"] is None
     run(strategy="off")
-    assert sorted(path.suffix for path in home.iterdir()) == [".acceptance", ".costs"]
+    assert sorted(path.suffix for path in home.iterdir()) == [".acceptance", ".costs", ".exact"]
     assert run(strategy="chain:2").timings["plan"]["speedup"] is not None
+
+
+def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
+    def found(**options: Any) -> tuple[str, int]:
+        settings = {"n_ctx": 512, "n_threads": 1} | options
+        with Engine.open(models.target, draft=models.draft, **settings) as engine:
+            return engine.exactness.rows, engine.exactness.decodes
+
+    rows, decodes = found()
+    assert decodes > 17
+    assert found() == (rows, 0)
+    assert found(exact="on", n_ctx=511)[1] == decodes, "another context"
+    assert found(exact="on") == (rows, 0), "what it is used for does not matter"
+    assert found(type_k="f32")[1] > 17, "other caches, other kernels"
+    assert found(exact="off") == ("1", 0)
+    for damage in (b"", b"{}", b"[1]", b"\xff"):
+        for path in home.glob("*.exact"):
+            path.write_bytes(damage)
+        assert found() == (rows, decodes)
+        assert found() == (rows, 0)
+    assert found(planner_cache=False)[1] == decodes
 
 
 def test_the_tokens_do_not_depend_on_it(run: Run) -> None:
@@ -126,7 +147,7 @@ def test_two_engines_may_write_the_same_file(models: Models, home: Path) -> None
         for engine in (one, two, one):
             engine.generate("ab", max_tokens=20, temperature=0.0)
     names = sorted(path.suffix for path in home.iterdir())
-    assert names == [".acceptance", ".costs"], "no temporary file is left"
+    assert names == [".acceptance", ".costs", ".exact"], "no temporary file is left"
 
 
 def test_it_is_saved_before_the_end_of_a_long_life(
@@ -134,11 +155,11 @@ def test_it_is_saved_before_the_end_of_a_long_life(
 ) -> None:
     with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
         engine.generate("ab", max_tokens=20, temperature=0.0)
-        assert not home.exists()
+        assert not list(home.glob("*.costs"))
         later = time.monotonic() + 61
         monkeypatch.setattr("eaglecpp.planner_cache.time.monotonic", lambda: later)
         engine.generate("ab", max_tokens=20, temperature=0.0)
-        assert len(list(home.iterdir())) == 2
+        assert len(list(home.glob("*.costs"))) == len(list(home.glob("*.acceptance"))) == 1
 
 
 def test_files_are_told_apart_by_content(tmp_path: Path) -> None:

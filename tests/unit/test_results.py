@@ -23,6 +23,7 @@ RAW = {
     "tried_per_depth": [4, 3, 1, 0],
     "accepted_per_depth": [3, 2, 1, 0],
     "reused_n": 2,
+    "exact": False,
 }
 
 
@@ -43,6 +44,7 @@ def test_timings_has_the_documented_names() -> None:
         "accepted_per_depth": [0.75, pytest.approx(2 / 3), 1.0],
         "draft_ms": 3.0,
         "verify_ms": 12.0,
+        "exact": False,
         "plan": {"strategy": "chain:3", "why": "asked for"},
     }
     json.dumps(timings)
@@ -64,6 +66,7 @@ def test_sums_add_counts_of_different_depths() -> None:
     )
     assert (total.rounds, total.tried_per_depth, total.hits_per_depth) == (5, (5, 3, 1, 0), (3, 2, 1, 0))
     assert total.plan == {"strategy": "b"}
+    assert not total.exact and (Timings() + Timings()).exact, "exact if all were"
 
 
 def test_results_show_their_timings_as_a_dict() -> None:

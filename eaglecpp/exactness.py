@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""At which numbers of rows this model, on this machine, gives a row in a batch the bits it has alone.
+
+Drafting verifies several tokens in one batch, and the kernels that multiply several rows may add in another
+order than those that multiply one. Whether they do depends on the type of the weights, the shapes, the
+device and the build, so it is measured when a model is first opened with a drafter, a few dozen steps long,
+and kept beside the planner's costs. With nothing exact left a model still drafts, unless `exact` forbids it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglecpp._extension import core
+from eaglecpp.planner_cache import (
+    OLD_DAYS,
+    PlannerCache,
+    fingerprint,
+    options_key,
+    planner_file,
+    target_key,
+)
+from eaglecpp.store.files import replace_bytes
+
+if TYPE_CHECKING:
+    from eaglecpp.options import DraftOptions, ModelOptions
+
+__all__ = ["Exactness", "measure", "settle"]
+
+_log = logging.getLogger("eaglecpp.exactness")
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """What was found.
+
+    rows:       the exact numbers of rows, as in "1-5, 8"
+    never:      why this target is never exact with a drafter, "" if it can be
+    trees:      trees can be exact; chains can in any case
+    ms, decodes: what measuring took; 0 when it was known from before
+    """
+
+    rows: str = "1"
+    never: str = ""
+    trees: bool = False
+    ms: float = 0.0
+    decodes: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why nothing but plain decoding is exact; "" where some batch is."""
+        if self.never:
+            return self.never
+        return "no batch of several rows gives the bits of single rows here" if self.rows == "1" else ""
+
+
+def settle(native: core.Engine, target: Path, model: ModelOptions, drafting: DraftOptions) -> Exactness:
+    """Tells the engine what was measured before with the same file, build, device and options, or measures.
+    The engine must not have been used yet.
+    """
+    key = _key(native, target, model, drafting)
+    path = planner_file(key, "exact")
+    wanted = PlannerCache.is_wanted(drafting)
+    points = _read(path, key) if wanted else None
+    if points is not None:
+        native.set_exact_rows(points)
+        return _found(native)
+    found = measure(native)
+    if wanted:
+        _write(path, key, native.exact_points)
+    return found
+
+
+def measure(native: core.Engine) -> Exactness:
+    """Measures, whatever is known."""
+    took = native.measure_exact_rows()
+    found = _found(native, took["ms"], took["decodes"])
+    _log.info("rows that are exact in a batch: %s (%d steps, %.0f ms)", found.rows, found.decodes, found.ms)
+    return found
+
+
+def _found(native: core.Engine, ms: float = 0.0, decodes: int = 0) -> Exactness:
+    return Exactness(native.exact_rows, native.never_exact, native.keeps_order, ms, decodes)
+
+
+def _key(native: core.Engine, target: Path, model: ModelOptions, drafting: DraftOptions) -> str:
+    # batches up to this size were measured; a context as short as that has room for fewer rows before them
+    sizes = f"n_draft_max={native.n_draft_max} n_ctx={min(native.n_ctx, 1024)}"
+    # our kernels are in the extension
+    build = "" if core.__file__ is None else f"build={fingerprint(Path(core.__file__))}"
+    options = options_key(model, drafting, free={"n_threads_batch"})
+    return f"{target_key(native, target)} {build} {sizes} {options}"
+
+
+def _read(path: Path, key: str) -> list[tuple[int, bool]] | None:
+    try:
+        if time.time() - path.stat().st_mtime > OLD_DAYS * 86400:
+            return None
+        found: Any = json.loads(path.read_bytes())
+        if found["key"] != key:
+            return None
+        return [(int(n_rows), bool(is_exact)) for n_rows, is_exact in found["points"]]
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        _log.info("%s is damaged or of another version; it is measured anew", path)
+        return None
+
+
+def _write(path: Path, key: str, points: list[tuple[int, bool]]) -> None:
+    try:
+        replace_bytes(path, json.dumps({"key": key, "points": points}).encode("utf-8"))
+    except OSError as error:
+        _log.info("which rows are exact is not kept: %s", error)

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+// What this process and the others on the machine take of its cores.
+#pragma once
+
+namespace eaglecpp {
+
+// CPU time of all threads of this process so far, in milliseconds; < 0 where the system does not say
+double process_cpu_ms();
+
+class MachineLoad {
+  public:
+    // Cores that other processes have left free since the last answer, this process's own included; -1: that is too
+    // short a time ago, or the system does not say (only Linux does). Processes that run at low priority leave theirs,
+    // unless this one does so, too. Cheap enough to ask at every decode.
+    double free_cores(double now_ms);
+
+  private:
+    struct Sample {
+        double busy_ms = 0.0, all_ms = 0.0, own_ms = 0.0;
+        int n_cores = 0;
+    };
+    static bool read(Sample & out);
+
+    Sample last_;
+    double last_at_ms_ = -1e9;
+};
+
+}  // namespace eaglecpp

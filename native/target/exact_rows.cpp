@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+#include "target/exact_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/types.h"
+
+namespace eaglecpp {
+
+namespace {
+
+constexpr int counts_measured[] = {2, 3, 4, 5, 8, 16, 32, 64};
+constexpr int n_rows_most = 65;
+constexpr int n_rows_twice = 8;  // batches up to this size are run at two places
+constexpr int n_before = 24;     // rows before those that are compared
+// On a GPU attention takes other kernels behind long texts than behind short ones. On the CPU it does not (Target).
+constexpr int n_before_gpu = 600;
+
+class Measurement {
+  public:
+    Measurement(Target & target, int n_rows_max) : target_(target), range_(target.seqs(0)) {
+        n_rows_max = std::min(n_rows_max, n_rows_most);
+        const int n_room = target.n_ctx() - n_rows_max - 1;
+        n_before_ = std::max(1, std::min(target.is_cpu() ? n_before : n_before_gpu, n_room));
+        n_rows_max_ = std::max(1, std::min(n_rows_max, target.n_ctx() - n_before_ - 1));
+        choose_tokens();
+    }
+
+    ExactRows run() {
+        const double start = now_ms();
+        run_alone();
+        for (const Place & p : places()) compare(p.n_rows, p.first);
+        target_.clear();
+        out_.ms = now_ms() - start;
+        return out_;
+    }
+
+  private:
+    // a batch of n rows, of which the first is row `first` of those run alone
+    struct Place {
+        int n_rows, first;
+    };
+
+    // From the last place to the first, so that what is run alone is run once. A target that cannot go back so far is
+    // run anew for each batch, so its batches begin at the first row.
+    std::vector<Place> places() const {
+        std::vector<Place> out;
+        const auto add = [&](int n) {
+            const int n_last = target_.supports_trees() ? n_rows_max_ - n : 0;
+            out.push_back({n, std::min(n_last, n / 3)});
+            if (n <= n_rows_twice && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1)});
+        };
+        for (int n : counts_measured) {
+            if (n < n_rows_max_) add(n);
+        }
+        if (n_rows_max_ > 1) add(n_rows_max_);
+        std::stable_sort(out.begin(), out.end(), [](const Place & a, const Place & b) { return a.first > b.first; });
+        return out;
+    }
+
+    // any tokens, the same each time
+    void choose_tokens() {
+        uint32_t state = 20251107u;
+        for (int i = 0; i < n_before_ + n_rows_max_; ++i) {
+            Token token = 0;
+            for (int tries = 0; tries < 32; ++tries) {
+                state = state * 1664525u + 1013904223u;
+                token = (Token)((uint64_t)(state >> 8) * target_.n_vocab() >> 24);
+                if (!llama_vocab_is_control(target_.vocab(), token)) break;
+            }
+            tokens_.push_back(token);
+        }
+    }
+
+    void decode(int first, int n, bool is_prompt) {
+        batch_.clear();
+        for (int i = first; i < first + n; ++i) {
+            batch_.add(tokens_[i], i, range_, !is_prompt || target_.needs_all_outputs());
+        }
+        target_.decode(batch_, is_prompt);
+        ++out_.n_decodes;
+    }
+
+    void run_before() {
+        target_.clear();
+        const int n_most = target_.n_prompt_rows();
+        for (int at = 0; at < n_before_; at += n_most) decode(at, std::min(n_most, n_before_ - at), true);
+    }
+
+    void run_alone() {
+        run_before();
+        const size_t n_vocab = (size_t)target_.n_vocab();
+        alone_.resize(n_vocab * n_rows_max_);
+        for (int i = 0; i < n_rows_max_; ++i) {
+            decode(n_before_ + i, 1, false);
+            std::copy_n(target_.logits(0), n_vocab, &alone_[i * n_vocab]);
+        }
+    }
+
+    void compare(int n, int first) {
+        if (is_refused(n)) return;
+        if (target_.supports_trees()) {
+            target_.truncate(range_, n_before_ + first);
+        } else {
+            run_before();
+        }
+        decode(n_before_ + first, n, false);
+        const size_t n_vocab = (size_t)target_.n_vocab();
+        bool is_same = true;
+        for (int i = 0; i < n && is_same; ++i) {
+            const float * alone = &alone_[(first + i) * n_vocab];
+            is_same = std::memcmp(target_.logits(i), alone, n_vocab * sizeof(float)) == 0;
+        }
+        out_.counts.set(n, is_same);
+    }
+
+    bool is_refused(int n) const {
+        for (const auto & [count, is_exact] : out_.counts.points()) {
+            if (count == n) return !is_exact;
+        }
+        return false;
+    }
+
+    Target & target_;
+    SeqRange range_;
+    int n_rows_max_, n_before_ = 0;
+    Tokens tokens_;
+    TargetBatch batch_;
+    std::vector<float> alone_;
+    ExactRows out_;
+};
+
+}  // namespace
+
+ExactRows measure_exact_rows(Target & target, int n_rows_max) {
+    return Measurement(target, n_rows_max).run();
+}
+
+}  // namespace eaglecpp

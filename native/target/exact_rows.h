@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// Measures for which numbers of rows a batch of this target, with this context, gives every row the bits it has alone:
+// the same tokens at the same positions once row by row and once as batches, logits compared bit for bit. It is the
+// only test that knows all kernels that run: types, shapes, routers of mixtures, devices.
+#pragma once
+
+#include "algo/row_counts.h"
+#include "target/target.h"
+
+namespace eaglecpp {
+
+struct ExactRows {
+    RowCounts counts;
+    int n_decodes = 0;
+    double ms = 0.0;
+};
+
+// For batches of up to n_rows_max rows. The target must hold nothing, and holds nothing afterwards.
+ExactRows measure_exact_rows(Target & target, int n_rows_max);
+
+}  // namespace eaglecpp

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+// Only batches whose rows hold the bits of single rows are planned, where that is asked for or costs little.
+#include "../check.h"
+#include "algo/match.h"
+#include "algo/planner.h"
+#include "base/error.h"
+#include "random.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+namespace {
+
+RowCounts counts_of(const std::vector<int> & exact) {
+    RowCounts out;
+    for (int n = 2; n <= 65; ++n) out.set(n, std::find(exact.begin(), exact.end(), n) != exact.end());
+    return out;
+}
+
+// A drafter that is mostly right: candidate j is the target's with chance 0.8, 0.1, ...
+struct Scene {
+    Planner planner;
+    std::vector<SequencePlan> plans;
+    Random random{7};
+    PlanLimits limits{16, 8, 128, 8};
+    double ms_per_row = 0.5;
+
+    Scene(const RowCounts & counts, const std::vector<Strategy> & strategies, Exactness exactness) {
+        planner.set_exact_rows(counts);
+        plans.resize(strategies.size());
+        for (size_t i = 0; i < plans.size(); ++i) {
+            if (strategies[i].is_fixed()) plans[i].use_fixed(strategies[i]);
+            planner.begin_request(plans[i], RequestKind::greedy, false, exactness);
+        }
+    }
+
+    // one round; rows of the batch
+    int round(int n_left = 1000) {
+        planner.begin_round((int)plans.size(), 100);
+        std::vector<SequencePlan *> all;
+        double draft_ms = 0.0;
+        for (SequencePlan & plan : plans) {
+            planner.decide(plan, {0, n_left, 1, limits});
+            while (!plan.frontier().empty()) {
+                std::vector<std::vector<Candidate>> children(plan.frontier().size());
+                for (auto & c : children) {
+                    for (int j = 0; j < plan.k(); ++j) c.push_back({j + 1, j ? -3.0f - j : -0.2f});
+                }
+                planner.grow(plan, children, 0.4);
+                draft_ms += 0.4;
+            }
+            all.push_back(&plan);
+        }
+        planner.choose(all);
+        int n_rows = 0;
+        for (SequencePlan * plan : all) n_rows += plan->tree().size();
+        for (SequencePlan * plan : all) {
+            const Tokens tokens = match(plan->tree(), [&](int) {
+                                      const double u = random.real();
+                                      return Choice{u < 0.8 ? 1 : u < 0.9 ? 2 : 99, false};
+                                  }).tokens;
+            planner.learn(*plan, tokens);
+        }
+        const double verify_ms = 10.0 + ms_per_row * (n_rows - 1);
+        planner.end_round(verify_ms, verify_ms + draft_ms + 0.1);
+        return n_rows;
+    }
+};
+
+const Strategy automatic = Strategy::make("auto", 1, 0, 0);
+
+}  // namespace
+
+static void only_exact_counts_are_planned() {
+    for (const std::vector<int> & exact : {std::vector<int>{2, 3}, {5}, {2, 3, 4, 8, 16}}) {
+        const RowCounts counts = counts_of(exact);
+        for (const Strategy & s : {automatic, Strategy::make("chain", 1, 6, 6), Strategy::make("tree", 3, 4, 12)}) {
+            Scene scene(counts, {s}, Exactness::on);
+            int n_drafted = 0;
+            for (int i = 0; i < 400; ++i) {
+                const int n = scene.round(i % 40 < 30 ? 1000 : 40 - i % 40);
+                CHECK_MSG(counts.allows(n), strf("%s plans %d rows", s.kind_name(), n));
+                n_drafted += n > 1;
+            }
+            CHECK_MSG(n_drafted > 100, strf("%s drafts in %d rounds", s.kind_name(), n_drafted));
+        }
+    }
+}
+
+static void a_fixed_strategy_is_cut_to_the_next_exact_size() {
+    Scene scene(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 6, 6)}, Exactness::on);
+    CHECK(scene.round() == 4 && scene.plans[0].cut() == 3);
+    // a level that cannot be verified is not drafted
+    CHECK(scene.plans[0].decision().levels.size() == 3);
+    Scene whole(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 7, 7)}, Exactness::on);
+    CHECK(whole.round() == 8 && whole.plans[0].cut() == -1);
+}
+
+static void with_nothing_exact_rounds_are_plain_and_say_why() {
+    for (const Strategy & s : {automatic, Strategy::make("chain", 1, 6, 6)}) {
+        Scene scene(counts_of({}), {s}, Exactness::on);
+        for (int i = 0; i < 20; ++i) CHECK(scene.round() == 1);
+        CHECK(scene.plans[0].decision().reason == Decision::Reason::inexact && scene.plans[0].cut() == 0);
+        CHECK(scene.plans[0].decision().levels.empty());  // the drafter is not even asked
+        const std::string why = scene.plans[0].decision().explain();
+        CHECK_MSG(why.find("exact") != std::string::npos, why);
+        Decision::from_line(scene.plans[0].decision().to_line());
+    }
+    // chain:1 needs two rows; three would do for others
+    Scene scene(counts_of({3}), {Strategy::make("chain", 1, 1, 1)}, Exactness::on);
+    CHECK(scene.round() == 1);
+}
+
+static void several_conversations_share_an_exact_count() {
+    const RowCounts counts = counts_of({4, 6});
+    for (const std::vector<Strategy> & s : {std::vector<Strategy>{automatic, automatic},
+                                            {Strategy::make("chain", 1, 4, 4), Strategy::make("chain", 1, 3, 3)},
+                                            {Strategy::make("chain", 1, 3, 3), automatic}}) {
+        Scene scene(counts, s, Exactness::on);
+        int n_drafted = 0;
+        for (int i = 0; i < 200; ++i) {
+            const int n = scene.round();
+            CHECK_MSG(n == 2 || counts.allows(n), strf("%d rows", n));  // two plain rounds are nobody's choice
+            n_drafted += n > 2;
+        }
+        CHECK_MSG(n_drafted > 20, strf("drafted in %d rounds", n_drafted));
+    }
+}
+
+static void off_means_any_count() {
+    Scene scene(counts_of({}), {Strategy::make("chain", 1, 6, 6)}, Exactness::off);
+    CHECK(scene.round() == 7 && !scene.plans[0].is_exact());
+}
+
+// Prices decide. Rows that cost much are not wanted anyway; cheap rows are worth more than the same bits.
+static void automatic_is_exact_where_that_costs_little() {
+    const auto is_exact = [](const std::vector<int> & exact, double ms_per_row) {
+        Scene scene(counts_of(exact), {automatic}, Exactness::off);
+        scene.ms_per_row = ms_per_row;
+        for (int i = 0; i < 400; ++i) scene.round();
+        scene.planner.begin_request(scene.plans[0], RequestKind::greedy, true, Exactness::automatic);
+        scene.round();
+        return scene.plans[0].is_exact();
+    };
+    std::vector<int> all;
+    for (int n = 2; n <= 65; ++n) all.push_back(n);
+    CHECK(is_exact(all, 0.2));
+    CHECK(!is_exact({}, 0.2));
+    CHECK(!is_exact({2}, 0.2));
+    CHECK(is_exact({}, 12.0));
+    CHECK(is_exact({2, 3}, 7.0));
+    // what was asked for runs as it is
+    Scene scene(counts_of({2, 3}), {Strategy::make("chain", 1, 6, 6)}, Exactness::automatic);
+    CHECK(scene.round() == 7 && !scene.plans[0].is_exact());
+}
+
+int main() {
+    only_exact_counts_are_planned();
+    a_fixed_strategy_is_cut_to_the_next_exact_size();
+    with_nothing_exact_rounds_are_plain_and_say_why();
+    several_conversations_share_an_exact_count();
+    off_means_any_count();
+    automatic_is_exact_where_that_costs_little();
+    return eaglecpp::test::result();
+}

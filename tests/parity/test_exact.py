@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: MIT
+"""The same text with and without a drafter in every case of reuse, and what is said where that cannot be.
+
+The reference is an engine that was opened without a drafter. Prompts are long enough for the kernels that
+work in tiles, conversations begin alike, are edited, answered anew and gone on with.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp
+from helpers.tiny import prompt_ids, tiny_tokenizer, write_gguf
+
+from .conftest import ConvertedPair
+
+SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatch": 128}
+STRATEGIES = ["chain:1", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"]
+N_TOKENS = 40
+
+
+def quantised(it: ConvertedPair, dtype: str, folder: Path) -> Path:
+    path = folder / f"target-{dtype}.gguf"
+    write_gguf(path, it.pair.target.spec, tiny_tokenizer(), it.pair.target.weights, dtype)
+    return path
+
+
+@pytest.fixture(scope="module")
+def it(pairs: Callable[..., ConvertedPair]) -> ConvertedPair:
+    return pairs("eagle31")
+
+
+@pytest.fixture(scope="module")
+def target(it: ConvertedPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return quantised(it, "Q8_0", tmp_path_factory.mktemp("exact"))
+
+
+@pytest.fixture(scope="module", params=["auto", "off"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    """Our kernels, and ggml's, whose attention reads long prompts in tiles."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def drafted(it: ConvertedPair, target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+    sizes = {**SIZES, "n_leaves_max": 12, "kernels": kernels}
+    with eaglecpp.Engine.open(target, draft=it.draft, exact="on", **sizes) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def plain(target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+    with eaglecpp.Engine.open(target, kernels=kernels, **SIZES) as engine:
+        yield engine
+
+
+def conversation(engine: eaglecpp.Engine, **options: Any) -> Iterator[tuple[str, eaglecpp.Completion]]:
+    """One conversation in all the ways it can go on; prompts are made from what was said."""
+    system, more = prompt_ids(200, seed=3), prompt_ids(150, seed=4)
+    seeds = itertools.count(1)
+
+    def say(prompt: list[int], **over: Any) -> eaglecpp.Completion:
+        settings = {"max_tokens": N_TOKENS, "ignore_eos": True, "n_probs": 3} | options | over
+        return engine.generate(prompt, seed=next(seeds), **settings)
+
+    engine.clear()
+    first = say([*system, *prompt_ids(70, seed=5)])
+    yield "fresh", first
+    yield "regenerated", say(first.prompt_tokens)
+    yield "shared beginning", (other := say([*system, *prompt_ids(90, seed=6)]))
+    yield "gone on with", say([*other.prompt_tokens, *other.tokens, *more])
+    yield "edited in the answer", say([*other.prompt_tokens, *other.tokens[:20], *more[:80]])
+    yield "one token further", say([*other.prompt_tokens, *other.tokens[:21]])
+    yield "edited far back", say([*system[:150], *more])
+    yield "short", say([*system[:150], *more, *prompt_ids(3, seed=9)])
+    cut = say([*system, *more], stop_when=lambda tokens: len(tokens) == 14)
+    yield "stopped from outside", cut
+    yield "gone on after that", say([*cut.prompt_tokens, *cut.tokens, *more[:70]])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("strategy", ["off", *STRATEGIES])
+def test_every_kind_of_reuse_gives_plain_decodings_bits(
+    strategy: str, temperature: float, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
+) -> None:
+    n_accepted = 0
+    pairs = zip(
+        conversation(drafted, strategy=strategy, temperature=temperature),
+        conversation(plain, temperature=temperature),
+        strict=True,
+    )
+    for (name, ours), (_, theirs) in pairs:
+        assert ours.tokens == theirs.tokens, name
+        assert ours.logprobs == theirs.logprobs, name
+        assert ours.timings["reused_n"] == theirs.timings["reused_n"], name
+        assert ours.timings["exact"], name
+        n_accepted += ours.stats.draft_n_accepted
+    assert strategy in ("off", "auto") or n_accepted > 0
+
+
+def test_what_lies_beyond_a_stop_is_not_reused(drafted: eaglecpp.Engine, plain: eaglecpp.Engine) -> None:
+    """A round may run past the stop. Plain decoding has not run those rows, so neither may count as run."""
+
+    def reused(engine: eaglecpp.Engine, **options: Any) -> list[int]:
+        out = []
+        for stop in range(3, 9):
+            engine.clear()
+            whole = engine.generate(
+                prompt_ids(80), max_tokens=30, temperature=0.0, ignore_eos=True, strategy="off"
+            )
+            engine.clear()
+            engine.generate(
+                prompt_ids(80),
+                temperature=0.0,
+                ignore_eos=True,
+                stop_when=lambda tokens, stop=stop: len(tokens) == stop,
+                **options,
+            )
+            again = engine.generate([*prompt_ids(80), *whole.tokens], max_tokens=1, temperature=0.0)
+            out.append(again.timings["reused_n"])
+        return out
+
+    assert reused(drafted, strategy="chain:7") == reused(plain) == [80 + n - 1 for n in range(3, 9)]
+
+
+@pytest.mark.parametrize("dtype", ["F16", "F32", "BF16", "Q5_0"])
+def test_exact_means_exact_for_every_type(
+    dtype: str, kernels: str, it: ConvertedPair, tmp_path: Path
+) -> None:
+    """Whatever the kernels of this machine do: what is said to be exact is, and `on` gives nothing else."""
+    path = quantised(it, dtype, tmp_path)
+    for exact in ("on", "off", "auto"):
+        sizes = {**SIZES, "kernels": kernels}
+        with (
+            eaglecpp.Engine.open(path, draft=it.draft, exact=exact, n_leaves_max=12, **sizes) as engine,
+            eaglecpp.Engine.open(path, **sizes) as reference,
+        ):
+            for strategy in ("chain:4", "tree:k=3,depth=4,nodes=12", "auto"):
+                for temperature in (0.0, 1.0):
+                    options: dict[str, Any] = {
+                        "max_tokens": N_TOKENS,
+                        "ignore_eos": True,
+                        "seed": 1,
+                        "n_probs": 3,
+                        "temperature": temperature,
+                    }
+                    engine.clear()
+                    reference.clear()
+                    ours = engine.generate(prompt_ids(90), strategy=strategy, **options)
+                    theirs = reference.generate(prompt_ids(90), **options)
+                    assert theirs.timings["exact"]
+                    assert ours.timings["exact"] or exact != "on"
+                    if ours.timings["exact"]:
+                        assert ours.tokens == theirs.tokens, (exact, strategy, temperature)
+                        assert ours.logprobs == theirs.logprobs, (exact, strategy, temperature)
+
+
+def test_a_row_that_was_not_exact_is_remembered_until_it_goes(it: ConvertedPair, tmp_path: Path) -> None:
+    path = quantised(it, "F32", tmp_path)
+    with eaglecpp.Engine.open(path, draft=it.draft, exact="off", **SIZES) as engine:
+        engine.native.set_exact_rows([])  # nothing is known to be exact
+        options: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True, "temperature": 0.0}
+        prompt = prompt_ids(40)
+        first = engine.generate(prompt, strategy="chain:4", **options)
+        assert not first.timings["exact"]
+        further = engine.generate([*prompt, *first.tokens], strategy="off", **options)
+        assert not further.timings["exact"], "it stands on rows that are not"
+        assert engine.generate(prompt, strategy="off", **options).timings["exact"], "those rows are gone"
+
+
+def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, target: Path) -> None:
+    with eaglecpp.Engine.open(target, draft=it.draft, exact="on", strategy="chain:7", **SIZES) as engine:
+        engine.native.set_exact_rows([(2, True), (3, True), (4, True), (5, False), (17, False)])
+        options: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "temperature": 0.0}
+        done = engine.generate(prompt_ids(40), **options)
+        assert done.timings["exact"] and "cut to 3 nodes" in done.timings["plan"]["why"]
+        assert 0 < done.stats.draft_n <= 3 * done.stats.rounds
+        engine.native.set_exact_rows([(2, False), (17, False)])
+        done = engine.generate(prompt_ids(40), **options)
+        assert done.timings["exact"] and done.stats.draft_n == 0
+        assert "plain, to be exact" in done.timings["plan"]["why"]
+
+
+def test_measuring_leaves_nothing_behind(it: ConvertedPair, target: Path) -> None:
+    with eaglecpp.Engine.open(target, draft=it.draft, exact="off", **SIZES) as engine:
+        before = engine.generate(prompt_ids(100), max_tokens=20, temperature=0.0, n_probs=3)
+    with eaglecpp.Engine.open(target, draft=it.draft, exact="on", **SIZES) as engine:
+        assert engine.exactness.decodes > 17 and engine.exactness.ms > 0
+        after = engine.generate(prompt_ids(100), max_tokens=20, temperature=0.0, n_probs=3)
+        with pytest.raises(ValueError, match="before a conversation is opened"):
+            engine.native.measure_exact_rows()
+    assert (after.tokens, after.logprobs) == (before.tokens, before.logprobs)
+    assert after.timings["reused_n"] == before.timings["reused_n"] == 0
+
+
+def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, target: Path) -> None:
+    """A tree with more nodes than a batch has rows must not make the batches of prompts larger."""
+    sizes = {**SIZES, "n_batch": 96, "n_ubatch": 32}
+    with eaglecpp.Engine.open(target, **sizes) as engine:
+        plain = engine.generate(prompt_ids(300), max_tokens=20, temperature=0.0, n_probs=3)
+    strategy = "tree:k=4,depth=6,nodes=120"
+    with eaglecpp.Engine.open(target, draft=it.draft, strategy=strategy, n_leaves_max=8, **sizes) as engine:
+        ours = engine.generate(prompt_ids(300), max_tokens=20, temperature=0.0, n_probs=3, strategy="off")
+    assert (ours.tokens, ours.logprobs) == (plain.tokens, plain.logprobs)
