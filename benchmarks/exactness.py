@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""Which batches are exact, type by type, and how many texts part between drafted and plain decoding.
+
+    python benchmarks/exactness.py --draft D.gguf T1.gguf T2.gguf ...
+    python benchmarks/exactness.py --draft D.gguf --base T.gguf --types Q8_0 Q4_K_M Q2_K F16
+
+`--base` is written anew in each of the types by llama.cpp (that requantises a quantised file, which is of no
+use for anything but this). For each file: the numbers of rows at which a batch holds the bits of single rows,
+and what measuring them took. Then prompts behind one system prompt, each answered four ways: fresh,
+regenerated, gone on with, and edited in the middle of its answer; greedy and sampled; by chain, tree and
+auto; with `exact` on, auto and off. The reference is an engine without a drafter that was asked the same in
+the same order. Counted are texts that part, and texts that part although `timings.exact` says that they do
+not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+from common import facts, note, table, warn_if_busy, write_json
+
+import eaglecpp
+
+STRATEGIES = ("chain:5", "tree:k=4,depth=5,nodes=15", "auto")
+SYSTEM = (
+    "You are a patient teacher of history and science. Answer every question in plain words, give one "
+    "example, say where knowledge ends, and never invent sources. Keep to three sentences unless more is "
+    "asked for. Dates are given in full, names are spelled as in English, and numbers come with their "
+    "units. If a question rests on a mistake, say so first, kindly. "
+)
+QUESTIONS = (
+    "Why is the sky blue?",
+    "Who was Ada Lovelace?",
+    "What is a prime number?",
+    "How do bees find flowers?",
+    "What did Newton write?",
+    "Why do leaves fall in autumn?",
+    "What is a black hole?",
+    "How does a steam engine work?",
+    "Who built the pyramids?",
+    "What is the speed of light?",
+    "Why is sea water salty?",
+    "How do vaccines work?",
+    "What was the Silk Road?",
+    "How are mountains made?",
+    "What is an atom?",
+    "Who wrote the Iliad?",
+    "Why do cats purr?",
+    "How does a compass work?",
+    "What is inflation?",
+    "Where does the Danube rise?",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("targets", type=Path, nargs="*")
+    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--base", type=Path, help="a target to write in other types")
+    parser.add_argument("--types", nargs="+", default=["Q8_0", "Q4_K_M", "Q2_K", "F16"])
+    parser.add_argument("--exact", nargs="+", choices=("on", "auto", "off"), default=["on", "auto", "off"])
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
+    parser.add_argument("--prompts", type=int, default=len(QUESTIONS))
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    warn_if_busy()
+    results: dict[str, Any] = {}
+    rows: list[list[Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        targets = [*args.targets]
+        if args.base is not None:
+            targets += [requantised(args.base, name, Path(folder)) for name in args.types]
+        for target in targets:
+            results[target.name] = measured(target, args)
+            rows += rows_of(target.name, results[target.name])
+    heads = [
+        "target",
+        "exact rows",
+        "ms to measure",
+        "exact=",
+        "strategy",
+        "parted",
+        "exact said",
+        "wrongly",
+        "accepted",
+    ]
+    print(table(heads, rows))
+    if args.json is not None:
+        write_json(args.json, {"facts": facts({"draft": args.draft}), "results": results})
+
+
+def requantised(base: Path, name: str, folder: Path) -> Path:
+    """The base file in another type."""
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}")
+    options.allow_requantize = True
+    out = folder / f"{base.stem}-{name}.gguf"
+    note(f"writing {out.name}")
+    if llama_cpp.llama_model_quantize(os.fsencode(base), os.fsencode(out), options) != 0:
+        raise SystemExit(f"llama.cpp could not write {base} as {name}")
+    return out
+
+
+def measured(target: Path, args: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {"n_ctx": 2048, "n_threads": args.threads, "planner_cache": False}
+    with eaglecpp.Engine.open(target, **options) as engine:
+        plain = {t: list(conversations(engine, args, t, None)) for t in args.temperatures}
+    out: dict[str, Any] = {"runs": {}}
+    for exact in args.exact:
+        with eaglecpp.Engine.open(
+            target, draft=args.draft, exact=exact, strategy=STRATEGIES[1], **options
+        ) as engine:
+            if exact != "off":
+                found = engine.exactness
+                out |= {"rows": found.rows, "ms": found.ms, "steps": found.decodes, "reason": found.reason}
+            for strategy in STRATEGIES:
+                out["runs"][f"{exact} {strategy}"] = compared(engine, args, strategy, plain)
+                note(f"{target.name} {exact} {strategy}: {out['runs'][f'{exact} {strategy}']}")
+    return out
+
+
+def compared(
+    engine: eaglecpp.Engine,
+    args: argparse.Namespace,
+    strategy: str,
+    plain: dict[float, list[eaglecpp.Completion]],
+) -> dict[str, int]:
+    counts = {"texts": 0, "parted": 0, "exact": 0, "wrongly": 0, "accepted": 0}
+    for temperature, theirs in plain.items():
+        ours = conversations(engine, args, temperature, strategy)
+        for a, b in zip(ours, theirs, strict=True):
+            if a.prompt_tokens != b.prompt_tokens:  # it goes on from a text that parted, which was counted
+                continue
+            is_same, is_exact = a.tokens == b.tokens, a.timings["exact"]
+            counts["texts"] += 1
+            counts["parted"] += not is_same
+            counts["exact"] += is_exact
+            counts["wrongly"] += is_exact and not is_same
+            counts["accepted"] += a.stats.draft_n_accepted
+    return counts
+
+
+def conversations(
+    engine: eaglecpp.Engine, args: argparse.Namespace, temperature: float, strategy: str | None
+) -> Iterator[eaglecpp.Completion]:
+    """Each question fresh behind the same system prompt, answered anew, gone on with, and edited."""
+    options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": temperature, "ignore_eos": True}
+    if strategy is not None:
+        options["strategy"] = strategy
+    engine.clear()
+    for i, question in enumerate(QUESTIONS[: args.prompts]):
+        prompt = engine.tokenize(SYSTEM + question + "\n")
+        yield engine.generate(prompt, seed=4 * i, **options)
+        first = engine.generate(prompt, seed=4 * i + 1, **options)
+        yield first
+        more = engine.tokenize(f"\n{QUESTIONS[i - 1]}\n", add_bos=False)
+        yield engine.generate([*prompt, *first.tokens, *more], seed=4 * i + 2, **options)
+        edit = engine.tokenize(f" However, {SYSTEM}", add_bos=False)
+        half = first.tokens[: args.tokens // 2]
+        yield engine.generate([*prompt, *half, *edit], seed=4 * i + 3, **options)
+
+
+def rows_of(name: str, result: dict[str, Any]) -> list[list[Any]]:
+    rows = []
+    for run, counts in result["runs"].items():
+        exact, strategy = run.split(" ", 1)
+        head = [name, result.get("rows", ""), f"{result.get('ms', 0.0):.0f}"]
+        said = [f"{counts[key]} of {counts['texts']}" for key in ("parted", "exact")]
+        rows.append([*head, exact, strategy, *said, counts["wrongly"], counts["accepted"]])
+    return rows
+
+
+if __name__ == "__main__":
+    main()
