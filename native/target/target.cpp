@@ -128,6 +128,12 @@ static void check_weight_types(const GgufReader & file) {
     }
 }
 
+// Embeddings count: they may be the output's, too.
+static bool has_float_matrices(const GgufReader & file) {
+    return std::any_of(file.tensors().begin(), file.tensors().end(),
+                       [](const TensorInfo & t) { return t.ne[1] > 1 && !ggml_is_quantized(t.type); });
+}
+
 llama_model_params Target::model_params() const {
     llama_model_params p = llama_model_default_params();
     p.n_gpu_layers = options_.n_gpu_layers;
@@ -157,7 +163,11 @@ void Target::load_model() {
     const llama_model_params p = model_params();
 
     const std::vector<std::string> files = shards(header);
-    for (const std::string & file : files) check_weight_types(GgufReader(file));
+    for (const std::string & file : files) {
+        const GgufReader reader(file);
+        check_weight_types(reader);
+        has_float_matrices_ = has_float_matrices_ || has_float_matrices(reader);
+    }
     ErrorTrail trail;
     try {
         const kernels::LoadScope placement(use_kernels_, use_repack_);
@@ -534,9 +544,11 @@ SeqRange Target::seqs(int conversation) const {
 
 bool Target::truncate(const SeqRange & range, Pos n) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
-    if (range.held >= 0) {
-        llama_memory_seq_rm(mem, range.held, n, -1);
-        if (llama_memory_seq_pos_max(mem, range.held) < 0) n_held_[range.first / n_ids()] = 0;
+    // Held cells stay, those of later positions, too: one may lie before a cell that is kept, and what comes next would
+    // fill it.
+    if (range.held >= 0 && n == 0) {
+        llama_memory_seq_rm(mem, range.held, -1, -1);
+        n_held_[range.first / n_ids()] = 0;
     }
     bool ok = true;
     for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;

@@ -82,6 +82,9 @@ class Target {
 
     // nothing runs on a GPU
     bool is_cpu() const;
+    // ggml's own products with F32, F16 and BF16 weights on the CPU: known to add in another order for several rows
+    // than for one, though few texts show it
+    bool has_parting_products() const { return has_float_matrices_ && is_cpu() && !use_kernels_; }
 
     // Recurrent and hybrid targets keep a state that cannot be cut at any row; they take chains only.
     bool has_state() const;
@@ -152,6 +155,7 @@ class Target {
     TargetOptions options_;
     bool use_repack_ = true;
     bool use_kernels_ = false;
+    bool has_float_matrices_ = false;
     LlamaModelPtr model_;
     std::unique_ptr<Taps> taps_;
     bool is_fused_ = false;         // attention

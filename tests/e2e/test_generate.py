@@ -23,7 +23,7 @@ GREEDY = ("--temp", "0", *ONE_THREAD)
 TIMINGS = {
     "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
     "predicted_per_second", "draft_n", "draft_n_accepted", "rounds", "acceptance_length",
-    "accepted_per_depth", "draft_ms", "verify_ms", "plan",
+    "accepted_per_depth", "draft_ms", "verify_ms", "plan", "exact",
 }  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_stop_and_grammar_options(cli: Cli, models: Models, tmp_path: Path) -> N
 @pytest.mark.parametrize("json_too", [False, True])
 def test_ctrl_c_prints_what_there_is(start: Start, cli: Cli, models: Models, json_too: bool) -> None:
     files = (models.target, "--draft", models.draft)
-    options = ("generate", *files, "-p", "ab cd", "--ignore-eos", "--temp", "0", "-c", "2048", "-t", "1")
+    options = ("generate", *files, "-p", "ab cd", "--ignore-eos", "--temp", "0", "-c", "16384", "-t", "1")
     with start(*options, *(["--json"] if json_too else [])) as process:
         assert process.stdout is not None
         head = b"" if json_too else process.stdout.read(40)

@@ -74,7 +74,7 @@ class NoWindow(Drafter):
 
     def reset(self) -> None:
         super().reset()
-        self.switches = type(self.switches)(False, False, window=0)
+        self.switches = type(self.switches)(False, False, windows=(0,))
 
 
 CONTROLS: list[tuple[type[Drafter], DraftShape]] = [

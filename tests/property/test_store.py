@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from eaglecpp.errors import EagleError
 from eaglecpp.modelfile.names import ModelName
+from eaglecpp.store.layout import is_file_name
 from eaglecpp.store.manifest import CONFIG, IMAGE, PRAGMAS, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.stored_modelfile import stored_modelfile
@@ -58,7 +59,7 @@ LAYERS = st.builds(
     st.integers(0, 2**256 - 1).map(lambda n: f"sha256:{n:064x}"),
     st.integers(0, 2**62),
     st.text(max_size=20),
-    st.text(max_size=20),
+    st.just("") | st.text(max_size=20).filter(is_file_name),
 )
 
 
