@@ -58,6 +58,7 @@ constexpr double jump_noise = 3.0;  // ... if it is also this many mean residual
 constexpr double sd_jump = 0.05;
 
 constexpr double ms_least = 1e-6, ms_most = 1e7;
+constexpr double log_most = 60.0;  // of a state; ms_most is 30 above ms_least
 
 double square(double v) {
     return v * v;
@@ -136,7 +137,9 @@ double StepCosts::added(int bucket, bool is_changed) const {
 }
 
 StepCosts::View StepCosts::view(int bucket, bool is_changed) const {
-    const double shape = std::exp(x_[bucket]), time = shape + added(bucket, is_changed);
+    // Pulling one state back to zero may push another below: a little, but a machine that stands still and goes on
+    // again can make it more than the shape.
+    const double shape = std::exp(x_[bucket]), time = std::max(0.1 * shape, shape + added(bucket, is_changed));
     const double cells = (n_kv_ - kv_ref_) / kv_unit;
     return {bucket,       x_[slow] + std::log(time),         shape / time, has_slowdown_ ? 1.0 : 0.0, is_changed / time,
             cells / time, cells * bucket_rows[bucket] / time};
@@ -160,8 +163,9 @@ void StepCosts::update(const View & v, double error, double variance, double n_s
         to[i] = v.shape * p_[i][v.bucket] + v.slow * p_[i][slow] + v.change * p_[i][change] +
                 v.per_step * p_[i][per_step] + v.per_row * p_[i][per_row];
     }
-    variance += v.shape * to[v.bucket] + v.slow * to[slow] + v.change * to[change] + v.per_step * to[per_step] +
-                v.per_row * to[per_row];
+    const double doubt = v.shape * to[v.bucket] + v.slow * to[slow] + v.change * to[change] +
+                         v.per_step * to[per_step] + v.per_row * to[per_row];
+    variance += std::max(0.0, doubt);  // rounding can leave less than nothing
     variance *= std::max(1.0, std::fabs(error) / (n_sd * std::sqrt(variance)));
     for (int i = 0; i < n_states; ++i) {
         x_[i] += to[i] * error / variance;
@@ -174,8 +178,6 @@ void StepCosts::update(const View & v, double error, double variance, double n_s
         for (int i = 0; i < n_states; ++i) x_[i] -= p_[i][c] * back;
         x_[c] = 0.0;
     }
-    // Pulling one back may have pushed another below.
-    for (int c : {change, per_step, per_row}) x_[c] = std::max(0.0, x_[c]);
 }
 
 void StepCosts::learn(int n_rows, double ms, bool is_changed) {
@@ -202,6 +204,11 @@ void StepCosts::learn(int n_rows, double ms, bool is_changed) {
         e.count = std::min(e.count + 1.0, 1000.0);
     }
     if (is_settled && has_slowdown_) learn_speed(raw);
+    // Times that no machine has, one after another, can leave a state that says nothing: better to know nothing.
+    if (!std::all_of(x_.begin(), x_.end(), [](double x) { return std::fabs(x) < log_most; })) {
+        *this = StepCosts(slope_, has_slowdown_);
+        return;
+    }
     slowdown_ = std::exp(x_[slow]);
     if (round_ % 64 == 0) forget();
     refresh();
