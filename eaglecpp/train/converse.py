@@ -18,20 +18,17 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from filelock import FileLock, Timeout
+from typing import Any
 
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train import crowd
 from eaglecpp.train.crowd import Said, Task, Wanted
-from eaglecpp.train.files import differences, open_behind
+from eaglecpp.train.files import as_line, differences, locked, open_behind, write_line
 from eaglecpp.train.frame import Frame
 from eaglecpp.train.identity import identify
 from eaglecpp.train.questions import FOLLOW_UPS, OPENINGS, SYSTEMS, question
@@ -109,17 +106,17 @@ def converse(
     settings = settings or ConverseSettings()
     writer = _Writer(engine, Frame(engine), settings)
     header = _header(engine, settings)
-    with _locked(out):
+    with locked(out):
         done, n_good, dropped = _read(out, header)
         n_before = sum(1 for reason in done.values() if not reason)
         n_kept, n_done, n_tokens = n_before, sum(1 for index in done if index < n_wanted), 0
         with open_behind(out, n_good) as stream:
             if not n_good:
-                _write(stream, header)
+                write_line(stream, header)
             tasks = (writer.conversation(index) for index in range(n_wanted) if index not in done)
             on_progress(n_done, n_wanted, 0)
             for written in crowd.run(engine, tasks):
-                _write(stream, _entry(written))
+                write_line(stream, _entry(written))
                 n_done, n_tokens = n_done + 1, n_tokens + written.n_sampled
                 n_kept += not written.reason
                 dropped.update([written.reason] if written.reason else [])
@@ -248,7 +245,7 @@ def _read(out: Path, header: dict[str, Any]) -> tuple[dict[int, str], int, Count
         with out.open("rb") as stream:
             for number, line in enumerate(stream, 1):
                 if not line.endswith(b"\n"):
-                    if number == 1 and not _line(header).startswith(line):
+                    if number == 1 and not as_line(header).startswith(line):
                         raise DataError(
                             f"{out}: expected conversations of an earlier run, found another file"
                         )
@@ -281,23 +278,3 @@ def _check_header(out: Path, found: dict[str, Any], header: dict[str, Any]) -> N
             f"{out}: these conversations were written by another target or with other settings "
             f"({differing}); name another folder, or delete this file"
         )
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(f"{out}.lock", timeout=0):
-            yield
-    except Timeout:
-        raise DataError(f"{out}: another process is writing this file; wait for it") from None
-
-
-def _write(stream: BinaryIO, entry: dict[str, Any]) -> None:
-    """One line, handed to the system at once."""
-    stream.write(_line(entry))
-    stream.flush()
-
-
-def _line(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"

@@ -5,12 +5,17 @@ says what they are for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["differences", "open_behind"]
+from filelock import FileLock, Timeout
+
+from eaglecpp.errors import DataError
+
+__all__ = ["as_line", "differences", "locked", "open_behind", "write_line"]
 
 
 @contextmanager
@@ -30,3 +35,24 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
         for key, value in expected.items()
         if found.get(key) != value
     )
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Nobody else writes `out` meanwhile. Raises `DataError` when another process does."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(f"{out}.lock", timeout=0):
+            yield
+    except Timeout:
+        raise DataError(f"{out}: another process is writing this file; wait for it") from None
+
+
+def write_line(stream: BinaryIO, entry: dict[str, Any]) -> None:
+    """One line of JSON, handed to the system at once: a kill loses what is under way and nothing else."""
+    stream.write(as_line(entry))
+    stream.flush()
+
+
+def as_line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"

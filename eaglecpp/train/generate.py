@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from filelock import FileLock, Timeout
+from typing import Any
 
 from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.message import Message, Role
@@ -29,7 +26,7 @@ from eaglecpp.train import crowd
 from eaglecpp.train.chats import ChatEncoder, template_of
 from eaglecpp.train.crowd import Task, Wanted
 from eaglecpp.train.data import token_hash
-from eaglecpp.train.files import differences, open_behind
+from eaglecpp.train.files import as_line, differences, locked, open_behind, write_line
 from eaglecpp.train.identity import identify
 from eaglecpp.train.records import Chat, Prompt, read_prompts
 
@@ -80,17 +77,17 @@ def generate(
         sampling = replace(sampling, seed=1)
     prompts, dropped = _tokenized(paths, engine)
     header = _header(engine, sampling)
-    with _locked(out):
+    with locked(out):
         done, n_good = _read(out, header, prompts)
         n_tokens = 0
         with open_behind(out, n_good) as stream:
             if not n_good:
-                _write(stream, header)
+                write_line(stream, header)
             tasks = (
                 _answer(index, prompt, sampling) for index, prompt in enumerate(prompts) if index not in done
             )
             for n_done, answer in enumerate(crowd.run(engine, tasks), len(done) + 1):
-                _write(stream, answer)
+                write_line(stream, answer)
                 n_tokens += len(answer["answer_tokens"])
                 on_progress(n_done, len(prompts), n_tokens)
     return AnswerReport(len(prompts), len(done), n_tokens, dropped)
@@ -157,7 +154,7 @@ def _read(out: Path, header: dict[str, Any], prompts: Sequence[Sequence[int]]) -
     with out.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.endswith(b"\n"):
-                if number == 1 and not _line(header).startswith(line):
+                if number == 1 and not as_line(header).startswith(line):
                     raise DataError(f"{out}: {_NO_ANSWERS}")
                 break  # the half line of a killed run
             entry = _entry(line, f"{out}:{number}")
@@ -202,23 +199,3 @@ def _checked(entry: dict[str, Any], prompts: Sequence[Sequence[int]], place: str
             f"({entry.get('prompt_hash')}); the prompts have changed: name another file"
         )
     return index
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(f"{out}.lock", timeout=0):
-            yield
-    except Timeout:
-        raise DataError(f"{out}: another process is writing this file; wait for it") from None
-
-
-def _write(stream: BinaryIO, entry: dict[str, Any]) -> None:
-    """One line, handed to the system at once: a kill loses the answer under way and nothing else."""
-    stream.write(_line(entry))
-    stream.flush()
-
-
-def _line(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
