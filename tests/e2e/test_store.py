@@ -134,7 +134,7 @@ def test_the_quick_commands_load_nothing_heavy(cli: Cli, models: Models, tmp_pat
         "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-P", "-c", script],
         cwd=tmp_path,
         capture_output=True,
         text=True,

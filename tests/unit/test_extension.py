@@ -45,7 +45,7 @@ def test_a_library_of_another_commit_is_refused() -> None:
 
 def test_a_missing_llama_library_is_one_version_error(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import eaglecpp; eaglecpp.Engine"],
+        [sys.executable, "-P", "-c", "import eaglecpp; eaglecpp.Engine"],
         env={**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -57,7 +57,7 @@ except OutOfMemoryError as error:
 
 def run(script: str, *arguments: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
+        [sys.executable, "-P", "-c", script, *map(str, arguments)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -141,7 +141,7 @@ def test_a_killed_process_leaves_a_whole_conversation(tmp_path: Path) -> None:
     for delay in (0.02, 0.05, 0.08, 0.11, 0.15):
         directory = tmp_path / str(delay)
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE
+            [sys.executable, "-P", "-c", WRITER, str(directory)], stdout=subprocess.PIPE
         ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
