@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: plain decoding, fixed strategies and the planner in turns, as ratios; and what the
-planner has learned about this machine, as tables and pictures.
+"""`eaglecpp bench`: plain decoding, fixed strategies and the planner in turns, as ratios; what the planner
+has learned about this machine, as tables and pictures; and with `--suite` the same by category
+(`bench_suite`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from eaglecpp.cli.common import (
     hub_option,
     hub_reference,
     open_engine,
+    possible_strategies,
     read_input,
     synth_options,
 )
 from eaglecpp.cli.table import table
-from eaglecpp.cli.terminal import not_drafted, note, stderr_is_terminal, write, write_json
-from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+from eaglecpp.cli.terminal import not_drafted, note, show_progress, write, write_json
+from eaglecpp.options import DraftOptions, ModelOptions
 
 __all__ = ["bench"]
 
@@ -40,9 +42,22 @@ __all__ = ["bench"]
 )
 @click.option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
 @click.option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens of one answer.")
-@click.option("--seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="About how long.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), help="About how long.  [default: 60; with --suite until its end]"
+)
 @click.option(
     "--temp", "temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 = greedy."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of sampled answers.")
+@click.option(
+    "--suite",
+    metavar="FILE",
+    help="Ask the questions of FILE, by category: SPEED-Bench, Spec-Bench, MT-bench, HumanEval or chats; or "
+    "hf.co/datasets/OWNER/NAME[:PART].",
+)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="First N questions of each category.")
+@click.option(
+    "--compare", metavar="URL", help="With --suite: ask an OpenAI-compatible server the same questions."
 )
 @click.option("--plan", "with_plan", is_flag=True, help="Show what the planner knows: costs and chances.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -56,8 +71,12 @@ def bench(
     strategies: tuple[str, ...],
     files: tuple[str, ...],
     n_tokens: int | None,
-    seconds: float,
+    seconds: float | None,
     temperature: float,
+    seed: int,
+    suite: str | None,
+    limit: int | None,
+    compare: str | None,
     with_plan: bool,
     as_json: bool,
     png: str | None,
@@ -67,24 +86,39 @@ def bench(
 ) -> None:
     """Measure how fast MODEL decodes here, with and without its drafter, in about a minute."""
     from eaglecpp import bench as measuring
-    from eaglecpp.cli import bench_plot
+    from eaglecpp.cli import bench_plot, bench_suite
 
     if png is not None:
         bench_plot.require()
+    if suite is not None:
+        if files or with_plan or spec_synth_rates or spec_synth_len:
+            raise click.UsageError("--suite cannot be combined with --file, --plan or --spec-synth-…")
+        bench_suite.run(
+            suite,
+            lambda: open_engine(hub_reference(model, on_hub=on_hub), draft, None, False, given(options)),
+            strategies,
+            bench_suite.Settings(n_tokens or 128, temperature, seed, limit, seconds, compare),
+            as_json=as_json,
+            png=png,
+        )
+        return
+    if compare or limit:
+        raise click.UsageError("--compare and --limit belong to --suite")
     with open_engine(hub_reference(model, on_hub=on_hub), draft, None, False, given(options)) as engine:
-        chosen = _strategies(engine, strategies or measuring.STRATEGIES)
+        chosen = possible_strategies(engine, strategies or measuring.STRATEGIES)
         measured = measuring.measure(
             engine,
             chosen,
             [read_input(file) for file in files] or measuring.PROMPTS,
-            seconds=seconds,
+            seconds=60.0 if seconds is None else seconds,
             n_tokens=n_tokens or 0,
-            progress=_show_progress,
+            progress=show_progress,
             temperature=temperature,
+            seed=seed,
             **_synth(spec_synth_rates, spec_synth_len),
         )
         plan = measuring.plan_report(engine) if with_plan or png or as_json else None
-    _show_progress("")
+    show_progress("")
     if as_json:
         facts = {"synth_rates": spec_synth_rates, "synth_len": spec_synth_len, "temperature": temperature}
         write_json({"results": [one.as_dict() for one in measured], "plan": plan, "settings": facts})
@@ -194,22 +228,6 @@ def _reliability_lines(plan: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
-    """What this engine can run, plain decoding first."""
-    out = ["off"]
-    for text in wanted:
-        strategy = Strategy.parse(text)
-        if strategy.kind == "off" or str(strategy) in out:
-            continue
-        if not engine.has_draft:
-            note(f"no drafter: {strategy} is left out")
-        elif strategy.kind == "tree" and engine.chains_only:
-            note(f"this target takes chains only: {strategy} is left out")
-        else:
-            out.append(str(strategy))
-    return out
-
-
 def _quartiles(ratios: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(ratios)
     n = len(ordered)
@@ -219,8 +237,3 @@ def _quartiles(ratios: Sequence[float]) -> tuple[float, float]:
 def _synth(rates: str | None, length: float | None) -> dict[str, Any]:
     both = {"spec_synth_rates": rates, "spec_synth_len": length}
     return {name: value for name, value in both.items() if value is not None}
-
-
-def _show_progress(text: str) -> None:
-    if stderr_is_terminal():
-        click.echo(f"\r\x1b[K{text}", nl=False, err=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "hub_option",
     "hub_reference",
     "open_engine",
+    "possible_strategies",
     "read_input",
     "strategy_options",
     "synth_options",
@@ -186,6 +188,22 @@ def read_input(path: str) -> bytes:
 def argument_bytes(text: str) -> bytes:
     """The bytes the user typed, also where they are not text in the locale's encoding."""
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
+
+
+def possible_strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
+    """What this engine can run, plain decoding first."""
+    out = ["off"]
+    for text in wanted:
+        strategy = Strategy.parse(text)
+        if strategy.kind == "off" or str(strategy) in out:
+            continue
+        if not engine.has_draft:
+            note(f"no drafter: {strategy} is left out")
+        elif strategy.kind == "tree" and engine.chains_only:
+            note(f"this target takes chains only: {strategy} is left out")
+        else:
+            out.append(str(strategy))
+    return out
 
 
 def _click_option(option: Option) -> Callable[[F], F]:

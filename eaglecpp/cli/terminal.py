@@ -27,6 +27,7 @@ __all__ = [
     "Watch",
     "not_drafted",
     "note",
+    "show_progress",
     "silent_keys",
     "stats_line",
     "stderr_is_terminal",
@@ -239,3 +240,9 @@ class Watch:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+
+
+def show_progress(text: str) -> None:
+    """One line of stderr that the next one replaces; "" clears it. Nothing where stderr is no terminal."""
+    if stderr_is_terminal():
+        click.echo(f"\r\x1b[K{text}", nl=False, err=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.errors import DataError
+from eaglecpp.json_records import JSON_SUFFIXES, NoTextError, decoded, read_objects, short
 
 __all__ = [
     "TEXT_SUFFIXES",
@@ -28,7 +29,6 @@ __all__ = [
     "Recorded",
     "Text",
     "Written",
-    "read_objects",
     "read_prompts",
     "read_records",
 ]
@@ -41,7 +41,6 @@ TEXT_SUFFIXES = frozenset(
     """.split()  # noqa: SIM905 # a list of one suffix per line would be a page long
 )
 """What is read in a folder. A file that is named itself may have any suffix."""
-_JSON = (".jsonl", ".ndjson", ".json")
 _ROLES = {
     "human": Role.USER,
     "user": Role.USER,
@@ -150,8 +149,8 @@ def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Pro
         if not path.is_file():
             found = "a folder" if path.is_dir() else "nothing there"
             raise DataError(f"{path}: expected a file of prompts, found {found}")
-        if path.suffix.lower() not in _JSON and not _looks_like_json(path):
-            for number, line in enumerate(_decoded(path, path.read_bytes(), str(path)).splitlines(), 1):
+        if path.suffix.lower() not in JSON_SUFFIXES and not _looks_like_json(path):
+            for number, line in enumerate(decoded(path, path.read_bytes(), str(path)).splitlines(), 1):
                 if line.strip():
                     yield Prompt(line.strip(), f"{path}:{number}")
             continue
@@ -173,24 +172,6 @@ def _asked(record: Record | None, place: str) -> Chat | Prompt:
     return replace(record, messages=record.messages[:n])
 
 
-def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
-    """(place, value) of each line of a JSON Lines file, or of each element of a JSON array.
-
-    Raises DataError for a line that is no JSON.
-    """
-    if path.suffix.lower() == ".json":
-        text = _decoded(path, path.read_bytes(), str(path))
-        if text.lstrip()[:1] == "[":
-            for index, value in enumerate(_parsed(text, str(path))):
-                yield f"{path}[{index}]", value
-            return
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if line.strip():
-                place = f"{path}:{number}"
-                yield place, _parsed(_decoded(path, line, place), place)
-
-
 def _folder(folder: Path, log: ReadLog) -> Iterator[Record]:
     n_before = log.n_files
     for path in sorted(folder.rglob("*")):
@@ -203,7 +184,7 @@ def _folder(folder: Path, log: ReadLog) -> Iterator[Record]:
         try:
             yield from _file(path)
             log.n_files += 1
-        except _NoTextError:
+        except NoTextError:
             log.skip("not UTF-8 text")
     if log.n_files == n_before:
         raise DataError(
@@ -213,13 +194,13 @@ def _folder(folder: Path, log: ReadLog) -> Iterator[Record]:
 
 def _file(path: Path) -> Iterator[Record]:
     suffix = path.suffix.lower()
-    if suffix in _JSON or (suffix not in TEXT_SUFFIXES and _looks_like_json(path)):
+    if suffix in JSON_SUFFIXES or (suffix not in TEXT_SUFFIXES and _looks_like_json(path)):
         for place, value in read_objects(path):
             record = _record(value, place)
             if record is not None:
                 yield record
     else:
-        yield Text(_decoded(path, path.read_bytes(), str(path)), str(path))
+        yield Text(decoded(path, path.read_bytes(), str(path)), str(path))
 
 
 def _looks_like_json(path: Path) -> bool:
@@ -254,25 +235,25 @@ def _chat(value: Mapping[str, Any], place: str) -> Chat:
     key = "messages" if "messages" in value else "conversations"
     turns = value[key]
     if not isinstance(turns, list) or not turns:
-        raise DataError(f'{place}: "{key}": expected a list of messages, found {_short(turns)}')
+        raise DataError(f'{place}: "{key}": expected a list of messages, found {short(turns)}')
     messages = tuple(_message(turn, f'{place}: "{key}"[{index}]') for index, turn in enumerate(turns))
     tools = value.get("tools") or ()
     if not isinstance(tools, list | tuple) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise DataError(f'{place}: "tools": expected a list of objects, found {_short(tools)}')
+        raise DataError(f'{place}: "tools": expected a list of objects, found {short(tools)}')
     return Chat(messages, place, tuple(tools))
 
 
 def _message(turn: Any, where: str) -> Message:
     if not isinstance(turn, Mapping):
-        raise DataError(f"{where}: expected an object, found {_short(turn)}")
+        raise DataError(f"{where}: expected an object, found {short(turn)}")
     if "role" not in turn and "from" in turn:
         role = _ROLES.get(str(turn["from"]).lower())
         if role is None:
             raise DataError(
-                f'{where}: "from": expected one of {", ".join(_ROLES)}, found {_short(turn["from"])}'
+                f'{where}: "from": expected one of {", ".join(_ROLES)}, found {short(turn["from"])}'
             )
         if not isinstance(turn.get("value"), str):
-            raise DataError(f'{where}: "value": expected text, found {_short(turn.get("value"))}')
+            raise DataError(f'{where}: "value": expected text, found {short(turn.get("value"))}')
         return Message(role, turn["value"])
     try:
         return Message.from_dict(turn)
@@ -286,7 +267,7 @@ def _written(value: Mapping[str, Any], place: str) -> Written:
     if edges != sorted(edges) or not edges or edges[0] < 0 or edges[-1] > len(tokens):
         raise DataError(
             f'{place}: "turns": expected [begin, end] of each answer, in order and within {len(tokens)} '
-            f"tokens, found {_short(turns)}"
+            f"tokens, found {short(turns)}"
         )
     return Written(tokens, [(begin, end) for begin, end in turns], place)
 
@@ -301,32 +282,5 @@ def _are_pairs(turns: Any) -> bool:
 def _ids(value: Mapping[str, Any], key: str, place: str) -> list[int]:
     ids = value.get(key)
     if not isinstance(ids, list) or not all(type(token) is int and token >= 0 for token in ids):
-        raise DataError(f'{place}: "{key}": expected a list of token ids, found {_short(ids)}')
+        raise DataError(f'{place}: "{key}": expected a list of token ids, found {short(ids)}')
     return ids
-
-
-class _NoTextError(DataError):
-    """A file that is not text."""
-
-
-def _decoded(path: Path, data: bytes, place: str) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        found = f"byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise _NoTextError(f"{place}: expected text in UTF-8, found {found}; convert the file") from None
-    if "\0" in text:
-        raise _NoTextError(f"{place}: expected text, found NUL characters; is {path.name} a binary file?")
-    return text
-
-
-def _parsed(text: str, place: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: expected JSON, found {_short(text.strip())} ({error})") from None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.bench import _expected, _grown, measure, plan_report
+from eaglecpp.bench import measure, plan_report
+from eaglecpp.bench.strategies import _expected, _grown
 from eaglecpp.cli import main
 from eaglecpp.results import Timings
 
@@ -43,7 +44,7 @@ def test_everybody_answers_the_same_prompts_once_a_pass(engine: Engine) -> None:
 
 def test_it_keeps_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("eaglecpp.bench.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("eaglecpp.bench.strategies.time.monotonic", lambda: clock[0])
     n_answers = 0
 
     def answer(*args: Any, **options: Any) -> Timings:
@@ -52,7 +53,7 @@ def test_it_keeps_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> N
         clock[0] += 3.0
         return Timings(predicted_n=16, predicted_ms=100.0)
 
-    monkeypatch.setattr("eaglecpp.bench._answer", answer)
+    monkeypatch.setattr("eaglecpp.bench.strategies._answer", answer)
     measure(engine, ["off", "chain:2"], ["a", "b", "c"], seconds=20, n_tokens=16)
     assert n_answers == 6, "three prompts by two strategies take 18 s"
 
@@ -64,7 +65,7 @@ def test_what_was_measured_before_ctrl_c_counts(engine: Engine, monkeypatch: pyt
             raise KeyboardInterrupt
         return Timings(predicted_n=16, predicted_ms=100.0)
 
-    monkeypatch.setattr("eaglecpp.bench._answer", answer)
+    monkeypatch.setattr("eaglecpp.bench.strategies._answer", answer)
     left = [6]
     measured = measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
     assert [len(one.ratios) for one in measured] == [2, 2], "the half of a pass is left out"

@@ -10,7 +10,8 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}  # imported where they are asked for, with a way out
+# imported where they are asked for, with a way out
+OPTIONAL = {"torch", "matplotlib", "pyarrow", "openai", "IPython"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",
     "huggingface_hub": "huggingface-hub",

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""Suites of prompts with categories, as benchmarks of speculative decoding publish them.
+
+One object per question, in JSON Lines, a JSON array or Parquet:
+
+- SPEED-Bench (arXiv 2604.09557), Spec-Bench (hemingkx/Spec-Bench: data/spec_bench/question.jsonl), MT-bench:
+  `turns`, a list of what the user says, and `category`
+- a conversation as chat data have it: `messages`; only what system and user say is asked
+- HumanEval (openai/human-eval): `prompt` and `entry_point`, asked as a request to complete the function
+- `prompt`, `question` or `text`
+
+Texts alone are read: no field names a file to open or an address to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from eaglecpp.errors import DataError, EagleError, ModelNotFoundError
+from eaglecpp.json_records import read_objects, short
+
+__all__ = ["Question", "Suite", "in_turns", "read_suite"]
+
+HUB = "hf.co/datasets/"
+_MASKED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
+"""SPEED-Bench's public files have this in place of texts that its licence does not let it repeat; NVIDIA's
+`prepare.py` fills them in."""
+_SHAPES = '"turns" [text, ...], "messages" [{"role", "content"}], "prompt", "question" or "text"'
+_SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
+
+
+@dataclass(frozen=True)
+class Question:
+    """turns: what the user says, one after another; system: "" = none."""
+
+    category: str
+    turns: tuple[str, ...]
+    system: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """name: the file's; n_masked: questions left out because their text is not in the file."""
+
+    name: str
+    questions: tuple[Question, ...]
+    n_masked: int = 0
+
+
+def read_suite(reference: str) -> Suite:
+    """Reads a file, or `hf.co/datasets/OWNER/NAME[:PART]`, a dataset of the Hub; PART chooses the files whose
+    path has that name in it (SPEED-Bench: `qualitative`).
+
+    Raises DataError for what is no suite and ModelNotFoundError for what is not there.
+    """
+    if reference.startswith(HUB):
+        name, _, part = reference.removeprefix(HUB).partition(":")
+        paths = _fetch(name, part)
+    else:
+        path = Path(reference)
+        if not path.is_file():
+            raise ModelNotFoundError(
+                f"--suite {reference}: expected a file of prompts ({', '.join(_SUFFIXES)}) or "
+                f"{HUB}OWNER/NAME, found {'a folder' if path.is_dir() else 'nothing there'}"
+            )
+        name, paths = path.stem, [path]
+    questions: list[Question] = []
+    n_masked = 0
+    for path in paths:
+        for place, value in _objects(path):
+            question = _question(value, place)
+            if any(_MASKED in turn for turn in question.turns):
+                n_masked += 1
+            else:
+                questions.append(question)
+    if not questions:
+        found = f"{n_masked} questions whose text is left out (SPEED-Bench's prepare.py fetches it)"
+        raise DataError(f"{reference}: expected prompts, found {found if n_masked else 'none'}")
+    return Suite(name, tuple(questions), n_masked)
+
+
+def in_turns(questions: Sequence[Question], limit: int | None = None) -> Iterator[Question]:
+    """One question of each category after another, at most `limit` of each: a run that ends early has seen
+    all categories.
+    """
+    by_category: dict[str, list[Question]] = {}
+    for one in questions:
+        by_category.setdefault(one.category, []).append(one)
+    for row in zip_longest(*(found[:limit] for found in by_category.values())):
+        yield from (one for one in row if one is not None)
+
+
+# Reading
+
+
+def _objects(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix.lower() != ".parquet":
+        yield from read_objects(path)
+        return
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise EagleError(f"{path}: reading Parquet needs pyarrow: pip install 'eaglecpp[parquet]'") from None
+    try:
+        number = 0
+        for batch in ParquetFile(path).iter_batches():
+            for value in batch.to_pylist():
+                yield f"{path}[{number}]", value
+                number += 1
+    except (ArrowException, OSError) as error:
+        raise DataError(f"{path}: expected a Parquet file, found {short(str(error))}") from error
+
+
+def _question(value: Any, place: str) -> Question:
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: expected an object with {_SHAPES}; found {short(value)}")
+    system = ""
+    turns: tuple[str, ...]
+    if "turns" in value:
+        turns = _texts(value["turns"], f'{place}: "turns"')
+    elif "messages" in value:
+        system, turns = _spoken(value["messages"], f'{place}: "messages"')
+    else:
+        key = next((key for key in ("prompt", "question", "text") if isinstance(value.get(key), str)), "")
+        if not key:
+            raise DataError(f"{place}: expected an object with {_SHAPES}; found the keys {sorted(value)}")
+        text = value[key]
+        if "entry_point" in value:
+            text = f"Complete this Python function:\n\n```python\n{text}```"
+        turns = (text,)
+    category = value.get("category") or str(value.get("task_id") or "").partition("/")[0]
+    number = next((value[key] for key in ("question_id", "task_id", "id") if key in value), "")
+    return Question(str(category or "all"), turns, system, str(number))
+
+
+def _texts(turns: Any, place: str) -> tuple[str, ...]:
+    if isinstance(turns, str):
+        turns = [turns]
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) and turn for turn in turns):
+        raise DataError(f"{place}: expected a list of texts, found {short(turns)}")
+    return tuple(turns)
+
+
+def _spoken(messages: Any, place: str) -> tuple[str, tuple[str, ...]]:
+    """System prompt and what the user says; answers that stand between are the model's to give."""
+    if not isinstance(messages, list) or not all(
+        isinstance(message, Mapping) and isinstance(message.get("content"), str) for message in messages
+    ):
+        raise DataError(f'{place}: expected a list of {{"role", "content"}}, found {short(messages)}')
+    said = {
+        role: [message["content"] for message in messages if message.get("role") == role]
+        for role in ("system", "user")
+    }
+    return "\n\n".join(said["system"]), _texts(said["user"], f'{place}: of the role "user"')
+
+
+def _fetch(name: str, part: str) -> list[Path]:
+    """The files of a dataset, in the Hub's own cache."""
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    where = f"{HUB}{name}{':' if part else ''}{part}"
+    try:
+        files = [
+            file
+            for file in HfApi().list_repo_files(name, repo_type="dataset")
+            if file.lower().endswith(_SUFFIXES) and part in file
+        ]
+        if not files:
+            raise ModelNotFoundError(
+                f"{where}: expected {', '.join(_SUFFIXES)} files, found none of that name"
+            )
+        return [Path(hf_hub_download(name, file, repo_type="dataset")) for file in sorted(files)]
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelNotFoundError(f"{where}: the Hub does not give it: {error}") from error

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: MIT
+"""Asks the questions of a suite with every strategy in turns, and adds up what was found by category.
+
+Speed is a question's time per token in plain decoding over its time per token with the strategy, whole
+conversations; a category's is the geometric mean over its questions, with a 95 % interval of the mean (normal
+in the logarithm). Acceptance is counted over rounds. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from eaglecpp.bench.server import ChatServer
+from eaglecpp.bench.suite import Question
+from eaglecpp.engine import Engine
+from eaglecpp.errors import ContextFullError
+from eaglecpp.results import Timings
+
+__all__ = ["SERVER", "Cell", "SuiteResult", "run_suite"]
+
+SERVER = "server"
+"""Name of the compared server among the strategies."""
+_LEAST_TOKENS = 8
+"""Answers shorter than this say nothing about speed."""
+
+
+@dataclass
+class Cell:
+    """One strategy on the questions of one category. ratios: speed over plain decoding, one per question."""
+
+    n_questions: int = 0
+    n_tokens: int = 0
+    ms: float = 0.0
+    rounds: int = 0
+    n_accepted: int = 0
+    tried: list[int] = field(default_factory=list)
+    hits: list[int] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens per round, 0.0 where no round is known."""
+        return 1.0 + self.n_accepted / self.rounds if self.rounds else 0.0
+
+    @property
+    def rates(self) -> list[float]:
+        """Conditional acceptance rate at depth 1, 2, ..."""
+        return [hits / tried for hits, tried in zip(self.hits, self.tried, strict=True) if tried]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return 1000 * self.n_tokens / self.ms if self.ms else 0.0
+
+    @property
+    def speed(self) -> tuple[float, float, float] | None:
+        """Geometric mean of `ratios` and the bounds of its interval; None without any."""
+        if not self.ratios:
+            return None
+        logs = [math.log(ratio) for ratio in self.ratios]
+        mean = statistics.fmean(logs)
+        half = 1.96 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+        return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+    def add(self, other: Cell) -> None:
+        for name in ("n_questions", "n_tokens", "ms", "rounds", "n_accepted"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in ("tried", "hits"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            n = max(len(mine), len(theirs))
+            setattr(self, name, [sum(p) for p in zip(_padded(mine, n), _padded(theirs, n), strict=True)])
+        self.ratios += other.ratios
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return vars(self) | {
+            "acceptance_length": self.acceptance_length,
+            "accepted_per_depth": self.rates,
+            "tokens_per_second": self.tokens_per_second,
+            "speed": self.speed,
+        }
+
+
+@dataclass
+class SuiteResult:
+    """cells: by category and strategy. n_asked: questions answered by all strategies; n_long: left out
+    because they do not fit into the context; complete: whether every question was asked.
+    """
+
+    strategies: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
+    n_asked: int = 0
+    n_long: int = 0
+    complete: bool = False
+
+    @property
+    def categories(self) -> list[str]:
+        return list(dict.fromkeys(category for category, _ in self.cells))
+
+    def total(self, strategy: str) -> Cell:
+        """Of all categories."""
+        total = Cell()
+        for (_, other), cell in self.cells.items():
+            if other == strategy:
+                total.add(cell)
+        return total
+
+    def over(self, strategy: str, other: str) -> Cell:
+        """`ratios`: speed of a strategy over that of another one, question by question."""
+        found = Cell()
+        for category in self.categories:
+            mine, theirs = self.cells[category, strategy].ratios, self.cells[category, other].ratios
+            found.ratios += [a / b for a, b in zip(mine, theirs, strict=True)]
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "strategies": list(self.strategies),
+            "asked": self.n_asked,
+            "too_long": self.n_long,
+            "complete": self.complete,
+            "categories": {
+                category: {s: self.cells[category, s].as_dict() for s in self.strategies}
+                for category in self.categories
+            },
+            "all": {s: self.total(s).as_dict() for s in self.strategies},
+        }
+
+
+def run_suite(
+    engine: Engine,
+    questions: Iterable[Question],
+    strategies: Sequence[str],
+    *,
+    n_tokens: int = 128,
+    temperature: float = 0.0,
+    seed: int = 1,
+    seconds: float = math.inf,
+    server: ChatServer | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> SuiteResult:
+    """Asks until the questions or `seconds` are over; the first strategy is plain.
+
+    n_tokens: most tokens of an answer. server: asked the same, as strategy `SERVER`. options: of
+    `Session.stream`.
+
+    A question counts when everybody has answered it. Ctrl+C ends the run with what was found by then. Each
+    strategy goes on with its own answers. Raises ValueError when the first strategy is not "off".
+    """
+    if not strategies or str(strategies[0]) != "off":
+        raise ValueError("strategies: the first one must be 'off', which the others are compared with")
+    everybody = (*strategies, *((SERVER,) if server else ()))
+    result = SuiteResult(everybody)
+    options = {"temperature": temperature, "seed": seed, "max_tokens": n_tokens} | options
+    until = time.monotonic() + seconds
+    try:
+        for number, question in enumerate(questions):
+            if time.monotonic() > until:
+                return result
+            found: dict[str, Cell] = {}
+            at = number % len(everybody)
+            try:
+                for who in (*everybody[at:], *everybody[:at]):  # nobody always follows the same one
+                    progress(f"question {number + 1} ({question.category}): {who}")
+                    if who == SERVER:
+                        assert server is not None
+                        found[who] = _asked(server, question, n_tokens, temperature, seed)
+                    else:
+                        found[who] = _answered(engine, question, who, options)
+            except ContextFullError:
+                result.n_long += 1
+                continue
+            _count(result, question.category, found)
+        result.complete = True
+    except KeyboardInterrupt:
+        if not result.n_asked:
+            raise
+    return result
+
+
+def _count(result: SuiteResult, category: str, found: dict[str, Cell]) -> None:
+    plain = found["off"]
+    telling = all(cell.n_tokens >= _LEAST_TOKENS and cell.ms > 0 for cell in found.values())
+    for who in result.strategies:
+        cell = found[who]
+        if telling:
+            cell.ratios = [(plain.ms / plain.n_tokens) / (cell.ms / cell.n_tokens)]
+        result.cells.setdefault((category, who), Cell()).add(cell)
+    result.n_asked += 1
+
+
+def _answered(engine: Engine, question: Question, strategy: str, options: dict[str, Any]) -> Cell:
+    """The engine's conversation. A model without chat template continues the first turn's text."""
+    cell = Cell(1)
+    engine.clear()
+    if not engine.has_chat_template:
+        _add(cell, engine.generate(question.turns[0], strategy=strategy, **options).stats)
+        return cell
+    messages = _opening(question)
+    for turn in question.turns:
+        messages.append({"role": "user", "content": turn})
+        said = engine.chat(messages, strategy=strategy, **options)
+        _add(cell, said.stats)
+        messages.append({"role": "assistant", "content": said.text})
+    return cell
+
+
+def _add(cell: Cell, stats: Timings) -> None:
+    cell.add(
+        Cell(
+            0,
+            stats.predicted_n,
+            stats.predicted_ms,
+            stats.rounds,
+            stats.draft_n_accepted,
+            list(stats.tried_per_depth),
+            list(stats.hits_per_depth),
+        )
+    )
+
+
+def _asked(server: ChatServer, question: Question, n_tokens: int, temperature: float, seed: int) -> Cell:
+    """The server's conversation."""
+    cell = Cell(1)
+    messages = _opening(question)
+    for turn in question.turns:
+        messages.append({"role": "user", "content": turn})
+        said = server.chat(messages, max_tokens=n_tokens, temperature=temperature, seed=seed)
+        # a server that tells what it accepted had a round for every other token
+        rounds = said.n_tokens - said.n_accepted if said.n_accepted else 0
+        cell.add(Cell(0, said.n_tokens, said.ms, rounds, said.n_accepted))
+        messages.append({"role": "assistant", "content": said.text})
+    return cell
+
+
+def _opening(question: Question) -> list[dict[str, str]]:
+    return [{"role": "system", "content": question.system}] if question.system else []
+
+
+def _padded(counts: Sequence[int], n: int) -> list[int]:
+    return [*counts, *([0] * (n - len(counts)))]

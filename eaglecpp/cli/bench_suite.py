@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp bench --suite`: a suite of prompts by category, beside plain decoding and, with `--compare`,
+beside another server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglecpp.cli import bench_plot
+from eaglecpp.cli.common import possible_strategies
+from eaglecpp.cli.table import table
+from eaglecpp.cli.terminal import note, show_progress, write, write_json
+
+if TYPE_CHECKING:
+    from eaglecpp.bench.suite_run import Cell, SuiteResult
+
+__all__ = ["STRATEGIES", "Settings", "run", "summary"]
+
+STRATEGIES = ("chain:5", "auto")
+"""Beside plain decoding. The chain of five gives the acceptance length that publications name."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """As the command's options; seconds: None = until the suite's end."""
+
+    n_tokens: int
+    temperature: float
+    seed: int
+    limit: int | None
+    seconds: float | None
+    compare: str | None
+
+
+def run(
+    reference: str,
+    open_model: Callable[[], Any],
+    strategies: Sequence[str],
+    settings: Settings,
+    *,
+    as_json: bool,
+    png: str | None,
+) -> None:
+    """Reads the suite before the model, asks, prints."""
+    from eaglecpp.bench.server import ChatServer
+    from eaglecpp.bench.suite import in_turns, read_suite
+    from eaglecpp.bench.suite_run import run_suite
+
+    suite = read_suite(reference)
+    if suite.n_masked:
+        note(f"{suite.n_masked} questions are left out: their text is not in {suite.name}")
+    server = ChatServer(settings.compare) if settings.compare else None
+    with open_model() as engine:
+        if not engine.has_chat_template:
+            note("this model has no chat template: the first turn of each question is continued as text")
+        result = run_suite(
+            engine,
+            in_turns(suite.questions, settings.limit),
+            possible_strategies(engine, strategies or STRATEGIES),
+            n_tokens=settings.n_tokens,
+            temperature=settings.temperature,
+            seed=settings.seed,
+            seconds=math.inf if settings.seconds is None else settings.seconds,
+            server=server,
+            progress=show_progress,
+        )
+    show_progress("")
+    if as_json:
+        write_json({"suite": suite.name, "settings": asdict(settings), **result.as_dict()})
+    else:
+        write(summary(result))
+    if png is not None:
+        bench_plot.draw_suite(Path(png), result)
+        note(f"wrote {png}")
+
+
+def summary(result: SuiteResult) -> str:
+    """The table by category and strategy, and what was compared."""
+    from eaglecpp.bench.suite_run import SERVER
+
+    rows = []
+    for category in [*result.categories, "all"]:
+        for strategy in result.strategies:
+            cell = result.total(strategy) if category == "all" else result.cells[category, strategy]
+            rows.append([category if strategy == "off" else "", *_columns(strategy, cell)])
+    header = ["category", "strategy", "questions", "tokens", "length", "by depth", "tokens/s", "speed", "95%"]
+    text = table(header, rows)
+    if SERVER in result.strategies:
+        for strategy in result.strategies:
+            if strategy != SERVER and (speed := result.over(strategy, SERVER).speed):
+                name = "plain decoding" if strategy == "off" else strategy
+                text += f"{name} over the server: {speed[0]:.2f}x ({speed[1]:.2f} to {speed[2]:.2f})\n"
+    if result.n_long:
+        text += f"{result.n_long} questions did not fit into the context and are left out\n"
+    if not result.complete:
+        text += f"ended early, after {result.n_asked} questions\n"
+    return text
+
+
+def _columns(strategy: str, cell: Cell) -> list[str]:
+    mean, low, high = cell.speed or (0.0, 0.0, 0.0)
+    return [
+        "plain" if strategy == "off" else strategy,
+        str(cell.n_questions),
+        str(cell.n_tokens),
+        f"{cell.acceptance_length:.2f}" if cell.rounds and strategy != "off" else "",
+        " ".join(f"{rate:.2f}" for rate in cell.rates[:8]),
+        f"{cell.tokens_per_second:.1f}",
+        f"{mean:.2f}x" if cell.ratios else "",
+        f"{low:.2f} to {high:.2f}" if len(cell.ratios) > 1 and strategy != "off" else "",
+    ]
