@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: MIT
+"""How fast the three halves of training are: writing texts, reading them for their states, and the step.
+
+    python benchmarks/training_speed.py --target T.gguf [--llama-server PATH --llama-bench PATH] [-t 2]
+
+*writing*: tokens per second of one text at a time, of `--sequences` at once, and of llama.cpp's server with
+as many slots and requests; the same prompts, lengths and sampling, prompts included in the time.
+*reading*: states, logits of every row and the 64 best tokens, over llama-bench's prompt speed of the same
+file (which computes the logits of one row).
+*step*: an optimiser step of an EAGLE 3.1 drafter of this target on samples of 256 tokens, two thirds with
+loss: tokens per second, and the share of matrix products in the time PyTorch accounts for.
+The two sides of each comparison take turns; the medians of `--turns` are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import facts, median, note, table, warn_if_busy, write_json
+from llama_server import LlamaServer
+from torch.profiler import ProfilerActivity, profile
+
+import eaglecpp
+from eaglecpp.convert import read_gguf
+from eaglecpp.options import ModelOptions, SamplingOptions
+from eaglecpp.train import crowd
+from eaglecpp.train.batch import make_batch
+from eaglecpp.train.chats import open_tokenizer
+from eaglecpp.train.crowd import Said, Task, Wanted
+from eaglecpp.train.features import TargetSource
+from eaglecpp.train.model import DraftModel
+from eaglecpp.train.optim import Optimizer
+from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.spec import new_spec, with_vocab
+from eaglecpp.train.weights import from_target, target_embedding
+
+PROMPT = "Write about number {} and its neighbours, in as many words as you like."
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise")
+N_SAMPLE = 256
+
+
+def main() -> None:
+    args = parse()
+    warn_if_busy()
+    torch.set_num_threads(args.threads)
+    rows: list[list[Any]] = []
+    result = facts({"target": args.target}, n_threads=args.threads, n_sequences=args.sequences)
+    for name, measured in (("writing", writing), ("reading", reading), ("step", step)):
+        found = measured(args)
+        result[name] = found
+        rows += [[name, *row] for row in found]
+    print(table(["", "what", "tokens/s", "over llama.cpp"], rows))
+    write_json(args.json, result)
+
+
+# Writing
+
+
+def writing(args: argparse.Namespace) -> list[list[Any]]:
+    found: dict[str, list[float]] = {}
+    for _ in range(args.turns):
+        for n in (1, args.sequences):
+            found.setdefault(f"{n} at once", []).append(our_writing(args, n))
+        if args.llama_server:
+            found.setdefault("server", []).append(their_writing(args, args.sequences))
+    theirs = found.pop("server", None)
+    lines: list[list[Any]] = [[name, median(values), ""] for name, values in found.items()]
+    if theirs:
+        ratio = median(a / b for a, b in zip(found[f"{args.sequences} at once"], theirs, strict=True))
+        lines[-1][-1] = ratio
+        lines.append([f"llama-server, {args.sequences} slots", median(theirs), 1.0])
+    return lines
+
+
+def our_writing(args: argparse.Namespace, n_sequences: int) -> float:
+    """One text at a time writes an eighth of the texts."""
+    n_texts = args.sequences * args.rounds // (1 if n_sequences > 1 else 8)
+    model = crowd.crowd_options(
+        ModelOptions(n_ctx=n_sequences * args.context, n_threads=args.threads), n_sequences
+    )
+    with eaglecpp.Engine.open(args.target, **vars(model)) as engine:
+        started = time.perf_counter()
+        n = sum(crowd.run(engine, (written(engine, i, args.n_tokens) for i in range(n_texts))))
+        return n / (time.perf_counter() - started)
+
+
+def written(engine: eaglecpp.Engine, number: int, n_tokens: int) -> Task[int]:
+    prompt = engine.prompt_tokens(engine.chat_prompt([{"role": "user", "content": PROMPT.format(number)}]))
+    options = SamplingOptions(temperature=0.7, seed=number, max_tokens=n_tokens, ignore_eos=True)
+    said: Said = yield Wanted(prompt, options, watch=False)
+    return len(said.tokens)
+
+
+def their_writing(args: argparse.Namespace, n_slots: int) -> float:
+    """As many requests as slots at any time."""
+    extra = ("-np", str(n_slots), "--no-kv-unified")
+    with (
+        LlamaServer(
+            args.llama_server, args.target, n_ctx=n_slots * args.context, n_threads=args.threads, extra=extra
+        ) as server,
+        open_tokenizer(args.target) as engine,
+        ThreadPoolExecutor(n_slots) as pool,
+    ):
+
+        def ask(number: int) -> int:
+            prompt = engine.chat_prompt([{"role": "user", "content": PROMPT.format(number)}])
+            said = server.complete(
+                engine.prompt_tokens(prompt), args.n_tokens, temperature=0.7, seed=number, id_slot=-1
+            )
+            return len(said.tokens)
+
+        started = time.perf_counter()
+        n = sum(pool.map(ask, range(n_slots * args.rounds)))
+        return n / (time.perf_counter() - started)
+
+
+# Reading
+
+
+def reading(args: argparse.Namespace) -> list[list[Any]]:
+    rng = np.random.default_rng(1)
+    n_vocab = read_gguf(args.target).tensors["token_embd.weight"].shape[0]
+    tokens = rng.integers(10, n_vocab, args.n_read, dtype=np.int32)
+    one = Conversation(tokens, np.ones(len(tokens), np.int16))
+    source = TargetSource(args.target, [one], model=ModelOptions(n_threads=args.threads))
+    source.capture(tokens)
+    ours, theirs = [], []
+    for _ in range(args.turns):
+        started = time.perf_counter()
+        for _ in range(3):
+            source.capture(tokens)
+        ours.append(3 * args.n_read / (time.perf_counter() - started))
+        if args.llama_bench:
+            theirs.append(their_reading(args))
+    source.close()
+    lines: list[list[Any]] = [[f"{args.n_read} tokens, all logits", median(ours), ""]]
+    if theirs:
+        lines[0][-1] = median(a / b for a, b in zip(ours, theirs, strict=True))
+        lines.append(["llama-bench, one row's logits", median(theirs), 1.0])
+    return lines
+
+
+def their_reading(args: argparse.Namespace) -> float:
+    command = [args.llama_bench, "-m", args.target, "-p", args.n_read, "-n", 0, "-t", args.threads, "-r", 3]
+    done = subprocess.run([*map(str, command), "-o", "json"], capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout)[0]["avg_ts"])
+
+
+# The step
+
+
+def step(args: argparse.Namespace) -> list[list[Any]]:
+    file = read_gguf(args.target)
+    n_vocab = int(file.tensors["token_embd.weight"].shape[0])
+    n_layer = int(file.get(f"{file.architecture}.block_count"))
+    layers = [2, n_layer // 2, n_layer - 3]
+    lines = []
+    for n_draft in args.draft_vocab:
+        ids = np.arange(min(n_draft, n_vocab))
+        draft_ids = np.full(n_vocab, -1, np.int64)
+        draft_ids[ids] = ids
+        spec = with_vocab(new_spec(file, n_vocab, n_layer, layers), len(ids))
+        start = from_target(file, spec, ids, 1)
+        model = DraftModel(spec, target_embedding(file), share_head=False, dtype=args.dtype)
+        model.load_state_dict(start.state)
+        optimizer = Optimizer(model.parameters())
+        samples = list(made_up(4, spec.target_hidden_size, ids))
+
+        def one(
+            model: DraftModel = model, optimizer: Optimizer = optimizer, draft_ids: Any = draft_ids,
+            samples: list[Sample] = samples,
+        ) -> None:  # fmt: skip
+            batch = make_batch(samples, draft_ids, args.ttt_steps, torch.device("cpu"))
+            sums = model(batch, args.ttt_steps)
+            sums.loss.backward()
+            optimizer.step(torch.tensor(1.0 / float(sums.weight)), 1e-4)
+
+        one()
+        speeds = []
+        for _ in range(args.turns):
+            started = time.perf_counter()
+            one()
+            speeds.append(len(samples) * N_SAMPLE / (time.perf_counter() - started))
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            one()
+        spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
+        share = sum(spent.get(key, 0.0) for key in PRODUCTS) / sum(spent.values())
+        what = f"draft vocabulary {len(ids)}, {str(args.dtype).removeprefix('torch.')}, products {share:.0%}"
+        lines.append([what, median(speeds), ""])
+    return lines
+
+
+def made_up(n: int, n_embd: int, ids: Any) -> Iterator[Sample]:
+    """Random states and labels: the time does not depend on them."""
+    rng = np.random.default_rng(1)
+    for _ in range(n):
+        turns = np.zeros(N_SAMPLE, np.int16)
+        turns[N_SAMPLE // 3 :] = 1
+        labels = np.stack([rng.choice(ids, 64, replace=False) for _ in range(N_SAMPLE)]).astype(np.int32)
+        p = -np.sort(-rng.dirichlet(np.full(64, 0.05), N_SAMPLE), 1)
+        yield Sample(
+            rng.choice(ids, N_SAMPLE).astype(np.int32),
+            turns,
+            rng.normal(size=(3, N_SAMPLE, n_embd)).astype(np.float32),
+            labels,
+            np.log(p + 1e-9).astype(np.float32),
+        )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--llama-server", type=Path)
+    parser.add_argument("--llama-bench", type=Path)
+    parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("--sequences", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=2, help="texts per sequence")
+    parser.add_argument("--n-tokens", type=int, default=64, help="of a text")
+    parser.add_argument("--context", type=int, default=256, help="of a text, prompt included")
+    parser.add_argument("--n-read", type=int, default=512)
+    parser.add_argument("--draft-vocab", type=int, nargs="+", default=[8192, 16384])
+    parser.add_argument("--ttt-steps", type=int, default=3)
+    parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.bfloat16)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    note("fresh memory is slow on some machines: set MALLOC_MMAP_MAX_=0 and so on as docs/train.md says")
+    main()
