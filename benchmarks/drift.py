@@ -70,9 +70,15 @@ class Observer:
         self.shares: list[Tensor] = []  # per step: [3, n_rows]: first tokens, context, own
 
     def __call__(
-        self, q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]
+        self,
+        q: Tensor,
+        k0: Tensor,
+        v0: Tensor,
+        later_k: Sequence[Tensor],
+        later_v: Sequence[Tensor],
+        rows: Tensor | None = None,
     ) -> Tensor:
-        weights = dense_weights(q, k0, later_k)
+        weights = dense_weights(q, k0, later_k, rows)
         n_rows = q.shape[2]
         first = weights[..., :N_FIRST].sum(-1)
         own = weights[..., n_rows:].sum(-1)

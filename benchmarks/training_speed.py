@@ -54,8 +54,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     rows: list[list[Any]] = []
     result = facts({"target": args.target}, n_threads=args.threads, n_sequences=args.sequences)
-    for name, measured in (("writing", writing), ("reading", reading), ("step", step)):
-        found = measured(args)
+    measures = {"writing": writing, "reading": reading, "step": step}
+    for name in args.parts:
+        found = measures[name](args)
         result[name] = found
         rows += [[name, *row] for row in found]
     print(table(["", "what", "tokens/s", "over llama.cpp"], rows))
@@ -176,26 +177,29 @@ def step(args: argparse.Namespace) -> list[list[Any]]:
         samples = list(made_up(4, spec.target_hidden_size, ids))
 
         def one(
-            model: DraftModel = model, optimizer: Optimizer = optimizer, draft_ids: Any = draft_ids,
-            samples: list[Sample] = samples,
+            every: int, model: DraftModel = model, optimizer: Optimizer = optimizer,
+            draft_ids: Any = draft_ids, samples: list[Sample] = samples,
         ) -> None:  # fmt: skip
-            batch = make_batch(samples, draft_ids, args.ttt_steps, torch.device("cpu"))
+            batch = make_batch(samples, draft_ids, args.ttt_steps, torch.device("cpu"), every)
             sums = model(batch, args.ttt_steps)
             sums.loss.backward()
             optimizer.step(torch.tensor(1.0 / float(sums.weight)), 1e-4)
 
-        one()
-        speeds = []
-        for _ in range(args.turns):
-            started = time.perf_counter()
-            one()
-            speeds.append(len(samples) * N_SAMPLE / (time.perf_counter() - started))
-        with profile(activities=[ProfilerActivity.CPU]) as seen:
-            one()
-        spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
-        share = sum(spent.get(key, 0.0) for key in PRODUCTS) / sum(spent.values())
-        what = f"draft vocabulary {len(ids)}, {str(args.dtype).removeprefix('torch.')}, products {share:.0%}"
-        lines.append([what, median(speeds), ""])
+        times: dict[int, list[float]] = {every: [] for every in args.later_every}
+        for turn in range(args.turns + 1):
+            for every, found in times.items():
+                started = time.perf_counter()
+                one(every)
+                if turn:  # the first one warms up
+                    found.append(time.perf_counter() - started)
+        for every, found in times.items():
+            with profile(activities=[ProfilerActivity.CPU]) as seen:
+                one(every)
+            spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
+            share = sum(spent.get(key, 0.0) for key in PRODUCTS) / sum(spent.values())
+            dtype = str(args.dtype).removeprefix("torch.")
+            what = f"draft vocabulary {len(ids)}, {dtype}, --later-every {every}, products {share:.0%}"
+            lines.append([what, len(samples) * N_SAMPLE / median(found), ""])
     return lines
 
 
@@ -231,6 +235,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--n-read", type=int, default=512)
     parser.add_argument("--draft-vocab", type=int, nargs="+", default=[8192, 16384])
     parser.add_argument("--ttt-steps", type=int, default=3)
+    parser.add_argument("--later-every", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--parts", nargs="+", default=["writing", "reading", "step"])
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.bfloat16)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--json", type=Path)

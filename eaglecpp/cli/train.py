@@ -97,6 +97,12 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     help="Steps of training-time test.  [default: 3 on a CPU, 4 on a GPU]",
 )
 @click.option(
+    "--later-every",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Steps of training-time test after the first run one row in N.  [default: 2 on a CPU, 1 on a GPU]",
+)
+@click.option(
     "--draft-vocab",
     type=click.IntRange(1),
     metavar="N",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Attention of training-time test: block 0 causally, plus the row's own entries of the later steps.
 
-Row p at step k sees the step-0 keys of rows <= p and its own keys of steps 1..k. `merged` runs a flash kernel
+Row p at step k sees the step-0 keys of rows <= p and its own keys of steps 1..k. The queries are all rows, or
+those at the positions `rows`, i64 [n_batch, n_rows]. `merged` runs a flash kernel
 on block 0 and merges the diagonals by log-sum-exp, so no score matrix is ever built; `dense` builds it, in
 fp32, and is both the reference of the tests and the path of devices without a kernel. Tensors are
 `[n_batch, n_heads, n_rows, head_dim]`; batches are right-padded, which a causal mask makes harmless.
@@ -22,9 +23,10 @@ from torch import Tensor
 
 __all__ = ["Attention", "attention_for", "dense", "dense_weights", "merged", "mix"]
 
-Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
-"""`(q, k0, v0, later_k, later_v) -> output`: queries of one step, block 0 with as many or more rows, and the
-keys and values of steps 1..k with the rows of q. All with the full number of heads."""
+Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor], Tensor | None], Tensor]
+"""`(q, k0, v0, later_k, later_v, rows) -> output`: queries of one step, block 0, the keys and values of steps
+1..k with the rows of q, and which rows of block 0 these are; None: the first ones. All with the full number
+of heads."""
 
 aten = torch.ops.aten
 
@@ -36,39 +38,65 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
     return merged if _kernel_works(device, dtype) else dense
 
 
-def dense(q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]) -> Tensor:
+def dense(
+    q: Tensor,
+    k0: Tensor,
+    v0: Tensor,
+    later_k: Sequence[Tensor],
+    later_v: Sequence[Tensor],
+    rows: Tensor | None = None,
+) -> Tensor:
     """The definition: scores in fp32, one softmax over block 0 and the diagonals. Any device."""
-    return mix(dense_weights(q, k0, later_k), v0, later_v).to(q.dtype)
+    return mix(dense_weights(q, k0, later_k, rows), v0, later_v).to(q.dtype)
 
 
-def dense_weights(q: Tensor, k0: Tensor, later_k: Sequence[Tensor]) -> Tensor:
-    """Where the rows look: fp32 [n_batch, n_heads, n_rows, n_rows + n_later], block 0 before the row's own
+def dense_weights(q: Tensor, k0: Tensor, later_k: Sequence[Tensor], rows: Tensor | None = None) -> Tensor:
+    """Where the rows look: fp32 [n_batch, n_heads, n_rows, n_first + n_later], block 0 before the row's own
     later entries; each row sums to one.
     """
-    n_rows = q.shape[2]
+    n_first = q.shape[2] if rows is None else k0.shape[2]
     q32, scale = q.float(), q.shape[3] ** -0.5
-    scores = q32 @ k0[:, :, :n_rows].float().transpose(-1, -2) * scale
-    future = torch.ones(n_rows, n_rows, dtype=torch.bool, device=q.device).triu(1)
-    scores = scores.masked_fill(future, float("-inf"))
+    scores = q32 @ k0[:, :, :n_first].float().transpose(-1, -2) * scale
+    if rows is None:
+        rows = torch.arange(n_first, device=q.device)[None]
+    scores = scores.masked_fill(_future(rows, n_first), float("-inf"))
     own = [(q32 * k.float()).sum(-1, keepdim=True) * scale for k in later_k]
     return torch.cat([scores, *own], dim=-1).softmax(-1)
 
 
 def mix(weights: Tensor, v0: Tensor, later_v: Sequence[Tensor]) -> Tensor:
     """The values at `dense_weights`, fp32."""
-    n_rows = weights.shape[2]
-    out = weights[..., :n_rows] @ v0[:, :, :n_rows].float()
+    n_first = weights.shape[3] - len(later_v)
+    out = weights[..., :n_first] @ v0[:, :, :n_first].float()
     for i, v in enumerate(later_v):
-        out = out + weights[..., n_rows + i, None] * v.float()
+        out = out + weights[..., n_first + i, None] * v.float()
     return out
 
 
-def merged(q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor]) -> Tensor:
-    """As `dense`, by a flash kernel on block 0 and elementwise diagonals."""
-    n_rows = q.shape[2]
-    first = k0[:, :, :n_rows], v0[:, :, :n_rows]
-    out: Tensor = _Merged.apply(q, *first, *later_k, *later_v)  # type: ignore[no-untyped-call]
+def merged(
+    q: Tensor,
+    k0: Tensor,
+    v0: Tensor,
+    later_k: Sequence[Tensor],
+    later_v: Sequence[Tensor],
+    rows: Tensor | None = None,
+) -> Tensor:
+    """As `dense`, by a flash kernel on block 0 and elementwise diagonals. `rows` on a CPU alone: CUDA's flash
+    kernel takes no mask.
+    """
+    n_first = q.shape[2] if rows is None else k0.shape[2]
+    mask = None
+    if rows is not None:
+        mask = torch.zeros(rows.shape[0], 1, rows.shape[1], n_first, dtype=q.dtype, device=q.device)
+        mask.masked_fill_(_future(rows, n_first), float("-inf"))
+    first = k0[:, :, :n_first], v0[:, :, :n_first]
+    out: Tensor = _Merged.apply(mask, q, *first, *later_k, *later_v)  # type: ignore[no-untyped-call]
     return out
+
+
+def _future(rows: Tensor, n_first: int) -> Tensor:
+    """What a row does not see of block 0, bool [n_batch, 1, n_rows, n_first]."""
+    return torch.arange(n_first, device=rows.device) > rows[:, None, :, None]
 
 
 class _Flash(NamedTuple):
@@ -79,9 +107,10 @@ class _Flash(NamedTuple):
     rest: tuple[Any, ...]
 
 
-def _flash_forward(q: Tensor, k: Tensor, v: Tensor) -> _Flash:
+def _flash_forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> _Flash:
     if q.device.type == "cpu":
-        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, True)
+        forward = aten._scaled_dot_product_flash_attention_for_cpu
+        out, lse = forward(q, k, v, 0.0, mask is None, attn_mask=mask)
         return _Flash(out, lse, ())
     out, lse, seq_q, seq_k, max_q, max_k, seed, offset, _ = aten._scaled_dot_product_flash_attention(
         q, k, v, 0.0, True
@@ -90,22 +119,23 @@ def _flash_forward(q: Tensor, k: Tensor, v: Tensor) -> _Flash:
 
 
 def _flash_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, forward: _Flash
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, forward: _Flash, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.device.type == "cpu":
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return backward(grad, q, k, v, forward.out, forward.lse, 0.0, True)  # type: ignore[no-any-return]
+        found = backward(grad, q, k, v, forward.out, forward.lse, 0.0, mask is None, attn_mask=mask)
+        return found  # type: ignore[no-any-return]
     backward = aten._scaled_dot_product_flash_attention_backward
     return backward(grad, q, k, v, forward.out, forward.lse, *forward.rest)  # type: ignore[no-any-return]
 
 
 class _Merged(torch.autograd.Function):
-    """Arguments: q, k0, v0, then the later keys, then the later values."""
+    """Arguments: mask of block 0 or None = causal, q, k0, v0, then the later keys, then the later values."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k0: Tensor, v0: Tensor, *later: Tensor) -> Tensor:
+    def forward(ctx: Any, mask: Tensor | None, q: Tensor, k0: Tensor, v0: Tensor, *later: Tensor) -> Tensor:
         n_later, scale = len(later) // 2, q.shape[3] ** -0.5
-        flash = _flash_forward(q, k0, v0)
+        flash = _flash_forward(q, k0, v0, mask)
         out, lse = flash.out, flash.lse
         weights: tuple[Tensor, ...] = ()
         if n_later:
@@ -115,20 +145,20 @@ class _Merged(torch.autograd.Function):
             out, lse = out * (lse - total).exp().to(q.dtype)[..., None], total
             for w, v in zip(weights, later[n_later:], strict=True):
                 out.addcmul_(w.to(q.dtype)[..., None], v)
-        ctx.rest = flash.rest
+        ctx.rest, ctx.mask = flash.rest, mask
         ctx.save_for_backward(q, k0, v0, out, lse, *weights, *later)
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k0, v0, out, lse, *rest = ctx.saved_tensors
         n_later, scale = len(rest) // 3, q.shape[3] ** -0.5
         weights, later_k, later_v = rest[:n_later], rest[n_later : 2 * n_later], rest[2 * n_later :]
         merged = _Flash(out, lse, ctx.rest)
         grad = grad.contiguous()
-        dq, dk0, dv0 = _flash_backward(grad, q, k0, v0, merged)
+        dq, dk0, dv0 = _flash_backward(grad, q, k0, v0, merged, ctx.mask)
         if not n_later:
-            return dq, dk0, dv0
+            return None, dq, dk0, dv0
         delta = _dot(grad, out)
         dk, dv = [], []
         for w, k, v in zip(weights, later_k, later_v, strict=True):
@@ -136,7 +166,7 @@ class _Merged(torch.autograd.Function):
             dq = torch.addcmul(dq, ds, k)
             dk.append(ds * q)
             dv.append(w.to(q.dtype)[..., None] * grad)
-        return dq, dk0, dv0, *dk, *dv
+        return None, dq, dk0, dv0, *dk, *dv
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -169,5 +199,8 @@ def _kernel_works(device: torch.device, dtype: torch.dtype) -> bool:
 
 def _outputs(attention: Attention, inputs: Sequence[Tensor]) -> list[Tensor]:
     q, k0, v0, k1, v1 = leaves = [x.clone().requires_grad_() for x in inputs]
-    out = attention(q, k0, v0, [k1], [v1])
+    out = attention(q, k0, v0, [k1], [v1], None)
+    if q.device.type == "cpu":  # the same rows the other way round, by a mask
+        rows = torch.arange(q.shape[2] - 1, -1, -1)[None]
+        out = out + attention(q, k0, v0, [k1], [v1], rows)
     return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +33,9 @@ class Batch:
     label_p:   f32 [n_batch * S, n_top], their probabilities, 0 outside the draft vocabulary
     best:      i64 [n_batch * S], draft id of the most probable next token, -1 outside
     counted:   for each step the flat indices b * S + p of the rows that have loss
+    later:     i64 [n_batch, n_later], the rows p that the steps after the first run; None = all
+    places:    where the counted rows are among a step's own rows, flat; without `later` as `counted`
+    scale:     what a counted row of each step stands for, more than 1 where rows were left out
     n_tokens:  without padding
     """
 
@@ -41,11 +45,15 @@ class Batch:
     label_p: Tensor
     best: Tensor
     counted: tuple[Tensor, ...]
+    later: Tensor | None
+    places: tuple[Tensor, ...]
+    scale: tuple[float, ...]
     n_tokens: int
 
     def without_loss(self) -> Batch:
         """The same batch with no counted row: what a process without data computes."""
-        return replace(self, counted=tuple(rows[:0] for rows in self.counted))
+        none = tuple(rows[:0] for rows in self.counted)
+        return replace(self, counted=none, places=none)
 
 
 def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) -> list[list[int]]:
@@ -83,8 +91,11 @@ def make_batch(
     draft_ids: NDArray[np.int64],
     n_steps: int,
     device: torch.device,
+    every: int = 1,
+    offset: int = 0,
 ) -> Batch:
-    """Pads samples to the longest. draft_ids: i64 [n_vocab], the draft id of each token, -1 outside.
+    """Pads samples to the longest. draft_ids: i64 [n_vocab], the draft id of each token, -1 outside. every: of
+    the rows that count, the steps after the first run one in so many, beginning with number `offset`.
 
     Features stay in fp32 until they are normed: some targets' residual streams reach thousands.
     """
@@ -104,12 +115,51 @@ def make_batch(
     best = ids[:, :, 0].flatten()
     p[ids < 0] = 0.0
     ids[ids < 0] = 0
+    counted = counted_rows(turns, n_steps)
+    chosen = None if every == 1 or n_steps == 1 else _thinned(counted, turns.shape, every, offset)
+    chosen = chosen or Chosen(counted, None, counted, [1.0] * n_steps)
     return Batch(
         torch.from_numpy(tokens).to(device),
         features.flatten(2).to(device),
         torch.from_numpy(ids.astype(np.int32)).flatten(0, 1).to(device),
         torch.from_numpy(p).flatten(0, 1).to(device),
         torch.from_numpy(best).to(device),
-        tuple(torch.from_numpy(rows).to(device) for rows in counted_rows(turns, n_steps)),
+        tuple(torch.from_numpy(rows).to(device) for rows in chosen.counted),
+        None if chosen.later is None else torch.from_numpy(chosen.later).to(device),
+        tuple(torch.from_numpy(rows).to(device) for rows in chosen.places),
+        tuple(chosen.scale),
         sum(len(sample.tokens) for sample in samples),
     )
+
+
+class Chosen(NamedTuple):
+    """As the fields of `Batch`."""
+
+    counted: list[NDArray[np.int64]]
+    later: NDArray[np.int64] | None
+    places: list[NDArray[np.int64]]
+    scale: list[float]
+
+
+def _thinned(
+    counted: list[NDArray[np.int64]], shape: tuple[int, ...], every: int, offset: int
+) -> Chosen | None:
+    """One in `every` of the rows that count at step 1, and of later steps those among them. None when that
+    leaves nothing.
+
+    Neighbouring chains overlap in all but one token, so leaving out every other one loses little; a row of
+    step 2 must have been run at step 1.
+    """
+    n_batch, n_tokens = shape
+    kept = counted[1][offset % every :: every]
+    if not len(kept):
+        return None
+    of_sample = [kept[kept // n_tokens == b] % n_tokens for b in range(n_batch)]
+    later = np.zeros((n_batch, max(map(len, of_sample))), np.int64)
+    place = np.full(n_batch * n_tokens, -1, np.int64)
+    for b, rows in enumerate(of_sample):
+        later[b, : len(rows)] = rows
+        place[b * n_tokens + rows] = b * later.shape[1] + np.arange(len(rows))
+    rows_of = [counted[0], *(rows[place[rows] >= 0] for rows in counted[1:])]
+    scale = [len(all_) / max(len(rows), 1) for all_, rows in zip(counted, rows_of, strict=True)]
+    return Chosen(rows_of, later, [counted[0], *(place[rows] for rows in rows_of[1:])], scale)

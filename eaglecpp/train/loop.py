@@ -60,8 +60,9 @@ class Budget:
 class Hyper:
     """What a resumed run must have in common with the first one.
 
-    n_steps: of training-time test; batch_tokens: least tokens of an optimiser step; warmup: share of the
-    run; step_decay: weight of a step over that of the one before; seed: of the order of the data.
+    n_steps: of training-time test; later_every: its later steps run one row in so many; batch_tokens: least
+    tokens of an optimiser step; warmup: share of the run; step_decay: weight of a step over that of the one
+    before; seed: of the order of the data.
     """
 
     n_steps: int
@@ -71,6 +72,7 @@ class Hyper:
     weight_decay: float = 0.01
     clip: float = 1.0
     step_decay: float = 0.8
+    later_every: int = 1
     seed: int = 1
 
 
@@ -265,7 +267,9 @@ class Trainer:
         )
         total: Sums | None = None
         for i, micro in enumerate(micros or [[indices[0]]]):
-            batch = make_batch([self.source.sample(k) for k in micro], self.draft_ids, n, self.device)
+            samples = [self.source.sample(k) for k in micro]
+            every = self.hyper.later_every
+            batch = make_batch(samples, self.draft_ids, n, self.device, every, self.progress.step)
             if not micros:  # every process must take part in the reduction
                 batch = batch.without_loss()
             last = i == len(micros) - 1 or not micros

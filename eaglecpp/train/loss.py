@@ -6,9 +6,10 @@ probabilities under the whole vocabulary. Tokens outside the draft vocabulary ar
 renormalised, so a row counts by the mass the drafter could have: dropping rows loses data, renormalising
 teaches confident wrong tokens.
 
-Head product, softmax and gradient are formed together, a block of rows at a time, with the softmax in fp32
-(in bf16 its gradient is off by up to 30 %, vllm-project/speculators#788); no `[n_rows, n_draft_vocab]` tensor
-outlives its block.
+Head product, softmax and gradient are formed together, with the softmax in fp32 (in bf16 its gradient is off
+by up to 30 %, vllm-project/speculators#788): fp32 logits a few rows at a time, so that the passes over them
+stay in the cache, and their gradient in the compute type for many rows at a time, so that the products with it
+are few and the fp32 gradient of the head is added to rarely.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from torch import Tensor
 
 __all__ = ["counted_rows", "head_loss", "step_weights"]
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES = 8 << 20
 """Of fp32 logits at a time."""
+_GRADIENT_BYTES = 128 << 20
+"""Of the logits' gradient at a time."""
 
 
 def step_weights(n_steps: int, decay: float) -> list[float]:
@@ -81,25 +84,31 @@ class _HeadLoss(torch.autograd.Function):
         d_states = torch.empty_like(states) if want_states else None
         d_head = torch.zeros_like(head, dtype=torch.float32) if want_head else None
         n_block = max(1, _BLOCK_BYTES // (4 * len(head)))
-        for at in range(0, len(states), n_block):
-            rows = slice(at, at + n_block)
-            logits = (states[rows] @ head.T).float()
-            # an argmax would take as long as the product: it is enough to know the largest logit
-            top = logits.amax(-1, keepdim=True)
-            of_best = logits.gather(1, best[rows, None].clamp(min=0))
-            hit[rows] = ((of_best == top) & (best[rows, None] >= 0))[:, 0]
-            share = p[rows] * weight[rows, None]
-            mass = share.sum(-1, keepdim=True)
-            picked = logits.gather(1, ids[rows])
-            total = logits.sub_(top).exp_().sum(-1, keepdim=True)
-            loss += (mass * (top + total.log())).sum() - (share * picked).sum()
-            if d_states is None and d_head is None:
-                continue
-            d_logits = logits.mul_(mass / total).scatter_add_(1, ids[rows], -share).to(states.dtype)
+        n_part = n_block * max(1, _GRADIENT_BYTES // (n_block * len(head) * states.itemsize))
+        wanted = d_states is not None or d_head is not None
+        gradient = states.new_empty(min(n_part, len(states)) if wanted else 0, len(head))
+        for first in range(0, len(states), n_part):
+            part = slice(first, min(first + n_part, len(states)))
+            for at in range(part.start, part.stop, n_block):
+                rows = slice(at, min(at + n_block, part.stop))
+                logits = (states[rows] @ head.T).float()
+                # an argmax would take as long as the product: it is enough to know the largest logit
+                top = logits.amax(-1, keepdim=True)
+                of_best = logits.gather(1, best[rows, None].clamp(min=0))
+                hit[rows] = ((of_best == top) & (best[rows, None] >= 0))[:, 0]
+                share = p[rows] * weight[rows, None]
+                mass = share.sum(-1, keepdim=True)
+                picked = logits.gather(1, ids[rows])
+                total = logits.sub_(top).exp_().sum(-1, keepdim=True)
+                loss += (mass * (top + total.log())).sum() - (share * picked).sum()
+                if wanted:
+                    logits.mul_(mass / total).scatter_add_(1, ids[rows], -share)
+                    gradient[at - first : rows.stop - first] = logits
+            d_logits = gradient[: part.stop - first]
             if d_states is not None:
-                torch.mm(d_logits, head, out=d_states[rows])
+                torch.mm(d_logits, head, out=d_states[part])
             if d_head is not None:
-                d_head += d_logits.T @ states[rows]
+                d_head += d_logits.T @ states[part]
         ctx.gradients = (d_states, d_head)
         ctx.head_dtype = head.dtype
         ctx.mark_non_differentiable(hit)

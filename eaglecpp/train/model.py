@@ -88,9 +88,9 @@ class DraftModel(nn.Module):
         states, at, weight = [], [], []
         for k, step in enumerate(self.steps(batch, n_steps)):
             rows = batch.counted[k]
-            states.append(step.normed.flatten(0, 1)[rows])
+            states.append(step.normed.flatten(0, 1)[batch.places[k]])
             at.append(rows + 1 + k)
-            weight.append(torch.full_like(rows, weights[k], dtype=torch.float32))
+            weight.append(torch.full_like(rows, weights[k] * batch.scale[k], dtype=torch.float32))
         counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
         if not counts.any():
             nothing = sum((p.sum() * 0.0 for p in self.parameters()), torch.zeros((), device=counts.device))
@@ -114,7 +114,7 @@ class DraftModel(nn.Module):
         hits = []
         for k, step in enumerate(self.steps(batch, n_steps)):
             rows = batch.counted[k]
-            states = step.normed.flatten(0, 1)[rows]
+            states = step.normed.flatten(0, 1)[batch.places[k]]
             best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
             hits.append(best == batch.best[rows + 1 + k])
         return hits
@@ -124,10 +124,10 @@ class DraftModel(nn.Module):
         return [F.linear(step.normed, self.head.to(self.dtype)) for step in self.steps(batch, n_steps)]
 
     def steps(self, batch: Batch, n_steps: int, attention: Attention | None = None) -> Iterator[Step]:
-        """The steps one after another, each over all S rows. The last 2 + k of step k have no label and no
-        meaning; computing them costs less than the copies that cutting them off would cause in the backward
-        pass, and as attention is causal nobody sees them. attention: in place of the device's fastest, for
-        those who want to watch.
+        """The steps one after another, the first over all S rows, the later ones over `batch.later`. Without
+        it the last 2 + k of step k have no label and no meaning; computing them costs less than the copies
+        that cutting them off would cause in the backward pass, and as attention is causal nobody sees them.
+        attention: in place of the device's fastest, for those who want to watch.
         """
         spec, w = self.spec, self._copies()
         n_embd, n_tokens = spec.hidden_size, batch.tokens.shape[1]
@@ -140,15 +140,25 @@ class DraftModel(nn.Module):
         cos, sin = self._rotation(n_tokens + n_steps)
         first: tuple[Tensor, Tensor] | None = None
         later: list[tuple[Tensor, Tensor]] = []
+        rows: Tensor | None = None
         for k in range(n_steps):
+            if k == 1 and batch.later is not None:
+                rows = batch.later
+                state = _picked(state, rows)
             normed = F.rms_norm(state, (n_embd,), w["hidden_norm"], spec.rms_norm_eps)
-            qkv = from_tokens[:, 1 + k : 1 + k + n_tokens] + F.linear(normed, from_feature)
-            q, key, value = self._heads(qkv, cos[k : k + n_tokens], sin[k : k + n_tokens], w)
+            if rows is None:
+                at = slice(k, k + n_tokens)
+                from_token = from_tokens[:, 1 + k : 1 + k + n_tokens]
+                angles = cos[at], sin[at]
+            else:
+                from_token = _picked(from_tokens, rows + 1 + k)
+                angles = cos[rows + k], sin[rows + k]
+            q, key, value = self._heads(from_token + F.linear(normed, from_feature), *angles, w)
             if first is None:
                 first = key, value
             else:
                 later.append((key, value))
-            seen = attention(q, *first, [a for a, _ in later], [b for _, b in later])
+            seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], rows)
             residual = normed if spec.norm_before_residual else state
             hidden = residual + F.linear(seen.transpose(1, 2).flatten(2), w["o"])
             hidden = hidden + self._mlp(hidden, w)
@@ -195,6 +205,13 @@ class DraftModel(nn.Module):
         x = F.rms_norm(hidden, (self.spec.hidden_size,), w["mlp_norm"], self.spec.rms_norm_eps)
         gate, up = F.linear(x, w["gate_up"]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, w["down"])
+
+
+def _picked(x: Tensor, rows: Tensor) -> Tensor:
+    """Rows of each sample: [n_batch, n, ...] at i64 [n_batch, n_rows]."""
+    n_batch, n = x.shape[:2]
+    flat = (rows + n * torch.arange(n_batch, device=rows.device)[:, None]).flatten()
+    return x.flatten(0, 1).index_select(0, flat).unflatten(0, tuple(rows.shape))
 
 
 def _matrix(n_out: int, n_in: int) -> nn.Parameter:

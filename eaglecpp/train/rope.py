@@ -31,8 +31,10 @@ def inv_freq(spec: DraftSpec) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates heads [n_batch, n_rows, n_heads, head_dim] by angles given as fp32 [n_rows, head_dim / 2]."""
-    out: Tensor = _Rotate.apply(x, cos[:, None], sin[:, None])  # type: ignore[no-untyped-call]
+    """Rotates heads [n_batch, n_rows, n_heads, head_dim] by angles given as fp32 [n_rows, head_dim / 2], or
+    with a batch in front.
+    """
+    out: Tensor = _Rotate.apply(x, cos.unsqueeze(-2), sin.unsqueeze(-2))  # type: ignore[no-untyped-call]
     return out
 
 

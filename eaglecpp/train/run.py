@@ -141,6 +141,7 @@ def _trainer(
         batch_tokens=options.batch_tokens or (1024 if device.type == "cpu" else 8192),
         weight_decay=options.weight_decay,
         clip=options.clip,
+        later_every=options.later_every or (2 if device.type == "cpu" else 1),
         seed=options.seed,
     )
     limits = replace(options.limits, depth=max(options.limits.depth, hyper.n_steps))

@@ -58,3 +58,25 @@ def test_a_row_sees_no_later_row_and_only_its_own_later_entries() -> None:
 def test_the_processor_runs_the_merged_kernel() -> None:
     assert attention_for(torch.device("cpu"), torch.float32) is merged
     assert attention_for(torch.device("cpu"), torch.bfloat16) is merged
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_chosen_rows_see_what_they_would_among_all(dtype: torch.dtype) -> None:
+    n_later, rows = 2, torch.tensor([[0, 3, 4, 8], [7, 1, 0, 0]])
+    inputs = step_inputs(9, n_later, dtype)
+    q, k0, v0, *later = (x.detach() for x in inputs)
+    k0, v0 = k0[:, :, :9], v0[:, :, :9]
+    whole = dense(q, k0, v0, later[:n_later], later[n_later:])
+    at = rows[:, None, :, None]
+    chosen = [x.take_along_dim(at, 2).requires_grad_() for x in (q, *later)]
+    leaves = [chosen[0], k0.requires_grad_(), v0.requires_grad_(), *chosen[1:]]
+    results = []
+    for attention in (merged, dense):
+        out = attention(*leaves[:3], leaves[3 : 3 + n_later], leaves[3 + n_later :], rows)
+        error = (out.float() - whole.take_along_dim(at, 2).float()).norm() / whole.float().norm()
+        assert error < (0.02 if dtype is torch.bfloat16 else 1e-5)
+        weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
+        results.append(torch.autograd.grad((out.float() * weight).sum(), leaves))
+    for found, expected in zip(*results, strict=True):
+        error = (found.float() - expected.float()).norm() / expected.float().norm()
+        assert error < (0.03 if dtype is torch.bfloat16 else 1e-4)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -146,3 +148,36 @@ def test_a_shared_head_is_not_trained() -> None:
     model(make_batch([make_sample(12, 1)], draft_ids(), 2, CPU), 2).loss.backward()
     assert model.head.grad is None
     assert model.fc.grad is not None
+
+
+@pytest.mark.parametrize("kind", ["eagle31", "eagle3"])
+def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
+    """The same rows in a run over all of them, and in one that computes no others."""
+    model = random_model(KINDS[kind])
+    samples = [make_sample(26, 1, [0] * 5 + [1] * 21), make_sample(17, 2)]
+    whole = make_batch(samples, draft_ids(), N_STEPS, CPU)
+    seen: list[set[int]] = [set() for _ in range(N_STEPS)]
+    for offset in range(3):
+        thin = make_batch(samples, draft_ids(), N_STEPS, CPU, every=3, offset=offset)
+        assert thin.later is not None and thin.later.shape[1] < 10
+        assert thin.counted[0].tolist() == whole.counted[0].tolist()
+        same = replace(whole, counted=thin.counted, places=thin.counted, scale=thin.scale)
+        results = []
+        for batch in (thin, same):
+            model.zero_grad()
+            sums = model(batch, N_STEPS)
+            sums.loss.backward()
+            results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
+        for found, expected in zip(*results, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert float(results[0][1]) == pytest.approx(float(model(whole, N_STEPS).weight), rel=1e-5)
+        for k, rows in enumerate(thin.counted):
+            assert not (k and seen[k] & set(rows.tolist()))
+            seen[k] |= set(rows.tolist())
+    assert seen == [set(rows.tolist()) for rows in whole.counted], "together they are all rows"
+
+
+def test_thinning_that_would_leave_nothing_leaves_all() -> None:
+    batch = make_batch([make_sample(5, 1)], draft_ids(), 3, CPU, every=4, offset=3)
+    assert batch.later is None
+    assert batch.places[1].tolist() == batch.counted[1].tolist()
