@@ -123,8 +123,9 @@ def _flash_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if q.device.type == "cpu":
         backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-        found = backward(grad, q, k, v, forward.out, forward.lse, 0.0, mask is None, attn_mask=mask)
-        return found  # type: ignore[no-any-return]
+        return backward(  # type: ignore[no-any-return]
+            grad, q, k, v, forward.out, forward.lse, 0.0, mask is None, attn_mask=mask
+        )
     backward = aten._scaled_dot_product_flash_attention_backward
     return backward(grad, q, k, v, forward.out, forward.lse, *forward.rest)  # type: ignore[no-any-return]
 

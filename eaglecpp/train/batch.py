@@ -94,8 +94,10 @@ def make_batch(
     every: int = 1,
     offset: int = 0,
 ) -> Batch:
-    """Pads samples to the longest. draft_ids: i64 [n_vocab], the draft id of each token, -1 outside. every: of
-    the rows that count, the steps after the first run one in so many, beginning with number `offset`.
+    """Pads samples to the longest.
+
+    draft_ids: i64 [n_vocab], the draft id of each token, -1 outside. every: of the rows that count, the steps
+    after the first run one in so many, beginning with number `offset`.
 
     Features stay in fp32 until they are normed: some targets' residual streams reach thousands.
     """

@@ -8,8 +8,8 @@ teaches confident wrong tokens.
 
 Head product, softmax and gradient are formed together, with the softmax in fp32 (in bf16 its gradient is off
 by up to 30 %, vllm-project/speculators#788): fp32 logits a few rows at a time, so that the passes over them
-stay in the cache, and their gradient in the compute type for many rows at a time, so that the products with it
-are few and the fp32 gradient of the head is added to rarely.
+stay in the cache, and their gradient in the compute type for many rows at a time, so that the products with
+it are few and the fp32 gradient of the head is added to rarely.
 """
 
 from __future__ import annotations
