@@ -211,7 +211,7 @@ def _picked(x: Tensor, rows: Tensor) -> Tensor:
     """Rows of each sample: [n_batch, n, ...] at i64 [n_batch, n_rows]."""
     n_batch, n = x.shape[:2]
     flat = (rows + n * torch.arange(n_batch, device=rows.device)[:, None]).flatten()
-    return x.flatten(0, 1).index_select(0, flat).unflatten(0, tuple(rows.shape))
+    return x.flatten(0, 1).index_select(0, flat).view(*rows.shape, *x.shape[2:])
 
 
 def _matrix(n_out: int, n_in: int) -> nn.Parameter:
