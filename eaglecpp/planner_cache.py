@@ -6,12 +6,17 @@ Two small text files below `data_dir()/planner`, read when an engine opens and w
 every minute in between. A file that is damaged, old or of another machine or model is ignored and written
 anew; a folder that cannot be written is no matter. What is read counts as one measurement and never changes
 which tokens come out.
+
+A drafter that comes with this package has both beside it, as learned on the machine where it was made: a
+better start on any CPU than knowing nothing, and overruled by what is measured. (A GPU's costs have another
+shape.)
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import platform
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["OLD_DAYS", "PlannerCache", "fingerprint", "options_key", "planner_file", "target_key"]
 
 _log = logging.getLogger("eaglecpp.planner")
+PACKAGED = Path(__file__).parent / "models"
+_PACKAGED_KEY = "packaged"
 _SAVE_EVERY = 60.0  # seconds
 OLD_DAYS = 30.0  # drivers and machines change behind the key's back
 # Options that do not change what a round costs, or are in the key by what they lead to.
@@ -49,8 +56,9 @@ _FREE = {
 class PlannerCache:
     """The two files of one engine."""
 
-    def __init__(self, costs_key: str, acceptance_key: str) -> None:
-        self._costs_key, self._acceptance_key = costs_key, acceptance_key
+    def __init__(self, costs_key: str, acceptance_key: str, packaged: Path | None = None) -> None:
+        """packaged: of a drafter in this package, what it knows before anything was measured."""
+        self._costs_key, self._acceptance_key, self._packaged = costs_key, acceptance_key, packaged
         self._costs = planner_file(costs_key, "costs")
         self._acceptance = planner_file(acceptance_key, "acceptance")
         self._saved: tuple[str, str] | None = None
@@ -66,7 +74,9 @@ class PlannerCache:
         """
         files = f"target={fingerprint(target)} draft={fingerprint(draft)}"
         facts = [files, _machine(), _threads(native), options_key(model, drafting)]
-        return cls(" ".join(facts), files)
+        packaged = draft.with_suffix(".planner.json")
+        is_ours = draft.resolve().parent == PACKAGED.resolve() and packaged.is_file()
+        return cls(" ".join(facts), files, packaged if is_ours else None)
 
     @staticmethod
     def is_wanted(drafting: DraftOptions) -> bool:
@@ -75,9 +85,24 @@ class PlannerCache:
 
     def load(self, native: core.Engine) -> None:
         """Hands what is on disk to the planner."""
-        self._read(self._costs, self._costs_key, native.load_costs)
-        self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
+        has_costs = self._read(self._costs, self._costs_key, native.load_costs)
+        has_acceptance = self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
+        if self._packaged is not None:
+            known = json.loads(self._packaged.read_bytes())
+            on_cpu = all(device["kind"] == "cpu" for device in core.system_info()["devices"])
+            if not has_costs and on_cpu:
+                native.load_costs(known["costs"].encode(), _PACKAGED_KEY)
+            if not has_acceptance:
+                native.load_acceptance(known["acceptance"].encode(), _PACKAGED_KEY)
         self._saved = self._state(native)
+
+    @staticmethod
+    def write_packaged(native: core.Engine, draft: Path) -> Path:
+        """Writes what was learned beside a drafter, for the package that will carry it."""
+        costs, acceptance = native.planner_state(_PACKAGED_KEY, _PACKAGED_KEY)
+        path = draft.with_suffix(".planner.json")
+        replace_bytes(path, json.dumps({"costs": costs, "acceptance": acceptance}, indent=1).encode() + b"\n")
+        return path
 
     def save_now_and_then(self, native: core.Engine) -> None:
         """As `save`, at most once a minute."""
@@ -102,15 +127,17 @@ class PlannerCache:
     def _state(self, native: core.Engine) -> tuple[str, str]:
         return native.planner_state(self._costs_key, self._acceptance_key)
 
-    def _read(self, path: Path, key: str, load: Callable[[bytes, str], bool]) -> None:
+    def _read(self, path: Path, key: str, load: Callable[[bytes, str], bool]) -> bool:
         try:
             if time.time() - path.stat().st_mtime > OLD_DAYS * 86400:
-                return
+                return False
             text = path.read_bytes()
         except OSError:
-            return
-        if not load(text, key):
-            _log.info("%s is damaged or of another version; it is measured anew", path)
+            return False
+        if load(text, key):
+            return True
+        _log.info("%s is damaged or of another version; it is measured anew", path)
+        return False
 
 
 def planner_file(key: str, kind: str) -> Path:

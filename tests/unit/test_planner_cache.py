@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Completion, Engine
+from eaglecpp._extension import core
 from eaglecpp.planner_cache import PlannerCache, fingerprint
 
 if TYPE_CHECKING:
@@ -178,3 +179,32 @@ def test_without_a_drafter_there_is_nothing_to_keep(models: Models, home: Path) 
         engine.generate("ab", max_tokens=5)
     assert not home.exists()
     assert PlannerCache.is_wanted(engine.drafting)
+
+
+def test_a_drafter_of_the_package_brings_what_was_learned_where_it_was_made(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plain_ms(draft: Path) -> float | None:
+        """Of a plain round, before there was one."""
+        with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1) as engine:
+            engine.generate("ab", max_tokens=4, temperature=0.0, ignore_eos=True, strategy="chain:2")
+            found: float | None = engine.native.planner_report(0)["plain_ms"]
+            return found
+
+    draft = tmp_path / "package" / "draft.gguf"
+    draft.parent.mkdir()
+    draft.write_bytes(models.draft.read_bytes())
+    with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1, planner_cache=False) as engine:
+        for strategy in ("off", "chain:3"):
+            engine.generate("ab cd", max_tokens=40, temperature=0.0, ignore_eos=True, strategy=strategy)
+        written = PlannerCache.write_packaged(engine.native, draft)
+    assert written.name == "draft.planner.json"
+    assert plain_ms(draft) is None, "a stranger's file beside a stranger's drafter is not read"
+    monkeypatch.setattr("eaglecpp.planner_cache.PACKAGED", draft.parent)
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "fresh"))
+    assert plain_ms(draft) is not None
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "gpu"))
+    info = core.system_info()
+    gpu = info["devices"] + [{**info["devices"][0], "name": "CUDA0", "kind": "gpu"}]
+    monkeypatch.setattr("eaglecpp.planner_cache.core.system_info", lambda: info | {"devices": gpu})
+    assert plain_ms(draft) is None
