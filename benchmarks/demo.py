@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo_model"))
 from dialogues import Dialogues, Question
 from facts import collect
 
+PAIR = Path(__file__).parents[1] / "examples" / "demo_model" / "pair"
 STRATEGIES = ("off", "auto", "chain:2", "chain:3", "chain:5", "tree:k=3,depth=4,nodes=8")
 MAX_TOKENS = 160
 
@@ -47,8 +48,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--target", default="demo")
-    parser.add_argument("--draft", help="with --target; the demo has its own")
+    parser.add_argument("--target", type=Path, default=PAIR / "demo-target.gguf")
+    parser.add_argument("--draft", type=Path, default=PAIR / "demo-draft.gguf")
     parser.add_argument("-n", type=int, default=50, help="questions")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)

@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo_model"))
 from dialogues import Dialogues
 from facts import collect
 
+PAIR = Path(__file__).parents[1] / "examples" / "demo_model" / "pair"
 DEPTH = 10
 N_FIRST = 4  # tokens at the beginning that trained attention rests on
 MAX_TOKENS = 120
@@ -90,7 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--target", default="demo")
+    parser.add_argument("--target", type=Path, default=PAIR / "demo-target.gguf")
     parser.add_argument("--eagle3", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("--eagle31", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("-n", type=int, default=60, help="questions in each setting")

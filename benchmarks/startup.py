@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How long until the first token: `eaglecpp run demo "..."`, from process start to the first byte it writes.
+"""How long until the first token: `eaglecpp run smollm2 "..."`, from process start to the first byte written.
 
 Beside it, in turns, what nothing can be faster than: `python -c "import llama_cpp"`, a Python that does
 nothing, and `eaglecpp --version`. Files are warm after the first round, which is not counted. With a large
@@ -64,17 +64,17 @@ def measure(run: Sequence[str], repeats: int) -> dict[str, list[float]]:
 
 
 def chosen(target: Path | None, draft: Path | None) -> tuple[list[str], dict[str, Path]]:
-    """Arguments of `run` that name the model, and its files. Raises `SystemExit` without the demo."""
+    """Arguments of `run` that name the model, and its files. Raises `SystemExit` without smollm2."""
     if target is None:
         from eaglecpp.errors import ModelNotFoundError
         from eaglecpp.store import resolve_model
 
         try:
-            demo = resolve_model("demo")
+            smollm2 = resolve_model("smollm2")
         except ModelNotFoundError as error:
             raise SystemExit(f"{error}; or give --target") from None
-        assert demo.draft is not None
-        return ["demo"], {"target": demo.target, "draft": demo.draft}
+        assert smollm2.draft is not None
+        return ["smollm2"], {"target": smollm2.target, "draft": smollm2.draft}
     if draft is None:
         return [str(target.resolve())], {"target": target}
     models = {"target": target, "draft": draft}
@@ -83,8 +83,8 @@ def chosen(target: Path | None, draft: Path | None) -> tuple[list[str], dict[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--target", type=Path, help="default: the demo that comes with eaglecpp")
-    parser.add_argument("--draft", type=Path, help="only with --target; the demo has its own")
+    parser.add_argument("--target", type=Path, help="default: smollm2")
+    parser.add_argument("--draft", type=Path, help="only with --target; smollm2 has its own")
     parser.add_argument("--prompt", default="Hello")
     parser.add_argument("--threads", type=int, default=0, help="0 = physical cores")
     parser.add_argument("--repeats", type=int, default=15)

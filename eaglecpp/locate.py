@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Finds the GGUF file a model reference names: a path, the name of a stored model, or the demo.
+"""Finds the GGUF file a model reference names: a path, the name of a stored model, or `smollm2`.
 
 Looks at this machine only, never at the network: `eaglecpp pull` fetches what is not here.
 """

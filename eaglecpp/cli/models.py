@@ -17,7 +17,6 @@ from eaglecpp.errors import MismatchError, ModelNotFoundError
 from eaglecpp.locate import find_path
 from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import DownloadError, ResolvedModel, Stores, resolve_draft, resolve_model
-from eaglecpp.store.demo import is_demo
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.resolve import parse_reference
 
@@ -67,7 +66,7 @@ def _model(stores: Stores, reference: str, bars: Bars, insecure: bool) -> Resolv
         return resolve_model(reference, stores)
     except ModelNotFoundError:
         name = parse_reference(reference)
-        if is_demo(name) or find_packaged(name) is not None:
+        if find_packaged(name) is not None:
             raise  # which says how to get it
         _pull(stores, name, reference, bars, insecure)
     return resolve_model(reference, stores)

@@ -10,7 +10,6 @@ from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores
-from eaglecpp.store.demo import is_demo
 from eaglecpp.store.packaged import find_packaged
 
 __all__ = ["pull"]
@@ -49,8 +48,6 @@ def pull(
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")
     name = stored_name(hub_reference(model, on_hub=on_hub))
-    if is_demo(name):
-        raise click.UsageError("demo is part of eaglecpp; there is nothing to pull: eaglecpp run demo")
     packaged = find_packaged(name)
     with Bars() as bars:
         pulled = pull_model(

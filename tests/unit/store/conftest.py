@@ -6,12 +6,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eaglecpp.store import Stores
+from eaglecpp.store import Stores, packaged
 from helpers.hub_server import HubServer
 from helpers.stores import OllamaModel, Tiny
 from helpers.tiny import Pair, make_pair
@@ -46,7 +47,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LLAMA_CACHE", str(folder / "cache"))
-    monkeypatch.setattr("eaglecpp.store.demo.FOLDER", folder / "no-demo")
+    nowhere = replace(packaged.SMOLLM2, requirement="not-a-package==1")  # whatever this environment has
+    monkeypatch.setattr(packaged, "SMOLLM2", nowhere)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf"))
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
     return folder

@@ -13,8 +13,10 @@ import pytest
 from eaglecpp.cli import main
 from eaglecpp.cli.models import prepare
 from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import Stores, packaged, resolve_draft, resolve_model
+from eaglecpp.store.create import create_model
 from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.pull import pull
 from eaglecpp.store.store import file_digest
@@ -120,3 +122,39 @@ def test_a_stored_model_of_that_name_goes_before_it(
 def test_the_real_one_is_a_known_file() -> None:
     assert SMOLLM2.digest.startswith("sha256:") and len(SMOLLM2.digest) == 71
     assert SMOLLM2.hub.is_hub
+
+
+def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
+    installed: Path, stores: Stores, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["list"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert (row[0], row[-1]) == ("smollm2:latest", "eagle3")
+    assert main(["show", "smollm2"]) == 0
+    assert f"pip's, {installed.parent}" in capsys.readouterr().out
+    assert main(["rm", "smollm2"]) == 1
+    assert "only read: pip uninstall" in capsys.readouterr().err
+    assert main(["cp", "smollm2", "mine"]) == 0
+    assert resolve_model("mine").draft is not None
+    create_model(
+        stores, ModelName.parse("brief"), Modelfile.from_text("FROM smollm2\nSYSTEM Be brief.\n"), tmp_path
+    )
+    brief = resolve_model("brief")
+    assert (brief.kind, brief.system, brief.draft is not None) == ("store", "Be brief.", True)
+    assert installed.is_file()
+
+
+def test_where_it_is_missing_nothing_is_listed_and_nothing_fetched(model: Packaged, stores: Stores) -> None:
+    assert stores.models() == []
+    for look in (
+        lambda: stores.get(ModelName.parse("smollm2")),
+        lambda: create_model(
+            stores,
+            ModelName.parse("m"),
+            Modelfile.from_text("FROM smollm2\n"),
+            Path.cwd(),
+            fetch=lambda name: pytest.fail("fetched"),
+        ),
+    ):
+        with pytest.raises(ModelNotFoundError, match="eaglecpp pull smollm2"):
+            look()

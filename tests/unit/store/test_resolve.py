@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A reference is a path, a stored name, Ollama's name, the demo: in this order, and nothing is fetched."""
+"""A path, a stored name, Ollama's name, what a package carries: in this order, and nothing is fetched."""
 
 from __future__ import annotations
 

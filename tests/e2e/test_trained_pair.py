@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The demo pair: the trained weights that every checkout has. What the engine promises, held on them."""
+"""The pair of examples/demo_model, trained weights that every checkout has: what the engine promises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 import eaglecpp
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-FOLDER = Path(eaglecpp.__file__).parent / "demo"
+FOLDER = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+TARGET, DRAFT = FOLDER / "demo-target.gguf", FOLDER / "demo-draft.gguf"
 KNOWN = {
     "What does os.path.join do?": "Join two or more pathname components",
     "What is len?": "Return the number of items in a container.",
@@ -30,7 +31,7 @@ QUESTIONS = (
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[eaglecpp.Engine]:
-    with eaglecpp.Engine.open("demo", n_ctx=1024) as opened:
+    with eaglecpp.Engine.open(TARGET, DRAFT, n_ctx=1024) as opened:
         yield opened
 
 
@@ -105,9 +106,7 @@ def test_a_stream_left_half_way_leaves_nothing_behind(engine: eaglecpp.Engine) -
 
 def test_llama_gives_the_same_words(engine: eaglecpp.Engine) -> None:
     question = chat("What does os.path.join do?")
-    llama = eaglecpp.Llama(
-        str(FOLDER / "demo-target.gguf"), draft_model=FOLDER / "demo-draft.gguf", n_ctx=1024, verbose=False
-    )
+    llama = eaglecpp.Llama(str(TARGET), draft_model=DRAFT, n_ctx=1024, verbose=False)
     made = llama.create_chat_completion(question, max_tokens=60, temperature=0.0)
     assert (
         made["choices"][0]["message"]["content"] == engine.chat(question, max_tokens=60, temperature=0.0).text
@@ -115,7 +114,7 @@ def test_llama_gives_the_same_words(engine: eaglecpp.Engine) -> None:
     assert made["timings"]["predicted_n"] > 0
 
 
-def test_run_demo_answers(cli: Cli) -> None:
-    done = cli("run", "demo", "What does os.path.join do?", "--temp", "0")
+def test_run_answers(cli: Cli) -> None:
+    done = cli("run", str(TARGET), "--draft", str(DRAFT), "What does os.path.join do?", "--temp", "0")
     assert (done.returncode, "Join two or more pathname components" in done.stdout) == (0, True)
     assert "tokens/s" in done.stderr
