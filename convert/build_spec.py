@@ -24,6 +24,8 @@ from .target_info import TargetInfo
 __all__ = ["Options", "build_spec"]
 
 Shapes = Mapping[str, tuple[int, ...]]
+_MAX_RATES = 16
+"""Depths of which measured acceptance is kept."""
 _IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -90,6 +92,7 @@ def build_spec(
         logit_scale=number(config, "logit_scale", 1.0),
         sliding_window=window,
         sliding_layers=sliding,
+        held_out_rates=_held_out_rates(seen),
         stock_boundary_ok=target.block_count not in ids.ids or target.stock_has_last_boundary,
     )
     _check_shared(spec)
@@ -159,6 +162,22 @@ def _layer_ids(
         given=options.aux_layers,
         forced=known or options.layer_ids,
     )
+
+
+def _held_out_rates(seen: Seen) -> tuple[float, ...]:
+    """What `eaglecpp train` records; nobody else does."""
+    ours = seen.config.get("eaglecpp")
+    found = ours.get("held_out") if isinstance(ours, Mapping) else None
+    rates = found.get("rates") if isinstance(found, Mapping) else None
+    if rates is None:
+        return ()
+    if not isinstance(rates, list) or not all(
+        isinstance(rate, float | int) and 0.0 <= rate <= 1.0 for rate in rates
+    ):
+        raise ConfigError(
+            f"config.json: eaglecpp.held_out.rates: expected numbers from 0 to 1, found {rates!r:.60}"
+        )
+    return tuple(float(rate) for rate in rates[:_MAX_RATES])
 
 
 def _positive(config: Mapping[str, Any], key: str, default: float) -> float:

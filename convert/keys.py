@@ -30,7 +30,7 @@ Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "ma
 class KeySpec:
     """One metadata key.
 
-    name: `{arch}` stands for the file's architecture. type: u32, f32, bool, string, i32[], bool[].
+    name: `{arch}` stands for the file's architecture. type: u32, f32, bool, string, i32[], f32[], bool[].
     presence: `required`: a reader refuses a file without it. `always`: we always write it, but files of
     llama.cpp's converter may lack it and readers use `default`. `optional`: written where `meaning` says so.
     """
@@ -121,6 +121,8 @@ KEYS: tuple[KeySpec, ...] = (
     _k("eaglecpp.family", "string", "always", "checkpoint layout that was recognised"),
     _k("eaglecpp.layer_ids", "string", "always", "rule of target_layers: default, boundary, post+1, given"),
     _k("eaglecpp.target.block_count", "u32", "always", "n, decoder blocks of the target"),
+    _k("eaglecpp.held_out_rates", "f32[]", "optional",
+       "acceptance per depth on held-out texts, of the chains that got there; when its training measured it"),
 )  # fmt: skip
 
 

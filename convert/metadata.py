@@ -32,6 +32,7 @@ GGUF_TYPES: dict[str, tuple[GGUFValueType, GGUFValueType | None]] = {
     "bool": (GGUFValueType.BOOL, None),
     "string": (GGUFValueType.STRING, None),
     "i32[]": (GGUFValueType.ARRAY, GGUFValueType.INT32),
+    "f32[]": (GGUFValueType.ARRAY, GGUFValueType.FLOAT32),
     "bool[]": (GGUFValueType.ARRAY, GGUFValueType.BOOL),
     "string[]": (GGUFValueType.ARRAY, GGUFValueType.STRING),
 }
@@ -57,6 +58,7 @@ def build_metadata(
         "eaglecpp.family": spec.family,
         "eaglecpp.layer_ids": spec.layer_ids_rule,
         "eaglecpp.target.block_count": spec.target_block_count,
+        **({"eaglecpp.held_out_rates": list(spec.held_out_rates)} if spec.held_out_rates else {}),
     }
     fields = {field.name: field for field in _typed(values, spec.architecture)}
     return {**fields, **general, **{field.name: field for field in target.tokenizer}}

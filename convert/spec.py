@@ -66,6 +66,8 @@ class DraftSpec:
     logit_scale: float = 1.0
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] = ()
+    held_out_rates: tuple[float, ...] = ()
+    """Acceptance per depth that its training measured, each of the chains that got there; () = not known."""
     stock_boundary_ok: bool = field(default=True)
     """False when an aux layer is n and llama.cpp's features for n are not R_n on this target."""
 

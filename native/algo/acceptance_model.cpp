@@ -146,6 +146,20 @@ AcceptanceModel::Class::Class(bool is_coupled) {
     rank[2].value = -0.4;
 }
 
+// A drafter's probability of its best token is about as large as its rate of acceptance, so that a chance equal to the
+// rate is wanted where logit(q) = logit(rate). Noise shifts both by the same, roughly.
+void AcceptanceModel::expect(const std::vector<float> & rates) {
+    if (rates.empty()) return;
+    const Class plain(false);
+    for (int d = 0; d < n_depths; ++d) {
+        const double rate = std::clamp((double)rates[std::min((size_t)d, rates.size() - 1)], 0.05, 0.95);
+        const double start = (1.0 - plain.slope_first.value) * std::log(rate / (1.0 - rate));
+        for (Class & c : classes_) {
+            if (c.depth[d].information == 0.0) c.depth[d].value += start - plain.depth[d].value;
+        }
+    }
+}
+
 void AcceptanceModel::Weight::learn(double error, double info, double x, double memory, double prior) {
     information = memory * information + info * x * x;
     value += error * x / (information + prior);

@@ -96,6 +96,10 @@ class AcceptanceModel {
 
     AcceptanceModel();
 
+    // What the drafter's training measured: acceptance at depth 1, 2, ... of the chains that got there. Moves the
+    // start of a model that has learned nothing yet.
+    void expect(const std::vector<float> & rates);
+
     // The text is at its end: what it taught is kept in part, and `text` is ready for another one.
     void end_text(RequestKind kind, TextState & text);
 

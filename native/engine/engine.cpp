@@ -146,6 +146,7 @@ Engine::Engine(const EngineOptions & options) {
         if (target_->is_eog(t)) planner.end_tokens.push_back(t);
     }
     planner_ = Planner(planner);
+    planner_.acceptance().expect(s.held_out_rates);
 }
 
 int Engine::open_sequence() {

@@ -150,6 +150,14 @@ void DraftFile::read_switches() {
     s.has_head = gguf_.find_tensor(keys::t_output) != nullptr;
     s.n_layer_target = (int)gguf_.find_u32(keys::target_block_count).value_or(0);
 
+    s.held_out_rates = gguf_.find_floats(keys::held_out_rates).value_or(std::vector<float>());
+    for (float rate : s.held_out_rates) {
+        if (!(rate >= 0.0f && rate <= 1.0f)) {
+            fail(ErrorKind::gguf, "%s: key '%s': expected rates from 0 to 1, found %g", path().c_str(),
+                 keys::held_out_rates, rate);
+        }
+    }
+
     const auto layers = gguf_.find_ints(key(keys::target_layers));
     if (!layers || layers->empty() || (int64_t)layers->size() > n_aux_max) {
         fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld layer ids, found %zu", path().c_str(),

@@ -44,6 +44,7 @@ struct DraftSpec {
     RopeSpec rope;
     int sliding_window = 0;              // 0 = none
     std::vector<uint8_t> slides;         // [n_layer] layer uses the window
+    std::vector<float> held_out_rates;   // acceptance per depth that its training measured; empty: not known
     std::vector<int32_t> target_layers;  // boundary ids: k is the residual stream entering 0-based block k
     int n_layer_target = 0;              // blocks of the target it was made for; 0 = not recorded
     bool norm_before_residual = false;

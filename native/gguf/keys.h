@@ -53,6 +53,9 @@ constexpr const char * tokenizer_tokens = "tokenizer.ggml.tokens";
 constexpr const char * tokenizer_token_type = "tokenizer.ggml.token_type";
 constexpr const char * target_block_count = "eaglecpp.target.block_count";
 
+// what its training measured
+constexpr const char * held_out_rates = "eaglecpp.held_out_rates";
+
 // tensors; ".weight" and ".bias" are part of the name
 constexpr const char * t_fc = "fc.weight";
 constexpr const char * t_fc_bias = "fc.bias";
@@ -119,6 +122,7 @@ constexpr const char * all[] = {
     tokenizer_tokens,
     tokenizer_token_type,
     target_block_count,
+    held_out_rates,
     t_fc,
     t_fc_bias,
     t_fc_norm,

@@ -169,6 +169,17 @@ std::optional<std::vector<int32_t>> GgufReader::find_ints(const std::string & ke
     return out;
 }
 
+std::optional<std::vector<float>> GgufReader::find_floats(const std::string & key) const {
+    gguf_type type;
+    const int64_t id = find_array(key, type);
+    if (id < 0) return std::nullopt;
+    const size_t n = gguf_get_arr_n(gguf_.get(), id);
+    if (type != GGUF_TYPE_FLOAT32) wrong_type(key, "an array of 32-bit floats");
+    std::vector<float> out(n);
+    if (n > 0) std::copy_n((const float *)gguf_get_arr_data(gguf_.get(), id), n, out.begin());
+    return out;
+}
+
 std::optional<std::vector<uint8_t>> GgufReader::find_bools(const std::string & key) const {
     gguf_type type;
     const int64_t id = find_array(key, type);

@@ -43,6 +43,7 @@ class GgufReader {
     std::optional<bool> find_bool(const std::string & key) const;
     std::optional<std::string> find_str(const std::string & key) const;
     std::optional<std::vector<int32_t>> find_ints(const std::string & key) const;
+    std::optional<std::vector<float>> find_floats(const std::string & key) const;
     std::optional<std::vector<uint8_t>> find_bools(const std::string & key) const;
     std::optional<std::vector<std::string>> find_strs(const std::string & key) const;
 

@@ -217,7 +217,43 @@ static void survives_a_round_trip_and_refuses_damage() {
     }
 }
 
+// A drafter that says how often it was right starts near that, at every depth and kind of request; what was learned
+// stays.
+static void starts_from_what_training_measured() {
+    const TextState fresh;
+    for (float rate : {0.3f, 0.6f, 0.9f}) {
+        AcceptanceModel model;
+        model.expect({rate, rate * 0.5f});
+        CHECK_NEAR(first_chance(model, fresh, rate), rate, 0.02);
+        Candidate c{0, (float)std::log(rate * 0.5f)};
+        double a;
+        for (int depth : {2, 5, 40}) {
+            model.predict(RequestKind::greedy, fresh, depth, &c, 1, &a);
+            CHECK_NEAR(a, rate * 0.5, 0.02);
+        }
+    }
+    const auto coupled = [&](const AcceptanceModel & model) {
+        const Candidate c{0, -0.7f};
+        double a;
+        model.predict(RequestKind::coupled_warm, fresh, 1, &c, 1, &a);
+        return a;
+    };
+    AcceptanceModel good, bad, unknown;
+    good.expect({0.9f});
+    bad.expect({0.1f});
+    unknown.expect({});
+    CHECK(coupled(good) > coupled(unknown) && coupled(unknown) > coupled(bad));
+    CHECK_NEAR(coupled(unknown), coupled(AcceptanceModel()), 1e-12);
+    AcceptanceModel taught;
+    TextState text;
+    teach(taught, text, {0.4, -1.0, 0.2}, 1000, 9);
+    const double before = first_chance(taught, fresh, 0.6);
+    taught.expect({0.05f});
+    CHECK_NEAR(first_chance(taught, fresh, 0.6), before, 1e-12);
+}
+
 int main() {
+    starts_from_what_training_measured();
     siblings_share_one_token();
     more_confidence_is_never_worth_less();
     learns_a_drafter_and_is_calibrated();

@@ -11,7 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport
+from eaglecpp.convert import ConvertError, ConvertReport
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, make_target
@@ -212,3 +212,15 @@ def test_the_tokenizer_of_the_target_is_copied(convert: Convert, tmp_path: Path,
     for name in names:
         assert ours.fields[name].contents() == theirs.fields[name].contents()
         assert ours.fields[name].types == theirs.fields[name].types
+
+
+def test_what_its_training_measured_goes_with_it(written: Callable[..., Written]) -> None:
+    file = written(DraftShape(), edit={"eaglecpp": {"held_out": {"length": 2.0, "rates": [0.75, 0.5, 1]}}})
+    assert file.keys["eaglecpp.held_out_rates"] == [0.75, 0.5, 1.0]
+    assert "eaglecpp.held_out_rates" not in written(DraftShape(), edit={"eaglecpp": {"held_out": None}}).keys
+
+
+@pytest.mark.parametrize("rates", ["high", [1.5], [None], {}])
+def test_rates_that_are_none_are_refused(written: Callable[..., Written], rates: Any) -> None:
+    with pytest.raises(ConvertError, match=r"eaglecpp\.held_out\.rates: expected numbers from 0 to 1"):
+        written(DraftShape(), edit={"eaglecpp": {"held_out": {"rates": rates}}})
