@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from .cli import convert, inspect
+from .cli import convert, inspect, printable
 from .errors import ConvertError
 
 
@@ -25,12 +25,17 @@ def main() -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
+        _say(error.format_message())
         return error.exit_code
     except ConvertError as error:
-        click.echo(f"error: {error}", err=True)
+        _say(str(error))
         return 1
     return 0
+
+
+def _say(text: str) -> None:
+    """Errors quote names and values of the files they are about."""
+    click.echo(f"error: {printable(text) if sys.stderr.isatty() else text}", err=True)
 
 
 if __name__ == "__main__":

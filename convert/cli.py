@@ -23,7 +23,7 @@ from .layer_ids import Convention
 from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .quantize import TYPES
 
-__all__ = ["convert", "inspect"]
+__all__ = ["convert", "inspect", "printable"]
 
 
 class IdList(click.ParamType[tuple[int, ...]]):
@@ -99,9 +99,13 @@ def inspect(file: Path, as_json: bool) -> None:
 
 
 def _print(text: str) -> None:
-    """A result. A terminal does what control characters say, and these texts are from files of strangers."""
-    safe = (c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-    click.echo("".join(safe) if sys.stdout.isatty() else text)
+    """A result."""
+    click.echo(printable(text) if sys.stdout.isatty() else text)
+
+
+def printable(text: str) -> str:
+    """A terminal does what control characters say, and these texts are from files of strangers."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 @contextmanager

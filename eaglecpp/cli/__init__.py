@@ -112,11 +112,11 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception, debug: bool) -> int:
     """Says in one line what went wrong; returns the exit code."""
-    if debug:
-        traceback.print_exception(error)
-    text, code = _message(error)
     from eaglecpp.cli.terminal import note
 
+    if debug:  # it quotes the error, which quotes the file
+        note("".join(traceback.format_exception(error)).rstrip("\n"))
+    text, code = _message(error)
     note(f"error: {text}")
     return code
 

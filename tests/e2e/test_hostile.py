@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""Commands in a real terminal, on a model that has escape sequences wherever a model can have text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pexpect", reason="pseudo-terminals are not for Windows")
+
+from helpers.hostile import EVIL, raw_controls, write_hostile_target
+from helpers.terminal import Terminal
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
+SHORT = ("-n", "3", "--temp", "0", "--ctx-size", "256", "-t", "1")
+
+
+def shown(folder: Path, *command: str | Path) -> tuple[int, str]:
+    """Exit status and every character that the terminal got; `owned` is in nothing that is not hostile."""
+    with Terminal([str(word) for word in command], folder) as terminal:
+        return terminal.wait_for_end(), terminal.raw
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_hostile_target(tmp_path_factory.mktemp("hostile") / "target.gguf")
+
+
+def test_what_a_hostile_model_says_is_text(hostile: Path, tmp_path: Path) -> None:
+    for command in (
+        ("generate", hostile, "-p", "ab", *SHORT),
+        ("generate", hostile, "-p", "ab", "--json", *SHORT),
+        ("run", hostile, "hello", *SHORT),
+        ("run", hostile, "hello", "--verbose", *SHORT),
+    ):
+        status, raw = shown(tmp_path, COMMAND, *command)
+        assert status == 0 and "owned" in raw, (command, raw)
+        assert raw_controls(raw) == [], (command, raw)
+
+
+def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path) -> None:
+    words = EVIL.replace("\r", "")  # ends a line of a Modelfile
+    (tmp_path / "Modelfile").write_text(
+        f"FROM {hostile}\nTEMPLATE {words}{{{{ .Prompt }}}}\nSYSTEM {words}\nLICENSE {words}\n"
+        f"PARAMETER stop {words}\nMESSAGE user {words}\nMESSAGE assistant {words}\n",
+        encoding="utf-8",
+    )
+    assert shown(tmp_path, COMMAND, "create", "evil")[0] == 0
+    for command in (
+        ("show", "evil"),
+        ("show", "evil", "--verbose"),
+        ("show", "evil", "--license"),
+        ("show", "evil", "--modelfile"),
+        ("show", "evil", "--parameters"),
+        ("show", "evil", "--system"),
+        ("show", "evil", "--template"),
+        ("show", "evil", "--json", "--verbose"),
+        ("inspect", hostile),
+        ("inspect", hostile, "--json"),
+        ("check", "Modelfile"),
+        ("run", "evil", "hello", *SHORT),
+    ):
+        status, raw = shown(tmp_path, COMMAND, *command)
+        assert status == 0, (command, raw)
+        assert raw_controls(raw) == [], (command, raw)
+        assert "owned" in raw or command[0] in ("check", "inspect"), (command, raw)
+
+
+def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -> None:
+    """They quote what is wrong, and so does a traceback."""
+    odd = write_hostile_target(tmp_path / "odd.gguf", architecture=f"odd{EVIL}")
+    template = "{% if x %}{{ raise_exception('" + EVIL.replace("\r", "") + "') }}"
+    broken = write_hostile_target(tmp_path / "broken.gguf", template=template)
+    raising = write_hostile_target(tmp_path / "raising.gguf", template=template.removeprefix("{% if x %}"))
+    module = (sys.executable, "-P", "-m", "eaglecpp.convert")
+    for command in (
+        (COMMAND, "generate", odd, "-p", "ab", *SHORT),
+        (COMMAND, "--debug", "generate", odd, "-p", "ab", *SHORT),
+        (COMMAND, "--log-level", "debug", "generate", odd, "-p", "ab", *SHORT),
+        (COMMAND, "run", broken, "hello", *SHORT),
+        (COMMAND, "--debug", "run", raising, "hello", *SHORT),
+        (COMMAND, "show", EVIL),
+        (COMMAND, "generate", models.target, "--draft", odd, "-p", "ab", *SHORT),
+        (COMMAND, "--debug", "generate", models.target, "--draft", odd, "-p", "ab", *SHORT),
+        (COMMAND, "convert", tmp_path, "--target", odd),
+        (*module, tmp_path / f"missing{EVIL}", "--target", odd),
+    ):
+        status, raw = shown(tmp_path, *command)
+        assert status != 0, (command, raw)
+        assert raw_controls(raw) == [], (command, raw)
