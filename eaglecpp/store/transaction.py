@@ -218,8 +218,10 @@ def prepare(root: Path) -> None:
     """Makes a folder our store. Raises StoreError for a folder that holds someone else's, or is read-only."""
     mark = root / _MARK
     try:
+        # Looked for before the mark, which is always made before them: another process may be making ours.
+        has_models = (root / "manifests").exists() or (root / "blobs").exists()
         if not mark.exists():
-            if (root / "manifests").exists() or (root / "blobs").exists():
+            if has_models:
                 raise StoreError(
                     f"{root} holds models that another program keeps (Ollama's store?); eaglecpp reads those "
                     "but changes only its own: set EAGLECPP_MODELS to another folder"

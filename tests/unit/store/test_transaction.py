@@ -125,6 +125,28 @@ def test_many_at_once(stores: Stores, root: Path) -> None:
     assert orphans(root) == []
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_the_first_change_of_a_store_may_come_between_any_two_looks_of_another(
+    stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Two commands started together on a fresh machine: neither takes the other's store for Ollama's."""
+    looks = 0
+    real = Path.exists
+
+    def exists(path: Path) -> bool:
+        nonlocal looks
+        found = real(path)
+        looks += 1
+        if looks == at + 1:
+            make(stores, "first", b"first")
+        return found
+
+    monkeypatch.setattr(Path, "exists", exists)
+    make(stores, "second", b"second")
+    assert looks > at
+    assert sorted(str(model.name) for model in stores.models()) == ["first:latest", "second:latest"]
+
+
 def remove_or_miss(stores: Stores, name: str) -> None:
     try:
         remove_model(stores.own, ModelName.parse(name))
