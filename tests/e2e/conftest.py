@@ -12,6 +12,19 @@ from typing import Any
 
 import pytest
 
+SAYS_WHEN_BEGUN = """
+import os, sys
+from eaglecpp.cli import main
+from eaglecpp.session import Stream
+first = Stream.__next__
+def tell(stream):
+    chunk = first(stream)
+    Stream.__next__ = first
+    os.write(2, b"begun\\n")
+    return chunk
+Stream.__next__ = tell
+sys.exit(main())
+"""
 COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 
 
@@ -35,7 +48,7 @@ def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             options["stdin"] = subprocess.DEVNULL
         command = [COMMAND, *(str(arg) for arg in args)]
         return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=120, check=False, **options
+            command, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=600, check=False, **options
         )
 
     return run
@@ -43,10 +56,13 @@ def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
-    """`start("generate", ...)`: starts the command with pipes for stdout and stderr."""
+    """`start("generate", ...)`: starts the command with pipes for stdout and stderr. says_when_begun: a line
+    on stderr tells that the first tokens are there.
+    """
 
-    def run(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
-        command = [COMMAND, *(str(arg) for arg in args)]
+    def run(*args: Any, says_when_begun: bool = False, **options: Any) -> subprocess.Popen[bytes]:
+        program = [sys.executable, "-P", "-c", SAYS_WHEN_BEGUN] if says_when_begun else [COMMAND]
+        command = [*program, *(str(arg) for arg in args)]
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         # bufsize 0: what a `read` leaves over must still be there for `communicate`

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -187,8 +186,7 @@ def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
         terminal.wait("'num_predict' to '1900'")
         terminal.wait_for_prompt()
         terminal.type("tell me everything" + ENTER)
-        terminal.wait("tell me everything")
-        time.sleep(0.1)
+        terminal.wait_until(lambda: questions(home)[-1] == "tell me everything", "the question on the disk")
         os.kill(terminal.process.pid, signal.SIGKILL)
     with chat("-c") as terminal:
         assert "this question has no answer yet; /regen asks it again" in terminal.text
@@ -262,7 +260,7 @@ def test_what_is_typed_during_an_answer_waits_for_the_prompt(chat: Open, home: P
     with chat("--ignore-eos", n=1500) as terminal:
         terminal.type("tell me everything" + ENTER)
         terminal.wait("tell me everything")
-        time.sleep(0.1)
+        terminal.wait_until(lambda: len(terminal.text) > 400, "the beginning of the answer")
         terminal.type("typed too early")
         terminal.wait(" tokens/s · ")
         terminal.wait(">>> typed too early")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,13 +87,13 @@ def test_stop_and_grammar_options(cli: Cli, models: Models, tmp_path: Path) -> N
 def test_ctrl_c_prints_what_there_is(start: Start, cli: Cli, models: Models, json_too: bool) -> None:
     files = (models.target, "--draft", models.draft)
     options = ("generate", *files, "-p", "ab cd", "--ignore-eos", "--temp", "0", "-c", "16384", "-t", "1")
-    with start(*options, *(["--json"] if json_too else [])) as process:
-        assert process.stdout is not None
+    with start(*options, *(["--json"] if json_too else []), says_when_begun=json_too) as process:
+        assert process.stdout is not None and process.stderr is not None
         head = b"" if json_too else process.stdout.read(40)
-        if json_too:
-            time.sleep(1.5)
+        if json_too:  # which prints nothing before the end
+            assert process.stderr.read(6) == b"begun\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     assert (process.returncode, err) == (130, b"")
     if json_too:
         result = json.loads(out)

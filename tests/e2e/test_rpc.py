@@ -69,7 +69,7 @@ def test_the_same_tokens_over_the_network(server: str, models: Models) -> None:
     )
     # in a process of its own: the devices stay, and later tests should not use them
     command = [sys.executable, "-P", "-c", script, str(models.target), str(models.draft), server]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     with Engine.open(models.target, n_ctx=256, n_threads=1) as engine:
         assert done.stdout == f"{engine.generate('ab cd', max_tokens=24, temperature=0.0).tokens}\n"

@@ -141,7 +141,7 @@ def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(
         while len(head) < 40:
             head += process.stdout.read(40)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert (head + out).endswith(b"\n")
     assert err.startswith(b"[ ") and b"acceptance length" in err

@@ -107,7 +107,7 @@ def test_ctrl_c_saves_and_resume_goes_on(
     while b"step 5:" not in lines:
         lines += process.stderr.read(4096) or pytest.fail(lines.decode())
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
     assert b"go on with the same command and --resume" in stderr
     stopped = json.loads(stdout)

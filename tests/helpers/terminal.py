@@ -20,6 +20,8 @@ import pyte
 __all__ = ["CTRL_C", "CTRL_D", "ENTER", "TAB", "Terminal"]
 
 ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
+PATIENCE_S = 600.0
+"""Only a hang takes so long, on the busiest machine."""
 _PASTE_BEGIN, _PASTE_END = "\x1b[200~", "\x1b[201~"
 
 
@@ -36,7 +38,7 @@ class Terminal:
             cwd=str(cwd),
             env=environment,
             dimensions=(rows, columns),
-            timeout=60,
+            timeout=PATIENCE_S,
         )
         self.raw = ""
         self._screen = pyte.HistoryScreen(columns, rows, history=100_000, ratio=0.1)
@@ -64,7 +66,7 @@ class Terminal:
         assert "\x1b[?2004h" in self.raw, "the program does not ask for bracketed paste"
         self.process.send(_PASTE_BEGIN + text.replace("\n", "\r") + _PASTE_END)
 
-    def wait(self, text: str, *, count: int = 1, seconds: float = 60.0) -> None:
+    def wait(self, text: str, *, count: int = 1, seconds: float = PATIENCE_S) -> None:
         """Reads until the text is there `count` times; fails with what there is instead."""
         self.wait_until(lambda: self.text.count(text) >= count, f"{count} times {text!r}", seconds)
 
@@ -72,7 +74,7 @@ class Terminal:
         """Reads until an empty prompt waits for input."""
         self.wait_until(lambda: self.line.startswith(">>> Send a message"), "a prompt")
 
-    def wait_until(self, holds: Callable[[], bool], what: str = "it", seconds: float = 60.0) -> None:
+    def wait_until(self, holds: Callable[[], bool], what: str = "it", seconds: float = PATIENCE_S) -> None:
         """Reads until something holds; fails, naming it, at the end of the time or of the command."""
         end = time.monotonic() + seconds
         while not holds():

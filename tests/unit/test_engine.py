@@ -52,13 +52,20 @@ def fresh(models: Models) -> Completion:
 
 
 def test_a_completion_is_complete(engine: Engine) -> None:
-    result = greedy(engine, seed=1)
+    result = greedy(engine, seed=1, strategy="chain:3")
     assert len(result.tokens) == len(result.accepted) == result.timings["predicted_n"] == 24
     assert (result.finish_reason, result.seed) == ("length", 1)
     assert result.text == engine.detokenize(result.tokens)
     assert result.prompt_tokens == engine.tokenize(PROMPT)
     assert sum(result.accepted) <= result.timings["draft_n_accepted"]
     assert any(result.accepted), "the tiny drafter is right about half the time"
+    assert result.timings["plan"]["strategy"] == "chain:3"
+
+
+def test_the_planner_decides_where_nobody_asks(engine: Engine, fresh: Completion) -> None:
+    """Whether it drafts depends on what rounds cost here and now; the text does not."""
+    result = greedy(engine)
+    assert result.tokens == fresh.tokens
     assert result.timings["plan"]["strategy"] == "auto"
     assert "plain step" in result.timings["plan"]["why"] or "off" in result.timings["plan"]["why"]
 
@@ -421,11 +428,11 @@ def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
     def hold() -> None:
         with engine.calling():
             inside.set()
-            leave.wait(10)
+            leave.wait(600)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    inside.wait(10)
+    inside.wait(600)
     with pytest.raises(EngineBusyError, match="in use by another thread"):
         engine.generate("x")
     leave.set()

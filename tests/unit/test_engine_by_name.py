@@ -118,7 +118,7 @@ def test_an_adapted_model_says_the_same_with_and_without_drafts(
 
 
 def test_the_drop_in_takes_names_too(create: Create) -> None:
-    llm = Llama(create(), n_ctx=256, n_threads=1, verbose=False)
+    llm = Llama(create(), n_ctx=256, n_threads=1, strategy="chain:2", verbose=False)
     assert llm("ab", max_tokens=8, temperature=0.0)["timings"]["draft_n"] > 0
     llm.close()
 

@@ -20,7 +20,7 @@ engine = Engine.open(target, draft, n_ctx=128, n_threads=2)
 engine.generate("xy zz", max_tokens=4)
 pid = os.fork()
 if pid == 0:
-    signal.alarm(100)
+    signal.alarm(500)
     refused = []
     for call in (
         lambda: engine.generate("xy", max_tokens=4),
@@ -58,7 +58,7 @@ except OutOfMemoryError as error:
 def run(script: str, *arguments: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-P", "-c", script, *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -95,7 +95,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refused(text: str) -> None:
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.thread_time()
     try:
         with pytest.raises(TemplateError):
             JinjaTemplate(text).render({"b": [1]})
@@ -103,7 +103,7 @@ def refused(text: str) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 40 << 20
-    assert time.monotonic() - started < jinja_bounds.MAX_SECONDS + 20  # which a busy machine needs
+    assert time.thread_time() - started < jinja_bounds.MAX_SECONDS + 5
 
 
 @pytest.mark.parametrize("expression", IN_A_LOOP.values(), ids=IN_A_LOOP.keys())
@@ -122,6 +122,13 @@ def test_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(TemplateError, match="it takes longer than"):
         JinjaTemplate(endless).render({})
+
+
+def test_waiting_for_a_core_is_no_crime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jinja_bounds, "MAX_SECONDS", 0.05)
+    budget = jinja_bounds.Budget()
+    time.sleep(0.1)
+    budget.check_time()
 
 
 def test_shared_values_are_counted_as_often_as_they_are_held() -> None:

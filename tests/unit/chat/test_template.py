@@ -302,10 +302,10 @@ JINJA_EXPLOSIONS = {
 
 @pytest.mark.parametrize("text", JINJA_EXPLOSIONS.values(), ids=JINJA_EXPLOSIONS.keys())
 def test_a_jinja_template_that_would_explode_is_stopped(text: str) -> None:
-    start = time.monotonic()
+    start = time.thread_time()
     with pytest.raises(TemplateError, match=r"stopped|nested too deeply"):
         JinjaTemplate(text).render({})
-    assert time.monotonic() - start < 20
+    assert time.thread_time() - start < 20
 
 
 def test_a_message_with_a_nul_is_refused_where_it_would_be_cut() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp.chat.message import Message
+from eaglecpp.chat.reader import Piece
 from eaglecpp.chat.saved import ChatFolder
 from eaglecpp.cli.chat import Chat
 from eaglecpp.cli.chat_model import ChatModel, Source, find_source
+from eaglecpp.cli.screen import Screen
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.options import Strategy
@@ -101,17 +103,19 @@ def test_prompts_go_on_with_the_tokens_of_the_answer(models: Models) -> None:
     model.close()
 
 
-def test_ctrl_c_keeps_the_chat_and_what_was_said(talk: Talk) -> None:
-    def press(default: str) -> str:
-        signal.setitimer(signal.ITIMER_REAL, 0.15)
-        return "tell me everything"
+def test_ctrl_c_keeps_the_chat_and_what_was_said(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    show, n_shown = Screen.show, 0
 
-    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    def press(screen: Screen, pieces: Sequence[Piece]) -> None:
+        nonlocal n_shown
+        show(screen, pieces)
+        n_shown += 1
+        if n_shown == 5:  # when something has been said, however long that takes
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Screen, "show", press)
     endless = {"max_tokens": 1500, "ignore_eos": True, "n_ctx": 2048}
-    try:
-        chat = talk(press, "/set parameter num_predict 5", "still there?", options=endless)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    chat = talk("tell me everything", "/set parameter num_predict 5", "still there?", options=endless)
     (_, question), (_, partial), (_, second), (_, answer) = said(chat)
     assert (question, second) == ("tell me everything", "still there?")
     assert partial and answer

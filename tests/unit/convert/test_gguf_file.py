@@ -116,7 +116,7 @@ def test_random_damage_never_does_anything_but_raise_gguf_error(target: TinyTarg
     whole = target.gguf.read_bytes()
     end = min(info.offset for info in read_gguf(target.gguf).tensors.values())
     rng = random.Random(3)
-    path, start = tmp_path / "x.gguf", time.monotonic()
+    path, start = tmp_path / "x.gguf", time.thread_time()
     for _ in range(300):
         data = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
@@ -129,7 +129,7 @@ def test_random_damage_never_does_anything_but_raise_gguf_error(target: TinyTarg
             inspect_file(path)
         except GgufError as error:
             assert "\n" not in str(error).replace("\\n", "")
-    assert time.monotonic() - start < 30
+    assert time.thread_time() - start < 30
 
 
 def test_the_quick_reader_and_the_whole_one_agree(tmp_path: Path) -> None:

@@ -299,12 +299,12 @@ def test_an_entry_that_is_large_by_its_own_word_is_not_read(tmp_path: Path) -> N
 )
 def test_no_instruction_of_a_pickle_takes_memory_or_time(data: bytes, message: str, tmp_path: Path) -> None:
     archive(tmp_path / "x.bin", data)
-    started = time.monotonic()
+    started = time.thread_time()
     if message:
         refused(tmp_path / "x.bin", message, len(data) + (96 << 20))
     else:
         assert peak_of(lambda: torch_zip.read_index(tmp_path / "x.bin")) < 8 << 20
-    assert time.monotonic() - started < 20
+    assert time.thread_time() - started < 20
 
 
 def test_a_safetensors_header_is_not_read_beyond_its_limit(tmp_path: Path) -> None:

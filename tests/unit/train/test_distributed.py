@@ -32,7 +32,7 @@ def two_processes(out: Path) -> dict[str, Any]:
     ]
     try:
         for process in processes:
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=600)
             assert process.returncode == 0, errors.decode()
     finally:
         for process in processes:
