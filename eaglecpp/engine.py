@@ -261,6 +261,11 @@ class Engine:
         return len(self._session().tokens)
 
     @property
+    def tokens(self) -> list[int]:
+        """Tokens committed in the default conversation. All but the last have run."""
+        return self._session().tokens
+
+    @property
     def n_vocab(self) -> int:
         """Size of the target's vocabulary."""
         return self._handle().n_vocab

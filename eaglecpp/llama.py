@@ -38,7 +38,7 @@ from eaglecpp.llama_limits import (
     refuse_others,
     require_draft_path,
 )
-from eaglecpp.llama_plain import TWIN, TheirLlama, Tokenizer, Twin
+from eaglecpp.llama_plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
 from eaglecpp.llama_shapes import Reply, logprobs_shape
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, TokenLogprob
@@ -95,12 +95,16 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         refuse_others(others)
         require_draft_path(draft_model)
         check_chat_handler(chat_handler)
-        arguments = inspect.signature(TheirLlama.__init__).parameters
-        given = {name: value for name, value in locals().items() if name in arguments and name != "self"}
-        given |= {name: value for name, value in others.items() if name in arguments}
-        given |= {"draft_model": None, "type_k": _type_number(type_k), "type_v": _type_number(type_v)}
-        given |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
-        self._twin = Twin({name: value for name, value in given.items() if name != "kwargs"})
+        given = {name: value for name, value in locals().items() if name not in ("self", "others")} | others
+        self._given = given
+        own: dict[str, Any] = {
+            "draft_model": None,
+            "type_k": _type_number(type_k),
+            "type_v": _type_number(type_v),
+        }
+        own |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
+        self._twin = Twin(given | own)
+        self._twin_is_ahead = False
         self.model_path = os.fspath(model_path)
         self.draft_model = draft_model
         self.verbose = verbose
@@ -204,7 +208,9 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         """
         if logits_processor or not self._has_engine:
             given = {name: value for name, value in locals().items() if name != "self"}
+            self._twin_is_ahead = True
             return self._plain().create_completion(**given)
+        self._twin_is_ahead = False
         refuse_call(suffix=suffix, tfs_z=tfs_z)
         if echo and logprobs:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
@@ -251,6 +257,14 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
             return self._whole(running.completion(), reply, shown, offset)
 
     __call__ = create_completion
+
+    def _create_completion(self, *args: Any, **options: Any) -> Iterator[Any]:
+        """As llama_cpp has it: an iterator in either case."""
+        result = self.create_completion(*args, **options)
+        if isinstance(result, dict):
+            yield result
+        else:
+            yield from result
 
     def create_chat_completion(
         self,
@@ -312,8 +326,10 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
             given = {
                 name: value for name, value in locals().items() if name not in ("self", "options", "names")
             }
+            self._twin_is_ahead = True
             yield from self._plain().generate(**given, **options)
             return
+        self._twin_is_ahead = False
         options.pop("logits_processor", None)
         refuse_call(tfs_z=options.pop("tfs_z", 1.0))
         options.pop("penalize_nl", None)  # no effect in llama_cpp either
@@ -389,6 +405,7 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     def reset(self) -> None:
         """Forgets the last prompt; nothing is reused by the next."""
+        self._twin_is_ahead = False
         if self._has_engine:
             self.engine.clear()
         if self._twin.is_open:
@@ -399,6 +416,12 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         self.__dict__["_twin"].close()
         if self._has_engine:
             self.engine.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._given
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc] # as llama_cpp unpickles
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter may be on its way out
@@ -420,12 +443,12 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         refuse("load_state", "see save_state")
 
     def eval(self, tokens: Sequence[int]) -> None:
-        """Runs tokens, by the twin; logits are in `scores`."""
-        self._plain().eval(tokens)
+        """Runs tokens, by the twin; with `logits_all`, logits are in `scores`."""
+        self._caught_up().eval(tokens)
 
     def sample(self, *args: Any, **options: Any) -> int:
         """Chooses a token from the logits of the last `eval`, by the twin."""
-        return int(self._plain().sample(*args, **options))
+        return int(self._caught_up().sample(*args, **options))
 
     def embed(self, *args: Any, **options: Any) -> NoReturn:
         """Refused."""
@@ -438,6 +461,8 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     def __getattr__(self, name: str) -> Any:
         if name in TWIN:
             return getattr(self._plain(), name)
+        if name in ARGUMENTS and "_twin" in self.__dict__:
+            return self._twin.arguments[ARGUMENTS[name]]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def tokenizer(self) -> Tokenizer:
@@ -451,14 +476,40 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def n_tokens(self) -> int:
-        """Tokens in the conversation that ran last."""
-        if self._twin.is_open or not self._has_engine:
+        """Tokens that the model has run in the last conversation: all but the last generated one."""
+        if self._twin_is_ahead or not self._has_engine:
             return int(self._plain().n_tokens)
-        return self.engine.n_tokens
+        return max(self.engine.n_tokens - 1, 0)
 
     @n_tokens.setter
     def n_tokens(self, value: int) -> None:
-        self._plain().n_tokens = value
+        self._caught_up().n_tokens = value
+
+    @property
+    def input_ids(self) -> Any:
+        """The tokens that the model has run, `n_tokens` of them, in an array as long as the context."""
+        return self._caught_up().input_ids
+
+    @property
+    def scores(self) -> Any:
+        """Logits, by the twin: with `logits_all` a row for each token that ran."""
+        return self._caught_up().scores
+
+    @property
+    def _n_ctx(self) -> int:
+        return self.n_ctx()
+
+    @property
+    def _n_vocab(self) -> int:
+        return self.n_vocab()
+
+    @property
+    def _token_eos(self) -> int:
+        return self.token_eos()
+
+    @property
+    def _token_nl(self) -> int:
+        return self.token_nl()
 
     @property
     def n_batch(self) -> int:
@@ -467,13 +518,17 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def n_threads(self) -> int:
-        """Threads, as asked for; 0 = one per core."""
-        return int(self._twin.arguments["n_threads"] or 0)
+        """Threads of decoding."""
+        if not self._has_engine:
+            return int(self._plain().n_threads)
+        return int(self.engine.device_info["n_threads"])
 
     @property
     def n_threads_batch(self) -> int:
-        """Threads for prompts, as asked for."""
-        return int(self._twin.arguments["n_threads_batch"] or 0)
+        """Threads of reading prompts."""
+        if not self._has_engine:
+            return int(self._plain().n_threads_batch)
+        return int(self._twin.arguments["n_threads_batch"] or self.n_threads)
 
     @property
     def context_params(self) -> Any:
@@ -493,6 +548,13 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         params = llama_cpp.llama_model_default_params()
         for name in ("n_gpu_layers", "main_gpu", "vocab_only"):
             setattr(params, name, self._twin.arguments[name])
+        mapped, locked = self._twin.arguments["use_mmap"], self._twin.arguments["use_mlock"]
+        params.load_mode = {
+            (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
+            (True, False): llama_cpp.LLAMA_LOAD_MODE_MMAP,
+            (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
+            (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
+        }[bool(mapped), bool(locked)]
         return params
 
     @property
@@ -512,6 +574,15 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     def _plain(self) -> Any:
         """The twin."""
         return self.__dict__["_twin"].get()
+
+    def _caught_up(self) -> Any:
+        """The twin, with the conversation that ran last: what the engine ran since is run again."""
+        plain = self._plain()
+        if self._has_engine and not self._twin_is_ahead:
+            plain.reset()
+            plain.eval(self.engine.tokens[:-1])
+            self._twin_is_ahead = True
+        return plain
 
     def _open_vocabulary(self) -> None:
         try:

@@ -8,13 +8,14 @@ memory-mapped weights both share them. Code that never asks for any of this neve
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import Any
 
 from llama_cpp.llama import Llama as TheirLlama  # whoever puts ours in its place writes to `llama_cpp.Llama`
 from llama_cpp.llama_tokenizer import BaseLlamaTokenizer
 
-__all__ = ["TWIN", "TheirLlama", "Tokenizer", "Twin"]
+__all__ = ["ARGUMENTS", "TWIN", "TheirLlama", "Tokenizer", "Twin"]
 
 TWIN = (
     "_ctx",
@@ -22,12 +23,25 @@ TWIN = (
     "_batch",
     "_candidates",
     "_sampler",
-    "input_ids",
-    "scores",
+    "_mirostat_mu",
+    "_lora_adapter",
     "_requires_eval",
     "_stack",
 )
 """Attributes of llama_cpp's own state; `Llama` has them from its twin."""
+
+ARGUMENTS = {
+    "_logits_all": "logits_all",
+    "kv_overrides": "kv_overrides",
+    "lora_base": "lora_base",
+    "lora_path": "lora_path",
+    "lora_scale": "lora_scale",
+    "numa": "numa",
+    "spm_infill": "spm_infill",
+    "tensor_split": "tensor_split",
+    "_c_tensor_split": "tensor_split",
+}
+"""Attributes of llama_cpp's that are arguments of its constructor, and their names there."""
 
 _log = logging.getLogger("eaglecpp.llama")
 
@@ -36,7 +50,12 @@ class Twin:
     """Opens the model a second time, once. arguments: of `llama_cpp.Llama`."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
-        self.arguments = arguments
+        defaults = inspect.signature(TheirLlama.__init__).parameters
+        self.arguments = {
+            name: arguments.get(name, parameter.default)
+            for name, parameter in defaults.items()
+            if name not in ("self", "kwargs")
+        }
         self._llama: Any = None
 
     @property

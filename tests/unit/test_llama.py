@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -385,6 +386,76 @@ def test_it_is_a_llama_cpp_llama_with_what_frameworks_read(ours: Llama, theirs: 
     assert ours.model and ours.ctx and ours._model and ours._ctx
     with pytest.raises(AttributeError, match="no attribute 'wibble'"):
         ours.wibble  # noqa: B018
+
+
+@pytest.fixture(scope="module")
+def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
+    """Both, fresh, with every logit kept."""
+    options: dict[str, Any] = {"n_ctx": 256, "logits_all": True, "verbose": False}
+    mine = Llama(str(models.target), draft_model=models.draft, strategy="chain:3", **options)
+    other = llama_cpp.Llama(str(models.target), **options)
+    yield mine, other
+    mine.close()
+    other.close()
+
+
+def test_no_attribute_of_llama_cpps_instances_is_missing(
+    with_logits: tuple[Llama, llama_cpp.Llama],
+) -> None:
+    """Whatever a framework reads, by any name: not only what those read that were tried."""
+    mine, other = with_logits
+    own = {"ctx", "model", "draft_model", "n_threads", "n_threads_batch", "_chat_handlers"}  # of each its own
+    for name in dir(other):
+        if name.startswith("__") or callable(value := getattr(other, name)):
+            continue
+        found = getattr(mine, name)
+        if name not in own and (value is None or isinstance(value, (str, int, float, dict))):
+            assert found == value, name
+        elif name != "draft_model":
+            assert isinstance(found, type(value).__mro__[-2]), name
+    assert 0 < mine.n_threads == mine.context_params.n_threads
+    assert 0 < mine.n_threads_batch == mine.context_params.n_threads_batch
+    for name in ("n_gpu_layers", "main_gpu", "vocab_only", "load_mode", "split_mode"):
+        assert getattr(mine.model_params, name) == getattr(other.model_params, name), name
+
+
+def test_state_is_that_of_the_last_call_whoever_ran_it(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
+    """Drafting runs elsewhere; what llama_cpp would hold after it can still be read, and gone on from."""
+    for llm in with_logits:
+        llm(PROMPT, max_tokens=12, temperature=0.0)
+    mine, other = with_logits
+    assert mine.n_tokens == other.n_tokens
+    assert mine.input_ids[: mine.n_tokens].tolist() == list(other.eval_tokens) == list(mine.eval_tokens)
+    np.testing.assert_allclose(mine.scores[: mine.n_tokens], other.scores[: other.n_tokens], atol=1e-3)
+    for llm in with_logits:
+        llm.eval([7, 8])
+    assert mine.n_tokens == other.n_tokens
+    assert list(mine.eval_tokens) == list(other.eval_tokens)
+    assert mine.sample(temp=0.0) == other.sample(temp=0.0)
+    for llm in with_logits:
+        llm("xy", max_tokens=3, temperature=0.0)
+    assert list(mine.eval_tokens) == list(other.eval_tokens), "after the engine ran again"
+    for llm in with_logits:
+        llm.reset()
+    assert mine.n_tokens == other.n_tokens == 0
+
+
+def test_a_pickled_model_opens_again_with_its_drafter(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
+    mine, _ = with_logits
+    again = pickle.loads(pickle.dumps(mine))
+    made = again(PROMPT, max_tokens=12, temperature=0.0)
+    assert made["choices"] == mine(PROMPT, max_tokens=12, temperature=0.0)["choices"]
+    assert made["timings"]["draft_n"] > 0
+    assert again.n_ctx() == mine.n_ctx()
+    again.close()
+
+
+def test_the_inner_generator_is_an_iterator_either_way(ours: Llama, theirs: llama_cpp.Llama) -> None:
+    for options in ({}, {"stream": True}):
+        mine = list(ours._create_completion(PROMPT, max_tokens=4, temperature=0.0, **options))
+        other = list(theirs._create_completion(PROMPT, max_tokens=4, temperature=0.0, **options))
+        texts = ["".join(one["choices"][0]["text"] for one in made) for made in (mine, other)]
+        assert texts[0] == texts[1]
 
 
 def test_a_vocabulary_alone(models: Models, theirs: llama_cpp.Llama) -> None:
