@@ -219,3 +219,18 @@ def test_rope_scaling_survives(tmp_path: Path, target: TinyTarget) -> None:
     write_checkpoint(tmp_path, model, vocab, {}, own_embedding=True)
     assert open_drafter(tmp_path, target.gguf).spec.rope == rope
     assert "embed_tokens.weight" in load_file(tmp_path / "model.safetensors")
+
+
+def test_a_coarse_type_is_told_from_wrong_arithmetic(
+    tmp_path: Path, target: TinyTarget, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the type's own rounding does not explain the difference, an F16 file decides."""
+    model, vocab = make_model(target)
+    report = export(tmp_path, target, model, vocab, "Q8_0")
+    monkeypatch.setattr(export_module, "_QUANTISED", 0.0)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert 1e-3 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < 0.1
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    monkeypatch.setattr(export_module, "_F16_ERROR", 0.0)
+    with pytest.raises(TrainError, match="the engine's logits differ"):
+        check_engine(report, tmp_path, target.gguf, model, vocab, sample)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: MIT
+"""Every architecture of llama.cpp's own fixture, tiny and random: does it load, can it be drafted for, in
+which batches are its rows exact, and is the drafted text the plain one?
+
+    python tests/architectures/run.py --source DIR --libraries DIR [--models DIR] [--types F32 Q8_0 Q4_0]
+
+Not part of the default tests: it is run by hand when llama-cpp-python moves on, to see at once what changed.
+`--source`: llama.cpp's sources (`vendor/llama.cpp` of the llama-cpp-python sdist), whose libraries are in
+`--libraries`; the fixture (tests/test-llama-archs.cpp) is compiled against them and writes its models to
+`--models`, once. `--types` are written from these by llama.cpp's quantiser. Each model gets a random EAGLE
+3.1 drafter. Drafts of random models are hardly ever right, so rejected drafts, trees and what they leave in
+the cache are what this tests; what accepted ones do is for the trained pairs of the other tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import eaglecpp
+from eaglecpp.convert import convert_checkpoint
+from eaglecpp.errors import EagleError
+from helpers.random_drafter import DraftShape
+
+STRATEGIES = ("chain:3", "tree:k=2,depth=3,nodes=6", "auto")
+N_PROMPT, N_TOKENS, N_CTX = 20, 24, 128
+REFUSED, CHAINS, TREES = "refused", "chains", "trees"
+
+
+@dataclass(frozen=True)
+class Found:
+    """loads: "" or why not. drafting: TREES, CHAINS or why it is refused. rows: exact row counts with the
+    drafter. parted: of `n_texts` drafted texts, those that differ from the plain ones.
+    """
+
+    name: str
+    type: str
+    loads: str = ""
+    drafting: str = ""
+    rows: str = ""
+    n_texts: int = 0
+    parted: int = 0
+    accepted: int = 0
+
+
+def main() -> int:
+    args = parse()
+    models = fixture(args)
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for path in models:
+            for name in args.types:
+                one = examined(path, name, Path(folder))
+                found.append(one)
+                print(line(one), flush=True)
+    print(summary(found))
+    if args.json is not None:
+        args.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+    return int(any(one.parted for one in found))
+
+
+def fixture(args: argparse.Namespace) -> list[Path]:
+    """The models, made if they are not there."""
+    args.models.mkdir(parents=True, exist_ok=True)
+    if not any(args.models.glob("*.gguf")):
+        program = args.models / "fixture"
+        folders = ("include", "common", "src", "ggml/include", "vendor")
+        libraries = ("llama", "llama-common", "ggml", "ggml-base", "ggml-cpu")
+        command = ["c++", "-std=c++17", "-O1", *(f"-I{args.source / name}" for name in folders)]
+        command += [str(args.source / "tests" / "test-llama-archs.cpp"), "-o", str(program)]
+        command += [
+            f"-L{args.libraries}",
+            *(f"-l{name}" for name in libraries),
+            f"-Wl,-rpath,{args.libraries}",
+        ]
+        subprocess.run(command, check=True)
+        subprocess.run([program, "-o", args.models], check=True, stderr=subprocess.DEVNULL)
+    return [path for path in sorted(args.models.glob("*.gguf")) if re.search(args.only, path.stem)]
+
+
+def examined(path: Path, type_name: str, folder: Path) -> Found:
+    """One model in one type."""
+    name = path.stem
+    try:
+        target = path if type_name == "F32" else quantised(path, type_name, folder)
+        prompts = [np.random.default_rng(seed).integers(0, 128, N_PROMPT).tolist() for seed in range(3)]
+        options: dict[str, Any] = {"n_ctx": N_CTX, "n_threads": 1, "planner_cache": False}
+        with eaglecpp.Engine.open(target, **options) as engine:
+            plain = texts(engine, prompts, "off")
+    except EagleError as error:
+        return Found(name, type_name, loads=short(error))
+    try:
+        draft = drafter(target, folder)
+        with eaglecpp.Engine.open(target, draft=draft, **options) as engine:
+            rows, chains = engine.exactness.rows, engine.chains_only
+            n_texts = parted = accepted = 0
+            for strategy in STRATEGIES:
+                if chains and strategy.startswith("tree"):
+                    continue
+                for mine, theirs in zip(texts(engine, prompts, strategy), plain, strict=True):
+                    n_texts, parted = n_texts + 1, parted + (mine.tokens != theirs.tokens)
+                    accepted += mine.stats.draft_n_accepted
+    except EagleError as error:
+        return Found(name, type_name, drafting=f"{REFUSED}: {short(error)}")
+    drafting = CHAINS if chains else TREES
+    return Found(name, type_name, "", drafting, rows, n_texts, parted, accepted)
+
+
+def texts(engine: eaglecpp.Engine, prompts: list[list[int]], strategy: str) -> list[eaglecpp.Completion]:
+    """Greedy and sampled; the second half of each prompt's answers goes on from the first."""
+    said = []
+    for prompt in prompts:
+        for temperature in (0.0, 0.8):
+            options: dict[str, Any] = {
+                "temperature": temperature, "seed": 1, "max_tokens": N_TOKENS, "ignore_eos": True,
+                "strategy": strategy,
+            }  # fmt: skip
+            engine.clear()
+            first = engine.generate(prompt, **options)
+            said += [first, engine.generate([*prompt, *first.tokens, 5, 6, 7], **options)]
+    return said
+
+
+def drafter(target: Path, folder: Path) -> Path:
+    """A random EAGLE 3.1 drafter that fits."""
+    reader = gguf.GGUFReader(target)
+    arch = reader.fields["general.architecture"].contents()
+    n_embd = int(reader.fields[f"{arch}.embedding_length"].contents())
+    n_layer = int(reader.fields[f"{arch}.block_count"].contents())
+    n_vocab = len(reader.fields["tokenizer.ggml.tokens"].contents())
+    layers = tuple(sorted({0, n_layer // 2, max(n_layer - 1, 0)}))
+    shape = DraftShape(
+        n_embd_target=n_embd, layers=layers, n_vocab=n_vocab, n_draft_vocab=n_vocab, fc_norm=True,
+        norm_output=True,
+    )  # fmt: skip
+    out = folder / "draft.gguf"
+    checkpoint = shape.write(folder / "checkpoint")
+    convert_checkpoint(checkpoint, target=target, out=out, type="F32", aux_layers=layers)
+    return out
+
+
+def quantised(path: Path, type_name: str, folder: Path) -> Path:
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{type_name}")
+    out = folder / "target.gguf"
+    if llama_cpp.llama_model_quantize(os.fsencode(path), os.fsencode(out), options) != 0:
+        raise EagleError(f"llama.cpp's quantiser refuses {path.name}")
+    return out
+
+
+def short(error: Exception) -> str:
+    """Without paths, which change."""
+    return re.sub(r"/\S*/", "", str(error)).splitlines()[0][:110]
+
+
+def line(one: Found) -> str:
+    if one.loads:
+        return f"{one.name:22} {one.type:5} does not load: {one.loads}"
+    if one.drafting.startswith(REFUSED):
+        return f"{one.name:22} {one.type:5} {one.drafting}"
+    verdict = f"{one.parted} of {one.n_texts} texts part"
+    return (
+        f"{one.name:22} {one.type:5} {one.drafting:6} exact {one.rows:14} {verdict}, {one.accepted} accepted"
+    )
+
+
+def summary(found: list[Found]) -> str:
+    counts = Counter("does not load" if one.loads else one.drafting.partition(":")[0] for one in found)
+    parted = sum(one.parted for one in found)
+    kinds = ", ".join(f"{kind}: {n}" for kind, n in counts.most_common())
+    return f"{len(found)} models. {kinds}. {parted} of {sum(one.n_texts for one in found)} texts part."
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--source", type=Path, help="llama.cpp's sources, if --models has to be made")
+    parser.add_argument("--libraries", type=Path, help="where its libllama and libllama-common are")
+    parser.add_argument("--models", type=Path, default=Path("build/architectures"))
+    parser.add_argument("--types", nargs="+", default=["F32", "Q8_0", "Q4_0"])
+    parser.add_argument("--only", default="", help="names that match this")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
