@@ -163,8 +163,8 @@ def check_engine(
 
     Returns the root mean square difference of a logit, relative to their spread. Where that is more than the
     type's own rounding explains, the same file in F16 tells whether the arithmetic or the type is to blame:
-    features with values a hundred times their mean cost a quantised product several percent. Raises TrainError
-    for wrong arithmetic, and for a type that leaves little of the drafter.
+    features with values a hundred times their mean cost a quantised product several percent. Raises
+    TrainError for wrong arithmetic, and for a type that leaves little of the drafter.
     """
     n_tokens = min(len(sample.tokens), _N_TOKENS)
     if n_tokens < _N_STEPS + 3:
