@@ -69,10 +69,19 @@ def _drop_blobs(root: Path, needed: set[str]) -> None:
         if _BLOB.fullmatch(path.name):
             if path.name not in names:
                 path.unlink(missing_ok=True)
-        elif _is_partial(path) and path.stat().st_mtime < oldest:
+        elif _is_partial(path) and _is_over(path, oldest):
             with try_lock(lock_path(root, path.name.removesuffix("-partial"))) as free:
                 if free:
                     path.unlink(missing_ok=True)
+
+
+def _is_over(partial: Path, oldest: float) -> bool:
+    """Whether a download is stored by now, or has been left alone for long."""
+    if partial.with_name(partial.name.removesuffix("-partial")).exists():
+        return True
+    with contextlib.suppress(FileNotFoundError):  # its own process may move it at any time
+        return partial.stat().st_mtime < oldest
+    return False
 
 
 def _is_partial(path: Path) -> bool:

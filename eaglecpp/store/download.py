@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,9 +176,15 @@ def _pieces(response: requests.Response, limit: int, owner: str) -> Iterator[byt
         yield piece
 
 
-def fetch(session: requests.Session, root: Path, remote: Remote, report: Report) -> Path:
+def fetch(
+    session: requests.Session,
+    root: Path,
+    remote: Remote,
+    report: Report,
+    keep: Callable[[Path], Path] = lambda path: path,
+) -> Path:
     """The content of `remote`, complete and with the right digest: its partial file, or the blob that another
-    process made of it meanwhile.
+    process made of it meanwhile; what `keep` makes of that, while nobody else touches the partial file.
 
     Raises DownloadError, and DigestError for a server that sends something else.
     """
@@ -191,7 +197,7 @@ def fetch(session: requests.Session, root: Path, remote: Remote, report: Report)
             try:
                 _receive(session, path, remote, report)
                 if _is_right(path, remote, report):
-                    return path
+                    return keep(path)
                 path.unlink()
             except FileNotFoundError:
                 if _size(blob) == remote.size:  # the process that held the lock before us has just stored it
@@ -203,7 +209,7 @@ def fetch(session: requests.Session, root: Path, remote: Remote, report: Report)
                     "nothing was stored. Try again later, or ask whoever keeps the repository"
                 )
             _log.warning("%s: what was resumed is damaged; downloading it again", remote.file)
-        return blob
+        return keep(blob)
 
 
 def _is_right(path: Path, remote: Remote, report: Report) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 import requests
 
 from .download import Remote, fetch
-from .layout import blob_path
 from .manifest import IMAGE, Layer
 from .transaction import Transaction
 
@@ -35,13 +34,11 @@ def obtain(
     layer = Layer(IMAGE + kind, remote.digest, remote.size, name=name)
     stored = transaction.sound_blob(layer)
     if stored is not None:
-        if stored != blob_path(transaction.root, remote.digest):
-            transaction.add_shared(remote.digest, stored)
-        return layer, stored
+        return layer, transaction.add_shared(remote.digest, stored)
     if cached is not None:
         copy = transaction.add_file(kind, cached, name=name)
         if copy.digest == remote.digest:
             return copy, cached
         _log.warning("%s is not what its name says; downloading it instead", cached)
-    path = fetch(session, transaction.root, remote, transaction.report)
+    path = fetch(session, transaction.root, remote, transaction.report, keep=transaction.keep)
     return transaction.add_download(kind, remote.digest, path, name=name), path

@@ -54,8 +54,9 @@ class Transaction:
 
     def __enter__(self) -> Self:
         prepare(self.root)
-        self._stack.enter_context(try_lock(self.directory.with_name(self.directory.name + ".lock")))
-        self.directory.mkdir(parents=True)
+        with lock_store(self.root):  # nobody who tidies up takes it for dead before it is locked
+            self._stack.enter_context(try_lock(self.directory.with_name(self.directory.name + ".lock")))
+            self.directory.mkdir(parents=True)
         return self
 
     def __exit__(
@@ -87,6 +88,7 @@ class Transaction:
         """
         known = self._known_digest(file)
         if known is not None:
+            self.add_shared(known, file)
             return Layer(_media_type(kind), known, file.stat().st_size, name=name)
         path = self._place_for()
         how = place(file, path)
@@ -123,12 +125,24 @@ class Transaction:
         found = self.stores.own.blob(layer.digest)
         return found if found not in (None, final) and found.stat().st_size == layer.size else None
 
-    def add_shared(self, digest: str, file: Path) -> None:
-        """Takes over a blob of another store; left where it is when it can be neither cloned nor linked."""
-        if not blob_path(self.root, digest).is_file():
-            path = self._place_for()
-            if share(file, path) is not None:
-                self._staged[digest] = path
+    def add_shared(self, digest: str, file: Path) -> Path:
+        """Takes over a blob of any store, and returns where it is until `commit`: where it was, if it can be
+        neither cloned nor linked.
+        """
+        path = self.keep(file)
+        if path != file:
+            self._staged[digest] = path
+            noted = self.stores.own.linked().get(digest)
+            if noted is not None:
+                self._links[digest] = noted
+        return path
+
+    def keep(self, file: Path) -> Path:
+        """A name of our own for a file that another process may move or remove meanwhile; its own where the
+        system cannot give it two.
+        """
+        path = self._place_for()
+        return file if share(file, path) is None else path
 
     def commit(
         self,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,10 @@ from eaglecpp.store import DownloadError, StoreError, Stores
 from eaglecpp.store.download import MAX_SMALL, Remote, Token, fetch, get, new_session
 from eaglecpp.store.errors import silent
 from eaglecpp.store.manifest import MAX_JSON, Config, Manifest
+from eaglecpp.store.obtain import obtain
 from eaglecpp.store.pull import pull
+from eaglecpp.store.transaction import Transaction, remove_model
+from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -91,6 +95,38 @@ def test_a_blob_is_not_longer_than_its_manifest_says(server: tuple[str, list[Ans
     remote = Remote(f"http://{host}/x", "sha256:" + "0" * 64, 10, "x", "m")
     with new_session() as session, pytest.raises(DownloadError, match="expected at most 10 bytes"):
         fetch(session, root, remote, silent)
+
+
+def test_what_two_processes_download_at_once_is_fetched_once_and_stays_for_both(
+    server: tuple[str, list[Answer]], stores: Stores, root: Path
+) -> None:
+    """Whichever of them is done first, and whatever is removed then."""
+    data, asked = b"weights" * 1000, []
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.path)
+        send(data)(request)
+
+    host, answers = server
+    answers.append(answer)
+    remote = Remote(f"http://{host}/x", f"sha256:{hashlib.sha256(data).hexdigest()}", len(data), "x", "m")
+    with new_session() as session, Transaction(stores) as first, Transaction(stores) as second:
+        mine, _ = obtain(first, session, "model", remote)
+        other, path = obtain(second, session, "model", remote)
+        first.commit(ModelName.parse("a"), [mine], {})
+        assert path.read_bytes() == data
+        remove_model(stores.own, ModelName.parse("a"))
+        assert path.read_bytes() == data
+        second.commit(ModelName.parse("b"), [other], {})
+        with Transaction(stores) as third:
+            late, path = obtain(third, session, "model", remote)
+            remove_model(stores.own, ModelName.parse("b"))
+            assert path.read_bytes() == data
+            third.commit(ModelName.parse("c"), [late], {})
+    assert asked == ["/x"]
+    assert store_problems(root) == []
+    assert orphans(root) == []
+    assert list(root.glob("blobs/*-partial")) == []
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,6 +89,24 @@ def test_what_dead_processes_left_goes_with_the_next_change(stores: Stores, root
     assert list(root.rglob("*.tmp")) == []
 
 
+def test_an_operation_that_begins_is_not_taken_for_dead(
+    stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tidies up between the opening of its lock and the locking."""
+
+    @contextmanager
+    def looked_at(path: Path) -> Iterator[bool]:
+        with try_lock(root / "locks" / "store.lock") as free:
+            could_tidy.append(free)
+        with try_lock(path) as free:
+            yield free
+
+    could_tidy: list[bool] = []
+    monkeypatch.setattr("eaglecpp.store.transaction.try_lock", looked_at)
+    with Transaction(stores):
+        assert could_tidy == [False]
+
+
 def test_unfinished_downloads_wait_but_not_for_ever(stores: Stores, root: Path) -> None:
     make(stores, "a", b"x")
     young, old, busy = (partial_path(root, f"sha256:{letter * 64}") for letter in "abc")
@@ -154,7 +175,33 @@ def remove_or_miss(stores: Stores, name: str) -> None:
         assert "not found" in str(error)
 
 
-def test_a_blob_that_vanished_meanwhile_stops_the_commit(stores: Stores, root: Path) -> None:
+def test_what_another_process_removes_meanwhile_is_kept(stores: Stores, root: Path, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"weights")
+    with Transaction(stores) as transaction:
+        layers = [transaction.add_file("model", file), transaction.add_bytes("license", b"x")]
+        transaction.commit(ModelName.parse("a"), layers, {})
+    model = stores.get(ModelName.parse("a"))
+    noted = stores.own.linked()
+    with Transaction(stores) as copying, Transaction(stores) as again:
+        copied = [copying.add_layer(model, layer) for layer in model.manifest.layers]
+        known = [again.add_file("model", file)]
+        remove_model(stores.own, model.name)
+        assert blobs(root) == set()
+        copying.commit(ModelName.parse("b"), copied, {})
+        remove_model(stores.own, ModelName.parse("b"))
+        again.commit(ModelName.parse("c"), known, {})
+    assert b"weights" in blobs(root)
+    assert stores.own.linked() == noted, "a change of the file would still be seen"
+    assert store_problems(root) == []
+    assert orphans(root) == []
+
+
+def test_a_blob_that_vanished_meanwhile_stops_the_commit(
+    stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk where files can have one name only."""
+    monkeypatch.setattr("eaglecpp.store.transaction.share", lambda source, destination: None)
     make(stores, "a", b"x")
     model = stores.get(ModelName.parse("a"))
     with Transaction(stores) as transaction:
@@ -185,6 +232,30 @@ def test_the_second_download_waits_for_the_first(root: Path) -> None:
     thread.join()
     assert order == ["first", "second"]
     assert heard == [Status("waiting for another process that downloads this file", DIGEST)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks a file up in /proc")
+def test_a_lock_is_not_tidied_away_while_it_is_taken(
+    stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening its file and locking it: two processes would download the same blob."""
+    import fcntl
+
+    make(stores, "a", b"x")
+    real, threads = fcntl.flock, []
+
+    def flock(fd: int, how: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink() == lock_path(root, DIGEST) and not threads:
+            threads.append(threading.Thread(target=make, args=(stores, "b", b"y")))
+            threads[0].start()
+            threads[0].join(0.5)
+        real(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock_blob(root, DIGEST, lambda status: None):
+        threads[0].join()
+        with try_lock(lock_path(root, DIGEST)) as free:
+            assert not free
 
 
 def test_a_stuck_store_is_said_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
