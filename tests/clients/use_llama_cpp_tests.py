@@ -2,7 +2,7 @@
 """llama-cpp-python's own tests, from its source package, with `llama_cpp.Llama` replaced.
 
 Those that download a model get the client's model instead; tests of embeddings, of recurrent and hybrid
-models, of llama_cpp's inner state and of the texts of their own model are left out.
+models, of saved states and of the texts of their own model are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import common, huggingface_hub
 common.take_its_place()
 huggingface_hub.hf_hub_download = lambda *args, **options: common.MODEL
 """
-LEFT_OUT = "real_llama embeddings recurrent hybrid real_model cached_prompt prompt_hit prefix_reuse version"
+LEFT_OUT = "real_llama real_model recurrent hybrid loaded_exact ram_cache"
 
 
 def source_package(folder: Path) -> Path:
