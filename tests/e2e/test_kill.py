@@ -64,6 +64,7 @@ def test_a_pull_killed_half_way_goes_on_where_it_was(bench: KillBench) -> None:
 @pytest.mark.slow
 def test_processes_at_once_share_one_store(bench: KillBench) -> None:
     bench.forget_all()
+    assert bench.run("create", "last", "-f", "Modelfile").returncode == 0
     bench.hub.log.clear()
     bench.hub.faults.bytes_per_s = 4_000_000
     commands = [("pull", NAME), ("pull", NAME), ("create", "a", "-f", "Modelfile"), ("rm", "last")]
