@@ -44,7 +44,8 @@ def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
     arch: str, convert: Convert, tmp_path: Path
 ) -> None:
     shape = DraftShape() if arch == EAGLE3 else EVERYTHING
-    edit = None if arch == EAGLE3 else {"logit_scale": 0.5}
+    measured = {"eaglecpp": {"held_out": {"length": 2.0, "rates": [0.5, 0.25]}}}
+    edit = None if arch == EAGLE3 else {"logit_scale": 0.5, **measured}
     reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit=edit)).out)
     found = {name.replace(f"{arch}.", "{arch}.", 1): field for name, field in reader.fields.items()}
     listed = {key.name: key for key in KEYS if arch in key.archs}
