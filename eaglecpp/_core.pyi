@@ -48,6 +48,8 @@ class EngineOptions:
     n_leaves_max: int  # most tree leaves in one round and sequence
     draft_device: str  # "auto" | "cpu" | a ggml device name
     draft_type_kv: str  # "f16" | "f32"
+    text_drafts: str  # "auto" = beside a drafter | "on" = without one, too | "off"
+    text_memory: int  # tokens of earlier texts of a conversation that are kept to draft from
     exact: str  # "auto" | "on" | "off"
     lora: list[tuple[str, float]]
 
@@ -203,7 +205,7 @@ class Engine:
 
     def timings(self, sequence: int) -> dict[str, Any]:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
-        draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
+        draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
         reused_n, draft_bytes, exact, cut (nodes that a strategy was cut to, -1 = none), plan (see `Timings.plan`), plan_log (lines)."""
 
     def planner_state(self, cost_key: str, acceptance_key: str) -> tuple[str, str]:
@@ -217,7 +219,7 @@ class Engine:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
         slowdown, ledger. growth: what a cell more in the cache adds, per step and per row; change_ms: what another number
-        of rows than last time adds. acceptance: by kind of request {labels, calibration_error, bins}; chances:
+        of rows than last time adds. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error, bins}; chances:
         [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...

@@ -27,7 +27,7 @@ from eaglecpp.errors import EngineBusyError, UnsupportedError
 from eaglecpp.exactness import Exactness, settle
 from eaglecpp.locate import find_model, find_stored
 from eaglecpp.log import drain
-from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
+from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, split
 from eaglecpp.planner_cache import PlannerCache
 from eaglecpp.results import Completion, Timings
 from eaglecpp.session import Prompt, Session, Stream
@@ -67,9 +67,9 @@ class Engine:
         self._exactness = Exactness()
         self.stats = Timings()
         self.target_path = find_model(target, "target")
-        self.draft_path = None if draft is None else find_model(draft, "drafter")
+        self.draft_path = None if draft in (None, TEXT) else find_model(draft, "drafter")
         self.model = model or ModelOptions()
-        self.drafting = drafting or DraftOptions()
+        self.drafting = _with_text(drafting or DraftOptions(), draft)
         self.sampling = sampling or SamplingOptions()
         self.strategy = Strategy.parse(strategy)
         resolved, _ = self.resolve(self.strategy)
@@ -100,7 +100,8 @@ class Engine:
     ) -> Self:
         """Loads `target` and, if given, `draft`: paths of GGUF files, or names of models on this machine.
 
-        `strategy`: "auto" (the default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". `**options`: any
+        `draft="text"`: no drafter, drafts from the text itself (a file of that name is `./text`). `strategy`:
+        "auto" (the default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". `**options`: any
         field of `ModelOptions`, `DraftOptions` or `SamplingOptions` (the last are defaults for each
         generation); option objects may be given instead or as well. `wait`: calls from several threads wait
         for each other instead of raising `EngineBusyError`.
@@ -242,8 +243,15 @@ class Engine:
 
     @property
     def has_draft(self) -> bool:
-        """Whether a drafter is loaded."""
-        return self.draft_path is not None
+        """Whether anything can be drafted: by a drafter, or from the text itself."""
+        return self.draft_path is not None or self.drafting.text_drafts == "on"
+
+    @property
+    def drafts_text(self) -> bool:
+        """Whether `auto` also drafts what stands in the text already; without a drafter every strategy
+        does.
+        """
+        return self.has_draft and self.drafting.text_drafts != "off"
 
     @property
     def has_chat_template(self) -> bool:
@@ -388,14 +396,14 @@ class Engine:
             self.drafting = rpc.keep_drafter_here(self.drafting, core.system_info()["devices"])
 
     def _planner_cache(self) -> PlannerCache | None:
-        if self.draft_path is None or not PlannerCache.is_wanted(self.drafting):
+        if not self.has_draft or not PlannerCache.is_wanted(self.drafting):
             return None
         cache = PlannerCache.of(self._handle(), self.target_path, self.draft_path, self.model, self.drafting)
         cache.load(self._handle())
         return cache
 
     def _settle_exactness(self) -> Exactness:
-        if self.draft_path is None or self.drafting.exact == "off":
+        if not self.has_draft or self.drafting.exact == "off":
             return Exactness()
         try:
             found = settle(self._handle(), self.target_path, self.model, self.drafting)
@@ -473,6 +481,17 @@ class Engine:
         return self.bos_text.decode("utf-8", "replace"), eos_text.decode("utf-8", "replace")
 
 
+def _with_text(drafting: DraftOptions, draft: str | os.PathLike[str] | None) -> DraftOptions:
+    """The options that naming the text in place of a drafter stands for."""
+    if draft != TEXT:
+        return drafting
+    if drafting.text_drafts == "off":
+        raise ValueError(
+            "draft 'text' asks for drafts from the text, text_drafts 'off' for none; leave one out"
+        )
+    return replace(drafting, text_drafts="on")
+
+
 def _whole(
     stored: ResolvedModel,
     draft: str | os.PathLike[str] | None,
@@ -484,7 +503,8 @@ def _whole(
     if draft is None and not is_off:
         draft = stored.draft
     if strategy is None:  # a model may keep a strategy without the drafter it was for
-        strategy = of_model if of_model is not None and draft is not None else "auto"
+        can_draft = draft is not None or stored.engine_options().get("text_drafts") == "on"
+        strategy = of_model if of_model is not None and can_draft else "auto"
     return stored.target, draft, strategy
 
 

@@ -16,9 +16,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-__all__ = ["DraftOptions", "ModelOptions", "Option", "SamplingOptions", "Strategy", "describe", "split"]
+__all__ = [
+    "TEXT",
+    "DraftOptions",
+    "ModelOptions",
+    "Option",
+    "SamplingOptions",
+    "Strategy",
+    "describe",
+    "split",
+]
 
 T = TypeVar("T")
+TEXT = "text"  # in place of a drafter's name: no drafter, drafts from the text itself
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
@@ -195,7 +205,7 @@ class ModelOptions(_Validated):
 
 @dataclass(frozen=True)
 class DraftOptions(_Validated):
-    """Where the drafter runs and the most it may draft."""
+    """What is drafted from, where the drafter runs, and the most that may be drafted."""
 
     n_draft_max: int = _option(
         0, "most draft nodes in one round; 0 = what the strategy needs, at least 16", minimum=0, maximum=1024
@@ -209,6 +219,21 @@ class DraftOptions(_Validated):
     draft_type_kv: str = _option(
         "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags=("--draft-cache-type",)
     )
+    text_drafts: str = _option(
+        "auto",
+        "draft what stands in the text already: auto = beside a drafter, with strategy auto; "
+        "on = without one, too",
+        choices=("auto", "on", "off"),
+        flags=("--text-drafts",),
+        strangers=True,
+    )
+    text_memory: int = _option(
+        0,
+        "tokens of earlier texts of a conversation that are kept to draft from; 0 = only the text at hand",
+        minimum=0,
+        maximum=1 << 20,
+        flags=("--text-memory",),
+    )
     exact: str = _option(
         "auto",
         "draft only in batches whose rows hold the very bits of plain decoding, for the same text; "
@@ -221,6 +246,14 @@ class DraftOptions(_Validated):
         "keep what the planner learns about machine and drafter for the next time",
         flags=("--planner-cache",),
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.text_memory > 0 and self.text_drafts == "off":
+            raise ValueError(
+                f"text_memory {self.text_memory} is kept for drafts from the text, but text_drafts is off; "
+                "leave one of them out"
+            )
 
 
 @dataclass(frozen=True)
@@ -509,7 +542,7 @@ def _range_text(low: float | None, high: float | None) -> str:
 
 @dataclass(frozen=True)
 class Strategy:
-    """How the drafter is used. `kind`: "auto", "off", "chain" or "tree".
+    """How drafts are used. `kind`: "auto", "off", "chain" or "tree".
 
     `depth`: draft levels; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
     verification, the root not counted.
@@ -521,7 +554,7 @@ class Strategy:
     nodes: int = 0
 
     HELP: ClassVar[str] = (
-        "how to use the drafter: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
+        "how to draft: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
         "auto measures this machine and this text and decides each round, not drafting included"
     )
     AUTO_LEAVES: ClassVar[int] = 8
@@ -565,7 +598,7 @@ class Strategy:
         return cls("tree", k, depth, nodes)
 
     def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
-        """The strategy that runs and why; without a drafter all are "off"."""
+        """The strategy that runs and why; with nothing to draft from all are "off"."""
         if not has_draft:
             return Strategy("off"), "no drafter"
         return self, "decided each round" if self.kind == "auto" else "asked for"

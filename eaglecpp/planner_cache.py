@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from eaglecpp._extension import core, versions
 from eaglecpp.data_dir import data_dir
-from eaglecpp.options import DraftOptions, ModelOptions, describe
+from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 from eaglecpp.store.files import replace_bytes
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ _FREE = {
     "planner_cache",
     "n_draft_max",
     "exact",
+    "text_drafts",
+    "text_memory",
 }
 
 
@@ -67,12 +69,19 @@ class PlannerCache:
 
     @classmethod
     def of(
-        cls, native: core.Engine, target: Path, draft: Path, model: ModelOptions, drafting: DraftOptions
+        cls,
+        native: core.Engine,
+        target: Path,
+        draft: Path | None,
+        model: ModelOptions,
+        drafting: DraftOptions,
     ) -> PlannerCache:
         """The cache of a loaded engine. The key of the costs names llama.cpp, machine, files and every option
-        that changes what a round costs; that of the acceptance target and drafter.
+        that changes what a round costs; that of the acceptance target and drafter. `draft` None: drafts from
+        the text alone.
         """
-        files = f"target={fingerprint(target)} draft={fingerprint(draft)}"
+        drafter = TEXT if draft is None else fingerprint(draft)
+        files = f"target={fingerprint(target)} draft={drafter}"
         facts = [files, _machine(), _threads(native), options_key(model, drafting)]
         packaged = draft.with_suffix(".planner.json")
         is_ours = draft.resolve().parent == PACKAGED.resolve() and packaged.is_file()

@@ -35,13 +35,15 @@ class Timings:
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
-    the last conversation. `synth_rates`: drafts were accepted by lot at these rates, see `eaglecpp.synth`.
+    the last conversation. `text_draft_n`, `text_draft_n_accepted`: of the drafted tokens those that came
+    from the text itself and from no drafter. `synth_rates`: drafts were accepted by lot at these rates, see
+    `eaglecpp.synth`.
 
     `exact`: every row behind this answer was computed as plain decoding computes it, bit for bit, so the text
     is the one that plain decoding gives. False also where that is not known.
 
-    `plan`: `strategy` and `why`; with a drafter also how the rounds went: `rounds`, `drafted_rounds` (with a
-    verified draft), `probes` (drafted, not verified); means over the drafted ones: `nodes`, `depth`,
+    `plan`: `strategy` and `why`; where drafts are possible also how the rounds went: `rounds`,
+    `drafted_rounds` (with a verified draft), `probes` (drafted, not verified); means over the drafted ones: `nodes`, `depth`,
     `expected_tokens` (bonus token included), `expected_cost` (in plain steps); and `speedup`, tokens per
     plain step's time, stalls left out. The last two are None while no plain step was measured.
     """
@@ -52,6 +54,8 @@ class Timings:
     predicted_ms: float = 0.0
     draft_n: int = 0
     draft_n_accepted: int = 0
+    text_draft_n: int = 0
+    text_draft_n_accepted: int = 0
     rounds: int = 0
     draft_ms: float = 0.0
     verify_ms: float = 0.0
@@ -110,6 +114,8 @@ class Timings:
             "predicted_per_second": self.predicted_per_second,
             "draft_n": self.draft_n,
             "draft_n_accepted": self.draft_n_accepted,
+            "text_draft_n": self.text_draft_n,
+            "text_draft_n_accepted": self.text_draft_n_accepted,
             "rounds": self.rounds,
             "acceptance_length": self.acceptance_length,
             "accepted_per_depth": self.accepted_per_depth,

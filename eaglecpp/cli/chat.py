@@ -246,7 +246,9 @@ class Chat:
         model = self.model
         draft = model.source.draft
         drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
-        if draft is not None and model.strategy.kind == "off":
+        if model.drafts_text_alone:
+            drafter = "drafts from the text"
+        if model.can_draft and model.strategy.kind == "off":
             drafter = "drafting off"
         context = f"context {model.engine.n_ctx} tokens ({model.context.why})"
         self.screen.note(" · ".join([model.source.name, drafter, context]))

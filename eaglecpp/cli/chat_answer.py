@@ -140,7 +140,7 @@ def figures(
     if settings.verbose:
         lines = ["", *verbose_lines(made.stats, made.total_ms + load_ms, load_ms, speedup)]
         lines.append(f"{'template:':<22}{model.template.describe()}")
-    return [*lines, stats_line(made.stats, has_draft=model.source.draft is not None, speedup=speedup)]
+    return [*lines, stats_line(made.stats, has_draft=model.can_draft, speedup=speedup)]
 
 
 def response_format(text: str) -> dict[str, Any]:

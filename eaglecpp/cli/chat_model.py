@@ -22,7 +22,7 @@ from eaglecpp.context import ContextChoice, choose_n_ctx, free_memory
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile import Command, Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
-from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
+from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, split
 
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
@@ -34,13 +34,17 @@ _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z]+\]|<[^<>|]+>")
 
 @dataclass(frozen=True)
 class Source:
-    """What a model reference stands for. draft_asked: the drafter was named on the command line."""
+    """What a model reference stands for.
+
+    draft_asked: the drafter was named on the command line; drafts_text: the text itself was, in its place
+    """
 
     reference: str
     target: Path
     modelfile: Modelfile
     draft: Path | None = None
     draft_asked: bool = False
+    drafts_text: bool = False
     stored_template: str = ""
     adapters: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
@@ -74,8 +78,9 @@ def find_source(
         reference=str(target) if model.name is None else str(model.name),
         target=target,
         modelfile=model.modelfile or Modelfile(from_=(Command("model", str(target)),)),
-        draft=None if prepared.draft is None else prepared.draft.absolute(),
+        draft=prepared.draft.absolute() if isinstance(prepared.draft, Path) else None,
         draft_asked=draft is not None and prepared.draft is not None,
+        drafts_text=prepared.draft == TEXT,
         stored_template=model.stored_template or "",
         adapters=model.adapters,
         notices=tuple(str(notice) for notice in model.notices),
@@ -104,6 +109,8 @@ class ChatModel:
         self._model_given, self._draft_given, self._sampling_given = split(
             given, ModelOptions, DraftOptions, SamplingOptions
         )
+        if source.drafts_text:
+            self._draft_given.setdefault("text_drafts", "on")
         self._asked = strategy
         self.engine = self._open()
         self.template = self._choose_template()
@@ -114,6 +121,17 @@ class ChatModel:
         self.marks = self._find_marks()
 
     # Options
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether there is anything to draft from: a drafter, loaded or not, or the text itself."""
+        return self.source.draft is not None or self.drafts_text_alone
+
+    @property
+    def drafts_text_alone(self) -> bool:
+        """Whether drafts come from the text itself, without a drafter."""
+        wanted = self._merged("draft", self._draft_given).get("text_drafts")
+        return self.source.draft is None and wanted == "on"
 
     @property
     def strategy(self) -> Strategy:
@@ -193,7 +211,7 @@ class ChatModel:
         model = ModelOptions(**options)
         drafting = DraftOptions(**self._merged("draft", self._draft_given))
         wanted = self._wanted()
-        if self.source.draft is None or wanted.kind == "off":
+        if wanted.kind == "off" or not self.can_draft:
             return Engine(self.source.target, strategy="off", model=model, drafting=drafting)
         try:
             return Engine(
@@ -216,7 +234,7 @@ class ChatModel:
         """Loads the drafter, or loads with room for more draft nodes, where the strategy needs it."""
         if strategy.kind == "off":
             return False
-        if self.source.draft is None:
+        if not self.can_draft:
             raise ValueError(f"strategy {strategy} needs a drafter: run with --draft")
         if not self.engine.has_draft:
             self.reopen()

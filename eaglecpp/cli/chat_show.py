@@ -98,6 +98,9 @@ def _info(chat: Chat) -> str:
 
 def _drafter(chat: Chat) -> list[tuple[str, str]]:
     source = chat.model.source
+    if chat.model.drafts_text_alone:
+        strategy = str(chat.model.engine.resolve(chat.model.strategy)[0])
+        return [("drafts from", "the text itself"), ("strategy", strategy)]
     if source.draft is None:
         return [("", "none")]
     rows = [("file", str(source.draft)), ("strategy", str(chat.model.engine.resolve(chat.model.strategy)[0]))]

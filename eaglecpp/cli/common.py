@@ -96,7 +96,8 @@ def strategy_options(function: F) -> F:
         click.option(
             "--draft",
             metavar="D",
-            help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto.",
+            help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto; "
+            "text: none, drafts from the text itself.",
         ),
         click.option(
             "--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"
@@ -160,7 +161,8 @@ def open_engine(
         raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
     off = no_draft or (strategy is not None and strategy.kind == "off")
     needs_draft = strategy is not None and strategy.kind not in ("auto", "off")
-    if needs_draft and draft is None and target.endswith(".gguf"):  # a file has no drafter of its own
+    wants_text = options.get("text_drafts") == "on"
+    if needs_draft and draft is None and not wants_text and target.endswith(".gguf"):  # a file has no drafter
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
     prepared = prepare(target, draft, wants_draft=not off)
     for notice in prepared.model.notices:
@@ -169,10 +171,12 @@ def open_engine(
     of_model = own.pop("strategy", "auto")
     if off:
         return Engine.open(prepared.model.target, strategy="off", **own | options)
-    if needs_draft and prepared.draft is None:
+    options = own | options
+    can_draft = prepared.draft is not None or options.get("text_drafts") == "on"
+    if needs_draft and not can_draft:
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
-    wanted = strategy or ("auto" if prepared.draft is None else of_model)
-    return Engine.open(prepared.model.target, prepared.draft, strategy=wanted, **own | options)
+    wanted = strategy or (of_model if can_draft else "auto")
+    return Engine.open(prepared.model.target, prepared.draft, strategy=wanted, **options)
 
 
 def read_input(path: str) -> bytes:

@@ -13,14 +13,17 @@ import os
 import platform
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from eaglecpp.cli.common import engine_options_of, given, open_engine
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
-from eaglecpp.options import ModelOptions
+from eaglecpp.options import TEXT, ModelOptions
+
+if TYPE_CHECKING:
+    from eaglecpp.engine import Engine
 
 __all__ = ["doctor"]
 
@@ -55,7 +58,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[
         found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
         return {
             "target": str(engine.target_path),
-            "draft": None if engine.draft_path is None else str(engine.draft_path),
+            "draft": _draft(engine),
             "n_threads": engine.device_info["n_threads"],
             "chains_only": engine.chains_only,
             "exact_rows": found.rows,
@@ -64,6 +67,12 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[
             "measured_ms": found.ms,
             "measured_steps": found.decodes,
         }
+
+
+def _draft(engine: Engine) -> str | None:
+    if engine.draft_path is not None:
+        return str(engine.draft_path)
+    return TEXT if engine.has_draft else None
 
 
 def gather() -> dict[str, Any]:
@@ -210,7 +219,8 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
     lines = [f"target            {model['target']}, {model['n_threads']} threads"]
     if model["draft"] is None:
         return [*lines, "exact             always: without a drafter there is only plain decoding"]
-    lines.append(f"drafter           {model['draft']}")
+    drafter = "none: drafts from the text itself" if model["draft"] == TEXT else model["draft"]
+    lines.append(f"drafter           {drafter}")
     if model["chains_only"]:
         lines.append(f"strategies        chains only: {model['chains_only']}")
     if model["exact_reason"]:

@@ -12,6 +12,7 @@ import click
 
 from eaglecpp.cli.table import human_bytes, human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.options import TEXT
 from eaglecpp.store import Stores
 from eaglecpp.store.model import StoredModel
 
@@ -39,9 +40,15 @@ def list_models(prefix: str, as_json: bool) -> None:
 def draft_text(model: StoredModel) -> str:
     """The DRAFT column: the drafter's architecture, or that the model is one."""
     if not model.manifest.of_kind("draft"):
-        return "-"
+        return TEXT if drafts_text(model) else "-"
     architecture = model.config.draft_architecture or "yes"
     return f"{architecture} (drafter only)" if model.is_drafter else architecture
+
+
+def drafts_text(model: StoredModel) -> bool:
+    """Whether the model drafts from the text itself, without a drafter."""
+    wanted = [value for name, value in model.pragmas() if name == "text_drafts"]
+    return wanted[-1:] == ["on"] and not model.manifest.of_kind("draft")
 
 
 def _facts(model: StoredModel) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, stderr_is_terminal
 from eaglecpp.errors import MismatchError, ModelNotFoundError
 from eaglecpp.locate import find_path
 from eaglecpp.modelfile.names import ModelName
+from eaglecpp.options import TEXT
 from eaglecpp.store import DownloadError, ResolvedModel, Stores, resolve_draft, resolve_model
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.resolve import parse_reference
@@ -28,10 +29,12 @@ __all__ = ["Prepared", "prepare"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What to load. draft: the one that was asked for, else the model's own, else None."""
+    """What to load. draft: the one that was asked for, "text" for the text itself, else the model's own, else
+    None.
+    """
 
     model: ResolvedModel
-    draft: Path | None
+    draft: Path | Literal["text"] | None
 
 
 def prepare(
@@ -40,7 +43,8 @@ def prepare(
     """Looks both up, and fetches what is missing.
 
     draft:       as on the command line; "auto" is the model's own, the one in its repository, or the one the
-                 table knows; where none of them can be had, that is said, and the model runs without
+                 table knows; where none of them can be had, that is said, and the model runs without. "text"
+                 is none, for drafts from the text itself
     wants_draft: False when nothing will be drafted for now, so none is fetched
     insecure:    the model may come by http, or from a server whose certificate does not check out
     Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
@@ -48,6 +52,8 @@ def prepare(
     with Bars() as bars:
         stores = Stores.open()
         model = _model(stores, reference, bars, insecure)
+        if draft == TEXT:
+            return Prepared(model, "text")
         if draft is None or (draft == "auto" and (model.draft is not None or not wants_draft)):
             if wants_draft and model.draft is None:
                 _offer(model)

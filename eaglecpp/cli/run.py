@@ -205,12 +205,17 @@ def _open(
         parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
         if strategy is None and saved.strategy:
             strategy = Strategy.parse(saved.strategy)
-    if strategy is not None and strategy.kind in ("chain", "tree") and source.draft is None:
+    has_text = source.drafts_text or options.get("text_drafts") == "on" or _drafts_text(source)
+    if strategy is not None and strategy.kind in ("chain", "tree") and source.draft is None and not has_text:
         raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
     with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
         opened = chat_model.ChatModel(source, options, strategy, parameters)
     opened.strategy_set = saved.strategy if saved is not None else ""
     return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
+
+
+def _drafts_text(source: Source) -> bool:
+    return bool(source.modelfile.engine_options().get("draft.text_drafts") == "on")
 
 
 def _last_chat(folder: ChatFolder, source: Source | None) -> SavedChat:

@@ -97,6 +97,8 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     if stats.draft_n:
         parts.append(f"acceptance length {stats.acceptance_length:.2f}")
         parts.append(f"{100 * stats.acceptance_rate:.0f}% of {stats.draft_n} drafted tokens accepted")
+        if stats.text_draft_n_accepted:
+            parts.append(f"{stats.text_draft_n_accepted} of them from the text")
     elif not has_draft:
         parts.append("no drafter")
     else:
@@ -120,6 +122,8 @@ def not_drafted(why: str) -> str:
         return "no room left for drafts"
     if "measuring" in why or why in ("", "off"):
         return "not drafted yet: first the model's own speed is measured"
+    if "nothing in the text" in why:
+        return "not drafted: nothing in the text so far to draft from"
     if "saving" in why:
         return "not drafted: the next trial waits until it cannot cost much"
     return "not drafted: plain decoding is faster here"

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from eaglecpp.options import TEXT
+
 from .errors import ModelfileError, Notice
 from .files import FileSearchError, expand_path, model_files, same_path
 from .model import Modelfile
@@ -57,13 +59,16 @@ class Reference:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to load. `notices` also says what was left out and why."""
+    """What to load. `notices` also says what was left out and why. `drafts_text`: DRAFT names the text
+    itself.
+    """
 
     target: Reference
     draft: Reference | None = None
     adapters: tuple[Path, ...] = ()
     projectors: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = ()
+    drafts_text: bool = False
 
 
 def refer(text: str, directory: Path) -> Reference:
@@ -118,11 +123,12 @@ class _Resolver:
         self.drafters: list[Path] = []  # found beside the target, in a FROM directory
         self.projectors: list[Path] = []
         self.lora: list[Path] = []
+        self.drafts_text = False
 
     def plan(self) -> Plan:
         reference, command = self._base()
         draft = self._draft()
-        if draft is None and self.drafters:
+        if draft is None and self.drafters and not self.drafts_text:
             draft = Reference("path", str(self.drafters[-1]), command.line, (self.drafters[-1],))
         self._refuse_same(draft)
         return Plan(
@@ -131,6 +137,7 @@ class _Resolver:
             adapters=(*self.lora, *self._adapters()),
             projectors=tuple(self.projectors),
             notices=tuple(self.notices),
+            drafts_text=self.drafts_text,
         )
 
     def _base(self) -> tuple[Reference, Command]:
@@ -200,13 +207,18 @@ class _Resolver:
         return self.lora if is_adapter else self.targets
 
     def _draft(self) -> Reference | None:
-        """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama."""
+        """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The word
+        `text` is none (a file of that name is `./text`).
+        """
         commands = [*self.modelfile.draft, *filter(None, [self.modelfile.settings.draft])]
         if not commands:
             return None
         command = commands[-1]
         if len(commands) > 1:
             self._note(command, f"several drafters are named: {command.args} is used")
+        if command.args.strip() == TEXT:
+            self.drafts_text = True
+            return None
         reference = self._refer(command)
         if reference.kind != "path" or not reference.path.is_dir():
             if reference.kind == "path":

@@ -190,6 +190,8 @@ class _Job:
                     self.stores, self.plan.draft, self.directory, files, facts, type=type, report=self.report
                 )
                 return found.add_to(self.transaction, facts)
+        if self.plan.drafts_text:
+            return None
         layers = self.base.manifest.of_kind("draft") if self.base is not None else ()
         if self.base is None or not layers:
             return None
@@ -222,6 +224,8 @@ class _Job:
             messages = [{"role": turn.role, "content": turn.content} for turn in whole.messages]
             layers.append(add("messages", _json(messages)))
         pragmas = [[p.name, p.args] for p in whole.pragmas if p.name not in _OWN_DRAFT_PRAGMAS]
+        if self.plan.drafts_text:
+            pragmas.append(["text_drafts", "on"])
         if pragmas:
             layers.append(self.transaction.add_own(PRAGMAS, _json(pragmas)))
         return layers

@@ -16,8 +16,8 @@ using Mode = Decision::Mode;
 using Reason = Decision::Reason;
 
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
-constexpr std::array<const char *, 11> reason_names = {"off",  "room", "measuring", "parked", "saving", "probe",
-                                                       "vain", "pays", "pinned",    "replay", "inexact"};
+constexpr std::array<const char *, 12> reason_names = {"off",  "room", "measuring", "parked", "saving",  "probe",
+                                                       "vain", "pays", "pinned",    "replay", "inexact", "unmatched"};
 constexpr int node_max = 1 << 20;
 
 template <size_t n>
@@ -92,6 +92,7 @@ std::string Decision::to_line() const {
     if (mode != Mode::plain) {
         out += " k=" + std::to_string(k) + " levels=";
         for (size_t i = 0; i < levels.size(); ++i) out += (i ? "/" : "") + join(levels[i]);
+        if (n_text > 0) out += " text=" + std::to_string(n_text) + " reach=" + std::to_string(reach);
     }
     if (mode == Mode::draft) {
         out += " nodes=" + join(nodes) + " depth=" + std::to_string(depth) + " leaves=" + std::to_string(n_leaves);
@@ -116,6 +117,10 @@ Decision Decision::from_line(const std::string & line) {
             out.k = node_number(line, value);
         } else if (name == "levels") {
             for (const std::string & level : split(value, '/')) out.levels.push_back(node_list(line, level));
+        } else if (name == "text") {
+            out.n_text = node_number(line, value);
+        } else if (name == "reach") {
+            out.reach = node_number(line, value);
         } else if (name == "nodes") {
             out.nodes = node_list(line, value);
         } else if (name == "depth") {
@@ -152,6 +157,8 @@ std::string Decision::explain() const {
             return "off: no room for a draft";
         case Reason::measuring:
             return "off: measuring a plain step";
+        case Reason::unmatched:
+            return "off: nothing in the text so far pays as a draft";
         case Reason::inexact:
             return "off: no batch of several rows is exact here";
         case Reason::saving:

@@ -5,9 +5,11 @@
 //     plain reason=parked speed=0.93
 //     probe k=4 levels=0/1 reason=probe tokens=1.42 cost=1.21
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
+//     draft k=0 levels= text=9 reach=40 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
 // `levels` are the nodes whose children the drafter proposed, level by level, `nodes` the drafts that were verified;
-// both are indices into the pool of proposed nodes, whose root is 0.
+// both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of
+// nodes that the text itself proposed; they come first, and none is deeper than `reach`.
 #pragma once
 
 #include <string>
@@ -31,6 +33,7 @@ struct Decision {
         pinned,     // a fixed strategy
         replay,     // a logged plan
         inexact,    // no batch of several rows holds the bits of single rows, and only such may be planned
+        unmatched,  // the text proposes nothing that pays, and there is no drafter
     };
 
     Mode mode = Mode::plain;
@@ -40,6 +43,8 @@ struct Decision {
     std::vector<int32_t> nodes;
     int depth = 0;            // of the verified tree
     int n_leaves = 0;         // of the verified tree
+    int n_text = 0;           // pool nodes that the text itself proposed: 1 .. n_text
+    int reach = 0;            // and the depth at which they were cut off
     double n_tokens = 1.0;    // expected, the bonus token included
     double cost = 1.0;        // expected, in plain rounds; 0 = not known
     double best_speed = 0.0;  // plain rounds: predicted speed of the best draft seen lately, plain = 1; 0 = unknown

@@ -22,6 +22,7 @@ constexpr double n_noisy_most = 24.0;  // ... but not more than this
 
 constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
 constexpr double saving_share = 0.5;    // of a full ledger: the most to save up for
+constexpr int joint_gap = 16;           // rounds of the text's drafts alone between trials with the drafter's
 constexpr double probe_gap_most = 256;  // plain rounds; off is never for good
 
 double clean(double ms) {
@@ -59,6 +60,7 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
 
 void Planner::end_text(SequencePlan & plan) {
     acceptance_.end_text(plan.kind_, plan.text_);
+    plan.hits_.restart();
 }
 
 void Planner::begin_round(int n_roots, int n_kv) {
@@ -85,7 +87,7 @@ bool Planner::is_measuring_due() const {
 void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     Decision & d = plan.decision_;
     d.mode = Mode::plain;
-    d.k = d.depth = d.n_leaves = 0;
+    d.k = d.depth = d.n_leaves = d.n_text = d.reach = 0;
     d.levels.clear();
     d.nodes.clear();
     d.n_tokens = d.cost = 1.0;
@@ -95,6 +97,7 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     plan.n_committed_ = 0;
     plan.limits_ = request.limits;
     plan.n_pending_ = request.n_pending;
+    plan.n_left_ = request.n_left;
     reset(plan.tree_, request.root);
 
     if (!plan.is_exact_settled_) {
@@ -102,7 +105,9 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
         plan.is_exact_settled_ = true;
     }
     if (plan.is_exact_) plan.limits_.n_leaves = std::min(plan.limits_.n_leaves, plan.limits_.n_leaves_exact);
-    if (request.n_pending < 1) {
+    take_text(plan, request.text);
+    const bool has_drafter = request.n_pending > 0;
+    if (!has_drafter && !request.text) {
         d.reason = Reason::off;
     } else if (plan.rule_ == SequencePlan::Rule::replay) {
         decide_replay(plan);
@@ -112,18 +117,36 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     } else if (request.n_left < 2 || request.limits.n_nodes < 1) {
         d.reason = Reason::room;
     } else if (plan.rule_ == SequencePlan::Rule::fixed) {
-        decide_fixed(plan, request.n_left);
+        decide_fixed(plan, request.n_left, has_drafter);
     } else {
         plan.depth_max_ = std::min(options_.depth, request.n_left - 1);
-        decide_auto(plan);
+        decide_auto(plan, has_drafter);
     }
 }
 
-void Planner::decide_auto(SequencePlan & plan) {
+// What the text proposes costs nothing but its rows. Where it pays it is verified alone, or together with the drafter's
+// nodes as long as these add more than they cost: hardly ever to a sure copy, often to a match of a few tokens. Where
+// they do not, they are tried again now and then.
+void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
+    plan.text_value_ = 0.0;
     if (is_measuring_) {
         plan.decision_.reason = Reason::measuring;
         return;
     }
+    plan.text_value_ = text_value(plan);
+    if (plan.text_value_ > 0.0) {
+        const bool joins = plan.joint() > 0.0 || ++plan.n_since_joint_ >= joint_gap;
+        if (!has_drafter || !plan.is_on_ || !joins) return start_text(plan, Reason::pays, 0, plan.n_left_ - 1);
+        plan.n_since_joint_ = 0;
+    }
+    plan.decision_.reason = Reason::unmatched;
+    if (has_drafter) decide_drafter(plan);
+    if (plan.decision_.mode == Mode::plain && plan.text_value_ > 0.0) {
+        start_text(plan, Reason::pays, 0, plan.n_left_ - 1);
+    }
+}
+
+void Planner::decide_drafter(SequencePlan & plan) {
     const int k = plan.limits_.n_leaves > 1 ? options_.k : 1;
     if (!plan.is_on_) return decide_parked(plan, k);
     // The least a drafted round takes, what one took of late, and what the last one wanted in vain: to draft and then
@@ -133,6 +156,7 @@ void Planner::decide_auto(SequencePlan & plan) {
     const double usual = std::min(std::max(plan.usual_extra_, plan.wanted_extra_), saving_share * options_.ledger.cap);
     if (ledger_.covers(std::max(least, usual))) {
         start(plan, Mode::draft, Reason::pays, k);
+        add_text(plan, 0, plan.n_left_ - 1);
     } else {
         plan.decision_.reason = Reason::saving;
     }
@@ -153,7 +177,7 @@ void Planner::decide_parked(SequencePlan & plan, int k) {
     start(plan, Mode::probe, Reason::probe, k);
 }
 
-void Planner::decide_fixed(SequencePlan & plan, int n_left) {
+void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
     const Strategy & s = plan.strategy_;
     // a draft that could only be the very last token, or beyond it, would be verified for nothing; so would one beyond
     // the rows that a batch may have
@@ -167,7 +191,10 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left) {
         if (n_nodes == 0) plan.decision_.reason = Reason::inexact;
         if (n_nodes == 0) return;
     }
-    start(plan, Mode::draft, Reason::pinned, s.k);
+    if (has_drafter) return start(plan, Mode::draft, Reason::pinned, s.k);
+    if (s.kind == Strategy::Kind::chain) plan.limits_.n_leaves = 1;
+    plan.decision_.reason = Reason::unmatched;
+    if (!plan.text_draft_.empty()) start_text(plan, Reason::pinned, s.k, plan.depth_max_);
 }
 
 void Planner::decide_replay(SequencePlan & plan) {
@@ -175,10 +202,23 @@ void Planner::decide_replay(SequencePlan & plan) {
     if (plan.n_replayed_ == plan.replay_.size()) return;
     const Decision & logged = plan.replay_[plan.n_replayed_++];
     if (logged.mode == Mode::plain) return;
+    if (logged.levels.empty() && logged.n_text > 0) {
+        start_text(plan, Reason::replay, logged.k, logged.reach);
+        return check_text(plan);
+    }
     if (logged.k < 1 || logged.levels.empty() || logged.levels[0] != std::vector<int32_t>{0}) {
         fail(ErrorKind::value, "plan log: round %zu drafts, but without k or not from the root", plan.n_replayed_);
     }
     start(plan, logged.mode, Reason::replay, logged.k);
+    if (logged.n_text > 0) add_text(plan, 0, logged.reach);
+    check_text(plan);
+}
+
+void Planner::check_text(const SequencePlan & plan) {
+    if (plan.decision_.n_text == plan.logged().n_text) return;
+    fail(ErrorKind::value,
+         "plan log: round %zu drafts %d nodes from the text, found %d; the log belongs to another run",
+         plan.n_replayed_, plan.logged().n_text, plan.decision_.n_text);
 }
 
 void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
@@ -188,14 +228,21 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     plan.frontier_.assign(1, 0);
     const Token root = plan.tree_.token[0];
     reset(plan.pool_, root);
-    plan.proposed_.assign(1, {root, 0.0f});
+    plan.proposed_.clear();
+    plan.proposed_node_.clear();
+    plan.level_.clear();
     plan.p_.assign(1, 1.0f);
+    plan.a_.assign(1, 1.0f);
+    plan.is_text_.assign(1, 0);
     plan.first_child_.assign(1, -1);
     plan.n_children_.assign(1, 0);
     plan.best_p_.clear();
     plan.cursor_ = 0;
     plan.n_draft_rows_ = 0;
-    plan.first_new_ = 1;
+    set_prices(plan);
+}
+
+void Planner::set_prices(SequencePlan & plan) {
     // others in the batch will take about as many rows as last time
     const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - plan.order_.size()) : 0;
     const int n_rows = n_roots_ + n_others;
@@ -215,6 +262,7 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
     plan.n_committed_ = (int)tokens.size();
+    if (!plan.text_draft_.empty()) text_acceptance_.learn(plan.kind_, plan.hits_, plan.text_draft_, tokens);
     walk(plan, tokens);
 }
 
@@ -234,9 +282,9 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
         }
         const int n_known = std::min(n, AcceptanceModel::n_ranks_max);
         acceptance_.learn(plan.kind_, plan.text_, plan.pool_.depth[node] + 1, &plan.proposed_[first], n_known, matched);
-        const bool is_surprise = matched == 0 && plan.p_[first] < surprise_below * plan.p_[node];
+        const bool is_surprise = matched == 0 && plan.a_[plan.proposed_node_[first]] < surprise_below;
         if (is_surprise && !plan.is_on_) plan.n_burst_ = options_.n_burst;
-        if (matched >= 0) plan.cursor_ = first + matched;
+        if (matched >= 0) plan.cursor_ = plan.proposed_node_[first + matched];
     }
 }
 

@@ -53,6 +53,7 @@ struct RoundRequest {
     int n_left = 0;     // tokens that may still be generated, at least 1
     int n_pending = 0;  // rows the drafter must commit before it can draft; 0 = no drafter
     PlanLimits limits;
+    const TextDraft * text = nullptr;  // what the text itself proposes; null = nothing and never
 };
 
 class Planner {
@@ -114,6 +115,13 @@ class Planner {
     const CostTable & costs() const { return costs_; }
     AcceptanceModel & acceptance() { return acceptance_; }
     const AcceptanceModel & acceptance() const { return acceptance_; }
+    const TextAcceptance & text_acceptance() const { return text_acceptance_; }
+
+    // What was learned about the drafter's and the text's proposals, to keep; the second returns false if any of it
+    // does not fit.
+    std::string acceptance_to_text(const std::string & key) const;
+    bool acceptance_from_text(const std::string & text, const std::string & key);
+
     const Ledger & ledger() const { return ledger_; }
 
   private:
@@ -130,11 +138,22 @@ class Planner {
 
     // decide (planner.cpp)
     bool is_measuring_due() const;
-    void decide_auto(SequencePlan & plan);
+    void decide_auto(SequencePlan & plan, bool has_drafter);
+    void decide_drafter(SequencePlan & plan);
     void decide_parked(SequencePlan & plan, int k);
-    void decide_fixed(SequencePlan & plan, int n_left);
+    void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
     void decide_replay(SequencePlan & plan);
+    static void check_text(const SequencePlan & plan);
     void start(SequencePlan & plan, Mode mode, Reason reason, int k);
+    void set_prices(SequencePlan & plan);
+
+    // drafts from the text (planner_text.cpp)
+    void take_text(SequencePlan & plan, const TextDraft * draft);
+    double text_value(SequencePlan & plan);
+    void start_text(SequencePlan & plan, Reason reason, int k, int reach);
+    void add_text(SequencePlan & plan, int k, int reach);
+    static int text_child(const SequencePlan & plan, int32_t parent, Token token);
+    void blend(SequencePlan & plan, int32_t parent, int first_proposed, const double * a, int n_known);
 
     // grow (planner_grow.cpp)
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
@@ -176,6 +195,7 @@ class Planner {
     int n_threads_ = 0, n_threads_usual_ = 0;
     std::map<int, CostTable> other_costs_;
     AcceptanceModel acceptance_;
+    TextAcceptance text_acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
     RecentSpeed speed_;      // of the batches of late

@@ -12,8 +12,9 @@ namespace eaglecpp {
 
 namespace {
 constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
-constexpr double value_max = 10.0;                     // tokens
-constexpr int n_sampled = 4;                           // nodes below which sizes are measured again
+constexpr double weight_joint = 0.3;
+constexpr double value_max = 10.0;  // tokens
+constexpr int n_sampled = 4;        // nodes below which sizes are measured again
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 double sum_of(const std::vector<float> & p, int n) {
@@ -75,22 +76,24 @@ void Planner::choose_alone(SequencePlan & plan) {
     const double spent_ms = plan.fair_draft_ms() + costs_.host();
     const Offer wish = plan.prices_.best(p, price, no_limit);
     double value = wish.value;
-    if (is_probe && plan.pool_.size() > plan.first_new_) {
+    if (is_probe && !plan.level_.empty()) {
         // a probe stops early; what drafting would go on to do counts
-        const auto best = std::max_element(plan.p_.begin() + plan.first_new_, plan.p_.end());
-        nodes_.assign(1, (int32_t)(best - plan.p_.begin()));
+        nodes_.assign(1, *std::max_element(plan.level_.begin(), plan.level_.end(),
+                                           [&](int a, int b) { return plan.p_[a] < plan.p_[b]; }));
         value = std::max(value, foresee(plan, 1));
     }
     const double ms = spent_ms + plan.prices_.ms_with_changes(wish.n);
     if (!is_probe) habit_.add(n_roots_ + plan.prices_.best_settled(p, price, no_limit).n);
-    if (wish.n > 0) plan.usual_extra_ += 0.1 * (rounds(ms) - plan.usual_extra_);
-    weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
+    if (!plan.is_text_only()) {
+        if (wish.n > 0) plan.usual_extra_ += 0.1 * (rounds(ms) - plan.usual_extra_);
+        weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
+    }
     const bool is_vain = is_probe && wish.value <= price * spent_ms;
     int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
     for (int fewer = 1; fewer < std::min(n, n_sampled); ++fewer) {
         if (costs_.wants_sample(n_roots_ + fewer) && allows(plan, n_roots_ + fewer)) n = fewer;
     }
-    plan.wanted_extra_ = wish.n > 0 && n == 0 ? rounds(ms) : 0.0;
+    if (!plan.is_text_only()) plan.wanted_extra_ = wish.n > 0 && n == 0 ? rounds(ms) : 0.0;
     take(plan, plan.order_.nodes(), n);
 }
 
@@ -110,7 +113,7 @@ void Planner::choose_shared(int n_rows) {
     for (size_t i = 0; i < plans_.size(); ++i) {
         SequencePlan & plan = *plans_[i];
         if (!plan.is_auto_drafting()) continue;
-        weigh_shared(plan, best_heads_[i], ms_per_node);
+        if (!plan.is_text_only()) weigh_shared(plan, best_heads_[i], ms_per_node);
         take(plan, plan.order_.nodes(), best_heads_[i]);
     }
 }
@@ -219,6 +222,12 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
 // little the value of single rounds varies much, and each needless stop costs a wait for the next probes.
 void Planner::weigh(SequencePlan & plan, double value, double speed) {
     if (!std::isfinite(value) || !std::isfinite(speed)) return;
+    if (plan.text_value_ > 0.0) {
+        // what the text alone would have brought is not the drafter's merit
+        const double gain = std::clamp(value - plan.text_value_, -value_max, value_max);
+        plan.joint() += weight_joint * (gain - plan.joint());
+        return;
+    }
     const double weight = plan.is_on_ ? weight_on : weight_off;
     const double error = std::clamp(value, -value_max, value_max) - plan.advantage_;
     plan.advantage_ += weight * error;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <numeric>
 
 #include "algo/planner.h"
 #include "base/error.h"
@@ -60,36 +59,44 @@ void Planner::grow(SequencePlan & plan, const std::vector<std::vector<Candidate>
 }
 
 void Planner::add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children) {
-    plan.first_new_ = plan.pool_.size();
+    plan.level_.clear();
+    const int n_before = plan.pool_.size();
     plan.decision_.levels.push_back(plan.frontier_);
     for (size_t i = 0; i < plan.frontier_.size(); ++i) add_children(plan, plan.frontier_[i], children[i]);
-    level_p_.assign(plan.p_.begin() + plan.first_new_, plan.p_.end());
+    // the drafter's word changes the chances of what the text proposed
+    if (plan.decision_.n_text > 0) plan.best_p_.clear();
+    level_p_.assign(plan.p_.begin() + (plan.decision_.n_text > 0 ? 1 : n_before), plan.p_.end());
     merge_best(plan.best_p_, level_p_, plan.prices_.n_nodes_max());
 }
 
 void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children) {
     const int n = std::min((int)children.size(), plan.decision_.k);
-    const int first = plan.pool_.size();
+    const int first = (int)plan.proposed_.size();
     const int depth = plan.pool_.depth[parent] + 1;
     plan.first_child_[parent] = first;
     plan.n_children_[parent] = n;
     for (int i = 0; i < n; ++i) {
         const float logp = children[i].logp > logp_min ? std::min(children[i].logp, 0.0f) : logp_min;
-        plan.pool_.add(children[i].token, parent, logp);
+        int node = text_child(plan, parent, children[i].token);
+        if (node < 0) {
+            node = plan.pool_.add(children[i].token, parent, logp);
+            plan.p_.push_back(0.0f);
+            plan.a_.push_back(0.0f);
+            plan.is_text_.push_back(0);
+            plan.first_child_.push_back(-1);
+            plan.n_children_.push_back(0);
+        }
         plan.proposed_.push_back({children[i].token, logp, children[i].logq});
-        plan.first_child_.push_back(-1);
-        plan.n_children_.push_back(0);
+        plan.proposed_node_.push_back(node);
+        plan.level_.push_back(node);
     }
     double a[AcceptanceModel::n_ranks_max];
     const int n_known = std::min(n, AcceptanceModel::n_ranks_max);
     acceptance_.predict(plan.kind_, plan.text_, depth, plan.proposed_.data() + first, n_known, a);
     const int d = std::min(depth, SequencePlan::n_depths) - 1;
     const float rate = std::max(0.1f, 1.0f / (float)(++plan.n_seen_[d] + 1)) * std::max(plan.p_[parent], 0.1f);
-    for (int i = 0; i < n; ++i) {
-        const float p = i < n_known ? (float)a[i] : 0.0f;
-        plan.p_.push_back(plan.p_[parent] * p);
-        if (i < n_known) plan.mean_p_[d][i] += rate * (p - plan.mean_p_[d][i]);
-    }
+    for (int i = 0; i < n_known; ++i) plan.mean_p_[d][i] += rate * ((float)a[i] - plan.mean_p_[d][i]);
+    blend(plan, parent, first, a, n_known);
     expect_like(plan, d);
 }
 
@@ -129,7 +136,7 @@ void Planner::next_frontier_auto(SequencePlan & plan) {
 void Planner::find_candidates(const SequencePlan & plan, double p_least) {
     const std::vector<Token> & ends = options_.end_tokens;
     nodes_.clear();
-    for (int i = plan.first_new_; i < plan.pool_.size(); ++i) {
+    for (int i : plan.level_) {
         const bool is_end = std::find(ends.begin(), ends.end(), plan.pool_.token[i]) != ends.end();
         if (!is_end && plan.p_[i] >= p_least) nodes_.push_back(i);
     }
@@ -184,8 +191,7 @@ double Planner::foresee(const SequencePlan & plan, int width) {
 void Planner::next_frontier_fixed(SequencePlan & plan) {
     plan.frontier_.clear();
     if ((int)plan.decision_.levels.size() >= plan.depth_max_) return;
-    nodes_.resize(plan.pool_.size() - plan.first_new_);
-    std::iota(nodes_.begin(), nodes_.end(), plan.first_new_);
+    nodes_ = plan.level_;
     const auto & logp = plan.pool_.logp;
     std::stable_sort(nodes_.begin(), nodes_.end(), [&](int a, int b) { return logp[a] > logp[b]; });
     const int n_rows_left = plan.limits_.n_draft_rows - plan.n_draft_rows_;
@@ -198,11 +204,11 @@ void Planner::next_frontier_replay(SequencePlan & plan) {
     plan.frontier_.clear();
     if (level >= plan.logged().levels.size()) return;
     for (int32_t node : plan.logged().levels[level]) {
-        if (node < plan.first_new_ || node >= plan.pool_.size()) {
+        if (std::find(plan.level_.begin(), plan.level_.end(), node) == plan.level_.end()) {
             fail(ErrorKind::value,
-                 "plan log: round %zu expands node %d at level %zu, found nodes %d to %d; the log "
-                 "belongs to another run",
-                 plan.n_replayed_, node, level + 1, plan.first_new_, plan.pool_.size() - 1);
+                 "plan log: round %zu expands node %d at level %zu, which is none of the %zu nodes drafted there; the "
+                 "log belongs to another run",
+                 plan.n_replayed_, node, level + 1, plan.level_.size());
         }
     }
     plan.frontier_ = plan.logged().levels[level];

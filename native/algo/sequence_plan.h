@@ -13,6 +13,7 @@
 #include "algo/node_order.h"
 #include "algo/prices.h"
 #include "algo/strategy.h"
+#include "algo/text_acceptance.h"
 #include "algo/tree.h"
 
 namespace eaglecpp {
@@ -82,6 +83,9 @@ class SequencePlan {
 
     const Decision & decision() const { return decision_; }
 
+    // this node of tree() was proposed by the text itself and by nobody else
+    bool is_from_text(int node) const { return node > 0 && is_text_[decision_.nodes[node - 1]]; }
+
     // node of pool() behind a node of tree(); behind the root of a plain round the one that a draft of before foresaw,
     // -1 if none did
     int pool_node(int node) const { return node > 0 ? decision_.nodes[node - 1] : cursor_; }
@@ -113,6 +117,8 @@ class SequencePlan {
     bool is_drafting() const { return decision_.mode != Decision::Mode::plain; }
     bool is_auto_drafting() const { return is_drafting() && rule_ == Rule::automatic; }
     bool is_verifying() const { return !decision_.nodes.empty(); }
+    // the text's proposals without the drafter's
+    bool is_text_only() const { return is_drafting() && decision_.levels.empty() && frontier_.empty(); }
     const Decision & logged() const { return replay_[n_replayed_ - 1]; }
 
     // what drafting took, less what a stall may have added
@@ -133,6 +139,7 @@ class SequencePlan {
     // the text
     RequestKind kind_ = RequestKind::greedy;
     TextState text_;
+    TextHits hits_;
     std::array<std::array<float, n_ranks>, n_depths> mean_p_;  // [depth - 1][rank - 1] mean chance of a frontier child
     std::array<int, n_depths> n_seen_{};                       // nodes whose children mean_p_ has seen, by depth - 1
     RecentSpeed recent_;
@@ -147,20 +154,32 @@ class SequencePlan {
     double usual_extra_ = 0.0;   // plain rounds that a drafted round takes beyond one, mean of late
     double wanted_extra_ = 0.0;  // the same, of the last round if the ledger did not cover it; else 0
 
+    // What the drafter's nodes add to those of the text where these pay, less their cost: means of late, in tokens,
+    // where the text is worth little and where it is worth `sure` tokens and more.
+    static constexpr double sure = 2.0;
+    std::array<double, 2> joint_{0.1, -0.02};
+    int n_since_joint_ = 0;
+    double & joint() { return joint_[text_value_ >= sure]; }
+
     // the round
     Decision decision_;
     PlanLimits limits_;
     DraftTree pool_, tree_;
-    std::vector<Candidate> proposed_;                // per pool node: token and clean conditional log-probability
     std::vector<float> p_;                           // per pool node: chance that it is accepted
-    std::vector<int32_t> first_child_, n_children_;  // per pool node
-    std::vector<int32_t> frontier_;
-    std::vector<float> best_p_;  // the highest chances of the pool, falling
+    std::vector<float> a_;                           // per pool node: the same, given its parent
+    std::vector<uint8_t> is_text_;                   // per pool node: from the text, and not from the drafter, too
+    std::vector<Candidate> proposed_;                // by the drafter: token and clean conditional log-probability
+    std::vector<int32_t> proposed_node_;             // and the pool node that carries it
+    std::vector<int32_t> first_child_, n_children_;  // per pool node: what the drafter proposed behind it
+    std::vector<int32_t> frontier_, level_;          // level_: nodes of the last drafter level
+    TextDraft text_draft_;                           // what the text proposes behind the root
+    std::vector<float> text_a_;                      // per node of it: chance, given its parent
+    double text_value_ = 0.0;                        // what verifying it alone is worth, in tokens
+    std::vector<float> best_p_;                      // the highest chances of the pool, falling
     NodeOrder order_;
     Prices prices_;
     double draft_ms_ = 0.0, draft_ms_expected_ = 0.0;
-    int n_pending_ = 0, depth_max_ = 0, n_draft_rows_ = 0;
-    int first_new_ = 0;    // first pool node of the last level
+    int n_left_ = 0, n_pending_ = 0, depth_max_ = 0, n_draft_rows_ = 0;
     int cursor_ = -1;      // pool node the target has reached; -1 = it left the pool
     int n_committed_ = 0;  // tokens of this round
 };

@@ -135,6 +135,8 @@ nb::dict timings(const EngineHandle & e, int id) {
     d["predicted_ms"] = s.predicted_ms;
     d["draft_n"] = s.n_draft;
     d["draft_n_accepted"] = s.n_accepted;
+    d["text_draft_n"] = s.n_text;
+    d["text_draft_n_accepted"] = s.n_text_accepted;
     d["rounds"] = s.n_rounds;
     d["draft_ms"] = s.draft_ms;
     d["verify_ms"] = s.verify_ms;
@@ -263,7 +265,7 @@ void bind_engine(nb::module_ & m) {
             "planner_state",
             [](const EngineHandle & e, const std::string & cost_key, const std::string & acceptance_key) {
                 const Planner & p = e.get().planner();
-                return std::make_pair(p.usual_costs().to_text(cost_key), p.acceptance().to_text(acceptance_key));
+                return std::make_pair(p.usual_costs().to_text(cost_key), p.acceptance_to_text(acceptance_key));
             },
             nb::arg("cost_key"), nb::arg("acceptance_key"))
         .def(
@@ -275,7 +277,7 @@ void bind_engine(nb::module_ & m) {
         .def(
             "load_acceptance",
             [](const E & e, const nb::bytes & text, const std::string & key) {
-                return e.get().planner().acceptance().from_text(from_bytes(text), key);
+                return e.get().planner().acceptance_from_text(from_bytes(text), key);
             },
             nb::arg("text"), nb::arg("key"))
         .def(

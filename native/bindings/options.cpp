@@ -41,6 +41,8 @@ void bind_options(nb::module_ & m) {
             .def_rw("n_leaves_max", &T::n_leaves_max)
             .def_rw("draft_device", &T::draft_device)
             .def_rw("draft_type_kv", &T::draft_type_kv)
+            .def_rw("text_drafts", &T::text_drafts)
+            .def_rw("text_memory", &T::text_memory)
             .def_rw("exact", &T::exact)
             .def_rw("lora", &T::lora);
     }

@@ -61,6 +61,7 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     for (int k = 0; k < n_request_kinds; ++k) {
         acceptance[kind_names[k]] = reliability(planner.acceptance().reliability((RequestKind)k));
     }
+    acceptance["text"] = reliability(planner.text_acceptance().reliability());
     d["acceptance"] = acceptance;
     d["chances"] = mean_chances(engine.sequence(sequence).plan, planner.options().k);
     d["ledger"] = planner.ledger().balance();

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <climits>
 #include <new>
 #include <set>
 
@@ -18,6 +19,9 @@ namespace {
 // takes: few enough that their features stay small, many enough that a drafter that is not used costs little. Probes
 // mostly come first.
 constexpr int n_pending_max = 128;
+// Tokens of a text that drafts from it look at; some 10 MiB.
+constexpr int n_text_most = 1 << 17;
+constexpr int text_share = 2;  // nodes proposed for each that a round may verify
 }  // namespace
 
 class Engine::Use {
@@ -98,22 +102,22 @@ Engine::Engine(const EngineOptions & options) {
                  : options.exact == "auto" ? Exactness::automatic
                                            : Exactness::off;
     if (!options.draft_path.empty()) draft_file_ = std::make_unique<DraftFile>(options.draft_path);
+    check_text_options(options);
     TargetOptions target_options = options;
-    if (!draft_file_) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
+    if (!draft_file_ && !drafts_text_) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
     target_ = std::make_unique<Target>(target_options);
     set_threads(options);
-    if (!draft_file_) {
-        target_->open_context({});
-        return;
-    }
-    check_fit(*draft_file_, *target_);
-    target_->open_context(draft_file_->spec().target_layers);
-    if (!target_->can_roll_back()) {
+    if (draft_file_) check_fit(*draft_file_, *target_);
+    target_->open_context(draft_file_ ? draft_file_->spec().target_layers : std::vector<int32_t>{});
+    if ((draft_file_ || drafts_text_) && !target_->can_roll_back()) {
         fail(ErrorKind::unsupported,
              "%s: this recurrent architecture ('%s') cannot take back rejected drafts; open it "
-             "without a drafter",
-             options.path.c_str(), target_->meta("general.architecture").c_str());
+             "without %s",
+             options.path.c_str(), target_->meta("general.architecture").c_str(),
+             draft_file_ ? "a drafter" : "drafts from the text");
     }
+    set_planner();
+    if (!draft_file_) return;
     DrafterOptions d;
     d.device = find_device(options.draft_device, options.n_gpu_layers);
     d.n_threads = target_->options().n_threads;
@@ -140,13 +144,26 @@ Engine::Engine(const EngineOptions & options) {
     }
     if (!s.has_head && target_->head()) drafter_->share_head(target_->head(), target_->head_to_copy());
     drafter_->finish();
+    planner_.acceptance().expect(s.held_out_rates);
+}
 
+void Engine::check_text_options(const EngineOptions & options) {
+    if (options.text_drafts != "auto" && options.text_drafts != "on" && options.text_drafts != "off") {
+        fail(ErrorKind::value, "text_drafts: '%s' is not one of auto, on, off", options.text_drafts.c_str());
+    }
+    drafts_text_ = options.text_drafts == "on" || (options.text_drafts == "auto" && draft_file_);
+    if (options.text_memory < 0 || options.text_memory > 1 << 20) {
+        fail(ErrorKind::value, "text_memory: expected 0 to %d, found %d", 1 << 20, options.text_memory);
+    }
+    n_text_memory_ = options.text_memory;
+}
+
+void Engine::set_planner() {
     PlannerOptions planner;
     for (Token t = 0; t < target_->n_vocab(); ++t) {
         if (target_->is_eog(t)) planner.end_tokens.push_back(t);
     }
     planner_ = Planner(planner);
-    planner_.acceptance().expect(s.held_out_rates);
 }
 
 int Engine::open_sequence() {
@@ -156,6 +173,7 @@ int Engine::open_sequence() {
         Sequence s;
         s.id = id;
         s.range = target_->seqs(id);
+        if (drafts_text_) s.text = TextIndex(n_text_memory_, n_text_most + n_text_memory_);
         if (drafter_) {
             s.draft = attempt([&] { return std::make_unique<DraftSequence>(*drafter_); }, [] {});
             s.pending = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
@@ -230,7 +248,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
              "raise n_ctx (the model was trained for %d) or shorten the prompt",
              prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model()));
     }
-    if (drafter_ && params.strategy.is_fixed()) check_strategy(params.strategy);
+    if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
     std::optional<SynthAcceptance> synth;
     if (!params.synth_rates.empty()) synth.emplace(params.synth_rates, params.sampling.seed);
     auto sampler = std::make_unique<Sampler>(params.sampling, target_->model(), n_ctx);
@@ -255,7 +273,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
 
 void Engine::check_strategy(const Strategy & st) const {
     const int n_nodes_max = target_->options().n_draft_max;
-    if (st.nodes > n_nodes_max || (st.depth - 1) * st.k > drafter_->options().n_draft_rows_max) {
+    const int n_rows_max = drafter_ ? drafter_->options().n_draft_rows_max : INT_MAX;
+    if (st.nodes > n_nodes_max || (int64_t)(st.depth - 1) * st.k > n_rows_max) {
         fail(ErrorKind::value,
              "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft nodes; "
              "raise n_draft_max",
@@ -279,6 +298,10 @@ void Engine::begin_plan(Sequence & s) {
     }
     const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
                                           s.sampler->coupled().has_value());
+    // a fixed strategy with a drafter is the drafter's alone
+    const bool is_fixed = s.params.replay.empty() && !(s.params.strategy.kind == Strategy::Kind::automatic);
+    s.uses_text = drafts_text_ && !(is_fixed && (drafter_ || s.params.strategy.kind == Strategy::Kind::off));
+    if (s.uses_text) s.text.assign(s.tokens);
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness_);
     s.plan_summary = {};
     s.plan_log.clear();
@@ -333,6 +356,7 @@ void Engine::forget(Sequence & s) {
     s.tokens.clear();
     s.pending.clear();
     s.recent.truncate(0);
+    s.text.clear();
     s.inexact_from = Sequence::none_inexact;
     if (s.draft) s.draft->truncate(0);
     target_->truncate(s.range, 0);
@@ -385,27 +409,29 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
     int n_kv = 0;
     for (const Sequence * s : sequences) n_kv = std::max(n_kv, s->n_past);
     std::vector<SequencePlan *> plans;
-    if (drafter_) planner_.set_n_threads(n_threads());
+    const bool plans_rounds = can_draft();
+    if (plans_rounds) planner_.set_n_threads(n_threads());
     if (drafter_) drafter_->set_n_threads(n_threads());
-    if (drafter_) planner_.begin_round((int)sequences.size(), n_kv);
+    if (plans_rounds) planner_.begin_round((int)sequences.size(), n_kv);
     for (Sequence * s : sequences) {
-        if (!drafter_) continue;
+        if (!plans_rounds) continue;
         draft(*s);
         plans.push_back(&s->plan);
     }
-    if (drafter_) planner_.choose(plans);
+    if (plans_rounds) planner_.choose(plans);
     std::vector<Round> rounds;
-    for (Sequence * s : sequences) rounds.push_back({s, drafter_ ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
+    for (Sequence * s : sequences)
+        rounds.push_back({s, plans_rounds ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
     const double verify_ms = verify(rounds);
     for (Round & r : rounds) {
         results.push_back(finish_round(r));
-        if (!drafter_) continue;
+        if (!plans_rounds) continue;
         Sequence & s = *r.seq;
         planner_.learn(s.plan, results.back().tokens);
         if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
     }
-    if (drafter_ && threads_.was_regular()) planner_.end_round(verify_ms, now_ms() - start);
-    if (drafter_ && !threads_.was_regular()) planner_.end_odd_round();
+    if (plans_rounds && threads_.was_regular()) planner_.end_round(verify_ms, now_ms() - start);
+    if (plans_rounds && !threads_.was_regular()) planner_.end_odd_round();
     for (size_t i = 0; i < plans.size(); ++i) {
         const int n_tokens = (int)results[results.size() - plans.size() + i].tokens.size();
         sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
@@ -481,12 +507,17 @@ void Engine::draft(Sequence & s) {
     request.limits.n_nodes = target_->options().n_draft_max;
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_->keeps_order() ? s.range.count : 1;
-    request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
-    planner_.decide(s.plan, request);
+    if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
     const double start = now_ms();
+    if (s.uses_text) {
+        // more than a round can verify: the planner picks the best of them
+        const int n_nodes = text_share * request.limits.n_nodes;
+        request.text = &s.text.propose(n_nodes, request.limits.n_nodes, request.limits.n_leaves > 1);
+    }
+    planner_.decide(s.plan, request);
     if (!s.plan.frontier().empty()) {
         grow(s);
-    } else if (s.pending.n_rows() >= n_pending_max) {
+    } else if (s.draft && s.pending.n_rows() >= n_pending_max) {
         const int n_rows = s.pending.n_rows();
         s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
         s.pending.clear();
@@ -587,7 +618,7 @@ ExactRows Engine::measure_exact_rows() {
     Use use(*this);
     if (!sequences_.empty()) fail(ErrorKind::value, "exact rows are measured before a conversation is opened");
     ExactRows out;
-    if (drafter_ && !*target_->never_exact()) {
+    if (can_draft() && !*target_->never_exact()) {
         out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, target_->options().n_draft_max + 1); },
                       [&] { target_->clear(); });
     }
@@ -619,6 +650,7 @@ StepResult Engine::finish_round(const Round & round) {
         is_eog = !s.params.ignore_eos && target_->is_eog(token);
         return Choice{token, is_eog || --n_left == 0};
     });
+    if (s.uses_text) count_text(s, result);
     commit_round(s, round, result);
     out.tokens = result.tokens;
     for (size_t i = 0; i < result.tokens.size(); ++i) out.accepted.push_back((int)i < result.n_accepted());
@@ -630,6 +662,12 @@ StepResult Engine::finish_round(const Round & round) {
     }
     if (!out.finish.empty()) s.is_active = false;
     return out;
+}
+
+void Engine::count_text(Sequence & s, const MatchResult & result) {
+    if (s.n_past < s.n_prompt) return;  // the first token comes with the prefill
+    for (int node = 1; node < s.plan.tree().size(); ++node) s.stats.n_text += s.plan.is_from_text(node);
+    for (int32_t node : result.nodes) s.stats.n_text_accepted += s.plan.is_from_text(node);
 }
 
 // What synthetic acceptance emits at a node in place of the target's own token. The first token of an answer comes
@@ -659,6 +697,9 @@ void Engine::commit_round(Sequence & s, const Round & round, const MatchResult &
     const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's
     s.n_past += (int)result.nodes.size();
     s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());
+    if (s.uses_text) {
+        for (Token token : result.tokens) s.text.add(token);
+    }
     s.stats.count(round.tree, result, is_first);
     s.stats.predicted_ms = now_ms() - s.decode_start_ms;
 }

@@ -84,6 +84,10 @@ class Engine {
     // bytes the drafter holds beyond its weights
     size_t draft_bytes(int id) const;
 
+    // rounds may draft: there is a drafter, or the text itself is drafted from
+    bool can_draft() const { return drafter_ || drafts_text_; }
+    bool drafts_text() const { return drafts_text_; }
+
   private:
     class Use;  // the busy and broken checks of a call
 
@@ -105,6 +109,9 @@ class Engine {
     void prefill_rows(Sequence & s, int n, bool is_last);
     void commit_prefilled(Sequence & s, int n_rows);
     void check_strategy(const Strategy & strategy) const;
+    void check_text_options(const EngineOptions & options);
+    void set_planner();
+    void count_text(Sequence & s, const MatchResult & result);
     void begin_plan(Sequence & s);
     void decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results);
     void draft(Sequence & s);
@@ -129,6 +136,8 @@ class Engine {
     ThreadPolicy threads_;
     MachineLoad load_;
     RowCounts exact_rows_;
+    bool drafts_text_ = false;
+    int n_text_memory_ = 0;
     Exactness exactness_ = Exactness::off;
     int n_order_lost_ = 0;
     std::atomic<bool> in_use_{false};

@@ -18,6 +18,7 @@
 
 #include "algo/sequence_plan.h"
 #include "algo/synth.h"
+#include "algo/text_index.h"
 #include "base/features.h"
 #include "base/types.h"
 #include "draft/drafter.h"
@@ -82,6 +83,7 @@ struct Sequence {
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     PendingFeatures pending;
     RecentFeatures recent;
+    TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
 
     // The rows from here on may hold other bits than plain decoding would give them; none_inexact if there are none.
     static constexpr int none_inexact = INT_MAX;
@@ -97,6 +99,7 @@ struct Sequence {
     std::unique_ptr<Sampler> sampler;
     std::optional<SynthAcceptance> synth;
     Stats stats;
+    bool uses_text = false;
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;

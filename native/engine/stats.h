@@ -17,6 +17,8 @@ struct Stats {
     int n_rounds = 0;     // target forwards after the prefill
     int n_draft = 0;      // draft nodes verified
     int n_accepted = 0;   // of these, accepted
+    int n_text = 0;       // draft nodes that only the text itself proposed
+    int n_text_accepted = 0;
     double prompt_ms = 0.0;
     double predicted_ms = 0.0;            // wall time from the first token to the end of the last round
     double draft_ms = 0.0;                // drafter: commit and draft rows

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// Drafts from the text itself: what followed the last time the text read as it does now. One index per conversation,
+// over prompt and answer and, if wanted, over what the conversation held before. Where a copy breaks off (a name was
+// changed, a line put in), the place is remembered, and the first token that fits in there takes the copy up again.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "algo/suffix_automaton.h"
+#include "base/types.h"
+
+namespace eaglecpp {
+
+// What the text proposes behind its last token, as a tree. Parents come before their children; -1: the last token.
+struct TextDraft {
+    enum class Source : uint8_t {
+        longest,  // what followed the longest suffix that stood there before
+        other,    // what else followed it
+        resumed,  // what follows the place where a copy broke off
+    };
+
+    struct Node {
+        Token token;
+        int32_t parent;
+        int32_t n_match;  // tokens of text, and of draft before it, that agree with the place it is taken from
+        Source source;
+    };
+
+    std::vector<Node> nodes;
+
+    bool empty() const { return nodes.empty(); }
+    int size() const { return (int)nodes.size(); }
+};
+
+class TextIndex {
+  public:
+    // `n_memory`: tokens of earlier texts that are kept beside the one at hand. A text longer than `n_most` tokens
+    // loses its beginning, half of them at a time.
+    explicit TextIndex(int n_memory = 0, int n_most = 1 << 17);
+
+    // The text is now `text`. One that goes on where the last one ended costs what is new of it; any other is read from
+    // the beginning.
+    void assign(const Tokens & text);
+
+    // the text goes on
+    void add(Token token);
+
+    // nothing is kept
+    void clear();
+
+    // Proposes up to `n_nodes` nodes, none deeper than `depth`; one chain unless `is_tree`.
+    const TextDraft & propose(int n_nodes, int depth, bool is_tree);
+
+    // tokens indexed, those of earlier texts included
+    int size() const { return (int)all_.size(); }
+
+    size_t n_bytes() const { return automaton_.n_bytes() + (all_.capacity() + text_.capacity()) * sizeof(Token); }
+
+  private:
+    void index(Token token);
+    void index_all(const Tokens & before, const Tokens & text);
+    void follow(Token token);
+    void find_resumption();
+    int n_agreeing(int end) const;
+    void add_chain(int from, int n_match, TextDraft::Source source, int n_nodes, int depth);
+
+    int n_memory_, n_most_;
+    SuffixAutomaton automaton_;
+    Tokens all_;   // what is indexed: earlier texts, each behind a border, then the text or its end
+    Tokens text_;  // the whole text
+
+    // the copy under way
+    int source_ = -1;   // index of the token it expects next; -1 = there is none
+    int n_missed_ = 0;  // tokens since it broke off
+    int resumed_ = -1;  // index of the token that goes on with it or takes it up again; -1 = no place fits
+
+    TextDraft draft_;
+    std::vector<int> others_;
+};
+
+}  // namespace eaglecpp

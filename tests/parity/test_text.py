@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""Drafts from the text itself change no token: alone and in one tree with a drafter's, with our kernels and
+ggml's, in every kind of reuse, sampled and greedy, beside other conversations, on targets that take chains
+only. Texts are made to repeat themselves, and proposals to be wrong now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp
+from helpers.tiny import prompt_ids
+from helpers.tiny_arch import make_hybrid
+
+from .conftest import ConvertedPair
+from .test_exact import SIZES, conversation, quantised
+
+STRATEGIES = ["chain:1", "chain:12", "tree:k=3,depth=8,nodes=16", "auto"]
+COPY = [*prompt_ids(60, seed=3), *prompt_ids(60, seed=4), *prompt_ids(60, seed=3)[:40]]
+
+
+@pytest.fixture(scope="module")
+def it(pairs: Callable[..., ConvertedPair]) -> ConvertedPair:
+    return pairs("eagle31")
+
+
+@pytest.fixture(scope="module")
+def target(it: ConvertedPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return quantised(it, "Q8_0", tmp_path_factory.mktemp("text"))
+
+
+@pytest.fixture(scope="module", params=["auto", "off"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def plain(target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+    with eaglecpp.Engine.open(target, kernels=kernels, n_sequences=2, **SIZES) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module", params=["text", "both"])
+def drafted(
+    request: pytest.FixtureRequest, it: ConvertedPair, target: Path, kernels: str
+) -> Iterator[eaglecpp.Engine]:
+    """Drafts from the text alone, and beside a drafter."""
+    draft = "text" if request.param == "text" else it.draft
+    sizes = {**SIZES, "n_leaves_max": 12, "n_draft_max": 16, "kernels": kernels, "n_sequences": 3}
+    with eaglecpp.Engine.open(
+        target, draft=draft, exact="on", text_drafts="on", text_memory=300, planner_cache=False, **sizes
+    ) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_kind_of_reuse_gives_plain_decodings_bits(
+    strategy: str, temperature: float, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
+) -> None:
+    options: dict[str, Any] = {"temperature": temperature}
+    pairs = zip(
+        conversation(drafted, strategy=strategy, **options), conversation(plain, **options), strict=True
+    )
+    stats = eaglecpp.Timings()
+    for (name, ours), (_, theirs) in pairs:
+        assert ours.tokens == theirs.tokens, name
+        assert ours.logprobs == theirs.logprobs, name
+        assert ours.timings["reused_n"] == theirs.timings["reused_n"], name
+        assert ours.timings["exact"], name
+        stats = stats + ours.stats
+    if drafted.draft_path is None:
+        assert stats.text_draft_n == stats.draft_n and stats.text_draft_n_accepted == stats.draft_n_accepted
+        if strategy != "auto":
+            assert 0 < stats.draft_n_accepted < stats.draft_n, "nothing was copied, or nothing was wrong"
+    elif strategy != "auto":
+        assert stats.text_draft_n == 0, "a fixed strategy is the drafter's alone"
+
+
+@pytest.mark.parametrize("strategy", ["auto", *STRATEGIES[1:3]])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.8},
+        {"temperature": 1.3, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"temperature": 0.8, "rng": "llama"},
+        {"temperature": 0.8, "repeat_penalty": 1.2, "repeat_last_n": 40},
+        {"temperature": 0.8, "grammar": r"root ::= [ -~]*"},
+    ],
+    ids=["greedy", "warm", "hot", "llama-rng", "penalties", "grammar"],
+)
+def test_the_law_holds_for_every_sampler(
+    sampler: dict[str, Any], strategy: str, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
+) -> None:
+    options = {"max_tokens": 60, "ignore_eos": True, "seed": 1, **sampler}
+    with plain.session() as session:
+        expected = session.generate(COPY, **options).tokens
+    with drafted.session() as session:
+        assert session.generate(COPY, strategy=strategy, **options).tokens == expected
+        again = session.generate(COPY, strategy=strategy, **options)
+        assert again.tokens == expected, "regenerated"
+        with session.stream(COPY, strategy=strategy, **options) as stream:
+            next(stream)
+            next(stream)
+        assert session.generate(COPY, strategy=strategy, **options).tokens == expected, (
+            "after an abandoned stream"
+        )
+
+
+@pytest.mark.parametrize("strategy", ["auto", STRATEGIES[2]])
+def test_conversations_side_by_side_keep_their_texts(
+    strategy: str, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
+) -> None:
+    prompts = [COPY, COPY[30:] + COPY[:60]]
+    options: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.8, "seed": 5}
+    expected = []
+    for prompt in prompts:
+        with plain.session() as session:
+            expected.append(session.generate(prompt, **options).tokens)
+    with drafted.session() as one, drafted.session() as two:
+        found: list[list[int]] = [[], []]
+        streams = [
+            session.stream(prompt, strategy=strategy, **options)
+            for session, prompt in zip((one, two), prompts, strict=True)
+        ]
+        while any(len(tokens) < 40 for tokens in found):
+            for tokens, stream in zip(found, streams, strict=True):
+                chunk = next(stream, None)
+                tokens += chunk.tokens if chunk is not None else []
+    assert found == expected
+
+
+def test_an_answer_that_copies_runs_many_tokens_a_round(target: Path) -> None:
+    """What greedy decoding says twice in the same state it says again: an answer of before, as the context of
+    the next, is copied to its end.
+    """
+    with eaglecpp.Engine.open(target, draft="text", text_memory=500, n_leaves_max=1, **SIZES) as engine:
+        options: dict[str, Any] = {
+            "max_tokens": 64,
+            "ignore_eos": True,
+            "temperature": 0.0,
+            "strategy": "chain:16",
+        }
+        first = engine.generate(COPY, **options)
+        again = engine.generate(COPY, **options)
+    assert again.tokens == first.tokens
+    assert again.stats.acceptance_length > 8.0, "the answer that was taken back is kept, if it is asked for"
+
+
+def test_a_log_with_drafts_from_the_text_is_followed(drafted: eaglecpp.Engine) -> None:
+    options: dict[str, Any] = {"max_tokens": 80, "ignore_eos": True, "temperature": 0.0, "log_plan": True}
+    drafted.clear()
+    for strategy in STRATEGIES[1:]:
+        drafted.clear()
+        first = drafted.generate(COPY, strategy=strategy, **options)
+        drafted.clear()
+        again = drafted.generate(COPY, replay=first.plan_log, **options)
+        assert again.tokens == first.tokens and again.stats.rounds == first.stats.rounds
+        assert again.stats.text_draft_n == first.stats.text_draft_n
+
+
+def test_targets_that_take_chains_only_draft_chains(tmp_path: Path) -> None:
+    """A recurrent state beside attention goes back by snapshots, and only along one chain."""
+    path = make_hybrid(tmp_path).target
+    options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": 0.0}
+    with eaglecpp.Engine.open(path, n_ctx=512, n_threads=1) as engine:
+        expected = engine.generate(COPY, **options).tokens
+    with eaglecpp.Engine.open(path, draft="text", n_ctx=512, n_threads=1, exact="off") as engine:
+        assert engine.chains_only
+        for strategy in ("tree:k=2,depth=4,nodes=8", "auto"):
+            drafted = engine.generate(COPY, strategy=strategy, **options)
+            assert drafted.tokens == expected
+            assert strategy == "auto" or drafted.stats.draft_n > 0
+        assert "chains only" in drafted.timings["plan"]["why"]
