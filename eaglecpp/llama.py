@@ -53,10 +53,11 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     """A model with the interface of `llama_cpp.Llama`; `engine` is the `eaglecpp.Engine` behind it.
 
     `draft_model`: path of a drafter GGUF, or "text" for drafts from the text itself; `strategy`: how it is
-    used (see `eaglecpp.Strategy`). `n_ctx=0`: the model's own context. `verbose` is accepted; llama.cpp's log goes to `logging` ("eaglecpp.native")
-    either way. `rng`: who draws sampled tokens; "coupled", the default, lets drafts agree with sampled text
-    and gives other texts for a seed than llama_cpp, "llama" gives llama.cpp's own draws. Raises `ValueError`
-    for a missing file, `UnsupportedError` for arguments that cannot be honoured, and what `Engine.open`
+    used (see `eaglecpp.Strategy`). `n_ctx=0`: the model's own context. `verbose` is accepted; llama.cpp's log
+    goes to `logging` ("eaglecpp.native") either way. `rng`: who draws sampled tokens; "coupled", the default,
+    lets drafts agree with sampled text and gives other texts for a seed than llama_cpp, "llama" gives
+    llama.cpp's own draws. Raises `ValueError` for a missing file, `UnsupportedError` for arguments that
+    cannot be honoured, and what `Engine.open`
     raises.
     """
 

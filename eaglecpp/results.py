@@ -43,7 +43,8 @@ class Timings:
     is the one that plain decoding gives. False also where that is not known.
 
     `plan`: `strategy` and `why`; where drafts are possible also how the rounds went: `rounds`,
-    `drafted_rounds` (with a verified draft), `probes` (drafted, not verified); means over the drafted ones: `nodes`, `depth`,
+    `drafted_rounds` (with a verified draft), `probes` (drafted, not verified); means over the drafted ones:
+    `nodes`, `depth`,
     `expected_tokens` (bonus token included), `expected_cost` (in plain steps); and `speedup`, tokens per
     plain step's time, stalls left out. The last two are None while no plain step was measured.
     """

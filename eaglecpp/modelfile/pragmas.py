@@ -27,8 +27,8 @@ from .syntax import Command
 __all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_strange_parameters", "without_strange_pragmas"]
 
 OWN_PRAGMAS = {
-    "draft": "the drafter: as DRAFT, but a stored name, a hub reference or a checkpoint is fine as well; text: "
-    "none, drafts from the text itself",
+    "draft": "the drafter: as DRAFT, but a stored name, a hub reference or a checkpoint is fine as well; "
+    "text: none, drafts from the text itself",
     "draft_type": "GGUF type of a drafter that is converted from a checkpoint",
     "strategy": "how to draft: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
     "chat_template": "which chat template: auto, modelfile, gguf, raw, or a family such as chatml",

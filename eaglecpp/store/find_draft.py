@@ -15,6 +15,7 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.files import FileSearchError
 from eaglecpp.modelfile.names import ModelNameError
 from eaglecpp.modelfile.resolve import Reference, refer
+from eaglecpp.options import TEXT
 
 from .drafter import convert_drafter, fetch_drafter
 from .drafters import known_drafters
@@ -77,6 +78,11 @@ def find_draft(
     type: of a checkpoint that has to be converted. download: whether the network may be used.
     Raises ModelNotFoundError, DownloadError, MismatchError, ConvertError.
     """
+    if text == TEXT:
+        raise ModelNotFoundError(
+            "drafter 'text': that is the word for drafts from the text itself, which nothing is stored for; "
+            "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
+        )
     reference = _refer(text, directory) if isinstance(text, str) else text
     if reference.kind in ("path", "checkpoint"):
         return FoundDraft(reference.path, None, reference.kind == "checkpoint", type, report)

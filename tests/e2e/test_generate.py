@@ -21,8 +21,8 @@ ONE_THREAD = ("-c", "512", "-t", "1")  # more would wait for each other on a bus
 GREEDY = ("--temp", "0", *ONE_THREAD)
 TIMINGS = {
     "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
-    "predicted_per_second", "draft_n", "draft_n_accepted", "rounds", "acceptance_length",
-    "accepted_per_depth", "draft_ms", "verify_ms", "plan", "exact",
+    "predicted_per_second", "draft_n", "draft_n_accepted", "text_draft_n", "text_draft_n_accepted",
+    "rounds", "acceptance_length", "accepted_per_depth", "draft_ms", "verify_ms", "plan", "exact",
 }  # fmt: skip
 
 
