@@ -7,7 +7,7 @@
 
 Parts, chosen with `--only`:
 
-lengths  acceptance length of chains of five with shared noise, at 0.8 and at 1.0 without top-k (needs --draft)
+lengths  acceptance length of chains of five with shared noise, at 0.8, and at 1.0 without top-k (--draft)
 sampled  `auto` at 0.8 over `auto` greedy, over llama.cpp's plain and its best setting (needs --draft and a
          server for the last two)
 copy     the copy-heavy prompts of benchmarks/data/copy.jsonl, greedy: drafts from the text without a drafter
@@ -16,9 +16,10 @@ copy     the copy-heavy prompts of benchmarks/data/copy.jsonl, greedy: drafts fr
 off      other text (the standard library's code, and prose): drafts from the text on against off; beside
          the drafter, without one over plain decoding
 
-All contestants are loaded at once and take turns prompt by prompt; a figure is the median of the prompts'
-ratios of tokens per second, for copies and for on against off the ratio of all tokens to all time. Before anything counts each runs the first
-prompt once. Run it on a machine that does nothing else. Exit code 1 when a goal is missed.
+All contestants are loaded at once and take turns prompt by prompt. A figure is the median of the prompts'
+ratios of tokens per second; for copies, and for on against off, the ratio of all tokens to all time. Before
+anything counts each runs the first prompt once. Run it on a machine that does nothing else. Exit code 1 when a
+goal is missed.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
 void Planner::end_text(SequencePlan & plan) {
     acceptance_.end_text(plan.kind_, plan.text_);
     plan.hits_.restart();
+    plan.contradiction_ = {};
 }
 
 void Planner::begin_round(int n_roots, int n_kv) {
@@ -276,6 +277,10 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
         plan.cursor_ = -1;
         const int first = plan.first_child_[node], n = plan.n_children_[node];
         if (n == 0) return;
+        for (int i = node + 1; i <= plan.decision_.n_text && i < plan.pool_.size(); ++i) {
+            if (plan.pool_.parent[i] != node || !plan.is_text_[i]) continue;
+            plan.contradiction_.learn(plan.a_text_[i], plan.pool_.token[i] == token);
+        }
         int matched = -1;
         for (int i = 0; i < n && matched < 0; ++i) {
             if (plan.proposed_[first + i].token == token) matched = i;

@@ -54,6 +54,7 @@ void Planner::add_text(SequencePlan & plan, int k, int reach) {
     const std::vector<Token> & ends = options_.end_tokens;
     const auto is_end = [&](Token token) { return std::find(ends.begin(), ends.end(), token) != ends.end(); };
     number_.assign(plan.text_draft_.size(), -1);
+    plan.a_text_.assign(1, 1.0f);
     for (int i = 0; i < plan.text_draft_.size(); ++i) {
         const TextDraft::Node & node = plan.text_draft_.nodes[i];
         const int parent = node.parent < 0 ? 0 : number_[node.parent];
@@ -64,6 +65,7 @@ void Planner::add_text(SequencePlan & plan, int k, int reach) {
         const float a = plan.text_a_[i];
         number_[i] = plan.pool_.add(node.token, parent, std::log(std::max(a, a_least)));
         plan.a_.push_back(a);
+        plan.a_text_.push_back(a);
         plan.p_.push_back(plan.p_[parent] * a);
         plan.is_text_.push_back(1);
         plan.first_child_.push_back(-1);
@@ -85,7 +87,8 @@ int Planner::text_child(const SequencePlan & plan, int32_t parent, Token token) 
 }
 
 // The chances of the children of `parent` now that the drafter proposed n_known of them with chances a. What both
-// propose is likelier than either says; what they propose against each other shares the one token that will come.
+// propose is likelier than either says; what only the text proposes is less likely than it seemed, and shares the one
+// token that will come.
 void Planner::blend(SequencePlan & plan, int32_t parent, int first_proposed, const double * a, int n_known) {
     const int n = plan.n_children_[parent];
     double sum = 0.0;
@@ -98,7 +101,12 @@ void Planner::blend(SequencePlan & plan, int32_t parent, int first_proposed, con
     }
     const int n_text = plan.decision_.n_text;
     const auto is_rival = [&](int i) { return plan.pool_.parent[i] == parent && plan.is_text_[i]; };
-    for (int i = parent + 1; i <= n_text; ++i) sum += is_rival(i) ? plan.a_[i] : 0.0;
+    const float share = (float)plan.contradiction_.share();
+    for (int i = parent + 1; i <= n_text; ++i) {
+        if (!is_rival(i)) continue;
+        plan.a_[i] *= share;
+        sum += plan.a_[i];
+    }
     const float scale = sum > 1.0 ? (float)(1.0 / sum) : 1.0f;
     for (int i = 0; i < n; ++i) {
         const int node = plan.proposed_node_[first_proposed + i];

@@ -140,6 +140,7 @@ class SequencePlan {
     RequestKind kind_ = RequestKind::greedy;
     TextState text_;
     TextHits hits_;
+    Contradiction contradiction_;
     std::array<std::array<float, n_ranks>, n_depths> mean_p_;  // [depth - 1][rank - 1] mean chance of a frontier child
     std::array<int, n_depths> n_seen_{};                       // nodes whose children mean_p_ has seen, by depth - 1
     RecentSpeed recent_;
@@ -167,6 +168,7 @@ class SequencePlan {
     DraftTree pool_, tree_;
     std::vector<float> p_;                           // per pool node: chance that it is accepted
     std::vector<float> a_;                           // per pool node: the same, given its parent
+    std::vector<float> a_text_;                      // per node of the text's: the same before the drafter spoke
     std::vector<uint8_t> is_text_;                   // per pool node: from the text, and not from the drafter, too
     std::vector<Candidate> proposed_;                // by the drafter: token and clean conditional log-probability
     std::vector<int32_t> proposed_node_;             // and the pool node that carries it

@@ -16,7 +16,9 @@ constexpr double memory = 0.999, prior_information = 4.0;
 // chances to begin with, by length of the match: 0, 1, 2, 3, 4, 5, 7, 10, 16, 32
 constexpr double prior_longest[] = {0.02, 0.05, 0.15, 0.3, 0.45, 0.6, 0.75, 0.85, 0.92, 0.95};
 constexpr double prior_resumed[] = {0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.88, 0.9, 0.93, 0.95};
-constexpr double other_share = 0.15;  // of the chance of the branch that was seen last
+constexpr double less_short = 1.2, less_long = 0.5;  // where tokens are drawn by lot: logits less
+constexpr int n_short = 6;                           // of the lengths above
+constexpr double other_share = 0.15;                 // of the chance of the branch that was seen last
 
 double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
@@ -28,11 +30,13 @@ double logit(double a) {
 }  // namespace
 
 TextAcceptance::TextAcceptance() {
-    for (Weights & weights : weights_) {
+    for (int k = 0; k < n_request_kinds; ++k) {
+        Weights & weights = weights_[k];
         for (int i = 0; i < n_lengths; ++i) {
-            weights[(int)TextDraft::Source::longest][i].value = logit(prior_longest[i]);
-            weights[(int)TextDraft::Source::other][i].value = logit(other_share * prior_longest[i]);
-            weights[(int)TextDraft::Source::resumed][i].value = logit(prior_resumed[i]);
+            const double less = k == (int)RequestKind::greedy ? 0.0 : i < n_short ? less_short : less_long;
+            weights[(int)TextDraft::Source::longest][i].value = logit(prior_longest[i]) - less;
+            weights[(int)TextDraft::Source::other][i].value = logit(other_share * prior_longest[i]) - less;
+            weights[(int)TextDraft::Source::resumed][i].value = logit(prior_resumed[i]) - less;
         }
     }
 }

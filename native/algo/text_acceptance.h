@@ -28,6 +28,22 @@ struct TextHits {
     }
 };
 
+// How much of their chance the text's proposals keep that the drafter was asked about and did not make: what came of
+// them in this text against what was expected, little to begin with.
+class Contradiction {
+  public:
+    double share() const { return n_came_ < n_expected_ ? n_came_ / n_expected_ : 1.0; }
+
+    void learn(double expected, bool came) {
+        n_came_ = memory * n_came_ + came;
+        n_expected_ = memory * n_expected_ + expected;
+    }
+
+  private:
+    static constexpr double memory = 0.98;
+    double n_came_ = 0.4, n_expected_ = 2.0;
+};
+
 class TextAcceptance {
   public:
     TextAcceptance();

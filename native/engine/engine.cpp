@@ -21,6 +21,8 @@ namespace {
 constexpr int n_pending_max = 128;
 // Tokens of a text that drafts from it look at; some 10 MiB.
 constexpr int n_text_most = 1 << 17;
+// Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
+constexpr double grammar_share = 0.01, grammar_rate = 0.1;
 constexpr int text_share = 2;  // nodes proposed for each that a round may verify
 }  // namespace
 
@@ -510,9 +512,7 @@ void Engine::draft(Sequence & s) {
     if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
     const double start = now_ms();
     if (s.uses_text) {
-        // more than a round can verify: the planner picks the best of them
-        const int n_nodes = text_share * request.limits.n_nodes;
-        request.text = &s.text.propose(n_nodes, request.limits.n_nodes, request.limits.n_leaves > 1);
+        request.text = &propose_text(s, request.limits);
     }
     planner_.decide(s.plan, request);
     if (!s.plan.frontier().empty()) {
@@ -524,6 +524,54 @@ void Engine::draft(Sequence & s) {
         planner_.catch_up(s.plan, n_rows, now_ms() - start);
     }
     s.stats.draft_ms += now_ms() - start;
+}
+
+// More than a round can verify: the planner picks the best of them. What the grammar forbids goes first, with all that
+// follows it.
+const TextDraft & Engine::propose_text(Sequence & s, const PlanLimits & limits) {
+    const TextDraft & all = s.text.propose(text_share * limits.n_nodes, limits.n_nodes, limits.n_leaves > 1);
+    if (all.empty() || !s.sampler->has_grammar()) return all;
+    text_draft_.nodes.clear();
+    std::vector<int32_t> moved(all.size(), -1);
+    for (int i = 0; i < all.size(); ++i) {
+        TextDraft::Node node = all.nodes[i];
+        if (node.parent >= 0 && moved[node.parent] < 0) continue;
+        Tokens path;
+        for (int32_t at = node.parent; at >= 0; at = all.nodes[at].parent) path.push_back(all.nodes[at].token);
+        std::reverse(path.begin(), path.end());
+        std::vector<Candidate> one{{node.token, 0.0f}};
+        drop_forbidden(s, path, one);
+        if (one.empty()) continue;
+        node.parent = node.parent < 0 ? -1 : moved[node.parent];
+        moved[i] = text_draft_.size();
+        text_draft_.nodes.push_back(node);
+    }
+    return text_draft_;
+}
+
+// Asking must cost less than a row of the verification, or the row may as well find out. What a clock decides cannot be
+// repeated from a log.
+bool Engine::is_grammar_cheap(const Sequence & s) const {
+    if (s.params.log_plan || !s.params.replay.empty()) return false;
+    const CostTable & costs = planner_.costs();
+    const double row_ms = costs.knows_plain() ? costs.settled(2) - costs.settled(1) : 0.0;
+    return s.grammar_ms <= std::max(row_ms, grammar_share * costs.plain());
+}
+
+// Removes the children of the node at the end of `path` that the grammar forbids. At the root that is nearly free;
+// deeper down a copy of the grammar has to read the path.
+void Engine::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children) {
+    if (!s.sampler->has_grammar() || (!path.empty() && !is_grammar_cheap(s))) return;
+    const double start = now_ms();
+    Tokens tokens;
+    for (const Candidate & c : children) tokens.push_back(c.token);
+    const std::vector<bool> allowed = s.sampler->grammar_allows(path, tokens);
+    size_t n = 0;
+    for (size_t i = 0; i < children.size(); ++i) {
+        if (allowed[i]) children[n++] = children[i];
+    }
+    children.resize(n);
+    if (!path.empty()) s.grammar_ms += grammar_rate * (now_ms() - start - s.grammar_ms);
 }
 
 // What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
@@ -541,6 +589,7 @@ void Engine::grow(Sequence & s) {
     s.pending.clear();
     std::vector<int> row_of{-1};  // pool node -> draft row that gives its children
     std::vector<std::vector<Candidate>> children{propose(s, 0, n_tokens)};
+    drop_forbidden(s, {}, children[0]);
     planner_.grow(s.plan, children, now_ms() - start);
     while (!s.plan.frontier().empty()) {
         start = now_ms();
@@ -555,6 +604,12 @@ void Engine::grow(Sequence & s) {
         for (size_t i = 0; i < frontier.size(); ++i) {
             row_of[frontier[i]] = first + (int)i;
             children.push_back(propose(s, (int)i, n_tokens + s.plan.pool().depth[frontier[i]]));
+            if (s.sampler->has_grammar()) {
+                Tokens path;
+                for (int32_t node : s.plan.pool().path(frontier[i])) path.push_back(s.plan.pool().token[node]);
+                path.erase(path.begin());  // the root has been read
+                drop_forbidden(s, path, children.back());
+            }
         }
         planner_.grow(s.plan, children, now_ms() - start);
     }

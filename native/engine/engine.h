@@ -116,6 +116,9 @@ class Engine {
     void decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results);
     void draft(Sequence & s);
     void grow(Sequence & s);
+    bool is_grammar_cheap(const Sequence & s) const;
+    void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
+    const TextDraft & propose_text(Sequence & s, const PlanLimits & limits);
     double verify(std::vector<Round> & rounds);
     void run(ThreadPolicy::Kind kind);
     void set_threads(const EngineOptions & options);
@@ -136,6 +139,7 @@ class Engine {
     ThreadPolicy threads_;
     MachineLoad load_;
     RowCounts exact_rows_;
+    TextDraft text_draft_;  // what a grammar leaves of a proposal
     bool drafts_text_ = false;
     int n_text_memory_ = 0;
     Exactness exactness_ = Exactness::off;

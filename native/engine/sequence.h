@@ -100,6 +100,7 @@ struct Sequence {
     std::optional<SynthAcceptance> synth;
     Stats stats;
     bool uses_text = false;
+    double grammar_ms = 0.0;  // what asking the grammar about the children of a drafted node took, mean of late
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;

@@ -152,6 +152,13 @@ Token Sampler::draw(llama_token_data_array & all, const Noise & noise) {
     return best.token();
 }
 
+static bool is_allowed(llama_sampler * grammar, Token token) {
+    llama_token_data one = {token, 1.0f, 0.0f};
+    llama_token_data_array only = {&one, 1, -1, false};
+    llama_sampler_apply(grammar, &only);
+    return one.logit > -INFINITY;
+}
+
 Token Sampler::sample(const float * logits, Pos pos) {
     if (plain_greedy_) return argmax(logits, n_vocab_);
     const Noise noise(coupled_ ? coupled_->seed : 0, pos);
@@ -160,11 +167,23 @@ Token Sampler::sample(const float * logits, Pos pos) {
     // Most sampled tokens fit the grammar, and checking one costs far less than filtering all: reject and resample, as
     // llama.cpp does. The second draw must know nothing of the first, else tokens that only the grammar brings among
     // the top k would come too often.
-    llama_token_data one = {token, 1.0f, 0.0f};
-    llama_token_data_array only = {&one, 1, -1, false};
-    llama_sampler_apply(grammar_.get(), &only);
-    if (one.logit > -INFINITY) return token;
+    if (is_allowed(grammar_.get(), token)) return token;
     return apply(logits, grammar_.get(), noise.second());
+}
+
+std::vector<bool> Sampler::grammar_allows(const Tokens & path, const Tokens & tokens) const {
+    std::vector<bool> out(tokens.size(), !grammar_);
+    if (!grammar_) return out;
+    llama_sampler * grammar = grammar_.get();
+    Ptr copy;
+    if (!path.empty()) copy.reset(llama_sampler_clone(grammar));
+    if (copy) grammar = copy.get();
+    for (Token token : path) {
+        if (!is_allowed(grammar, token)) return out;
+        llama_sampler_accept(grammar, token);
+    }
+    for (size_t i = 0; i < tokens.size(); ++i) out[i] = is_allowed(grammar, tokens[i]);
+    return out;
 }
 
 void Sampler::accept(Token token, bool is_own) {

@@ -72,6 +72,12 @@ class Sampler {
     // may break the grammar, which then stays where it is.
     void accept(Token token, bool is_own = true);
 
+    bool has_grammar() const { return grammar_ != nullptr; }
+
+    // For each of `tokens`: may it follow the text and then `path`? All false where `path` itself may not. Nothing but
+    // the grammar is asked, and nothing changes.
+    std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) const;
+
     // What a drafter needs to propose what sample() will choose; nothing if the draw is llama.cpp's or there is none.
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 

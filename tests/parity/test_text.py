@@ -177,3 +177,16 @@ def test_targets_that_take_chains_only_draft_chains(tmp_path: Path) -> None:
             assert drafted.tokens == expected
             assert strategy == "auto" or drafted.stats.draft_n > 0
         assert "chains only" in drafted.timings["plan"]["why"]
+
+
+def test_what_a_grammar_forbids_is_not_drafted(it: ConvertedPair, target: Path) -> None:
+    """Only one text is allowed, and neither drafter nor prompt would say it."""
+    options: dict[str, Any] = {"max_tokens": 40, "temperature": 0.0, "strategy": "chain:3"}
+    only = 'root ::= "' + "zq" * 30 + '"'
+    for draft in (it.draft, "text"):
+        with eaglecpp.Engine.open(target, draft=draft, n_draft_max=16, **SIZES) as engine:
+            free = engine.generate(COPY, ignore_eos=True, **options)
+            bound = engine.generate(COPY, grammar=only, **options)
+        assert free.stats.draft_n > free.stats.rounds
+        assert ("zq" * 30).startswith(bound.text) and bound.stats.rounds > 5
+        assert bound.stats.draft_n < bound.stats.rounds
