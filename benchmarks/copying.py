@@ -18,8 +18,8 @@ off      other text (the standard library's code, and prose): drafts from the te
 
 All contestants are loaded at once and take turns prompt by prompt. A figure is the median of the prompts'
 ratios of tokens per second; for copies, and for on against off, the ratio of all tokens to all time. Before
-anything counts each runs the first prompt once. Run it on a machine that does nothing else. Exit code 1 when a
-goal is missed.
+anything counts each runs the first prompt once. Run it on a machine that does nothing else. Exit code 1 when
+a goal is missed.
 """
 
 from __future__ import annotations

@@ -189,4 +189,7 @@ def test_what_a_grammar_forbids_is_not_drafted(it: ConvertedPair, target: Path) 
             bound = engine.generate(COPY, grammar=only, **options)
         assert free.stats.draft_n > free.stats.rounds
         assert ("zq" * 30).startswith(bound.text) and bound.stats.rounds > 5
-        assert bound.stats.draft_n < bound.stats.rounds
+        if draft == "text":
+            assert bound.stats.acceptance_rate > 0.8, "what is left of the proposals is the answer's own text"
+        else:
+            assert bound.stats.draft_n < bound.stats.rounds
