@@ -225,7 +225,6 @@ class DraftOptions(_Validated):
         "on = without one, too",
         choices=("auto", "on", "off"),
         flags=("--text-drafts",),
-        strangers=True,
     )
     text_memory: int = _option(
         0,
