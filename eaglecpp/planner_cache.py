@@ -83,6 +83,8 @@ class PlannerCache:
         drafter = TEXT if draft is None else fingerprint(draft)
         files = f"target={fingerprint(target)} draft={drafter}"
         facts = [files, _machine(), _threads(native), options_key(model, drafting)]
+        if draft is None:
+            return cls(" ".join(facts), files)
         packaged = draft.with_suffix(".planner.json")
         is_ours = draft.resolve().parent == PACKAGED.resolve() and packaged.is_file()
         return cls(" ".join(facts), files, packaged if is_ours else None)
