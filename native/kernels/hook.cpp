@@ -48,6 +48,7 @@ class Packed : public abi::TensorTraits {
         return true;
     }
     bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        finish_packing(op->src[0]);
         multiply_packed(*table_, *params, op);
         return true;
     }
@@ -263,8 +264,9 @@ bool can_hold(ggml_type type, int64_t n_in) {
     return p && n_in % p->n_unit == 0;
 }
 
-LoadScope::LoadScope(bool kernels, bool repack) : before_(is_loading_), lock_(loading_) {
+LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped) : before_(is_loading_), lock_(loading_) {
     is_loading_ = kernels && status().is_active;
+    pack_later(is_mapped);
     const auto ours = (ggml_backend_buffer_type_t)buffer_type_;
     const std::vector<ggml_backend_buffer_type_t> & all = placement_types();
     // Where a model was loaded before the hook came, ours is not in the list. It then takes the place of another, whose
@@ -280,6 +282,7 @@ LoadScope::LoadScope(bool kernels, bool repack) : before_(is_loading_), lock_(lo
 
 LoadScope::~LoadScope() {
     is_loading_ = before_;
+    pack_later(false);
     std::copy(placement_types().begin(), placement_types().end(), placement_list());
 }
 

@@ -29,10 +29,11 @@ ggml_backend_buffer_type_t weights_buffer_type();
 bool can_hold(ggml_type type, int64_t n_in);
 
 // While it lives, models that this thread loads with use_extra_bufts place their matrices as told: packed by us
-// (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file.
+// (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file. `is_mapped`: the file stays
+// as it is and is mapped, so packing may go on after the model is loaded (late_packing.h).
 class LoadScope {
   public:
-    LoadScope(bool kernels, bool repack);
+    LoadScope(bool kernels, bool repack, bool is_mapped = false);
     ~LoadScope();
     LoadScope(const LoadScope &) = delete;
     LoadScope & operator=(const LoadScope &) = delete;

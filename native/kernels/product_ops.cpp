@@ -120,20 +120,30 @@ size_t packed_bytes(const KernelTable & table, const ggml_tensor * w) {
     return table.packed(w->type)->group_bytes(w->ne[0]) * n_groups(w) * w->ne[2];
 }
 
-void pack_weights(const KernelTable & table, const ggml_tensor * w, const void * data, uint8_t * packed) {
+int64_t packed_groups(const ggml_tensor * w) {
+    return n_groups(w) * w->ne[2];
+}
+
+void pack_groups(const KernelTable & table, const ggml_tensor * w, const void * data, uint8_t * packed, int64_t g0,
+                 int64_t g1) {
     const PackedProduct & p = *table.packed(w->type);
     const size_t n_group_bytes = p.group_bytes(w->ne[0]);
-    const int64_t n_matrix = n_groups(w), n = n_matrix * w->ne[2];
+    const int64_t n_matrix = n_groups(w);
+    for (int64_t g = g0; g < g1; ++g) {
+        const int64_t row = g % n_matrix * n_group;
+        const uint8_t * rows = (const uint8_t *)data + g / n_matrix * w->nb[2] + row * w->nb[1];
+        const int n_rows = (int)std::min<int64_t>(n_group, w->ne[1] - row);
+        p.pack(rows, w->nb[1], n_rows, w->ne[0], packed + g * n_group_bytes);
+    }
+}
+
+void pack_weights(const KernelTable & table, const ggml_tensor * w, const void * data, uint8_t * packed) {
+    const int64_t n = packed_groups(w);
     std::atomic<int64_t> next{0};
     const auto work = [&] {
         constexpr int64_t n_step = 16;
         for (int64_t first; (first = next.fetch_add(n_step)) < n;) {
-            for (int64_t g = first; g < std::min(n, first + n_step); ++g) {
-                const int64_t row = g % n_matrix * n_group;
-                const uint8_t * rows = (const uint8_t *)data + g / n_matrix * w->nb[2] + row * w->nb[1];
-                const int n_rows = (int)std::min<int64_t>(n_group, w->ne[1] - row);
-                p.pack(rows, w->nb[1], n_rows, w->ne[0], packed + g * n_group_bytes);
-            }
+            pack_groups(table, w, data, packed, first, std::min(n, first + n_step));
         }
     };
     std::vector<std::thread> helpers;

@@ -12,6 +12,10 @@ bool can_pack(const KernelTable & table, const ggml_tensor * weights);
 size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
 // `data`: all bytes of the tensor in the file's layout; `packed`: packed_bytes()
 void pack_weights(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed);
+// the same piece by piece: groups [g0, g1) of all matrices' groups
+int64_t packed_groups(const ggml_tensor * weights);
+void pack_groups(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed,
+                 int64_t g0, int64_t g1);
 
 // a product whose first operand holds packed weights and whose other operands are as the kernels need them
 bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/log.h"
+#include "kernels/late_packing.h"
 #include "kernels/product_ops.h"
 
 #ifdef __linux__
@@ -17,6 +18,8 @@ namespace {
 
 const KernelTable * table_ = nullptr;
 abi::BufferInit init_ = nullptr;
+
+thread_local bool packs_later_ = false;
 
 constexpr size_t n_alignment = 64;
 
@@ -45,8 +48,20 @@ void release(uint8_t * p, [[maybe_unused]] size_t n) {
     ::operator delete(p, std::align_val_t(n_alignment));
 }
 
-abi::Buffer & fields(ggml_backend_buffer_t buffer) {
-    return *(abi::Buffer *)buffer;
+struct Memory {
+    uint8_t * base;
+    size_t size;
+    ~Memory() { release(base, size); }
+};
+
+// What a buffer's context points to. Packing ends before the memory goes.
+struct Packed {
+    Memory memory;
+    LatePacking late;
+};
+
+Packed & packed(ggml_backend_buffer_t buffer) {
+    return *(Packed *)((abi::Buffer *)buffer)->context;
 }
 
 const char * type_name(ggml_backend_buffer_type_t) {
@@ -62,20 +77,23 @@ size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * t) {
 }
 
 void free_buffer(ggml_backend_buffer_t b) {
-    release((uint8_t *)fields(b).context, fields(b).size);
+    delete &packed(b);
 }
 
 void * base(ggml_backend_buffer_t b) {
-    return fields(b).context;
+    return packed(b).memory.base;
 }
 
-void memset_tensor(ggml_backend_buffer_t, ggml_tensor * t, uint8_t value, size_t, size_t) {
+void memset_tensor(ggml_backend_buffer_t b, ggml_tensor * t, uint8_t value, size_t, size_t) {
+    packed(b).late.finish(t->data);
     std::memset(t->data, value, alloc_size(nullptr, t));
 }
 
 // Whole matrices only: a row of the file is spread over its group.
-void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
+void set_tensor(ggml_backend_buffer_t b, ggml_tensor * t, const void * data, size_t offset, size_t size) {
     if (offset == 0 && size == ggml_nbytes(t) && can_pack(*table_, t)) {
+        packed(b).late.finish(t->data);
+        if (packs_later_ && packed(b).late.add(*table_, t, data, (uint8_t *)t->data)) return;
         pack_weights(*table_, t, data, (uint8_t *)t->data);
     } else {
         log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights can only be written as a whole");
@@ -89,12 +107,13 @@ void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_
 }
 
 void clear(ggml_backend_buffer_t b, uint8_t value) {
-    std::memset(fields(b).context, value, fields(b).size);
+    packed(b).late.finish_all();
+    std::memset(packed(b).memory.base, value, packed(b).memory.size);
 }
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
-    uint8_t * p = allocate(size);
-    if (!p) return nullptr;
+    uint8_t * memory = allocate(size);
+    if (!memory) return nullptr;
     abi::BufferInterface iface = {};
     iface.free_buffer = free_buffer;
     iface.get_base = base;
@@ -102,7 +121,7 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     iface.set_tensor = set_tensor;
     iface.get_tensor = get_tensor;
     iface.clear = clear;
-    return init_(type, iface, p, size);
+    return init_(type, iface, new Packed{{memory, size}, {}}, size);
 }
 
 }  // namespace
@@ -119,6 +138,16 @@ abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backe
     type.device = cpu;
     type.context = context;
     return &type;
+}
+
+void pack_later(bool on) {
+    packs_later_ = on;
+    if (!on) LatePacking::start_all();
+}
+
+void finish_packing(const ggml_tensor * weights) {
+    const ggml_tensor * w = weights->view_src ? weights->view_src : weights;
+    packed(w->buffer).late.finish(w->data);
 }
 
 }  // namespace eaglecpp::kernels

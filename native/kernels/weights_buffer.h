@@ -13,4 +13,9 @@ namespace eaglecpp::kernels {
 abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backend_dev_t cpu, abi::BufferInit init,
                                            abi::ExtraBufferType * context);
 
+// While `on`, weights that this thread writes come from mapped files and are packed later where that is possible.
+void pack_later(bool on);
+// Returns when the weights that this tensor of our buffer type holds are packed; helps.
+void finish_packing(const ggml_tensor * weights);
+
 }  // namespace eaglecpp::kernels

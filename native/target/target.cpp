@@ -163,14 +163,15 @@ void Target::load_model() {
     const llama_model_params p = model_params();
 
     const std::vector<std::string> files = shards(header);
-    for (const std::string & file : files) {
-        const GgufReader reader(file);
+    const auto look_at = [&](const GgufReader & reader) {
         check_weight_types(reader);
         has_float_matrices_ = has_float_matrices_ || has_float_matrices(reader);
-    }
+    };
+    // reading a header takes as long as its vocabulary does
+    for (const std::string & file : files) file == header.path() ? look_at(header) : look_at(GgufReader(file));
     ErrorTrail trail;
     try {
-        const kernels::LoadScope placement(use_kernels_, use_repack_);
+        const kernels::LoadScope placement(use_kernels_, use_repack_, options_.use_mmap && !options_.use_mlock);
         guarded([&] { model_.reset(llama_model_load_from_file(options_.path.c_str(), p)); });
     } catch (const Error & e) {
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target: %s", options_.path.c_str(), e.what());
