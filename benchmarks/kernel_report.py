@@ -57,8 +57,10 @@ def print_loads(targets: list[Measured]) -> None:
             found = load["memory"][who]
             sizes = [f"{found[k] / 2**20:.0f}" for k in ("rss", "pss", "pss_anonymous", "pss_file")]
             name = "llama.cpp" if who == "theirs" else "eaglecpp"
-            lines.append([one.name, name, f"{median(load[who]):.0f}", *sizes])
-    print(table(["target", "", "load, ms", "RSS, MiB", "PSS", "anonymous", "file-backed"], lines))
+            ready = f"{median(load['ready'][who]):.0f}" if "ready" in load else ""
+            lines.append([one.name, name, f"{median(load[who]):.0f}", ready, *sizes])
+    head = ["load, ms", "load and 16 tokens, ms", "RSS, MiB", "PSS", "anonymous", "file-backed"]
+    print(table(["target", "", *head], lines))
 
 
 def print_verdicts(found: list[Verdict], has_avx512: bool) -> None:

@@ -7,7 +7,8 @@ object per line from stdin and answers with one on stdout:
 
     {"do": "rows", "n": 4, "behind": 1000, "repeats": 5}   milliseconds of each batch of rows, all with logits
     {"do": "prompt", "n": 512}                             milliseconds of a prompt, logits of its last row
-    {"do": "memory"}                                       bytes since before the target was loaded
+    {"do": "memory"}                                       bytes since before the target was loaded, behind
+                                                           a first short prompt, and prompt_ms of that
 
 and begins with {"load_ms": ...}. `theirs` runs llama.cpp's default options through llama-cpp-python's
 low-level functions; `rows` is eaglecpp's `Target`, `engine` its `Engine` without a drafter.
@@ -237,8 +238,9 @@ def serve(setup: dict[str, Any]) -> None:
         elif asked["do"] == "prompt":
             result = timed.prompt(some_tokens(asked["n"], timed.n_vocab))
         else:
-            timed.prompt(some_tokens(N_WARM, timed.n_vocab))
+            prompt_ms = timed.prompt(some_tokens(N_WARM, timed.n_vocab))
             result = {name: size - before[name] for name, size in memory().items()}
+            result["prompt_ms"] = prompt_ms
         time.sleep(
             0.01
         )  # threads that wait for more work in a loop have gone to sleep when the other is asked
