@@ -8,6 +8,8 @@
 #include <cstring>
 #include <system_error>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace eaglecpp::kernels {
@@ -26,15 +28,52 @@ std::pair<int64_t, int64_t> share(int64_t n, int ith, int nth) {
     return {n * ith / nth, n * (ith + 1) / nth};
 }
 
-// in pairs where there are enough: the widest tile takes two groups
-std::pair<int64_t, int64_t> share_of_groups(int64_t n, int ith, int nth) {
-    if (n < 4 * nth) return share(n, ith, nth);
-    const auto [a, b] = share((n + 1) / 2, ith, nth);
-    return {2 * a, std::min(n, 2 * b)};
-}
+// Pieces of [0, n) for the threads of one operation, larger ones first: half of all work in a piece for each thread,
+// then half of what is left, and so on. Whoever is free takes the next piece, so a thread that is slower for a while
+// (its core is shared, its memory further away) keeps nobody waiting for long.
+//
+// The number of pieces that were taken lies in the last parameter of the node, which no product uses. It starts at 0
+// and is 0 again when every thread has asked once in vain; so no thread has to wait before it may begin, and graphs may
+// be computed many times, by any number of threads.
+class Pieces {
+  public:
+    Pieces(ggml_tensor * op, int nth, int64_t n, size_t n_bytes)
+        : taken_(*(std::atomic<int32_t> *)&op->op_params[n_params - 1]), nth_(nth), n_(n) {
+        for (size_t least = n_bytes_least * nth; nth > 1 && n_rounds_ < 5 && n_bytes > least; least *= 2) ++n_rounds_;
+    }
+    // false when there is none left; must be called until then
+    bool next(int64_t & first, int64_t & end) {
+        do {
+            const int32_t i = taken_.fetch_add(1, std::memory_order_relaxed);
+            if (i >= n_rounds_ * nth_) {
+                if (i == n_rounds_ * nth_ + nth_ - 1) taken_.store(0, std::memory_order_relaxed);
+                return false;
+            }
+            const int round = i / nth_;
+            const int64_t begun = n_ - (n_ >> round), left = round + 1 == n_rounds_ ? 0 : n_ >> (round + 1);
+            std::tie(first, end) = share(n_ - left - begun, i % nth_, nth_);
+            first += begun, end += begun;
+        } while (first == end);
+        return true;
+    }
+
+  private:
+    static constexpr int n_params = GGML_MAX_OP_PARAMS / sizeof(int32_t);
+    static constexpr size_t n_bytes_least = 32
+                                            << 10;  // of weights in a thread's share, before it is worth a piece more
+    static_assert(sizeof(std::atomic<int32_t>) == sizeof(int32_t));
+    std::atomic<int32_t> & taken_;
+    int nth_, n_rounds_ = 1;
+    int64_t n_;
+};
 
 bool is_experts(const ggml_tensor * op) {
     return op->op == GGML_OP_MUL_MAT_ID;
+}
+
+// matrices that a row is multiplied with
+int64_t n_used(const ggml_tensor * op) {
+    return is_experts(op) ? op->src[2]->ne[0] : 1;
 }
 
 // Rows of activations that are multiplied with one matrix, and where their results go. Memory is kept per thread.
@@ -197,16 +236,19 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
         for (int64_t i = first; i < end; ++i) round(i);
         barrier(params);
     }
-    const auto [g0, g1] = share_of_groups(n_groups(w), params.ith, params.nth);
-    if (g0 >= g1) return;
-    const size_t n_matrix_bytes = p.group_bytes(w->ne[0]) * n_groups(w);
+    const int64_t n = n_groups(w);
+    const size_t n_matrix_bytes = p.group_bytes(w->ne[0]) * n;
+    const int n_wide = n < 4 * params.nth ? 1 : 2;  // groups: the widest tile takes two
     thread_local RowList<uint8_t> list;
-    for_each_matrix(
-        op, list, [&](int64_t i) { return rounded + i * n_row_bytes; },
-        [&, first = g0, end = g1](int64_t matrix, const RowList<uint8_t> & l) {
-            p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], first, end,
-                       l.rows.data(), (int)l.rows.size(), l.out.data());
-        });
+    Pieces pieces(op, params.nth, (n + n_wide - 1) / n_wide, n_matrix_bytes * n_used(op));
+    for (int64_t first, end; pieces.next(first, end);) {
+        for_each_matrix(
+            op, list, [&](int64_t i) { return rounded + i * n_row_bytes; },
+            [&, g0 = first * n_wide, g1 = std::min(n, end * n_wide)](int64_t matrix, const RowList<uint8_t> & l) {
+                p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], g0, g1,
+                           l.rows.data(), (int)l.rows.size(), l.out.data());
+            });
+    }
 }
 
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
@@ -214,16 +256,17 @@ void multiply_dense(const KernelTable & table, const ComputeParams & params, ggm
     const DenseProduct multiply = table.dense(w->type);
     const Rows rows(x);
     // in eights, so that threads do not write into each other's cache lines all the time
-    auto [first, end] = share((w->ne[1] + 7) / 8, params.ith, params.nth);
-    first *= 8, end = std::min(w->ne[1], 8 * end);
-    if (first >= end) return;
+    constexpr int64_t n_step = 8;
     thread_local RowList<float> list;
-    for_each_matrix(
-        op, list, [&](int64_t i) { return (const float *)((const char *)x->data + rows.offset(i, x)); },
-        [&, o0 = first, o1 = end](int64_t matrix, const RowList<float> & l) {
-            multiply((const uint8_t *)w->data + matrix * w->nb[2], w->nb[1], w->ne[0], o0, o1, l.rows.data(),
-                     (int)l.rows.size(), l.out.data());
-        });
+    Pieces pieces(op, params.nth, (w->ne[1] + n_step - 1) / n_step, w->nb[1] * w->ne[1] * n_used(op));
+    for (int64_t first, end; pieces.next(first, end);) {
+        for_each_matrix(
+            op, list, [&](int64_t i) { return (const float *)((const char *)x->data + rows.offset(i, x)); },
+            [&, o0 = first * n_step, o1 = std::min(w->ne[1], end * n_step)](int64_t matrix, const RowList<float> & l) {
+                multiply((const uint8_t *)w->data + matrix * w->nb[2], w->nb[1], w->ne[0], o0, o1, l.rows.data(),
+                         (int)l.rows.size(), l.out.data());
+            });
+    }
 }
 
 }  // namespace eaglecpp::kernels
