@@ -137,7 +137,7 @@ def of_load(bench: Bench) -> dict[str, Any]:
 
 
 def of_bandwidth(bench: Bench) -> dict[str, Any]:
-    """The best of a few rows beside the best of a few passes: shared machines have slow memory now and then."""
+    """The best of a few rows beside the best of a few passes: shared machines have slow memory at times."""
     found: dict[str, Any] = {"bytes": bytes_per_token(bench.path), "ours": [], "machine": []}
     with bench.worker("rows") as ours:
         for turn in range(bench.args.turns + 1):
