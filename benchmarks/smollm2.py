@@ -25,7 +25,6 @@ import argparse
 import gzip
 import importlib.util
 import json
-import math
 import os
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from common import facts, median, note, table, warn_if_busy, write_json
+from compare_stats import geometric_mean
 from llama_server import LlamaServer
 
 import eaglecpp
@@ -156,7 +156,7 @@ def suite(
     seconds: float,
     server: ChatServer | None = None,
 ) -> SuiteResult:
-    """A run beside plain decoding; the plain answers of *length* are kept short, only drafts count there."""
+    """A run beside plain decoding, with the settings of the command line."""
     found = run_suite(
         engine,
         asked,
@@ -204,7 +204,7 @@ def measure_speed(
                 for category in [*found.categories, "all"]:
                     auto, plain = (over_server(found, who, category) for who in ("auto", "off"))
                     if auto:
-                        shares = [geometric(auto), min(auto), geometric(plain)]
+                        shares = [geometric_mean(auto), min(auto), geometric_mean(plain)]
                         rows.append([path.name, category, temperature, len(auto), *shares])
                 ratios[is_padded] += over_server(found, "auto", "all")
     print(
@@ -224,7 +224,7 @@ def measure_speed(
     lines = []
     for is_padded, goal in ((False, SPEED_GOAL), (True, PADDED_GOAL)):
         if found_ratios := ratios[is_padded]:
-            mean, least = geometric(found_ratios), min(found_ratios)
+            mean, least = geometric_mean(found_ratios), min(found_ratios)
             what = "`auto` over llama.cpp's plain" + (", memory-bound" if is_padded else "")
             floor = "" if is_padded else f", never < {SPEED_FLOOR}"
             good = mean >= goal and (is_padded or least >= SPEED_FLOOR)
@@ -238,10 +238,6 @@ def over_server(found: SuiteResult, strategy: str, category: str) -> list[float]
         return found.over(strategy, SERVER).ratios
     mine, theirs = found.cells[category, strategy].ratios, found.cells[category, SERVER].ratios
     return [a / b for a, b in zip(mine, theirs, strict=True)]
-
-
-def geometric(ratios: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def repeated(asked: Sequence[Question]) -> Iterator[Question]:

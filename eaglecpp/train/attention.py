@@ -81,9 +81,11 @@ def merged(
     later_v: Sequence[Tensor],
     rows: Tensor | None = None,
 ) -> Tensor:
-    """As `dense`, by a flash kernel on block 0 and elementwise diagonals. `rows` on a CPU alone: CUDA's flash
-    kernel takes no mask.
+    """As `dense`, by a flash kernel on block 0 and elementwise diagonals. CUDA's flash kernel takes no mask:
+    with `rows` it is `dense` there.
     """
+    if rows is not None and q.device.type != "cpu":
+        return dense(q, k0, v0, later_k, later_v, rows)
     n_first = q.shape[2] if rows is None else k0.shape[2]
     mask = None
     if rows is not None:
