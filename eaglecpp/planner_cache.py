@@ -99,12 +99,12 @@ class PlannerCache:
         has_costs = self._read(self._costs, self._costs_key, native.load_costs)
         has_acceptance = self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
         if self._packaged is not None:
-            known = json.loads(self._packaged.read_bytes())
+            costs, acceptance = _packaged_knowledge(self._packaged)
             on_cpu = all(device["kind"] == "cpu" for device in core.system_info()["devices"])
             if not has_costs and on_cpu:
-                native.load_costs(known["costs"].encode(), _PACKAGED_KEY)
+                native.load_costs(costs, _PACKAGED_KEY)
             if not has_acceptance:
-                native.load_acceptance(known["acceptance"].encode(), _PACKAGED_KEY)
+                native.load_acceptance(acceptance, _PACKAGED_KEY)
         self._saved = self._state(native)
 
     @staticmethod
@@ -149,6 +149,16 @@ class PlannerCache:
             return True
         _log.info("%s is damaged or of another version; it is measured anew", path)
         return False
+
+
+def _packaged_knowledge(path: Path) -> tuple[bytes, bytes]:
+    """(costs, acceptance) as written by `write_packaged`; nothing from a damaged file, which is logged."""
+    try:
+        known = json.loads(path.read_bytes())
+        return known["costs"].encode(), known["acceptance"].encode()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        _log.info("%s is damaged and left out: %r; install eaglecpp again", path, error)
+        return b"", b""
 
 
 def planner_file(key: str, kind: str) -> Path:

@@ -3,8 +3,8 @@
 
 The file is found in the installed package, which is not imported, or in a store, where `eaglecpp pull
 smollm2` puts the same file from the Hub. The drafter is ours (`eaglecpp/models/`). A stored model of that
-name overrides it. `stored` is the same as any stored model, for those that list, show, copy or build on it,
-and reads the files for their digests; running it needs only `target` and `draft_file`.
+name overrides it. `stored` is the same as any stored model, for those that list, show, copy or build on it;
+running it needs only `target` and `draft_file`.
 """
 
 from __future__ import annotations
@@ -60,15 +60,17 @@ class Packaged:
         path = FOLDER / self.draft
         return path if path.is_file() else None
 
-    def stored(self, stores: Stores) -> StoredModel:
-        """Target and drafter as a model that is only read. Raises as `target`."""
+    def stored(self, stores: Stores, *, check: bool = True) -> StoredModel:
+        """Target and drafter as a model that is only read; check: the target's digest is computed, as what
+        is copied or built on must be what its name says. Raises as `target`.
+        """
         from .store import file_digest
 
         target, draft = self.target(stores), self.draft_file()
-        files = {"model": target} | ({"draft": draft} if draft else {})
-        layers = {
-            Layer(IMAGE + kind, file_digest(file), file.stat().st_size): file for kind, file in files.items()
-        }
+        digest = file_digest(target) if check else self.digest
+        layers = {Layer(IMAGE + "model", digest, target.stat().st_size): target}
+        if draft:
+            layers[Layer(IMAGE + "draft", file_digest(draft), draft.stat().st_size)] = draft
         by_digest = {layer.digest: file for layer, file in layers.items()}
         manifest = Manifest(tuple(layers))
         return _Readable(
@@ -143,8 +145,8 @@ def find_packaged(name: ModelName) -> Packaged | None:
 
 
 def installed_models(stores: Stores) -> list[StoredModel]:
-    """What is on this machine of them."""
+    """What is on this machine of them, as far as their sizes tell."""
     try:
-        return [SMOLLM2.stored(stores)]
+        return [SMOLLM2.stored(stores, check=False)]
     except ModelNotFoundError:
         return []

@@ -208,3 +208,15 @@ def test_a_drafter_of_the_package_brings_what_was_learned_where_it_was_made(
     gpu = info["devices"] + [{**info["devices"][0], "name": "CUDA0", "kind": "gpu"}]
     monkeypatch.setattr("eaglecpp.planner_cache.core.system_info", lambda: info | {"devices": gpu})
     assert plain_ms(draft) is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"costs": ""}', '{"costs": 1, "acceptance": 2}', "\udcff"])
+def test_damaged_knowledge_in_the_package_is_left_out(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    draft = tmp_path / "draft.gguf"
+    draft.write_bytes(models.draft.read_bytes())
+    draft.with_suffix(".planner.json").write_bytes(content.encode(errors="surrogateescape"))
+    monkeypatch.setattr("eaglecpp.planner_cache.PACKAGED", tmp_path)
+    with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1) as engine:
+        assert engine.generate("ab", max_tokens=2, temperature=0.0).tokens

@@ -144,6 +144,17 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     assert installed.is_file()
 
 
+def test_listing_does_not_read_the_target(installed: Path, stores: Stores, model: Packaged) -> None:
+    (listed,) = stores.models()
+    assert [layer.digest for layer in listed.manifest.of_kind("model")] == [model.digest]
+    data = bytearray(installed.read_bytes())
+    data[-1] ^= 1
+    installed.write_bytes(data)
+    assert stores.models()[0].digest == listed.digest
+    changed = stores.get(ModelName.parse("smollm2"))
+    assert [layer.digest for layer in changed.manifest.of_kind("model")] == [file_digest(installed)]
+
+
 def test_where_it_is_missing_nothing_is_listed_and_nothing_fetched(model: Packaged, stores: Stores) -> None:
     assert stores.models() == []
     for look in (
