@@ -206,7 +206,7 @@ def of_lengths(args: argparse.Namespace, engine: eaglecpp.Engine) -> dict[str, l
 
 
 def chain_line(depth: int) -> str:
-    """A line of a plan log (docs/planner.md) that verifies a chain."""
+    """A line of a plan log (docs/research/planner.md) that verifies a chain."""
     if depth == 0:
         return "plain reason=parked speed=1"
     levels, nodes = _joined(range(depth), "/"), _joined(range(1, depth + 1), ",")

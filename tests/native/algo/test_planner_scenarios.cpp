@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The planner against plain decoding and the best fixed strategy in hindsight, over machines, texts and disturbances.
-// Prints the table of docs/planner.md. Arguments: names of scenarios (all), and a number of seeds (4).
+// Prints the table of docs/research/planner.md. Arguments: names of scenarios (all), and a number of seeds (4).
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

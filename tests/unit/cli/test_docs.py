@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/cli.md shows the options as they are."""
+"""docs/cli.md shows the options, docs/which-drafter.md the known drafters as they are."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ import pytest
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@pytest.fixture
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_cli", DOCS / "generate_cli.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def generator() -> ModuleType:
+    return load("generate_cli")
+
+
+def test_the_table_of_drafters_is_fresh() -> None:
+    page = (DOCS / "which-drafter.md").read_text(encoding="utf-8")
+    assert load("generate_drafters").filled(page) == page, "run: python docs/generate_drafters.py"
+    assert "`RedHatAI/Qwen3-8B-speculator.eagle3`" in page
 
 
 def test_the_option_tables_are_fresh(generator: ModuleType) -> None:
