@@ -9,8 +9,8 @@
 
 namespace eaglecpp::sim {
 
-// Curves of 1 to 3, 5, 6, 8, 10 and 11 are published measurements (docs/research/planner.md names the sources), relative times
-// brought to a plausible step; the rest are stand-ins.
+// Curves of 1 to 3, 5, 6, 8, 10 and 11 are published measurements (docs/research/planner.md names the sources),
+// relative times brought to a plausible step; the rest are stand-ins.
 Machine machine(int number);
 Text text(int number);
 
