@@ -86,7 +86,8 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--finetune",
     metavar="CKPT",
-    help="Start from this drafter: a checkpoint folder or hub id. Its form and vocabulary stay.",
+    help="Start from this drafter: a checkpoint folder or hub id. Its form stays, and its vocabulary unless "
+    "--draft-vocab chooses one anew.",
 )
 @click.option(
     "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."
@@ -320,10 +321,10 @@ def _check(options: dict[str, Any]) -> None:
         raise click.UsageError("--temp and --predict are for --generate")
     if options["share_head"] and options["draft_vocab"]:
         raise click.UsageError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
-    fixed = [name for name in ("eagle3", "share_head", "random_start", "draft_vocab") if options.get(name)]
+    fixed = [name for name in ("eagle3", "share_head", "random_start") if options.get(name)]
     if options["finetune"] and fixed:  # a drafter that exists has these already
         names = ", ".join("--" + name.replace("_", "-") for name in fixed)
-        raise click.UsageError(f"--finetune keeps the drafter's own form: leave out {names}")
+        raise click.UsageError(f"--finetune keeps the form of the drafter: leave out {names}")
 
 
 def _tell(result: Result, as_json: bool) -> None:

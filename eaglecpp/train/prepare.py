@@ -240,7 +240,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
 
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
-    """An existing drafter: its own switches, layers and vocabulary."""
+    """An existing drafter: its own switches and layers, and its vocabulary unless a size is asked for."""
     draft: DraftCheckpoint = open_drafter(
         str(options.finetune), options.target, aux_layers=options.aux_layers or None
     )
@@ -256,5 +256,19 @@ def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     share_head = "head" not in state
     if share_head:
         state["head"] = from_target(file, draft.spec, ids, options.seed).state["head"]
-    start = Start(state, (f"started from {options.finetune} ({draft.family})",))
-    return Plan(draft.spec, Vocab(ids, n_vocab), start, embedding, share_head, own)
+    notes = [f"started from {options.finetune} ({draft.family})"]
+    spec = draft.spec
+    if options.draft_vocab:
+        if share_head:
+            raise DataError(
+                f"--draft-vocab: {options.finetune} drafts with the target's own head, from the whole "
+                "vocabulary; leave it out"
+            )
+        chosen = vocab.choose(corpus.counts, options.draft_vocab, corpus.special).ids
+        spec = with_vocab(spec, len(chosen))
+        fresh = from_target(file, spec, chosen, options.seed).state["head"]
+        known = np.isin(chosen, ids)
+        fresh[torch.from_numpy(known)] = state["head"][torch.from_numpy(np.searchsorted(ids, chosen[known]))]
+        state["head"], ids = fresh, chosen
+        notes.append(f"vocabulary chosen anew, {known.sum()} tokens kept")
+    return Plan(spec, Vocab(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
+
+from eaglecpp.convert import read_gguf, read_tensor
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -134,6 +137,39 @@ def test_finetune_keeps_the_form_of_the_drafter(
     assert {key: after[key] for key in keys} == {key: before[key] for key in keys}
     assert before["draft_vocab_size"] == 200 and before["fc_norm"] is False
     assert after["eaglecpp"]["finetuned_from"] == str(tmp_path / "a")
+
+
+def test_finetune_may_choose_another_vocabulary(
+    cli: Cli, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    still = ("--steps", 1, "--lr", 1e-12)
+    for name, *more in (
+        ("a", "--draft-vocab", 120),
+        ("b", "--draft-vocab", 200, "--finetune", tmp_path / "a"),
+    ):
+        done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
+        assert done.returncode == 0, done.stderr
+    assert "vocabulary chosen anew, 120 tokens kept" in done.stderr
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    old, new = (set(np.flatnonzero(file["t2d"]).tolist()) for file in (before, after))
+    assert (len(old), len(new)) == (120, 200) and old < new
+    rows = {token: after["lm_head.weight"][i] for i, token in enumerate(sorted(new))}
+    for i, token in enumerate(sorted(old)):
+        assert np.allclose(rows[token].float(), before["lm_head.weight"][i].float(), atol=1e-9)
+    target = read_gguf(models.target)
+    name = "output.weight" if "output.weight" in target.tensors else "token_embd.weight"
+    head = read_tensor(target, name)
+    for token in new - old:
+        assert np.allclose(rows[token].float(), head[token], rtol=0.01, atol=1e-6)
+    shared = cli(*train_args(models, texts, tmp_path / "c", "--steps", 1, "--share-head"))
+    assert shared.returncode == 0, shared.stderr
+    tensors = load_file(tmp_path / "c" / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, tmp_path / "c" / "model.safetensors")
+    refused = cli(
+        *train_args(models, texts, tmp_path / "d", *still, "--finetune", tmp_path / "c", "--draft-vocab", 99)
+    )
+    assert refused.returncode == 1 and "drafts with the target's own head" in refused.stderr
 
 
 def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models, tmp_path: Path) -> None:
