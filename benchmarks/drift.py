@@ -1,22 +1,26 @@
 # SPDX-License-Identifier: MIT
 """Attention drift: how an EAGLE-3 and an EAGLE 3.1 drafter of one target change as they draft deeper.
 
-    python benchmarks/drift.py --eagle3 CHECKPOINT --eagle31 CHECKPOINT [--target T.gguf] [-o docs]
+    python benchmarks/drift.py --eagle3 CHECKPOINT --eagle31 CHECKPOINT [-o docs/research]
+    python benchmarks/drift.py ... --target T.gguf --questions benchmarks/data/chat.jsonl --name smollm2
 
-The target answers questions greedily in three settings: as trained, behind a conversation that makes the
-context about four times as long as any that the drafters were trained on, and in a chat template they have
-never seen. Every row of every answer is the anchor of a chain of ten drafts. Per depth: the share of chains
-accepted that got there (conditional), the RMS of the state that is fed back, relative to depth 1, and the
-share of attention on the first four tokens, on the rest of the context, and on the drafts themselves.
-Writes the table to `drift.md`'s marked place and the figure to `drift.png`.
+The target answers questions greedily in three settings: as trained, after a conversation of `--long` tokens,
+and in a chat template the drafters have never seen. Without `--questions` they are those of the demo model,
+in wordings that nobody trained on; of a file the first turns are asked, and the target's own answers to
+others make the long conversation. Every row of every answer is the anchor of a chain of ten drafts. Per
+depth: the share of chains accepted that got there (conditional), the RMS of the state that is fed back,
+relative to depth 1, and the share of attention on the first four tokens, on the rest of the context, and on
+the drafts themselves.
+`-o` writes the table to the place in `drift.md` that is marked with `--name`, and the figure beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +46,11 @@ PAIR = Path(__file__).parents[1] / "examples" / "demo_model" / "pair"
 DEPTH = 10
 N_FIRST = 4  # tokens at the beginning that trained attention rests on
 MAX_TOKENS = 120
-BEGIN, END = "<!-- drift: begin -->", "<!-- drift: end -->"
+BEGIN, END = "<!-- drift {}: begin -->", "<!-- drift {}: end -->"
 OTHER_TEMPLATE = "### Instructions\nYou are a helpful assistant.\n\n### Question\n{}\n\n### Answer\n"
 SETTINGS = {
     "short": "as trained: one question",
-    "long": "four times longer than trained: the same questions behind others",
+    "long": "longer: the same questions after others",
     "template": "another chat template, with a system prompt",
 }
 
@@ -96,13 +100,19 @@ def main() -> None:
     parser.add_argument("--eagle31", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("-n", type=int, default=60, help="questions in each setting")
     parser.add_argument("--long", type=int, default=480, help="tokens of the long setting, at least")
-    parser.add_argument("-o", "--out", type=Path, help="directory of drift.md and drift.png")
+    parser.add_argument(
+        "--questions", type=Path, help="JSON Lines with `turns`, as benchmarks/data/chat.jsonl"
+    )
+    parser.add_argument("--name", default="demo", help="which table of drift.md")
+    parser.add_argument("-o", "--out", type=Path, help="directory of drift.md and of the figure")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    with eaglecpp.Engine.open(options.target, strategy="off", n_ctx=1024) as engine:
+    n_ctx = max(1024, 2 * options.long)
+    with eaglecpp.Engine.open(options.target, strategy="off", n_ctx=n_ctx) as engine:
         target = Path(engine.target_path)
-        asked = {name: conversations(engine, name, options.n, options.long) for name in SETTINGS}
+        turns = from_file(engine, options.questions) if options.questions else from_demo
+        asked = {name: conversations(engine, turns(), name, options.n, options.long) for name in SETTINGS}
     curves: dict[str, dict[str, Curves]] = {}
     for name, path in (("EAGLE-3", options.eagle3), ("EAGLE 3.1", options.eagle31)):
         model, draft_ids, layers = load(path, target)
@@ -113,30 +123,60 @@ def main() -> None:
     text = report(curves, lengths)
     print(text)
     if options.out:
-        insert(options.out / "drift.md", text)
-        draw(curves, options.out / "drift.png")
+        insert(options.out / "drift.md", options.name, text)
+        draw(curves, options.out / ("drift.png" if options.name == "demo" else f"drift-{options.name}.png"))
     results = {name: {s: vars(c) for s, c in some.items()} for name, some in curves.items()}
     write_json(options.json, {**facts({"target": target}, depth=DEPTH, n=options.n), "results": results})
 
 
-def conversations(engine: eaglecpp.Engine, setting: str, n: int, n_long: int) -> list[Conversation]:
-    """Prompts in held-out wordings with the target's own greedy answers, the last answer marked."""
+Turns = Iterator[tuple[str, Iterator[tuple[str, str]]]]
+"""Questions, and for each what may have been asked and answered before it."""
+
+
+def from_demo() -> Turns:
+    """Wordings that nobody trained on, and dialogues as the demo model was trained with."""
     dialogues, rng = Dialogues(collect()), random.Random(31)
-    made = []
-    while len(made) < n:
-        question = dialogues.ask("what", rng, held_out=True)
+    others = ((other.text, other.answer) for other in iter(lambda: dialogues.draw(rng), None))
+    while True:
+        yield dialogues.ask("what", rng, held_out=True).text, others
+
+
+def from_file(engine: eaglecpp.Engine, path: Path) -> Callable[[], Turns]:
+    """The first turns of a file; the conversations before them are the target's answers to the others."""
+    questions = [json.loads(line)["turns"][0] for line in path.read_text(encoding="utf-8").splitlines()]
+    answers: dict[str, str] = {}
+
+    def answered(question: str) -> Iterator[tuple[str, str]]:
+        rng = random.Random(question)
+        while True:
+            other = rng.choice(questions)
+            if other == question:
+                continue
+            if other not in answers:
+                asked = [{"role": "user", "content": other}]
+                answers[other] = engine.chat(asked, max_tokens=MAX_TOKENS, temperature=0.0).text
+            yield other, answers[other]
+
+    return lambda: ((question, answered(question)) for question in questions)
+
+
+def conversations(
+    engine: eaglecpp.Engine, turns: Turns, setting: str, n: int, n_long: int
+) -> list[Conversation]:
+    """Prompts with the target's own greedy answers, the last answer marked."""
+    made: list[Conversation] = []
+    for question, others in turns:
+        if len(made) == n:
+            break
         messages: list[dict[str, str]] = []
         if setting == "template":
-            prompt = engine.tokenize(OTHER_TEMPLATE.format(question.text))
+            prompt = engine.tokenize(OTHER_TEMPLATE.format(question))
         else:
-            prompt = engine.chat_prompt([{"role": "user", "content": question.text}])
+            prompt = engine.chat_prompt([{"role": "user", "content": question}])
             while setting == "long" and len(prompt) < n_long:
-                other = dialogues.draw(rng)
-                messages += [
-                    {"role": "user", "content": other.text},
-                    {"role": "assistant", "content": other.answer},
-                ]
-                prompt = engine.chat_prompt([*messages, {"role": "user", "content": question.text}])
+                for role, text in zip(("user", "assistant"), next(others), strict=True):
+                    messages.append({"role": role, "content": text})
+                prompt = engine.chat_prompt([*messages, {"role": "user", "content": question}])
         answer = engine.generate(prompt, max_tokens=MAX_TOKENS, temperature=0.0).tokens
         if len(answer) > DEPTH + 2:
             tokens = np.array([*prompt, *answer], np.int32)
@@ -218,12 +258,11 @@ def report(curves: dict[str, dict[str, Curves]], lengths: dict[str, int]) -> str
     return table(head, rows)
 
 
-def insert(path: Path, text: str) -> None:
-    """Puts the table between the markers of a document."""
-    document = path.read_text(encoding="utf-8")
-    before, rest = document.split(BEGIN)
-    after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+def insert(path: Path, name: str, text: str) -> None:
+    """Puts the table between the markers of that name in a document."""
+    begin, end = BEGIN.format(name), END.format(name)
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    path.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def draw(curves: dict[str, dict[str, Curves]], path: Path) -> None:
