@@ -25,7 +25,7 @@ from common import facts, read_prompts, table, warn_if_busy, write_json
 from prompt_sets import make_prompts
 
 import eaglecpp
-from eaglecpp.session import Session
+from eaglecpp.engine.session import Session
 
 DEPTHS = (0, 1, 2, 3)
 N_PROMPT, N_LONG = 64, 320  # tokens

@@ -37,7 +37,7 @@ class Timings:
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
     the last conversation. `text_draft_n`, `text_draft_n_accepted`: of the drafted tokens those that came
     from the text itself and from no drafter. `synth_rates`: drafts were accepted by lot at these rates, see
-    `eaglecpp.synth`.
+    `eaglecpp.engine.synth`.
 
     `exact`: every row behind this answer was computed as plain decoding computes it, bit for bit, so the text
     is the one that plain decoding gives. False also where that is not known.

@@ -134,7 +134,7 @@ def _format(chat: Chat, value: str) -> None:
         chat.screen.say("Invalid or missing format. For 'json' mode use '/set format json'")
         return
     if value != "json":
-        from eaglecpp.grammar import resolve_grammar
+        from eaglecpp.engine.grammar import resolve_grammar
 
         resolve_grammar(json_schema=value)
     chat.settings.format = value

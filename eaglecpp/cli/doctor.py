@@ -52,7 +52,7 @@ def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[str, Any]:
     """What is exact of a model, measured now. Without a drafter there is only plain decoding."""
-    from eaglecpp import exactness
+    from eaglecpp.engine import exactness
 
     with open_engine(model, draft, None, False, options | {"exact": "off", "planner_cache": False}) as engine:
         found = exactness.measure(engine.native) if engine.has_draft else engine.exactness

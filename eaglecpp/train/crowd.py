@@ -13,8 +13,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from eaglecpp._params import generate_params
 from eaglecpp.engine import Engine
+from eaglecpp.engine.params import generate_params
 from eaglecpp.errors import EngineBusyError
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.results import Timings

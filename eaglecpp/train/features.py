@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglecpp._params import engine_options
+from eaglecpp.engine.params import engine_options
 from eaglecpp.errors import DataError, EagleError
 from eaglecpp.locate import find_model
 from eaglecpp.log import drain

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from llama_cpp import LlamaGrammar
 
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import GrammarError
-from eaglecpp.grammar import resolve_grammar
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

@@ -269,7 +269,7 @@ def test_a_missing_file_is_a_value_error(models: Models) -> None:
 
 def test_no_argument_of_llama_cpp_is_unknown() -> None:
     """Each of its constructor's arguments is taken or refused with a reason, and its defaults always pass."""
-    from eaglecpp.llama_limits import _ONLY, refuse_others
+    from eaglecpp.llama.limits import _ONLY, refuse_others
 
     mine = set(inspect.signature(Llama.__init__).parameters)
     for name, parameter in inspect.signature(llama_cpp.Llama.__init__).parameters.items():

@@ -14,7 +14,7 @@ import pytest
 
 from eaglecpp import Completion, Engine
 from eaglecpp._extension import core
-from eaglecpp.planner_cache import PlannerCache, fingerprint
+from eaglecpp.engine.planner_cache import PlannerCache, fingerprint
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -158,7 +158,7 @@ def test_it_is_saved_before_the_end_of_a_long_life(
         engine.generate("ab", max_tokens=20, temperature=0.0)
         assert not list(home.glob("*.costs"))
         later = time.monotonic() + 61
-        monkeypatch.setattr("eaglecpp.planner_cache.time.monotonic", lambda: later)
+        monkeypatch.setattr("eaglecpp.engine.planner_cache.time.monotonic", lambda: later)
         engine.generate("ab", max_tokens=20, temperature=0.0)
         assert len(list(home.glob("*.costs"))) == len(list(home.glob("*.acceptance"))) == 1
 
@@ -200,13 +200,13 @@ def test_a_drafter_of_the_package_brings_what_was_learned_where_it_was_made(
         written = PlannerCache.write_packaged(engine.native, draft)
     assert written.name == "draft.planner.json"
     assert plain_ms(draft) is None, "a stranger's file beside a stranger's drafter is not read"
-    monkeypatch.setattr("eaglecpp.planner_cache.PACKAGED", draft.parent)
+    monkeypatch.setattr("eaglecpp.engine.planner_cache.PACKAGED", draft.parent)
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "fresh"))
     assert plain_ms(draft) is not None
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "gpu"))
     info = core.system_info()
     gpu = info["devices"] + [{**info["devices"][0], "name": "CUDA0", "kind": "gpu"}]
-    monkeypatch.setattr("eaglecpp.planner_cache.core.system_info", lambda: info | {"devices": gpu})
+    monkeypatch.setattr("eaglecpp.engine.planner_cache.core.system_info", lambda: info | {"devices": gpu})
     assert plain_ms(draft) is None
 
 

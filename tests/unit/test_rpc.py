@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from eaglecpp import rpc
+from eaglecpp.engine import rpc
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.options import DraftOptions, ModelOptions

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eaglecpp.chat.reader import AnswerReader, Piece
 from eaglecpp.chat.thinking import ThinkTags
-from eaglecpp.detokenize import Detokenizer
+from eaglecpp.engine.detokenize import Detokenizer
 from eaglecpp.results import Chunk
 
 TAGS = ThinkTags("<think>", "</think>")

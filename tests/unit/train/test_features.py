@@ -13,7 +13,7 @@ import pytest
 from conftest import Models
 from numpy.typing import NDArray
 
-from eaglecpp._params import engine_options
+from eaglecpp.engine.params import engine_options
 from eaglecpp.errors import DataError, MismatchError
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy

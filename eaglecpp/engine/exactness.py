@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
-from eaglecpp.planner_cache import (
+from eaglecpp.engine.planner_cache import (
     OLD_DAYS,
     PlannerCache,
     fingerprint,

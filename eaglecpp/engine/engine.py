@@ -22,15 +22,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp._extension import core
-from eaglecpp._params import engine_options
+from eaglecpp.engine.exactness import Exactness, settle
+from eaglecpp.engine.params import engine_options
+from eaglecpp.engine.planner_cache import PlannerCache
+from eaglecpp.engine.session import Prompt, Session, Stream
 from eaglecpp.errors import EngineBusyError, UnsupportedError
-from eaglecpp.exactness import Exactness, settle
 from eaglecpp.locate import find_model, find_stored
 from eaglecpp.log import drain
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, split
-from eaglecpp.planner_cache import PlannerCache
 from eaglecpp.results import Completion, Timings
-from eaglecpp.session import Prompt, Session, Stream
 
 if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
@@ -390,7 +390,7 @@ class Engine:
     def _connect_servers(self) -> None:
         """Gives llama.cpp the devices of the RPC servers; the drafter stays on this machine."""
         if self.model.rpc:
-            from eaglecpp import rpc
+            from eaglecpp.engine import rpc
 
             rpc.connect(self.model.rpc)
             self.drafting = rpc.keep_drafter_here(self.drafting, core.system_info()["devices"])

@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp._extension import core
-from eaglecpp._params import generate_params
-from eaglecpp.detokenize import Detokenizer
+from eaglecpp.engine.detokenize import Detokenizer
+from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.engine.params import generate_params
+from eaglecpp.engine.synth import synth_rates
 from eaglecpp.errors import EagleError, EngineBusyError
-from eaglecpp.grammar import resolve_grammar
 from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Chunk, Completion, FinishReason, Timings, TokenLogprob
-from eaglecpp.synth import synth_rates
 
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
@@ -99,7 +99,7 @@ class Session:
         `prompt`: text (str, or bytes in UTF-8), tokenized with special tokens and a BOS token where the model
         wants one and the text does not begin with it; or token ids, taken as they are. `sampling` and
         `**options`: see `SamplingOptions`; what is not given is the engine's. `strategy` overrides the
-        engine's. `grammar`, `json_schema`, `response_format`: at most one, see `eaglecpp.grammar`.
+        engine's. `grammar`, `json_schema`, `response_format`: at most one, see `eaglecpp.engine.grammar`.
         `on_prefill(n_done, n_prompt)` is called while the prompt is read. `stop_when(tokens)` is called after
         each token with all generated ones; True ends the generation. `utf8_errors`: what becomes of bytes
         that are not UTF-8, "replace" (U+FFFD) or "ignore".
@@ -107,7 +107,7 @@ class Session:
         `log_plan`: keep every round's decision, one line each, in `Completion.plan_log`; such a list given as
         `replay` is followed in place of a strategy, so that a run with the same prompt, seed and options is
         repeated with the same batches. `spec_synth_rates`, `spec_synth_len`: accept drafts by lot, see
-        `eaglecpp.synth`; the text is then not the target's.
+        `eaglecpp.engine.synth`; the text is then not the target's.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.

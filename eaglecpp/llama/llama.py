@@ -29,17 +29,17 @@ from llama_cpp import llama_chat_format
 from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.engine import Engine, Stream
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
-from eaglecpp.grammar import resolve_grammar
-from eaglecpp.llama_limits import (
+from eaglecpp.llama.limits import (
     check_chat_handler,
     refuse,
     refuse_call,
     refuse_others,
     require_draft_path,
 )
-from eaglecpp.llama_plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
-from eaglecpp.llama_shapes import Reply, logprobs_shape
+from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
+from eaglecpp.llama.shapes import Reply, logprobs_shape
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, TokenLogprob
 

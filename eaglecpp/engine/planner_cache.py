@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["OLD_DAYS", "PlannerCache", "fingerprint", "options_key", "planner_file", "target_key"]
 
 _log = logging.getLogger("eaglecpp.planner")
-PACKAGED = Path(__file__).parent / "models"
+PACKAGED = Path(__file__).parents[1] / "models"
 _PACKAGED_KEY = "packaged"
 _SAVE_EVERY = 60.0  # seconds
 OLD_DAYS = 30.0  # drivers and machines change behind the key's back

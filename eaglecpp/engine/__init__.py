@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+"""The engine: a loaded target with its drafter (`engine`), conversations (`session`), running generations,
+and what they need. Raises and logs, never prints.
+
+Names load on first use: `detokenize`, `grammar` and `synth` are used by those who load no llama.cpp.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eaglecpp.engine.engine import Engine
+    from eaglecpp.engine.session import Session, Stream
+
+_HOMES = {"Engine": "engine", "Session": "session", "Stream": "session"}
+__all__ = ["Engine", "Session", "Stream"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
