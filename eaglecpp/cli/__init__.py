@@ -25,7 +25,7 @@ __all__ = ["main"]
 # name: ("module:command", one line for the list of commands)
 COMMANDS = {
     "check": ("eaglecpp.cli.check:check", "Check a Modelfile, for eaglecpp or for Ollama."),
-    "bench": ("eaglecpp.cli.bench:bench", "Measure this machine, with and without drafting."),
+    "bench": ("eaglecpp.cli.bench.command:bench", "Measure this machine, with and without drafting."),
     "convert": ("eaglecpp.convert.cli:convert", "EAGLE drafter checkpoint to GGUF."),
     "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
     "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eaglecpp.cli.common import read_input
+from eaglecpp.cli.options import read_input
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.modelfile import Modelfile, ModelfileError, ollama_problems, require_ollama

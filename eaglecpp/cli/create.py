@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from eaglecpp.cli.common import read_input
 from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.options import read_input
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.modelfile.names import ModelName

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.common import engine_options_of, given, open_engine
+from eaglecpp.cli.options import engine_options_of, given, open_engine
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.options import TEXT, ModelOptions

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.common import (
+from eaglecpp.cli.options import (
     argument_bytes,
     engine_options,
     given,

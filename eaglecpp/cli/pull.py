@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import click
 
-from eaglecpp.cli.common import hub_option, hub_reference
 from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.options import hub_option, hub_reference
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores

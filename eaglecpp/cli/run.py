@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.chat_defaults import run_defaults
-from eaglecpp.cli.common import (
+from eaglecpp.cli.chat.defaults import run_defaults
+from eaglecpp.cli.options import (
     argument_bytes,
     engine_options_but,
     given,
@@ -37,8 +37,8 @@ from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
     from eaglecpp.chat.saved import ChatFolder, SavedChat
-    from eaglecpp.cli.chat import Chat
-    from eaglecpp.cli.chat_model import ChatModel, Source
+    from eaglecpp.cli.chat.chat import Chat
+    from eaglecpp.cli.chat.model import ChatModel, Source
 
 __all__ = ["run"]
 
@@ -107,9 +107,9 @@ def run(
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input:
     answer that and end.
     """
-    from eaglecpp.cli.chat import Chat
-    from eaglecpp.cli.chat_answer import Settings
-    from eaglecpp.cli.screen import Screen
+    from eaglecpp.cli.chat.answer import Settings
+    from eaglecpp.cli.chat.chat import Chat
+    from eaglecpp.cli.chat.screen import Screen
 
     if model is None and not resume:
         raise click.UsageError("Missing argument 'MODEL'.")
@@ -187,7 +187,7 @@ def _open(
     insecure: bool,
 ) -> _Opened:
     from eaglecpp.chat.saved import ChatFolder
-    from eaglecpp.cli import chat_model
+    from eaglecpp.cli.chat import model as chat_model
     from eaglecpp.data_dir import data_dir
 
     started = time.perf_counter()
@@ -227,7 +227,7 @@ def _last_chat(folder: ChatFolder, source: Source | None) -> SavedChat:
 
 
 def _keyboard(settings: Any) -> Any:
-    from eaglecpp.cli.chat_keyboard import Keyboard
+    from eaglecpp.cli.chat.keyboard import Keyboard
     from eaglecpp.data_dir import data_dir
 
     return Keyboard(data_dir() / "history", lambda: settings.history).ask

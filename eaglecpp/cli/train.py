@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.common import given
+from eaglecpp.cli.options import given
 from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_json
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 import eaglecpp
 from eaglecpp import Engine
 from eaglecpp.cli import main
-from eaglecpp.cli.chat_model import ChatModel, find_source
+from eaglecpp.cli.chat.model import ChatModel, find_source
 from eaglecpp.cli.doctor import _model_lines
 from eaglecpp.cli.list import draft_text
 from eaglecpp.cli.terminal import not_drafted, stats_line

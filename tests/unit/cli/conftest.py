@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp.chat.saved import ChatFolder, SavedChat
-from eaglecpp.cli.chat import Chat
-from eaglecpp.cli.chat_answer import Settings
-from eaglecpp.cli.chat_model import ChatModel, Source, find_source
-from eaglecpp.cli.screen import Screen
+from eaglecpp.cli.chat.answer import Settings
+from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.chat.model import ChatModel, Source, find_source
+from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:

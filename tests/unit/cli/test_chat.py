@@ -15,9 +15,9 @@ import pytest
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.reader import Piece
 from eaglecpp.chat.saved import ChatFolder
-from eaglecpp.cli.chat import Chat
-from eaglecpp.cli.chat_model import ChatModel, Source, find_source
-from eaglecpp.cli.screen import Screen
+from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.chat.model import ChatModel, Source, find_source
+from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.options import Strategy

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.cli.chat_answer import PlainSpeed
+from eaglecpp.cli.chat.answer import PlainSpeed
 from eaglecpp.results import Timings
 
 CHAIN = {"strategy": "chain:3", "why": "asked for"}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp.chat.saved import ChatFolder
-from eaglecpp.cli.chat import Chat
-from eaglecpp.cli.chat_commands import COMMANDS
-from eaglecpp.cli.chat_model import Source, find_source
-from eaglecpp.cli.chat_set import SETTINGS
-from eaglecpp.cli.chat_show import FACTS
+from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.chat.commands import COMMANDS
+from eaglecpp.cli.chat.model import Source, find_source
+from eaglecpp.cli.chat.set import SETTINGS
+from eaglecpp.cli.chat.show import FACTS
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS
 

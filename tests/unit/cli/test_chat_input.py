@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglecpp.cli.chat_input import as_command, is_open, read_block, unquoted
+from eaglecpp.cli.chat.input import as_command, is_open, read_block, unquoted
 
 
 def typed(*lines: str) -> str:

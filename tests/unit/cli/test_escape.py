@@ -11,9 +11,9 @@ import pytest
 
 import eaglecpp.cli
 from eaglecpp.cli import terminal
+from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.generate import follow
 from eaglecpp.cli.progress import Bars
-from eaglecpp.cli.screen import Screen
 from eaglecpp.cli.terminal import LogFormatter, Watch, note, visible, write, write_json
 from eaglecpp.store.errors import Status
 
@@ -28,7 +28,7 @@ def is_terminal(
     for name in (
         "eaglecpp.cli.terminal.stdout_is",
         "eaglecpp.cli.terminal.stderr_is",
-        "eaglecpp.cli.screen.stderr_is",
+        "eaglecpp.cli.chat.screen.stderr_is",
     ):
         monkeypatch.setattr(f"{name}_terminal", lambda: bool(request.param))
     return bool(request.param)

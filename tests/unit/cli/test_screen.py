@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglecpp.chat.reader import Piece
-from eaglecpp.cli.screen import Screen, WordWrap
+from eaglecpp.cli.chat.screen import Screen, WordWrap
 
 GREY, GREEN, RESET = "\x1b[90m", "\x1b[32m", "\x1b[0m"
 

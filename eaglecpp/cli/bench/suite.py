@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.cli import bench_plot
-from eaglecpp.cli.common import possible_strategies
+from eaglecpp.cli.bench import plot as bench_plot
+from eaglecpp.cli.options import possible_strategies
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, show_progress, write, write_json
 

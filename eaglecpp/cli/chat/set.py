@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from eaglecpp.cli.chat_input import unquoted
+from eaglecpp.cli.chat.input import unquoted
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, ParameterError, parse_value
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat import Chat
+    from eaglecpp.cli.chat.chat import Chat
 
 __all__ = ["SETTINGS", "set_parameter", "set_system", "setting"]
 
@@ -35,7 +35,7 @@ def setting(chat: Chat, rest: str) -> None:
     """Runs `/set ...`."""
     word, _, value = rest.partition(" ")
     if word == "":
-        from eaglecpp.cli.chat_commands import run_command
+        from eaglecpp.cli.chat.commands import run_command
 
         run_command(chat, "/help", "set")
     elif word in _CHANGES:

@@ -22,9 +22,9 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
-from eaglecpp.cli.chat_commands import COMMANDS
-from eaglecpp.cli.chat_input import CONTINUATION, PROMPT, is_open
-from eaglecpp.cli.screen import visible
+from eaglecpp.cli.chat.commands import COMMANDS
+from eaglecpp.cli.chat.input import CONTINUATION, PROMPT, is_open
+from eaglecpp.cli.chat.screen import visible
 from eaglecpp.cli.terminal import write
 from eaglecpp.errors import EagleError
 from eaglecpp.modelfile.parameters import PARAMETERS

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.saved import ChatFolder, SavedChat, SavedChatError
-from eaglecpp.cli.chat_answer import Answer, PlainSpeed, Settings, answer, figures
-from eaglecpp.cli.chat_commands import run_command
-from eaglecpp.cli.chat_input import PROMPT, Ask, as_command, read_block, unquoted
+from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, figures
+from eaglecpp.cli.chat.commands import run_command
+from eaglecpp.cli.chat.input import PROMPT, Ask, as_command, read_block, unquoted
 from eaglecpp.errors import EagleError, EngineBrokenError
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat_model import ChatModel
-    from eaglecpp.cli.screen import Screen
+    from eaglecpp.cli.chat.model import ChatModel
+    from eaglecpp.cli.chat.screen import Screen
 
 __all__ = ["Chat"]
 

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglecpp.cli.chat_input import PROMPT, unquoted
-from eaglecpp.cli.chat_model import find_source
-from eaglecpp.cli.chat_set import SETTINGS, set_system, setting
-from eaglecpp.cli.chat_show import FACTS, modelfile_to_save, show
-from eaglecpp.cli.chat_stats import stats_lines
+from eaglecpp.cli.chat.input import PROMPT, unquoted
+from eaglecpp.cli.chat.model import find_source
+from eaglecpp.cli.chat.set import SETTINGS, set_system, setting
+from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show
+from eaglecpp.cli.chat.stats import stats_lines
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import ModelName, ModelNameError
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat import Chat
+    from eaglecpp.cli.chat.chat import Chat
 
 __all__ = ["COMMANDS", "SlashCommand", "run_command"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.common import (
+from eaglecpp.cli.options import (
     engine_options_of,
     given,
     hub_option,
@@ -86,7 +86,8 @@ def bench(
 ) -> None:
     """Measure how fast MODEL decodes here, with and without its drafter, in about a minute."""
     from eaglecpp import bench as measuring
-    from eaglecpp.cli import bench_plot, bench_suite
+    from eaglecpp.cli.bench import plot as bench_plot
+    from eaglecpp.cli.bench import suite as bench_suite
 
     if png is not None:
         bench_plot.require()

@@ -12,7 +12,7 @@ from eaglecpp.modelfile.parameters import ParameterValue, value_text
 from eaglecpp.modelfile.pragmas import settings
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat import Chat
+    from eaglecpp.cli.chat.chat import Chat
 
 __all__ = ["FACTS", "chat_modelfile", "modelfile_to_save", "show"]
 
@@ -20,7 +20,7 @@ __all__ = ["FACTS", "chat_modelfile", "modelfile_to_save", "show"]
 def show(chat: Chat, rest: str) -> None:
     """Runs `/show ...`."""
     if not rest:
-        from eaglecpp.cli.chat_commands import run_command
+        from eaglecpp.cli.chat.commands import run_command
 
         run_command(chat, "/help", "show")
     elif rest in FACTS:

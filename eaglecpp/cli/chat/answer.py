@@ -10,10 +10,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp.chat.prompts import Prompt
 from eaglecpp.chat.reader import AnswerReader
-from eaglecpp.cli.chat_model import ChatModel
-from eaglecpp.cli.chat_prompts import Prompt
-from eaglecpp.cli.screen import Screen
+from eaglecpp.cli.chat.model import ChatModel
+from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.terminal import Watch, silent_keys, stats_line, verbose_lines
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp.chat.prompts import PromptMaker
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.thinking import ThinkTags, tags_of
-from eaglecpp.cli.chat_defaults import N_BATCH
-from eaglecpp.cli.chat_prompts import PromptMaker
+from eaglecpp.cli.chat.defaults import N_BATCH
 from eaglecpp.context import ContextChoice, choose_n_ctx, free_memory
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile import Command, Modelfile
