@@ -50,7 +50,7 @@ def create(
     with Bars() as bars:
 
         def fetch(base: ModelName) -> StoredModel:
-            from eaglecpp.store.pull import pull
+            from eaglecpp.store.remote.pull import pull
 
             return pull(stores, base, report=bars).model
 

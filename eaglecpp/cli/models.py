@@ -79,7 +79,7 @@ def _model(stores: Stores, reference: str, bars: Bars, insecure: bool) -> Resolv
 
 
 def _pull(stores: Stores, name: ModelName, reference: str, bars: Bars, insecure: bool) -> None:
-    from eaglecpp.store.pull import pull
+    from eaglecpp.store.remote.pull import pull
 
     try:
         pull(stores, name, insecure=insecure, report=bars)
@@ -100,7 +100,7 @@ def _here(stores: Stores, draft: str) -> Path:
 def _fetched(stores: Stores, model: ResolvedModel, draft: str, bars: Bars) -> Path | None:
     from eaglecpp.convert import ConvertError
     from eaglecpp.store.facts import read_facts
-    from eaglecpp.store.find_draft import find_draft
+    from eaglecpp.store.remote.find_draft import find_draft
 
     if draft != "auto":
         find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is beside it
@@ -114,9 +114,9 @@ def _fetched(stores: Stores, model: ResolvedModel, draft: str, bars: Bars) -> Pa
 
 
 def _automatic(stores: Stores, model: ResolvedModel, bars: Bars) -> Path | None:
-    from eaglecpp.store.drafter import fetch_drafter
     from eaglecpp.store.facts import read_facts
-    from eaglecpp.store.pull import offer_drafter
+    from eaglecpp.store.remote.drafter import fetch_drafter
+    from eaglecpp.store.remote.pull import offer_drafter
 
     facts = read_facts([model.target])
     known = _beside(stores, model) or offer_drafter(model.name, [model.target], facts)
@@ -130,8 +130,8 @@ def _beside(stores: Stores, model: ResolvedModel) -> KnownDrafter | None:
     """The drafter in the repository that the target is from, if there is one. Asks the Hub only where no
     earlier run has fetched it.
     """
-    from eaglecpp.store import hub
     from eaglecpp.store.drafters import KnownDrafter
+    from eaglecpp.store.remote import hub
 
     name = model.name
     if name is None or not name.is_hub:

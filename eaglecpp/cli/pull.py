@@ -43,7 +43,7 @@ def pull(
 ) -> None:
     """Pull MODEL: hf.co/user/repo[:quant], or a name of Ollama's library such as llama3.2:3b."""
     from eaglecpp.cli.list import draft_text
-    from eaglecpp.store.pull import pull as pull_model
+    from eaglecpp.store.remote.pull import pull as pull_model
 
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")

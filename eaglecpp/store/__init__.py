@@ -11,10 +11,10 @@ them.
 
 from __future__ import annotations
 
-from .errors import DigestError, DownloadError, OfflineError, Report, Status, StoreError
-from .model import StoredModel
-from .resolve import ResolvedModel, resolve_draft, resolve_model
-from .store import Store, Stores
+from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, StoreError
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.resolve import ResolvedModel, resolve_draft, resolve_model
+from eaglecpp.store.store import Store, Stores
 
 __all__ = [
     "DigestError",

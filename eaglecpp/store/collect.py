@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .errors import StoreError
-from .files import read_small, replace_bytes
-from .layout import blob_path, is_digest, manifests, partial_path
-from .locks import LOCKS, lock_path, try_lock
-from .manifest import MAX_JSON, Manifest
-from .shards import VIEWS
-from .store import LINKED, MADE, Store
+from eaglecpp.store.errors import StoreError
+from eaglecpp.store.files import read_small, replace_bytes
+from eaglecpp.store.layout import blob_path, is_digest, manifests, partial_path
+from eaglecpp.store.locks import LOCKS, lock_path, try_lock
+from eaglecpp.store.manifest import MAX_JSON, Manifest
+from eaglecpp.store.shards import VIEWS
+from eaglecpp.store.store import LINKED, MADE, Store
 
 __all__ = ["TEMPORARY", "collect", "write_links", "write_made"]
 

@@ -24,19 +24,18 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.names import ModelName
 from eaglecpp.modelfile.parameters import ParameterValue
 from eaglecpp.modelfile.resolve import Plan, Reference, resolve
-
-from .drafter import draft_config
-from .errors import Report, Status, silent
-from .facts import Facts, read_facts
-from .find_draft import find_draft
-from .fit import check_adapter, check_fit
-from .layout import canonical
-from .manifest import PRAGMAS, Layer
-from .model import StoredModel
-from .shards import all_parts
-from .store import Stores
-from .stored_modelfile import stored_modelfile
-from .transaction import Transaction
+from eaglecpp.store.errors import Report, Status, silent
+from eaglecpp.store.facts import Facts, read_facts
+from eaglecpp.store.fit import check_adapter, check_fit
+from eaglecpp.store.layout import canonical
+from eaglecpp.store.manifest import PRAGMAS, Layer
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.remote.drafter import draft_config
+from eaglecpp.store.remote.find_draft import find_draft
+from eaglecpp.store.shards import all_parts
+from eaglecpp.store.store import Stores
+from eaglecpp.store.stored_modelfile import stored_modelfile
+from eaglecpp.store.transaction import Transaction
 
 __all__ = ["Created", "create_model"]
 
@@ -168,7 +167,7 @@ class _Job:
     def _quantized(
         self, files: Sequence[Path], facts: Facts, type: str
     ) -> tuple[list[Layer], tuple[Path, ...]]:
-        from .quantize import quantize_target
+        from eaglecpp.store.quantize import quantize_target
 
         if len(files) > 1:
             raise UnsupportedError(

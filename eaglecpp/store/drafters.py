@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from .errors import StoreError
+from eaglecpp.store.errors import StoreError
 
 __all__ = ["KnownDrafter", "find_drafter", "known_drafters"]
 

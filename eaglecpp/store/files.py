@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from .errors import StoreError
+from eaglecpp.store.errors import StoreError
 
 __all__ = ["Placed", "check_space", "place", "read_small", "replace_bytes", "share", "sync"]
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from eaglecpp.convert import read_gguf
 from eaglecpp.errors import MismatchError
-
-from .facts import Facts, read_facts
+from eaglecpp.store.facts import Facts, read_facts
 
 __all__ = ["check_adapter", "check_fit", "fits"]
 

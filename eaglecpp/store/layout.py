@@ -19,8 +19,7 @@ from pathlib import Path
 
 from eaglecpp.data_dir import data_dir
 from eaglecpp.modelfile.names import ModelName, ModelNameError
-
-from .errors import StoreError
+from eaglecpp.store.errors import StoreError
 
 __all__ = [
     "blob_path",

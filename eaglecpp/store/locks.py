@@ -14,8 +14,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from .errors import Report, Status, StoreError
-from .layout import blob_path
+from eaglecpp.store.errors import Report, Status, StoreError
+from eaglecpp.store.layout import blob_path
 
 __all__ = ["LOCKS", "lock_blob", "lock_path", "lock_store", "try_lock"]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import StoreError
-from .layout import is_digest, is_file_name
+from eaglecpp.store.errors import StoreError
+from eaglecpp.store.layout import is_digest, is_file_name
 
 __all__ = ["CONFIG", "IMAGE", "MANIFEST", "MAX_JSON", "PRAGMAS", "Config", "Layer", "Manifest"]
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.modelfile.names import ModelName
-
-from .errors import StoreError
-from .manifest import PRAGMAS, Config, Layer, Manifest
+from eaglecpp.store.errors import StoreError
+from eaglecpp.store.manifest import PRAGMAS, Config, Layer, Manifest
 
 __all__ = ["BlobFinder", "StoredModel"]
 
@@ -100,7 +99,7 @@ class StoredModel:
         layers = self.manifest.of_kind("model")
         if len(layers) == 1:
             return (self.find_blob(layers[0]),)
-        from .shards import split_view
+        from eaglecpp.store.shards import split_view
 
         return split_view(self.root, self.name, layers, self.find_blob)
 

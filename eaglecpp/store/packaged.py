@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.names import ModelName
-
-from .errors import DigestError
-from .manifest import IMAGE, Config, Layer, Manifest
-from .model import StoredModel
+from eaglecpp.store.errors import DigestError
+from eaglecpp.store.manifest import IMAGE, Config, Layer, Manifest
+from eaglecpp.store.model import StoredModel
 
 if TYPE_CHECKING:
-    from .store import Stores
+    from eaglecpp.store.store import Stores
 
 __all__ = ["Packaged", "find_packaged", "installed_models"]
 
@@ -64,7 +63,7 @@ class Packaged:
         """Target and drafter as a model that is only read; check: the target's digest is computed, as what
         is copied or built on must be what its name says. Raises as `target`.
         """
-        from .store import file_digest
+        from eaglecpp.store.store import file_digest
 
         target, draft = self.target(stores), self.draft_file()
         digest = file_digest(target) if check else self.digest

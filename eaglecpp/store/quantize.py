@@ -7,9 +7,8 @@ import ctypes
 from pathlib import Path
 
 from eaglecpp.errors import EagleError, UnsupportedError
-
-from .errors import Report, Status
-from .facts import Facts
+from eaglecpp.store.errors import Report, Status
+from eaglecpp.store.facts import Facts
 
 __all__ = ["quantize_target", "target_types"]
 

@@ -22,12 +22,11 @@ from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.names import HUB_HOSTS, ModelName, ModelNameError
 from eaglecpp.modelfile.parameters import ParameterValue
-
-from .layout import canonical
-from .model import StoredModel
-from .packaged import find_packaged
-from .store import Stores
-from .stored_modelfile import stored_modelfile, templates_of
+from eaglecpp.store.layout import canonical
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.packaged import find_packaged
+from eaglecpp.store.store import Stores
+from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
 
 __all__ = ["ResolvedModel", "parse_reference", "resolve_draft", "resolve_model"]
 

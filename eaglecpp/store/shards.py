@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from eaglecpp.modelfile.names import ModelName
-
-from .errors import StoreError
-from .layout import blob_path, child
-from .manifest import Layer
+from eaglecpp.store.errors import StoreError
+from eaglecpp.store.layout import blob_path, child
+from eaglecpp.store.manifest import Layer
 
 __all__ = ["VIEWS", "all_parts", "in_order", "split_view"]
 

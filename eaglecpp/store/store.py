@@ -16,12 +16,11 @@ from pathlib import Path
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.names import ModelName
-
-from .errors import DigestError, Report, Status, StoreError, silent
-from .files import read_small
-from .layout import blob_path, canonical, default_root, find_manifest, manifests, ollama_roots
-from .manifest import MAX_JSON, Layer, Manifest
-from .model import StoredModel
+from eaglecpp.store.errors import DigestError, Report, Status, StoreError, silent
+from eaglecpp.store.files import read_small
+from eaglecpp.store.layout import blob_path, canonical, default_root, find_manifest, manifests, ollama_roots
+from eaglecpp.store.manifest import MAX_JSON, Layer, Manifest
+from eaglecpp.store.model import StoredModel
 
 __all__ = ["LINKED", "MADE", "Store", "Stores", "file_digest"]
 
@@ -163,7 +162,7 @@ class Stores:
 
         Raises ModelNotFoundError when that is asked for and not on this machine.
         """
-        from .packaged import find_packaged
+        from eaglecpp.store.packaged import find_packaged
 
         found = self.find(name)
         packaged = None if found is not None else find_packaged(name)
@@ -181,7 +180,7 @@ class Stores:
         """Ours, then Ollama's, each newest first, then what packages carry; an earlier name hides the same
         later.
         """
-        from .packaged import installed_models
+        from eaglecpp.store.packaged import installed_models
 
         found: list[StoredModel] = []
         for store in (self.own, *self.others):

@@ -17,10 +17,9 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import DEPRECATED, RETIRED, ParameterError, ParameterValue, from_json
 from eaglecpp.modelfile.pragmas import settings, without_strange_parameters, without_strange_pragmas
 from eaglecpp.modelfile.syntax import Command
-
-from .errors import StoreError
-from .manifest import PRAGMAS
-from .model import StoredModel
+from eaglecpp.store.errors import StoreError
+from eaglecpp.store.manifest import PRAGMAS
+from eaglecpp.store.model import StoredModel
 
 __all__ = ["stored_modelfile", "templates_of"]
 

@@ -25,7 +25,7 @@ from eaglecpp.modelfile.names import ModelName
 from eaglecpp.results import Timings
 from eaglecpp.store import Stores, resolve_model
 from eaglecpp.store.create import create_model
-from eaglecpp.store.find_draft import find_draft
+from eaglecpp.store.remote.find_draft import find_draft
 
 if TYPE_CHECKING:
     from conftest import Models

@@ -17,11 +17,11 @@ import requests
 
 from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import DownloadError, StoreError, Stores
-from eaglecpp.store.download import MAX_SMALL, Remote, Token, fetch, get, new_session
 from eaglecpp.store.errors import silent
 from eaglecpp.store.manifest import MAX_JSON, Config, Manifest
-from eaglecpp.store.obtain import obtain
-from eaglecpp.store.pull import pull
+from eaglecpp.store.remote.download import MAX_SMALL, Remote, Token, fetch, get, new_session
+from eaglecpp.store.remote.layers import obtain
+from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import Transaction, remove_model
 from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny

@@ -14,7 +14,7 @@ from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.layout import child, is_file_name
 from eaglecpp.store.manifest import CONFIG, IMAGE, Layer
-from eaglecpp.store.pull import pull
+from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.shards import split_view
 from helpers.hub_server import HubServer, layer_entry
 from helpers.stores import Tiny

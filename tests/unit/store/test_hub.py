@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from eaglecpp.store import DownloadError
-from eaglecpp.store.hub import HubFile, Repository, choose_drafter, choose_model, quant_of
+from eaglecpp.store.remote.hub import HubFile, Repository, choose_drafter, choose_model, quant_of
 
 
 def repository(*paths: str) -> Repository:

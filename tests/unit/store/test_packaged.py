@@ -18,7 +18,7 @@ from eaglecpp.modelfile.names import ModelName
 from eaglecpp.store import Stores, packaged, resolve_draft, resolve_model
 from eaglecpp.store.create import create_model
 from eaglecpp.store.packaged import SMOLLM2, Packaged
-from eaglecpp.store.pull import pull
+from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.store import file_digest
 from helpers.hub_server import HubServer
 from helpers.stores import Tiny

@@ -19,7 +19,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, descri
 from eaglecpp.store import Stores, resolve_model
 from eaglecpp.store.create import create_model
 from eaglecpp.store.manifest import CONFIG, PRAGMAS
-from eaglecpp.store.pull import pull
+from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import copy_model, remove_model
 from helpers.hub_server import HubServer, layer_entry
 from helpers.stores import OllamaModel, Tiny

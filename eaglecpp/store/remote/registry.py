@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import requests
 
 from eaglecpp.modelfile.names import ModelName
-
-from .download import Remote, Token, get
-from .errors import DownloadError
-from .layout import canonical
-from .manifest import MANIFEST, Layer, Manifest
+from eaglecpp.store.errors import DownloadError
+from eaglecpp.store.layout import canonical
+from eaglecpp.store.manifest import MANIFEST, Layer, Manifest
+from eaglecpp.store.remote.download import Remote, Token, get
 
 __all__ = ["Registered", "find_registered"]
 

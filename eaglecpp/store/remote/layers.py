@@ -8,9 +8,9 @@ from pathlib import Path
 
 import requests
 
-from .download import Remote, fetch
-from .manifest import IMAGE, Layer
-from .transaction import Transaction
+from eaglecpp.store.manifest import IMAGE, Layer
+from eaglecpp.store.remote.download import Remote, fetch
+from eaglecpp.store.transaction import Transaction
 
 __all__ = ["obtain"]
 

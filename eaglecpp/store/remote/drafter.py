@@ -17,20 +17,19 @@ from typing import Any
 import requests
 
 from eaglecpp.modelfile.names import ModelName, ModelNameError
-
-from . import hub
-from .download import fetch, need_space, new_session
-from .drafters import KnownDrafter
-from .errors import DownloadError, OfflineError, Report, Status
-from .facts import Facts
-from .fit import check_fit, fits
-from .layout import child, partial_path
-from .locks import lock_blob
-from .manifest import Layer
-from .model import StoredModel
-from .obtain import obtain
-from .store import Stores
-from .transaction import Transaction
+from eaglecpp.store.drafters import KnownDrafter
+from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status
+from eaglecpp.store.facts import Facts
+from eaglecpp.store.fit import check_fit, fits
+from eaglecpp.store.layout import child, partial_path
+from eaglecpp.store.locks import lock_blob
+from eaglecpp.store.manifest import Layer
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.remote import hub
+from eaglecpp.store.remote.download import fetch, need_space, new_session
+from eaglecpp.store.remote.layers import obtain
+from eaglecpp.store.store import Stores
+from eaglecpp.store.transaction import Transaction
 
 __all__ = ["DEFAULT_TYPE", "convert_drafter", "draft_config", "fetch_drafter"]
 

@@ -16,17 +16,16 @@ from eaglecpp.modelfile.files import FileSearchError
 from eaglecpp.modelfile.names import ModelNameError
 from eaglecpp.modelfile.resolve import Reference, refer
 from eaglecpp.options import TEXT
-
-from .drafter import convert_drafter, fetch_drafter
-from .drafters import known_drafters
-from .errors import OfflineError, Report
-from .facts import Facts
-from .fit import check_fit
-from .layout import canonical
-from .manifest import Layer
-from .model import StoredModel
-from .store import Stores
-from .transaction import Transaction
+from eaglecpp.store.drafters import known_drafters
+from eaglecpp.store.errors import OfflineError, Report
+from eaglecpp.store.facts import Facts
+from eaglecpp.store.fit import check_fit
+from eaglecpp.store.layout import canonical
+from eaglecpp.store.manifest import Layer
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.remote.drafter import convert_drafter, fetch_drafter
+from eaglecpp.store.store import Stores
+from eaglecpp.store.transaction import Transaction
 
 __all__ = ["FoundDraft", "find_draft"]
 

@@ -20,23 +20,22 @@ import requests
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.names import ModelName
-
-from . import hub
-from .download import need_space, new_session
-from .drafter import draft_config, fetch_drafter
-from .drafters import KnownDrafter, find_drafter
-from .errors import DownloadError, OfflineError, Report, Status, StoreError, silent
-from .facts import Facts, metadata, read_facts
-from .files import read_small
-from .find_draft import find_draft
-from .fit import check_fit
-from .layout import canonical
-from .manifest import MAX_JSON, Config, Layer
-from .model import StoredModel
-from .obtain import obtain
-from .registry import find_registered
-from .store import Stores
-from .transaction import Transaction
+from eaglecpp.store.drafters import KnownDrafter, find_drafter
+from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status, StoreError, silent
+from eaglecpp.store.facts import Facts, metadata, read_facts
+from eaglecpp.store.files import read_small
+from eaglecpp.store.fit import check_fit
+from eaglecpp.store.layout import canonical
+from eaglecpp.store.manifest import MAX_JSON, Config, Layer
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.remote import hub
+from eaglecpp.store.remote.download import need_space, new_session
+from eaglecpp.store.remote.drafter import draft_config, fetch_drafter
+from eaglecpp.store.remote.find_draft import find_draft
+from eaglecpp.store.remote.layers import obtain
+from eaglecpp.store.remote.registry import find_registered
+from eaglecpp.store.store import Stores
+from eaglecpp.store.transaction import Transaction
 
 __all__ = ["Pulled", "offer_drafter", "pull"]
 
