@@ -32,11 +32,11 @@ from torch import Tensor
 
 import eaglecpp
 from eaglecpp.convert import open_drafter, read_gguf
-from eaglecpp.train.attention import dense_weights, mix
-from eaglecpp.train.batch import make_batch
-from eaglecpp.train.model import DraftModel
+from eaglecpp.train.fit.attention import dense_weights, mix
+from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
 from eaglecpp.train.samples import Conversation
-from eaglecpp.train.weights import from_checkpoint, target_embedding
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo_model"))
 from dialogues import Dialogues
@@ -207,7 +207,7 @@ def observe(
     asked: Sequence[Conversation],
 ) -> Curves:
     """Chains from every row of every answer, teacher-forced on what the target wrote."""
-    from eaglecpp.train.features import TargetSource
+    from eaglecpp.train.capture.features import TargetSource
 
     hit, reached, counted = (np.zeros(DEPTH) for _ in range(3))
     sums = np.zeros((4, DEPTH))  # norm, first, context, own

@@ -32,16 +32,16 @@ from torch.profiler import ProfilerActivity, profile
 import eaglecpp
 from eaglecpp.convert import read_gguf
 from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train import crowd
-from eaglecpp.train.batch import make_batch
-from eaglecpp.train.chats import open_tokenizer
-from eaglecpp.train.crowd import Said, Task, Wanted
-from eaglecpp.train.features import TargetSource
-from eaglecpp.train.model import DraftModel
-from eaglecpp.train.optim import Optimizer
+from eaglecpp.train.capture import crowd
+from eaglecpp.train.capture.crowd import Said, Task, Wanted
+from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.data.chats import open_tokenizer
+from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.optim import Optimizer
+from eaglecpp.train.fit.spec import new_spec, with_vocab
+from eaglecpp.train.fit.weights import from_target, target_embedding
 from eaglecpp.train.samples import Conversation, Sample
-from eaglecpp.train.spec import new_spec, with_vocab
-from eaglecpp.train.weights import from_target, target_embedding
 
 PROMPT = "Write about number {} and its neighbours, in as many words as you like."
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise")

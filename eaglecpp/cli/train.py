@@ -19,8 +19,8 @@ from eaglecpp.cli.options import given
 from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_json
 
 if TYPE_CHECKING:
-    from eaglecpp.train.evaluate import Acceptance
-    from eaglecpp.train.loop import StepReport
+    from eaglecpp.train.fit.evaluate import Acceptance
+    from eaglecpp.train.fit.loop import StepReport
     from eaglecpp.train.prepare import TrainOptions
     from eaglecpp.train.run import Result
 
@@ -179,7 +179,7 @@ def train(as_json: bool, **options: Any) -> None:
     """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF it will serve."""
     _check_torch()
     _check(options)
-    from eaglecpp.train.allocator import with_allocator
+    from eaglecpp.train.fit.allocator import with_allocator
 
     if Path(sys.argv[0]).name.startswith("eaglecpp") and Path(sys.argv[0]).is_file():
         with_allocator([sys.executable, *sys.argv])
@@ -288,8 +288,8 @@ def _options(options: dict[str, Any]) -> TrainOptions:
     """The options of the run; what was not given keeps the run's own default."""
     from eaglecpp.locate import find_model
     from eaglecpp.options import SamplingOptions
-    from eaglecpp.train.cache import CacheOptions
-    from eaglecpp.train.loop import Budget, Limits
+    from eaglecpp.train.capture.cache import CacheOptions
+    from eaglecpp.train.fit.loop import Budget, Limits
     from eaglecpp.train.prepare import TrainOptions
 
     def take(*names: str) -> dict[str, Any]:

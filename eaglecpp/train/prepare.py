@@ -20,20 +20,21 @@ from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, OutOfMemoryError
 from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train import data, vocab
-from eaglecpp.train.cache import CacheOptions
-from eaglecpp.train.chats import open_tokenizer
-from eaglecpp.train.converse import ConverseSettings, converse
-from eaglecpp.train.crowd import crowd_options
-from eaglecpp.train.data import TrainOn
-from eaglecpp.train.distributed import Ranks
-from eaglecpp.train.export import Vocab
-from eaglecpp.train.features import default_layers
-from eaglecpp.train.generate import generate
-from eaglecpp.train.loop import Budget, Limits, Reporter
+from eaglecpp.train.capture.cache import CacheOptions
+from eaglecpp.train.capture.converse import ConverseSettings, converse
+from eaglecpp.train.capture.crowd import crowd_options
+from eaglecpp.train.capture.features import default_layers
+from eaglecpp.train.capture.generate import generate
+from eaglecpp.train.data import texts as data
+from eaglecpp.train.data import vocab
+from eaglecpp.train.data.chats import open_tokenizer
+from eaglecpp.train.data.texts import TrainOn
+from eaglecpp.train.fit.distributed import Ranks
+from eaglecpp.train.fit.export import Vocab
+from eaglecpp.train.fit.loop import Budget, Limits, Reporter
+from eaglecpp.train.fit.spec import check_trainable, new_spec, with_vocab
+from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, target_embedding
 from eaglecpp.train.samples import Conversation
-from eaglecpp.train.spec import check_trainable, new_spec, with_vocab
-from eaglecpp.train.weights import Start, from_checkpoint, from_target, target_embedding
 
 __all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
 

@@ -21,19 +21,19 @@ import torch
 from eaglecpp.convert import parse_type, read_gguf
 from eaglecpp.errors import TrainError
 from eaglecpp.options import ModelOptions
-from eaglecpp.train.cache import CachedSource, open_source
-from eaglecpp.train.data import token_hash
-from eaglecpp.train.distributed import Ranks, joined
-from eaglecpp.train.evaluate import Acceptance
-from eaglecpp.train.export import check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.features import TargetSource
-from eaglecpp.train.identity import identify
-from eaglecpp.train.loop import Hyper, Outcome, Trainer
-from eaglecpp.train.model import DraftModel
-from eaglecpp.train.optim import default_lr
-from eaglecpp.train.plot import plot
+from eaglecpp.train.capture.cache import CachedSource, open_source
+from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.capture.identity import identify
+from eaglecpp.train.data.texts import token_hash
+from eaglecpp.train.fit.distributed import Ranks, joined
+from eaglecpp.train.fit.evaluate import Acceptance
+from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
+from eaglecpp.train.fit.loop import Hyper, Outcome, Trainer
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.optim import default_lr
+from eaglecpp.train.fit.plot import plot
+from eaglecpp.train.fit.process import avoid_broken_amx, choose_device, compute_type, set_threads
 from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
-from eaglecpp.train.process import avoid_broken_amx, choose_device, compute_type, set_threads
 
 __all__ = ["Result", "train"]
 

@@ -13,10 +13,10 @@ import torch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from eaglecpp.train.distributed import joined
-from eaglecpp.train.evaluate import Acceptance
-from eaglecpp.train.loop import Budget, Hyper, Limits, StepReport, Trainer
-from eaglecpp.train.model import DraftModel
+from eaglecpp.train.fit.distributed import joined
+from eaglecpp.train.fit.evaluate import Acceptance
+from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
+from eaglecpp.train.fit.model import DraftModel
 from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 __all__ = ["run"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp.cli import main
-from eaglecpp.train import allocator
+from eaglecpp.train.fit import allocator
 
 if TYPE_CHECKING:
     from conftest import Models

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglecpp.train.attention import attention_for, dense, merged
+from eaglecpp.train.fit.attention import attention_for, dense, merged
 
 
 def step_inputs(n_rows: int, n_later: int, dtype: torch.dtype, n_batch: int = 2) -> list[torch.Tensor]:

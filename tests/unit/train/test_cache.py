@@ -21,10 +21,10 @@ from conftest import Models
 
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
-from eaglecpp.train import cache_file
-from eaglecpp.train.cache import CacheOptions, CachePlan, estimate_bytes, open_source
-from eaglecpp.train.cache_file import CacheFile, FeatureType, Layout
-from eaglecpp.train.features import Capture, TargetSource
+from eaglecpp.train.capture import cache_file
+from eaglecpp.train.capture.cache import CacheOptions, CachePlan, estimate_bytes, open_source
+from eaglecpp.train.capture.cache_file import CacheFile, FeatureType, Layout
+from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.samples import Conversation
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
@@ -129,8 +129,8 @@ def test_equal_conversations_are_kept_once(models: Models, tmp_path: Path) -> No
 CHILD = """
 import sys
 sys.path.insert(0, {tests!r})
-from eaglecpp.train import cache_file
-from eaglecpp.train.cache import CacheOptions, open_source
+from eaglecpp.train.capture import cache_file
+from eaglecpp.train.capture.cache import CacheOptions, open_source
 from eaglecpp.options import ModelOptions
 sys.path.insert(0, {here!r})
 from test_cache import conversations
@@ -329,7 +329,7 @@ def test_a_cached_sample_that_the_target_does_not_give_is_refused(
         (folder / name).unlink()
     shuffled = captured._replace(features=captured.features[:, ::-1].copy())
     with CacheFile(folder, layout_of(folder)).appending() as appender:
-        from eaglecpp.train.data import token_hash
+        from eaglecpp.train.data.texts import token_hash
 
         appender.append(token_hash(wanted[0].tokens), shuffled)
     with pytest.raises(DataError, match="not what the target gives now: expected features within 10%"):

@@ -17,11 +17,11 @@ from conftest import Models
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
-from eaglecpp.train import data
-from eaglecpp.train.converse import ConverseSettings, converse
-from eaglecpp.train.crowd import crowd_options, is_looping
-from eaglecpp.train.frame import Frame
-from eaglecpp.train.questions import question
+from eaglecpp.train.capture.converse import ConverseSettings, converse
+from eaglecpp.train.capture.crowd import crowd_options, is_looping
+from eaglecpp.train.capture.frame import Frame
+from eaglecpp.train.capture.questions import question
+from eaglecpp.train.data import texts as data
 
 # The tiny target seldom ends a turn: short ones, and questions from the lists, which always end.
 SETTINGS = ConverseSettings(

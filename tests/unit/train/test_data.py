@@ -17,8 +17,8 @@ from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
-from eaglecpp.train import data
-from eaglecpp.train.chats import ChatEncoder, open_tokenizer
+from eaglecpp.train.data import texts as data
+from eaglecpp.train.data.chats import ChatEncoder, open_tokenizer
 from eaglecpp.train.samples import Conversation
 from helpers.tiny import TargetSpec, target_weights, write_gguf
 from helpers.tiny_tokenizer import tiny_tokenizer

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from eaglecpp.train.batch import Batch
-from eaglecpp.train.evaluate import evaluate
-from eaglecpp.train.model import DraftModel
+from eaglecpp.train.fit.batch import Batch
+from eaglecpp.train.fit.evaluate import evaluate
+from eaglecpp.train.fit.model import DraftModel
 from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 

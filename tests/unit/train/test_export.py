@@ -16,12 +16,12 @@ from eaglecpp.convert import DraftSpec, open_drafter, read_gguf
 from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.lowlevel import DraftFile
 from eaglecpp.train import export as export_module
-from eaglecpp.train.export import Vocab, check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.features import TargetSource
-from eaglecpp.train.model import DraftModel
+from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.fit.export import Vocab, check_engine, export_gguf, write_checkpoint
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.spec import new_spec, with_vocab
+from eaglecpp.train.fit.weights import from_checkpoint, from_target, target_embedding
 from eaglecpp.train.samples import Conversation, Sample
-from eaglecpp.train.spec import new_spec, with_vocab
-from eaglecpp.train.weights import from_checkpoint, from_target, target_embedding
 from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
 
 LAYERS = (2, 4, 5)

@@ -17,7 +17,7 @@ from eaglecpp.engine.params import engine_options
 from eaglecpp.errors import DataError, MismatchError
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
-from eaglecpp.train.features import TargetSource, default_layers, top_labels
+from eaglecpp.train.capture.features import TargetSource, default_layers, top_labels
 from eaglecpp.train.samples import Conversation
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 

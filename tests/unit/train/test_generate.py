@@ -19,9 +19,9 @@ from filelock import FileLock
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train import data
-from eaglecpp.train.crowd import crowd_options
-from eaglecpp.train.generate import generate
+from eaglecpp.train.capture.crowd import crowd_options
+from eaglecpp.train.capture.generate import generate
+from eaglecpp.train.data import texts as data
 
 SAMPLING = SamplingOptions(max_tokens=24, temperature=0.9, seed=7)
 PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"]
@@ -119,7 +119,7 @@ CHILD = """
 from pathlib import Path
 from eaglecpp.engine import Engine
 from eaglecpp.options import SamplingOptions
-from eaglecpp.train.generate import generate
+from eaglecpp.train.capture.generate import generate
 with Engine.open({target!r}, n_ctx=256, n_threads=1) as engine:
     generate(
         [{prompts!r}], engine, Path({out!r}), SamplingOptions(max_tokens=24, temperature=0.9, seed=7),

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from eaglecpp.errors import MismatchError, TrainError
-from eaglecpp.train.batch import epoch_steps, micro_batches
-from eaglecpp.train.evaluate import Acceptance
-from eaglecpp.train.loop import Budget, Hyper, Limits, StepReport, Trainer
-from eaglecpp.train.model import DraftModel
-from eaglecpp.train.optim import Optimizer, default_lr, lr_factor
+from eaglecpp.train.fit.batch import epoch_steps, micro_batches
+from eaglecpp.train.fit.evaluate import Acceptance
+from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
 from helpers.training import N_VOCAB, SPEC, draft_ids, make_source
 
 HYPER = Hyper(n_steps=2, lr=0.01, batch_tokens=60)
@@ -122,7 +122,7 @@ def test_budgets_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     n_tokens = sum(make_source(12).lengths[:9])
     assert epochs.progress.tokens == 2 * n_tokens
     looks = itertools.count()
-    monkeypatch.setattr("eaglecpp.train.loop.time.monotonic", lambda: 0.01 * next(looks))
+    monkeypatch.setattr("eaglecpp.train.fit.loop.time.monotonic", lambda: 0.01 * next(looks))
     minutes = make_trainer(tmp_path / "minutes", Budget(minutes=0.5 / 60), Recorder()).run()
     assert 0.5 <= minutes.progress.seconds < 0.6
     rates = [row[4] for row in minutes.progress.losses]
@@ -156,7 +156,7 @@ def test_patience_ends_a_run_and_the_best_weights_are_kept(
         found.append(model.fc.detach().clone())
         return Acceptance((0.5,), next(lengths), 7)
 
-    monkeypatch.setattr("eaglecpp.train.loop.evaluate", fake)
+    monkeypatch.setattr("eaglecpp.train.fit.loop.evaluate", fake)
     trainer = make_trainer(tmp_path, Budget(steps=50), Recorder(), limits=Limits(eval_steps=1, patience=3))
     outcome = trainer.run()
     assert (outcome.reason, outcome.progress.step, outcome.progress.best_step) == ("patience", 5, 2)

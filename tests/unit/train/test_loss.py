@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eaglecpp.train import loss as loss_module
-from eaglecpp.train.loss import counted_rows, head_loss, step_weights
+from eaglecpp.train.fit.loss import counted_rows, head_loss, step_weights
 
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:

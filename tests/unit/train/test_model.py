@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from eaglecpp.convert import DraftSpec
-from eaglecpp.train.batch import make_batch
-from eaglecpp.train.model import DraftModel
+from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.weights import to_checkpoint
 from eaglecpp.train.samples import Sample
-from eaglecpp.train.weights import to_checkpoint
 from helpers.reference.drafter import Drafter
 from helpers.training import KINDS, N_VOCAB, draft_ids, make_sample
 

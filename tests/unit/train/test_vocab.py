@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from conftest import Models
 
-from eaglecpp.train.chats import open_tokenizer
+from eaglecpp.train.data.chats import open_tokenizer
+from eaglecpp.train.data.vocab import choose, count, special_tokens
 from eaglecpp.train.samples import Conversation
-from eaglecpp.train.vocab import choose, count, special_tokens
 
 
 def counts_of(*counts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eaglecpp.train.loop import Progress
+from eaglecpp.train.fit.loop import Progress
 
 __all__ = ["plot"]
 

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eaglecpp.train.batch import epoch_steps, make_batch, micro_batches
-from eaglecpp.train.distributed import Ranks
-from eaglecpp.train.evaluate import Acceptance, evaluate
-from eaglecpp.train.model import DraftModel, Sums
-from eaglecpp.train.optim import Optimizer, lr_factor
+from eaglecpp.train.fit.batch import epoch_steps, make_batch, micro_batches
+from eaglecpp.train.fit.distributed import Ranks
+from eaglecpp.train.fit.evaluate import Acceptance, evaluate
+from eaglecpp.train.fit.model import DraftModel, Sums
+from eaglecpp.train.fit.optim import Optimizer, lr_factor
+from eaglecpp.train.fit.state import check_same_run, load_state, save_state
 from eaglecpp.train.samples import FeatureSource, Sample
-from eaglecpp.train.state import check_same_run, load_state, save_state
 
 __all__ = ["Budget", "Hyper", "Limits", "Outcome", "Progress", "Reporter", "StepReport", "Trainer"]
 

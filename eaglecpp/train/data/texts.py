@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
-from eaglecpp.train.chats import ChatEncoder
-from eaglecpp.train.records import Chat, Prompt, ReadLog, Record, Recorded, Text, Written, read_records
+from eaglecpp.train.data.chats import ChatEncoder
+from eaglecpp.train.data.records import Chat, Prompt, ReadLog, Record, Recorded, Text, Written, read_records
 from eaglecpp.train.samples import Conversation
 
 __all__ = ["Data", "DataReport", "TrainOn", "load", "split", "token_hash"]
@@ -84,7 +84,7 @@ def load(
     train_on: TrainOn = "assistant",
     on_progress: Callable[[int], None] = lambda n_read: None,
 ) -> Data:
-    """Reads files and folders, see `eaglecpp.train.records` for what they may hold.
+    """Reads files and folders, see `eaglecpp.train.data.records` for what they may hold.
 
     engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
     n_ctx:    most tokens of a conversation; longer chats are cut, longer texts become several conversations

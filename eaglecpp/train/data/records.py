@@ -3,7 +3,7 @@
 
 A file is told by its suffix and then by its content: `.jsonl` and `.json` hold one object per conversation
 (`messages` of role and content, ShareGPT's `conversations` of from and value, `text`, or answers recorded by
-`eaglecpp.train.generate`), anything else that decodes as UTF-8 is plain text. Folders give their text files,
+`train.capture.generate`), anything else that decodes as UTF-8 is plain text. Folders give their text files,
 sorted by name. Each record knows its place, so that an error can name file and line.
 """
 
@@ -92,7 +92,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Written:
-    """A conversation as the target wrote it, see `eaglecpp.train.converse`. turns: [begin, end) of each
+    """A conversation as the target wrote it, see `train.capture.converse`. turns: [begin, end) of each
     answer, in order.
     """
 

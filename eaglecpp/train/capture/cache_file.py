@@ -5,8 +5,8 @@
 its block has reached the disk, so whatever the index names is whole; what lies behind it is the torn tail of
 a killed run and is cut off when writing goes on. The same captures in the same order give the same bytes.
 Features are bf16, or int8 with an fp16 scale for each row and layer: their relative error is 0.2 % and 1 %.
-Labels are ids and fp16 log-probabilities. Knows nothing of targets: `eaglecpp.train.cache` decides what
-belongs in which folder.
+Labels are ids and fp16 log-probabilities. Knows nothing of targets: `capture.cache` decides what belongs in
+which folder.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglecpp.errors import DataError
-from eaglecpp.train.features import Capture
-from eaglecpp.train.files import open_behind
+from eaglecpp.train.capture.features import Capture
+from eaglecpp.train.capture.files import open_behind
 
 __all__ = ["CacheFile", "FeatureType", "Layout"]
 

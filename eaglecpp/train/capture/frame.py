@@ -14,7 +14,7 @@ from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
-from eaglecpp.train.chats import TEMPLATE_DATE, template_of
+from eaglecpp.train.data.chats import TEMPLATE_DATE, template_of
 
 __all__ = ["Frame"]
 

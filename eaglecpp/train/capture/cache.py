@@ -23,11 +23,11 @@ from filelock import FileLock
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
 from eaglecpp.store.files import replace_bytes
-from eaglecpp.train.cache_file import CacheFile, FeatureType, Layout
-from eaglecpp.train.data import token_hash
-from eaglecpp.train.features import N_TOP, Capture, TargetSource
-from eaglecpp.train.files import differences
-from eaglecpp.train.identity import TargetIdentity, identify
+from eaglecpp.train.capture.cache_file import CacheFile, FeatureType, Layout
+from eaglecpp.train.capture.features import N_TOP, Capture, TargetSource
+from eaglecpp.train.capture.files import differences
+from eaglecpp.train.capture.identity import TargetIdentity, identify
+from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.samples import Conversation, Sample
 
 __all__ = ["CacheOptions", "CachePlan", "CachedSource", "estimate_bytes", "open_source"]

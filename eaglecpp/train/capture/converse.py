@@ -26,12 +26,12 @@ from typing import Any
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
-from eaglecpp.train import crowd
-from eaglecpp.train.crowd import Said, Task, Wanted
-from eaglecpp.train.files import as_line, differences, locked, open_behind, write_line
-from eaglecpp.train.frame import Frame
-from eaglecpp.train.identity import identify
-from eaglecpp.train.questions import FOLLOW_UPS, OPENINGS, SYSTEMS, question
+from eaglecpp.train.capture import crowd
+from eaglecpp.train.capture.crowd import Said, Task, Wanted
+from eaglecpp.train.capture.files import as_line, differences, locked, open_behind, write_line
+from eaglecpp.train.capture.frame import Frame
+from eaglecpp.train.capture.identity import identify
+from eaglecpp.train.capture.questions import FOLLOW_UPS, OPENINGS, SYSTEMS, question
 
 __all__ = ["FORMAT", "ConverseReport", "ConverseSettings", "Progress", "converse"]
 

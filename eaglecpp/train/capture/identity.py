@@ -12,7 +12,7 @@ from pathlib import Path
 from eaglecpp.context import head_keys
 from eaglecpp.store.shards import all_parts
 from eaglecpp.store.store import file_digest
-from eaglecpp.train.chats import open_tokenizer
+from eaglecpp.train.data.chats import open_tokenizer
 
 __all__ = ["TargetIdentity", "identify"]
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.train.loss import counted_rows
+from eaglecpp.train.fit.loss import counted_rows
 from eaglecpp.train.samples import Sample
 
 __all__ = ["Batch", "epoch_steps", "make_batch", "micro_batches"]

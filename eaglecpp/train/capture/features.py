@@ -3,7 +3,7 @@
 
 Features are the residual streams as the engine hands them to a drafter; labels are the most probable next
 tokens with their log-probabilities under the whole vocabulary, taken from the target's own logits, quantised
-output matrix included. Nothing is stored; `eaglecpp.train.cache` does that.
+output matrix included. Nothing is stored; `eaglecpp.train.capture.cache` does that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglecpp.locate import find_model
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
-from eaglecpp.train.chats import open_tokenizer
+from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.samples import Conversation, Sample
 
 __all__ = ["N_TOP", "Capture", "TargetSource", "default_layers", "top_labels"]

@@ -5,7 +5,7 @@ A drafter learns to predict its target, so the best text to learn from is the ta
 Lines: a header with the target and the sampling options, then one line per prompt with prompt tokens, answer
 tokens and why the answer ended, in the order in which they ended. Each answer depends on its prompt, its
 place and the seed alone, so a run that was killed goes on where it was and ends with the same answers. A
-drafter may be loaded to make it faster; it never changes a token. `eaglecpp.train.data` reads the file.
+drafter may be loaded to make it faster; it never changes a token. `eaglecpp.train.data.texts` reads the file.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
-from eaglecpp.train import crowd
-from eaglecpp.train.chats import ChatEncoder, template_of
-from eaglecpp.train.crowd import Task, Wanted
-from eaglecpp.train.data import token_hash
-from eaglecpp.train.files import as_line, differences, locked, open_behind, write_line
-from eaglecpp.train.identity import identify
-from eaglecpp.train.records import Chat, Prompt, read_prompts
+from eaglecpp.train.capture import crowd
+from eaglecpp.train.capture.crowd import Task, Wanted
+from eaglecpp.train.capture.files import as_line, differences, locked, open_behind, write_line
+from eaglecpp.train.capture.identity import identify
+from eaglecpp.train.data.chats import ChatEncoder, template_of
+from eaglecpp.train.data.records import Chat, Prompt, read_prompts
+from eaglecpp.train.data.texts import token_hash
 
 __all__ = ["AnswerReport", "Progress", "generate"]
 

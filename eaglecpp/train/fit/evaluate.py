@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.train.batch import Batch, make_batch, micro_batches
-from eaglecpp.train.distributed import Ranks
-from eaglecpp.train.model import DraftModel
+from eaglecpp.train.fit.batch import Batch, make_batch, micro_batches
+from eaglecpp.train.fit.distributed import Ranks
+from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.samples import FeatureSource
 
 __all__ = ["Acceptance", "evaluate"]

@@ -28,10 +28,10 @@ from eaglecpp.convert import ConvertReport, DraftSpec, convert_checkpoint, open_
 from eaglecpp.errors import TrainError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, EngineOptions
-from eaglecpp.train.batch import make_batch
-from eaglecpp.train.model import DraftModel
+from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.weights import from_checkpoint, to_checkpoint
 from eaglecpp.train.samples import Sample
-from eaglecpp.train.weights import from_checkpoint, to_checkpoint
 
 __all__ = ["Vocab", "check_engine", "export_gguf", "hf_config", "write_checkpoint"]
 

@@ -8,7 +8,7 @@ position p + k and predicts token p+2+k; EAGLE-3 feeds back the state before the
 gradients per forward.
 
 Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
-are one matrix, gate and up another; `eaglecpp.train.weights` knows the names they have in files.
+are one matrix, gate and up another; `eaglecpp.train.fit.weights` knows the names they have in files.
 Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/traineagle3/cnets.py.
 """
 
@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eaglecpp.convert import DraftSpec
-from eaglecpp.train.attention import Attention, attention_for
-from eaglecpp.train.batch import Batch
-from eaglecpp.train.loss import head_loss, step_weights
-from eaglecpp.train.rope import inv_freq, rotate
+from eaglecpp.train.fit.attention import Attention, attention_for
+from eaglecpp.train.fit.batch import Batch
+from eaglecpp.train.fit.loss import head_loss, step_weights
+from eaglecpp.train.fit.rope import inv_freq, rotate
 
 __all__ = ["DraftModel", "Sums"]
 
