@@ -25,7 +25,7 @@ from common import facts, read_prompts, table, warn_if_busy, write_json
 from prompt_sets import make_prompts
 
 import eaglecpp
-from eaglecpp.engine.session import Session
+from eaglecpp.engine.sequence import NativeSequence
 
 DEPTHS = (0, 1, 2, 3)
 N_PROMPT, N_LONG = 64, 320  # tokens
@@ -151,20 +151,20 @@ def measure(
 def timed_steps() -> Iterator[list[float]]:
     """Milliseconds of each call of the extension that runs a round or reads a part of the prompt."""
     ms: list[float] = []
-    step = Session._step
+    step = NativeSequence.step
 
-    def timed(session: Session, generation: int) -> Any:
+    def timed(sequence: NativeSequence, generation: int) -> Any:
         start = time.perf_counter()
         try:
-            return step(session, generation)
+            return step(sequence, generation)
         finally:
             ms.append(1000.0 * (time.perf_counter() - start))
 
-    Session._step = timed  # type: ignore[method-assign]
+    NativeSequence.step = timed  # type: ignore[method-assign]
     try:
         yield ms
     finally:
-        Session._step = step  # type: ignore[method-assign]
+        NativeSequence.step = step  # type: ignore[method-assign]
 
 
 def of_changes(

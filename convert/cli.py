@@ -43,7 +43,10 @@ class IdList(click.ParamType[tuple[int, ...]]):
 @click.command("convert")
 @click.argument("src")
 @click.option(
-    "--target", required=True, metavar="T", help="The target: GGUF, Hugging Face directory or hub id."
+    "--target",
+    required=True,
+    metavar="T",
+    help="The target: GGUF, Hugging Face directory, or hf.co/owner/name.",
 )
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Output file.  [default: <SRC's name>-<TYPE>.gguf]"
@@ -81,7 +84,7 @@ def convert(
     feed: str | None,
     as_json: bool,
 ) -> None:
-    """EAGLE drafter checkpoint to GGUF. SRC: directory, weight file or hub id."""
+    """EAGLE drafter checkpoint to GGUF. SRC: directory, weight file, or hf.co/owner/name."""
     with _progress_bar() as progress:
         report = convert_checkpoint(
             src, target, out, type_, aux_layers=aux_layers, layer_ids=layer_ids, feed=feed, progress=progress

@@ -22,10 +22,11 @@ from typing import Any
 
 from eaglecpp.errors import DataError, EagleError, ModelNotFoundError
 from eaglecpp.json_records import read_objects, short
+from eaglecpp.references.reference import read_dataset
 
 __all__ = ["Question", "Suite", "in_turns", "read_suite"]
 
-HUB = "hf.co/datasets/"
+_HUB = "hf.co/datasets/"
 _MASKED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 """SPEED-Bench's public files have this in place of texts that its licence does not let it repeat; NVIDIA's
 `prepare.py` fills them in."""
@@ -58,15 +59,15 @@ def read_suite(reference: str) -> Suite:
 
     Raises DataError for what is no suite and ModelNotFoundError for what is not there.
     """
-    if reference.startswith(HUB):
-        name, _, part = reference.removeprefix(HUB).partition(":")
-        paths = _fetch(name, part)
+    dataset = read_dataset(reference)
+    if dataset is not None:
+        name, paths = dataset[0], _fetch(*dataset)
     else:
         path = Path(reference)
         if not path.is_file():
             raise ModelNotFoundError(
                 f"--suite {reference}: expected a file of prompts ({', '.join(_SUFFIXES)}) or "
-                f"{HUB}OWNER/NAME, found {'a folder' if path.is_dir() else 'nothing there'}"
+                f"{_HUB}OWNER/NAME, found {'a folder' if path.is_dir() else 'nothing there'}"
             )
         name, paths = path.stem, [path]
     questions: list[Question] = []
@@ -165,7 +166,7 @@ def _fetch(name: str, part: str) -> list[Path]:
     from huggingface_hub import HfApi, hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    where = f"{HUB}{name}{':' if part else ''}{part}"
+    where = f"{_HUB}{name}{':' if part else ''}{part}"
     try:
         files = [
             file

@@ -66,12 +66,6 @@ class AnswerReader:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoded: deque[_Run] = deque()  # of tokens whose text is not certain yet
         self._split: deque[_Run] = deque()  # what the splitter holds back
-        self._token_text = ""
-
-    @property
-    def tokens_match(self) -> bool:
-        """Whether the tokens say exactly `text`; they do not where a stop string cut it."""
-        return self._token_text == self.text and "\ufffd" not in self.text
 
     def read(self, chunk: Chunk) -> list[Piece]:
         """The pieces that a chunk makes certain."""
@@ -80,7 +74,6 @@ class AnswerReader:
 
     def finish(self, text: str) -> list[Piece]:
         """The last pieces, given the whole text of the finished stream."""
-        self._token_text += self._decoder.decode(b"", final=True)
         pieces = self._take(text[len(self.text) :])
         return pieces + self._labelled(self._splitter.finish())
 
@@ -89,7 +82,6 @@ class AnswerReader:
             if token in self._marks:
                 self._decoded.append(_Run(self._marks[token], is_accepted, is_mark=True))
             text = self._decoder.decode(self._token_bytes(token))
-            self._token_text += text
             if text:
                 self._decoded.append(_Run(text, is_accepted))
 

@@ -26,7 +26,7 @@ __all__ = ["main"]
 COMMANDS = {
     "check": ("eaglecpp.cli.check:check", "Check a Modelfile, for eaglecpp or for Ollama."),
     "bench": ("eaglecpp.cli.bench.command:bench", "Measure this machine, with and without drafting."),
-    "convert": ("eaglecpp.convert.cli:convert", "EAGLE drafter checkpoint to GGUF."),
+    "convert": ("eaglecpp.cli.convert:convert", "EAGLE drafter checkpoint to GGUF."),
     "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
     "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
     "doctor": ("eaglecpp.cli.doctor:doctor", "Explain this machine and check the installation."),

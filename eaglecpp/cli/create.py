@@ -12,7 +12,7 @@ from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.options import read_input
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 
 if TYPE_CHECKING:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.options import engine_options_of, given, open_engine
+from eaglecpp.cli.opening import open_engine
+from eaglecpp.cli.options import engine_options_of, given
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
+from eaglecpp.human import human_memory
 from eaglecpp.options import TEXT, ModelOptions
 
 if TYPE_CHECKING:
@@ -206,11 +208,11 @@ def _native_lines(facts: dict[str, Any]) -> list[str]:
         f"build features    {', '.join(facts['features'])}",
     ]
     total, available = facts["memory"]["total"], facts["memory"]["available"]
-    lines.append(f"memory            {_gib(available)} of {_gib(total)} available")
+    lines.append(f"memory            {human_memory(available)} of {human_memory(total)} available")
     for device in facts["devices"]:
         room = ""
         if device["kind"] != "cpu" and device["memory_total"]:
-            room = f", {_gib(device['memory_free'])} of {_gib(device['memory_total'])} free"
+            room = f", {human_memory(device['memory_free'])} of {human_memory(device['memory_total'])} free"
         lines.append(f"device            {device['name']} ({device['kind']}): {device['description']}{room}")
     return lines
 
@@ -231,7 +233,3 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
     if model["measured_steps"]:
         lines.append(f"measured          {model['measured_steps']} steps in {model['measured_ms']:.0f} ms")
     return lines
-
-
-def _gib(n_bytes: int | None) -> str:
-    return "?" if n_bytes is None else f"{n_bytes / 2**30:.1f} GiB"

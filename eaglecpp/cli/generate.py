@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.opening import open_engine
 from eaglecpp.cli.options import (
     argument_bytes,
     engine_options,
     given,
     hub_option,
     hub_reference,
-    open_engine,
     read_input,
     strategy_options,
     synth_options,
@@ -40,6 +40,7 @@ __all__ = ["generate"]
 @click.option(
     "--json", "as_json", is_flag=True, help="Print {text, tokens, finish_reason, timings} at the end."
 )
+@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option is from.")
 @click.option("--grammar-file", type=click.Path(), help="GBNF grammar the text must follow.")
 @click.option("--json-schema-file", type=click.Path(), help="JSON schema the text must follow.")
 @click.option("--log-plan", type=click.Path(), help="Write every round's decision to this file.")
@@ -55,6 +56,7 @@ def generate(
     strategy: Strategy | None,
     no_draft: bool,
     as_json: bool,
+    verbose: bool,
     grammar_file: str | None,
     json_schema_file: str | None,
     log_plan: str | None,
@@ -74,7 +76,8 @@ def generate(
     for_engine, for_sampling = _sorted(given(options))
     watch = Watch()
     target = hub_reference(target, on_hub=on_hub)
-    with open_engine(target, draft, strategy, no_draft, for_engine) as engine, watch.listening():
+    opened = open_engine(target, draft, strategy, no_draft, for_engine, verbose=verbose)
+    with opened as engine, watch.listening():
         stream = engine.stream(
             text,
             on_prefill=watch.on_prefill,
@@ -126,7 +129,7 @@ def read_plan(path: str) -> list[str]:
 
 def write_plan(path: str, result: Completion) -> None:
     """Writes the rounds of a generation, with the seed it used as a remark."""
-    from eaglecpp.store.files import replace_bytes
+    from eaglecpp.files import replace_bytes
 
     head = f"# eaglecpp plan: seed {result.seed}, {len(result.prompt_tokens)} prompt tokens"
     text = "\n".join([f"{head}, {len(result.tokens)} generated", *result.plan_log]) + "\n"

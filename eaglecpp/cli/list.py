@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.table import human_bytes, human_time, table
+from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.human import human_bytes
 from eaglecpp.options import TEXT
 from eaglecpp.store import Stores
 from eaglecpp.store.model import StoredModel

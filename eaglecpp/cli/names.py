@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import click
 
-from eaglecpp.modelfile.names import ModelName, ModelNameError
-from eaglecpp.store.layout import canonical
+from eaglecpp.references.names import ModelName, ModelNameError
+from eaglecpp.references.reference import read_name
 
 __all__ = ["stored_name"]
 
 
 def stored_name(text: str) -> ModelName:
     """The name that `text` is. Raises click.UsageError."""
-    text = f"hf.co/{text[5:]}" if text.startswith("hf://") else text
     try:
-        return canonical(ModelName.parse(text))
+        return read_name(text)
     except ModelNameError as error:
         raise click.UsageError(str(error)) from None

@@ -19,9 +19,10 @@ import click
 
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
+from eaglecpp.references.reference import hub_text
 
 if TYPE_CHECKING:
-    from eaglecpp.engine import Engine
+    pass
 
 __all__ = [
     "engine_options",
@@ -30,7 +31,6 @@ __all__ = [
     "given",
     "hub_option",
     "hub_reference",
-    "open_engine",
     "possible_strategies",
     "read_input",
     "strategy_options",
@@ -143,40 +143,8 @@ def hub_option(function: F) -> F:
 
 
 def hub_reference(text: str, *, on_hub: bool) -> str:
-    """The reference behind -hf; any other is returned as it is."""
-    return f"hf.co/{text}" if on_hub and not text.startswith(("hf.co/", "hf://")) else text
-
-
-def open_engine(
-    target: str, draft: str | None, strategy: Strategy | None, no_draft: bool, options: dict[str, Any]
-) -> Engine:
-    """Opens the engine as the options say, on top of what a stored model says; without drafting the drafter
-    is not even looked for.
-    """
-    from eaglecpp.cli.models import prepare
-    from eaglecpp.cli.terminal import note as remark
-    from eaglecpp.engine import Engine
-
-    if no_draft and strategy is not None and strategy.kind != "off":
-        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
-    off = no_draft or (strategy is not None and strategy.kind == "off")
-    needs_draft = strategy is not None and strategy.kind not in ("auto", "off")
-    wants_text = options.get("text_drafts") == "on"
-    if needs_draft and draft is None and not wants_text and target.endswith(".gguf"):  # a file has no drafter
-        raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
-    prepared = prepare(target, draft, wants_draft=not off)
-    for notice in prepared.model.notices:
-        remark(str(notice))
-    own = prepared.model.engine_options()
-    of_model = own.pop("strategy", "auto")
-    if off:
-        return Engine.open(prepared.model.target, strategy="off", **own | options)
-    options = own | options
-    can_draft = prepared.draft is not None or options.get("text_drafts") == "on"
-    if needs_draft and not can_draft:
-        raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
-    wanted = strategy or (of_model if can_draft else "auto")
-    return Engine.open(prepared.model.target, prepared.draft, strategy=wanted, **options)
+    """The reference after -hf; any other is returned as it is."""
+    return hub_text(text) if on_hub else text
 
 
 def read_input(path: str) -> bytes:

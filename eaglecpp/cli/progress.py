@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Long operations as their user sees them: one bar per file with size, rate and time left, on stderr.
+"""Long operations as their user sees them: the one progress bar, on stderr.
 
 Bars and steps are drawn on a terminal only, and not when HF_HUB_DISABLE_PROGRESS_BARS is set.
 """
@@ -13,18 +13,32 @@ from typing import Any, Self
 from eaglecpp.cli.terminal import note, stderr_is_terminal, visible
 from eaglecpp.store.errors import Status
 
-__all__ = ["Bars"]
+__all__ = ["Bars", "bars_are_shown", "new_bar"]
 
 _SMALL = 4 << 20
 """Bytes that are done before a bar could be read."""
+
+
+def bars_are_shown() -> bool:
+    """Whether someone watches stderr and wants bars there."""
+    disabled = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in ("1", "ON", "YES", "TRUE")
+    return stderr_is_terminal() and not disabled
+
+
+def new_bar(label: str, total: int, **options: Any) -> Any:
+    """A bar of tqdm, which whoever asks for it closes. label: cut in the middle where it is long."""
+    from tqdm import tqdm
+
+    label = visible(label)
+    short = label if len(label) <= 48 else f"{label[:24]}…{label[-23:]}"
+    return tqdm(total=total, desc=short, dynamic_ncols=True, **options)
 
 
 class Bars:
     """A `Report` for the operations of `eaglecpp.store`; close it, or use it as a context manager."""
 
     def __init__(self) -> None:
-        disabled = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in ("1", "ON", "YES", "TRUE")
-        self._shown = stderr_is_terminal() and not disabled
+        self._shown = bars_are_shown()
         self._bar: Any = None
         self._subject = ("", "")
         self._status = ""
@@ -54,25 +68,12 @@ class Bars:
         if subject != self._subject:
             self._close()
             self._subject = subject
-            label = visible(f"{status.status} {status.file}".strip())
-            self._bar = self._new_bar(label, status)
+            label = f"{status.status} {status.file}".strip()
+            self._bar = new_bar(label, status.total, initial=status.completed, unit="B", unit_scale=True)
         if self._bar is not None:
             self._bar.update(status.completed - self._bar.n)
             if status.completed >= status.total:
                 self._close(keep_subject=True)
-
-    def _new_bar(self, label: str, status: Status) -> Any:
-        from tqdm import tqdm
-
-        short = label if len(label) <= 48 else f"{label[:24]}…{label[-23:]}"
-        return tqdm(
-            total=status.total,
-            initial=status.completed,
-            desc=short,
-            unit="B",
-            unit_scale=True,
-            dynamic_ncols=True,
-        )
 
     def _close(self, *, keep_subject: bool = False) -> None:
         if self._bar is not None:

@@ -3,7 +3,7 @@
 
 Flags are Ollama's where Ollama has them. Piped input goes before the prompt; a prompt, piped input or an
 output that is no terminal make it one answer, and then only the answer is on stdout. What happens in a chat
-is in `chat`, what happens in one answer in `chat_answer`.
+is in `chat`, what happens in one answer in `chat.answer`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.chat.defaults import run_defaults
+from eaglecpp.cli.opening import needs_draft, note_plan, strategy_of
 from eaglecpp.cli.options import (
     argument_bytes,
     engine_options_but,
@@ -33,12 +34,14 @@ from eaglecpp.cli.options import (
 )
 from eaglecpp.cli.terminal import note, stderr_is_terminal, write_json
 from eaglecpp.modelfile.parameters import PARAMETERS
+from eaglecpp.opening.plan import make_plan
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.saved import ChatFolder, SavedChat
     from eaglecpp.cli.chat.chat import Chat
-    from eaglecpp.cli.chat.model import ChatModel, Source
+    from eaglecpp.cli.chat.model import ChatModel
+    from eaglecpp.conversations.saved import ChatFolder, SavedChat
+    from eaglecpp.opening.find import Found
 
 __all__ = ["run"]
 
@@ -74,7 +77,12 @@ class _RunCommand(click.Command):
     is_flag=True,
     help="Print {text, thinking, tokens, finish_reason, timings} at the end.",
 )
-@click.option("--verbose", is_flag=True, help="Show durations and rates after the answer, as Ollama does.")
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="Show durations and rates after the answer, as Ollama does, and before it what is opened, and where "
+    "each option is from.",
+)
 @click.option("--color", is_flag=True, help="Show accepted draft tokens in colour.")
 @click.option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
 @click.option(
@@ -109,13 +117,13 @@ def run(
     """
     from eaglecpp.cli.chat.answer import Settings
     from eaglecpp.cli.chat.chat import Chat
+    from eaglecpp.cli.chat.loop import run_chat
     from eaglecpp.cli.chat.screen import Screen
 
     if model is None and not resume:
         raise click.UsageError("Missing argument 'MODEL'.")
     model = None if model is None else hub_reference(model, on_hub=on_hub)
-    if no_draft and strategy is not None and strategy.kind != "off":
-        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
+    wanted = strategy_of(strategy, no_draft)
     settings = Settings(
         think={None: None, "true": True, "false": False}.get(think, think),
         format=_format(form),
@@ -125,7 +133,6 @@ def run(
     question = _question(prompt)
     if as_json and question is None:
         raise click.UsageError("--json is for one answer: give a prompt")
-    wanted = Strategy("off") if no_draft else strategy
     opened = _open(model, draft, wanted, resume, given(options), insecure=insecure)
     chat = Chat(
         opened.model,
@@ -138,10 +145,12 @@ def run(
         load_ms=opened.load_ms,
     )
     with contextlib.closing(chat):
+        if verbose:
+            note_plan(chat.model.engine.plan, chat.model.engine)
         if think is not None and think != "false" and chat.model.tags is None:
             note(f"warning: the template of {chat.model.source.name} knows no thinking")
         if question is None:
-            chat.run()
+            run_chat(chat)
         else:
             _answer_once(chat, question, as_json)
 
@@ -186,14 +195,14 @@ def _open(
     *,
     insecure: bool,
 ) -> _Opened:
-    from eaglecpp.chat.saved import ChatFolder
-    from eaglecpp.cli.chat import model as chat_model
+    from eaglecpp.cli.chat.model import ChatModel, find_source
+    from eaglecpp.conversations.saved import ChatFolder
     from eaglecpp.data_dir import data_dir
 
     started = time.perf_counter()
     folder = ChatFolder(data_dir() / "chats")
     wants_draft = strategy is None or strategy.kind != "off"
-    find = partial(chat_model.find_source, wants_draft=wants_draft, insecure=insecure)
+    find = partial(find_source, wants_draft=wants_draft, insecure=insecure)
     source = None if model is None else find(model, draft)
     saved = _last_chat(folder, source) if resume else None
     if saved is not None and (source is None or source.draft is None):
@@ -205,20 +214,14 @@ def _open(
         parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
         if strategy is None and saved.strategy:
             strategy = Strategy.parse(saved.strategy)
-    has_text = source.drafts_text or options.get("text_drafts") == "on" or _drafts_text(source)
-    if strategy is not None and strategy.kind in ("chain", "tree") and source.draft is None and not has_text:
-        raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")
+    needs_draft(strategy, make_plan(source, strategy=strategy, options=options).can_draft)
     with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
-        opened = chat_model.ChatModel(source, options, strategy, parameters)
+        opened = ChatModel(source, options, strategy, parameters)
     opened.strategy_set = saved.strategy if saved is not None else ""
     return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
 
 
-def _drafts_text(source: Source) -> bool:
-    return bool(source.modelfile.engine_options().get("draft.text_drafts") == "on")
-
-
-def _last_chat(folder: ChatFolder, source: Source | None) -> SavedChat:
+def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
     saved = folder.latest(None if source is None else source.reference)
     if saved is None:
         which = "" if source is None else f" with {source.name}"

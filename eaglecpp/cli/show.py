@@ -10,14 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.names import stored_name
-from eaglecpp.cli.table import human_bytes, section
+from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.human import human_bytes
 from eaglecpp.modelfile.parameters import value_text
 from eaglecpp.modelfile.syntax import format as format_modelfile
+from eaglecpp.opening.find import with_own_draft
+from eaglecpp.opening.plan import OpeningPlan, make_plan
+from eaglecpp.opening.template import choose_template
 from eaglecpp.store import Stores
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
+from eaglecpp.store.resolve import resolved
+from eaglecpp.store.stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
@@ -48,36 +54,36 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
         text = _part(model, modelfile, part)
         write(text if text.endswith("\n") or not text else f"{text}\n")
     elif part == "template":
-        _show_template(model, modelfile)
+        _show_template(model)
     else:
         write(_overview(model, modelfile, verbose))
         for notice in modelfile.notices:
             note(str(notice))
 
 
-def _show_template(model: StoredModel, modelfile: Modelfile) -> None:
+def _show_template(model: StoredModel) -> None:
     """The template in use on stdout, and why it is this one on stderr."""
     facts, _ = _facts(model)
-    template = _template_in_use(model, modelfile, facts)
+    template = _template_in_use(model, facts)
     write("" if template is None else f"{template.text}\n")
     note("a drafter alone has no chat template" if template is None else template.describe())
 
 
-def _template_in_use(model: StoredModel, modelfile: Modelfile, facts: Facts | None) -> ChatTemplate | None:
+def _template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | None:
     """The template that `run` would take; None for a drafter kept by itself."""
-    from eaglecpp.chat.template import ChatTemplate
-
     if facts is None:
         return None
-    written, stored = templates_of(model, modelfile)
     tokens = set(facts.tokens)
-    return ChatTemplate.choose(
-        modelfile=written,
-        stored=stored,
-        gguf=facts.file.text("tokenizer.chat_template", ""),
-        choice=modelfile.settings.chat_template,
-        has_token=lambda text: text.encode() in tokens,
+    return choose_template(
+        resolved(model),
+        facts.file.text("tokenizer.chat_template", ""),
+        lambda text: text.encode() in tokens,
     )
+
+
+def _plan(model: StoredModel) -> OpeningPlan:
+    """How `run` would open it."""
+    return make_plan(with_own_draft(resolved(model)), defaults=run_defaults())
 
 
 def _part(model: StoredModel, modelfile: Modelfile, part: str) -> str:
@@ -117,9 +123,10 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
         blocks.append(section("Capabilities", [[word] for word in _capabilities(model, facts)]))
     if draft is not None:
         blocks.append(section("Draft", _draft_rows(model, draft)))
-    template = _template_in_use(model, modelfile, facts)
+    template = _template_in_use(model, facts)
     if template is not None:
         blocks.append(section("Template", [[template.describe()]]))
+        blocks.append(section("Opened with", [list(row) for row in _plan(model).rows()]))
     if modelfile.parameters:
         rows = [line.split(None, 1) for line in parameter_text(modelfile).splitlines()]
         blocks.append(section("Parameters", rows))
@@ -194,7 +201,7 @@ def _everything(model: StoredModel, modelfile: Modelfile, verbose: bool) -> dict
     from eaglecpp.store.facts import metadata
 
     facts, draft = _facts(model)
-    template = _template_in_use(model, modelfile, facts)
+    template = _template_in_use(model, facts)
     config = model.config
     return {
         "license": "\n".join(modelfile.license),
@@ -222,6 +229,7 @@ def _everything(model: StoredModel, modelfile: Modelfile, verbose: bool) -> dict
             "draft": None if draft is None else str(model.draft_file()),
             "adapters": _texts(model.files("adapter")),
         },
+        "opening": None if facts is None else _plan(model).as_dict(),
         "store": str(model.root),
         "read_only": not model.own,
     }

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""Tables, sizes and times as Ollama prints them (ollama/ollama: cmd/cmd.go, format/)."""
+"""Tables and times as Ollama prints them (ollama/ollama: cmd/cmd.go, format/)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-__all__ = ["human_bytes", "human_time", "section", "table"]
+__all__ = ["help_table", "human_time", "section", "table"]
 
 _GAP = "    "
 
@@ -21,12 +21,10 @@ def section(title: str, rows: Sequence[Sequence[str]]) -> str:
     return f"  {title}\n{_columns([['', *row] for row in rows])}\n"
 
 
-def human_bytes(n_bytes: int) -> str:
-    """1.3 GB; powers of 1000."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if n_bytes > size:
-            return f"{n_bytes / size:.1f} {unit}"
-    return f"{n_bytes} B"
+def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """A titled list of things and what they do; ends without a newline."""
+    width = max(len(left) for left, _ in rows) + 2
+    return "\n".join([title, *(f"  {left:<{width}}{right}" for left, right in rows)])
 
 
 def human_time(when: datetime, now: datetime | None = None) -> str:

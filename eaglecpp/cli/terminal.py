@@ -218,15 +218,13 @@ class Watch:
             raise KeyboardInterrupt
         if n_prompt > _SHORT_PROMPT and stderr_is_terminal():
             self._drawn = True
-            sys.stderr.write(f"\r\x1b[Kreading the prompt: {n_done}/{n_prompt}")
-            sys.stderr.flush()
+            show_progress(f"reading the prompt: {n_done}/{n_prompt}")
 
     def clear(self) -> None:
         """Wipes the progress, before anything else is printed."""
         if self._drawn:
             self._drawn = False
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            show_progress("")
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Watch]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.options import given
-from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_json
+from eaglecpp.cli.progress import bars_are_shown, new_bar
+from eaglecpp.cli.terminal import Watch, note, write, write_json
 
 if TYPE_CHECKING:
     from eaglecpp.train.fit.evaluate import Acceptance
@@ -260,14 +261,12 @@ class Display:
         )
 
     def _shown(self, what: str, total: int) -> Any:
-        if not stderr_is_terminal():
+        if not bars_are_shown():
             return None
         if what != self._what:
             self._close()
-            from tqdm import tqdm
-
             layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}] {postfix}"
-            self._bar = tqdm(total=total, desc=what, bar_format=layout, dynamic_ncols=True, leave=False)
+            self._bar = new_bar(what, total, bar_format=layout, leave=False)
             self._what = what
         return self._bar
 
@@ -286,7 +285,7 @@ def _check_torch() -> None:
 
 def _options(options: dict[str, Any]) -> TrainOptions:
     """The options of the run; what was not given keeps the run's own default."""
-    from eaglecpp.locate import find_model
+    from eaglecpp.opening.find import find_model
     from eaglecpp.options import SamplingOptions
     from eaglecpp.train.capture.cache import CacheOptions
     from eaglecpp.train.fit.loop import Budget, Limits

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
-    from eaglecpp.engine.session import Session, Stream
+    from eaglecpp.engine.session import Session
+    from eaglecpp.engine.stream import Stream
 
-_HOMES = {"Engine": "engine", "Session": "session", "Stream": "session"}
+_HOMES = {"Engine": "engine", "Session": "session", "Stream": "stream"}
 __all__ = ["Engine", "Session", "Stream"]
 
 

@@ -12,38 +12,50 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import operator
 import os
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp._extension import core
+from eaglecpp.engine.drafting import Drafting, resolve_strategy
 from eaglecpp.engine.exactness import Exactness, settle
+from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.params import engine_options
 from eaglecpp.engine.planner_cache import PlannerCache
-from eaglecpp.engine.session import Prompt, Session, Stream
-from eaglecpp.errors import EngineBusyError, UnsupportedError
-from eaglecpp.locate import find_model, find_stored
+from eaglecpp.engine.rendering import ChatRenderer
+from eaglecpp.engine.request import Shared
+from eaglecpp.engine.session import Session
+from eaglecpp.engine.stream import Stream
+from eaglecpp.engine.vocabulary import Prompt, Vocabulary
+from eaglecpp.errors import EngineBusyError
 from eaglecpp.log import drain
-from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, split
+from eaglecpp.opening.plan import OpeningPlan, plan_opening
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, Timings
 
 if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.store.resolve import ResolvedModel
 
-__all__ = ["Engine", "Session", "Stream"]
+__all__ = ["Engine"]
 
 _log = logging.getLogger("eaglecpp.engine")
 
 
 class Engine:
-    """A loaded target with an optional drafter. Make one with `Engine.open`, release it with `close` or
-    `with`.
+    """A loaded target with an optional drafter. Release it with `close` or `with`.
+
+    target, draft: paths of GGUF files, or references of models on this machine. `draft="text"`: no drafter,
+    drafts from the text itself (a file of that name is `./text`). strategy: "auto" (the default), "off",
+    "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`, `DraftOptions` or
+    `SamplingOptions` (the last are defaults for each generation); option objects may be given instead or as
+    well. wait: calls from several threads wait for each other instead of raising `EngineBusyError`.
+
+    A model by name comes whole: its drafter (unless `strategy` is "off"), adapters, parameters and strategy
+    as defaults, and for `chat` its template, system prompt and messages. What is given here overrides that;
+    an option object overrides all parameters of its kind.
+
+    Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit), `UnsupportedError`,
+    `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
     """
 
     def __init__(
@@ -51,39 +63,19 @@ class Engine:
         target: str | os.PathLike[str],
         draft: str | os.PathLike[str] | None = None,
         *,
-        strategy: str | Strategy = "auto",
+        strategy: str | Strategy | None = None,
         model: ModelOptions | None = None,
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
         wait: bool = False,
+        **options: Any,
     ) -> None:
-        self.waits = wait
-        self._native: core.Engine | None = None
-        self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `calling`
-        self._sessions: list[Session] = []
-        self._main: Session | None = None
-        self._stored: ResolvedModel | None = None
-        self._cache: PlannerCache | None = None
-        self._exactness = Exactness()
-        self.stats = Timings()
-        self.target_path = find_model(target, "target")
-        self.draft_path = None if draft in (None, TEXT) else find_model(draft, "drafter")
-        self.model = model or ModelOptions()
-        self.drafting = _with_text(drafting or DraftOptions(), draft)
-        self.sampling = sampling or SamplingOptions()
-        self.strategy = Strategy.parse(strategy)
-        resolved, _ = self.resolve(self.strategy)
-        _note_amx()
-        self._connect_servers()
-        options = engine_options(self.target_path, self.draft_path, self.model, self.drafting, resolved)
-        try:
-            self._native = core.Engine(options)
-        finally:
-            drain()
-        if (possible := self.resolve(self.strategy))[0] != resolved:
-            _log.warning("strategy %s %s", *possible)
-        self._cache = self._planner_cache()
-        self._exactness = self._settle_exactness()
+        self._native: NativeEngine | None = None  # for `close`, should anything below fail
+        objects = (model, drafting, sampling)
+        plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
+        for notice in plan.notices:
+            _log.warning("%s", notice)
+        self._load(plan, wait)
 
     @classmethod
     def open(
@@ -98,41 +90,57 @@ class Engine:
         wait: bool = False,
         **options: Any,
     ) -> Self:
-        """Loads `target` and, if given, `draft`: paths of GGUF files, or names of models on this machine.
-
-        `draft="text"`: no drafter, drafts from the text itself (a file of that name is `./text`). `strategy`:
-        "auto" (the default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". `**options`: any
-        field of `ModelOptions`, `DraftOptions` or `SamplingOptions` (the last are defaults for each
-        generation); option objects may be given instead or as well. `wait`: calls from several threads wait
-        for each other instead of raising `EngineBusyError`.
-
-        A model by name comes whole: its drafter (unless `strategy` is "off"), adapters, parameters and
-        strategy as defaults, and for `chat` its template, system prompt and messages. What is given here
-        goes before that; an option object before all parameters of its kind.
-
-        Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit),
-        `UnsupportedError`, `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
-        """
-        parts = split(options, ModelOptions, DraftOptions, SamplingOptions)
-        stored = find_stored(target)
-        if stored is not None:
-            for notice in stored.notices:
-                _log.warning("%s", notice)
-            own = stored.engine_options()
-            of_model = own.pop("strategy", None)
-            parts = _over_stored(parts, own, (model, drafting, sampling))
-            target, draft, strategy = _whole(stored, draft, strategy, of_model)
-        engine = cls(
+        """The same as `Engine(...)`."""
+        return cls(
             target,
             draft,
-            strategy="auto" if strategy is None else strategy,
-            model=replace(model or ModelOptions(), **parts[0]),
-            drafting=replace(drafting or DraftOptions(), **parts[1]),
-            sampling=replace(sampling or SamplingOptions(), **parts[2]),
+            strategy=strategy,
+            model=model,
+            drafting=drafting,
+            sampling=sampling,
             wait=wait,
+            **options,
         )
-        engine._stored = stored
+
+    @classmethod
+    def from_plan(cls, plan: OpeningPlan, *, wait: bool = False) -> Self:
+        """Opens what was planned; see `eaglecpp.opening`. Its notices are the caller's to show."""
+        engine = cls.__new__(cls)
+        engine._native = None
+        engine._load(plan, wait)
         return engine
+
+    def _load(self, plan: OpeningPlan, wait: bool) -> None:
+        self.plan = plan
+        self.target_path, self.draft_path = plan.target, plan.draft
+        self.model, self.drafting, self.sampling = (
+            plan.model_options(),
+            plan.draft_options(),
+            plan.sampling_options(),
+        )
+        self.strategy: Strategy = plan.strategy.value
+        self.stats = Timings()
+        self._sessions: list[Session] = []
+        self._main: Session | None = None
+        self._cache: PlannerCache | None = None
+        resolved, _ = resolve_strategy(self.strategy, self.has_draft)
+        _note_amx()
+        self._connect_servers()
+        options = engine_options(self.target_path, self.draft_path, self.model, self.drafting, resolved)
+        native = self._native = NativeEngine(options, waits=wait)
+        vocabulary = Vocabulary(native)
+        self._shared = Shared(
+            native,
+            vocabulary,
+            Drafting(native, self.has_draft, self.strategy),
+            self.sampling,
+            ChatRenderer(native, vocabulary, plan.model),
+            self._count,
+        )
+        if (possible := self.resolve(self.strategy))[0] != resolved:
+            _log.warning("strategy %s %s", *possible)
+        self._cache = self._planner_cache()
+        self._shared.drafting.exactness = self._settle_exactness()
 
     # Generating: the default conversation. `Session` documents the arguments.
 
@@ -166,8 +174,7 @@ class Engine:
                 f"all {self.model.n_sequences} conversations of this engine are open; close one, or open the "
                 f"engine with n_sequences={len(self._sessions) + 1}"
             )
-        with self.calling() as native:
-            session = Session(self, native.open_sequence())
+        session = Session(self._shared, self._drop)
         self._sessions.append(session)
         return session
 
@@ -181,31 +188,19 @@ class Engine:
         """Token ids of `text`. `add_bos`: begin with BOS if the model wants it and the text does not begin
         with it already. `special`: the text of a special token becomes that token.
         """
-        data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
-        add_special = add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
-        return self._handle().tokenize(data, add_special, special)
+        return self._shared.vocabulary.tokenize(text, add_bos=add_bos, special=special)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Text of token ids; `special`: show special tokens. Bytes that are not UTF-8 become U+FFFD."""
-        return (
-            self._handle().detokenize(self._checked_tokens(tokens), False, special).decode("utf-8", "replace")
-        )
+        return self._shared.vocabulary.detokenize(tokens, special=special)
 
     def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
         """Bytes of one token; empty for a special token unless `special`."""
-        return self._handle().token_to_piece(token, special)
+        return self._shared.vocabulary.token_to_piece(token, special=special)
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The token ids a prompt stands for, see `Session.stream`. Raises `ValueError` for an empty one."""
-        if isinstance(prompt, str | bytes):
-            tokens = self.tokenize(prompt)
-        elif isinstance(prompt, Mapping) or not hasattr(prompt, "__iter__"):
-            raise TypeError(f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}")
-        else:
-            tokens = self._checked_tokens(prompt)
-        if not tokens:
-            raise ValueError("the prompt is empty and the model has no BOS token to begin with")
-        return tokens
+        return self._shared.vocabulary.prompt_tokens(prompt)
 
     def chat_prompt(
         self,
@@ -222,11 +217,7 @@ class Engine:
         `ChatTemplate`, in place of the model's; `tools` and `think` are handed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
-        if template is None:
-            template = self._chat_template
-        elif isinstance(template, str):
-            template = self._parse_template(template)
-        rendered = template.render(self._opened_by_model(messages), tools=tools, think=think)
+        rendered = self._shared.renderer.render(messages, template=template, tools=tools, think=think)
         return self.tokenize(rendered.text, add_bos=not rendered.has_bos)
 
     # Facts
@@ -234,7 +225,7 @@ class Engine:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._native is None
+        return self._native is None or self._native.closed
 
     @property
     def n_free(self) -> int:
@@ -259,6 +250,16 @@ class Engine:
         return bool(self._handle().chat_template())
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """The target's tokenizer, for those who need no engine."""
+        return self._shared.vocabulary
+
+    @property
+    def chat_template(self) -> ChatTemplate:
+        """The template that `chat` uses; its `describe()` says why. The bare prompt where there is none."""
+        return self._shared.renderer.template
+
+    @property
     def n_ctx(self) -> int:
         """Context length in tokens."""
         return self._handle().n_ctx
@@ -281,8 +282,7 @@ class Engine:
     @property
     def bos_text(self) -> bytes:
         """The text of the BOS token, empty without one."""
-        bos = self._handle().bos
-        return b"" if bos < 0 else self.token_to_piece(bos, special=True)
+        return self._shared.vocabulary.bos_text
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -304,7 +304,7 @@ class Engine:
         """In which batches the rows hold the bits of plain decoding; measured only with a drafter, and unless
         `exact` is off.
         """
-        return self._exactness
+        return self._shared.drafting.exactness
 
     @property
     def device_info(self) -> dict[str, Any]:
@@ -322,15 +322,10 @@ class Engine:
         """Frees weights and caches. A second call does nothing; any other use afterwards is a
         `ValueError`.
         """
-        if self._native is None:
-            return
-        with self.calling() as native:
-            if self._cache is not None:
-                self._cache.save(native)
-            self._native = None
+        if self._native is not None:
+            self._native.close(self._save_planner)
             self._sessions.clear()
             self._main = None
-            native.close()
 
     def __enter__(self) -> Self:
         return self
@@ -342,49 +337,39 @@ class Engine:
         with contextlib.suppress(Exception):
             self.close()
 
-    # For Session and Stream
-
     @contextlib.contextmanager
-    def calling(self) -> Iterator[core.Engine]:
-        """Holds the engine for one native call and hands its log on; `EngineBusyError` if a thread holds it.
-
-        Not a lock: Ctrl+C between `acquire` and `try` would leave that locked for ever. Here the thread that
-        was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic.
+    def exclusive(self) -> Iterator[core.Engine]:
+        """Holds the engine for native calls and hands its log on; `EngineBusyError` if a thread holds it. For
+        what has no method here.
         """
-        me = threading.get_ident()
-        while self._holder.setdefault("thread", me) != me:
-            if self.waits:
-                time.sleep(0.001)
-                continue
-            raise EngineBusyError(
-                "the engine is in use by another thread; one engine serves one thread at a time"
-            )
-        try:
-            yield self._handle()
-        finally:
-            self._holder.pop("thread", None)
-            drain()
+        if self._native is None:
+            raise ValueError("this engine is closed")
+        with self._native.exclusive() as native:
+            yield native
+
+    def count(self, stats: Timings) -> None:
+        """Adds the counters of a generation that ran through `exclusive` to `stats`."""
+        self._count(stats)
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
         """The strategy that will run and why. A tree becomes a chain of its depth on a target that cannot
         verify trees; without a drafter a fixed strategy is a `ValueError`.
         """
-        if strategy.kind in ("chain", "tree") and not self.has_draft:
-            raise ValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
-        resolved, why = strategy.resolved(self.has_draft)
-        if resolved.kind == "tree" and self.chains_only:
-            return Strategy.parse(f"chain:{resolved.depth}"), f"in place of {strategy}: {self.chains_only}"
-        return resolved, why
+        return resolve_strategy(strategy, self.has_draft, self.chains_only)
 
-    def book(self, stats: Timings) -> None:
-        """Adds one generation's counters to `stats`."""
+    def _count(self, stats: Timings) -> None:
+        """Takes the counters of one generation that has ended."""
         self.stats = self.stats + stats
-        if self._cache is not None:
-            with contextlib.suppress(EngineBusyError), self.calling() as native:
+        if self._cache is not None and self._native is not None:
+            with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self._cache.save_now_and_then(native)
 
-    def forget(self, session: Session) -> None:
-        """Drops a closed session."""
+    def _save_planner(self, native: core.Engine) -> None:
+        if self._cache is not None:
+            self._cache.save(native)
+
+    def _drop(self, session: Session) -> None:
+        """Forgets a session that was closed."""
         self._sessions = [one for one in self._sessions if one is not session]
 
     def _connect_servers(self) -> None:
@@ -421,105 +406,7 @@ class Engine:
     def _handle(self) -> core.Engine:
         if self._native is None:
             raise ValueError("this engine is closed")
-        return self._native
-
-    def _checked_tokens(self, tokens: Sequence[int]) -> list[int]:
-        ids, n_vocab = [operator.index(token) for token in tokens], self.n_vocab
-        for position, token in enumerate(ids):
-            if not 0 <= token < n_vocab:
-                raise ValueError(
-                    f"token id {token} at position {position}: this model's ids are 0 to {n_vocab - 1}"
-                )
-        return ids
-
-    def _opened_by_model(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """The conversation behind what a stored model begins every one with, by Ollama's rule."""
-        stored = self._stored
-        if stored is None or not (stored.system or stored.messages):
-            return messages
-        from eaglecpp.chat.message import Message
-
-        turns = [turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in messages]
-        has_system = bool(turns) and turns[0].role == "system"
-        system = [Message("system", stored.system)] if stored.system and not has_system else []
-        return [*system, *stored.messages, *turns]
-
-    @cached_property
-    def _chat_template(self) -> ChatTemplate:
-        text = self._handle().chat_template()
-        if self._stored is not None and self._stored.has_own_template:
-            return self._stored_template(self._stored, text)
-        if not text:
-            raise UnsupportedError(
-                f"{self.target_path.name} has no chat template (tokenizer.chat_template): it is probably a "
-                "base model. Use generate(), or give template="
-            )
-        return self._parse_template(text)
-
-    def _parse_template(self, text: str) -> ChatTemplate:
-        from eaglecpp.chat.template import ChatTemplate
-
-        return ChatTemplate.from_gguf(text, *self._border_texts())
-
-    def _stored_template(self, stored: ResolvedModel, gguf: str) -> ChatTemplate:
-        from eaglecpp.chat.template import ChatTemplate
-
-        bos_text, eos_text = self._border_texts()
-        return ChatTemplate.choose(
-            modelfile=stored.template,
-            gguf=gguf,
-            stored=stored.stored_template,
-            choice=stored.template_choice,
-            bos_text=bos_text,
-            eos_text=eos_text,
-        )
-
-    def _border_texts(self) -> tuple[str, str]:
-        """The texts of BOS and EOS, "" for none."""
-        eos = self._handle().eos
-        eos_text = b"" if eos < 0 else self.token_to_piece(eos, special=True)
-        return self.bos_text.decode("utf-8", "replace"), eos_text.decode("utf-8", "replace")
-
-
-def _with_text(drafting: DraftOptions, draft: str | os.PathLike[str] | None) -> DraftOptions:
-    """The options that naming the text in place of a drafter stands for."""
-    if draft != TEXT:
-        return drafting
-    if drafting.text_drafts == "off":
-        raise ValueError(
-            "draft 'text' asks for drafts from the text, text_drafts 'off' for none; leave one out"
-        )
-    return replace(drafting, text_drafts="on")
-
-
-def _whole(
-    stored: ResolvedModel,
-    draft: str | os.PathLike[str] | None,
-    strategy: str | Strategy | None,
-    of_model: str | None,
-) -> tuple[os.PathLike[str], str | os.PathLike[str] | None, str | Strategy]:
-    """Target, drafter and strategy of a model by name, under what the caller asked for."""
-    is_off = Strategy.parse("auto" if strategy is None else strategy).kind == "off"
-    if draft is None and not is_off:
-        draft = stored.draft
-    if strategy is None:  # a model may keep a strategy without the drafter it was for
-        can_draft = draft is not None or stored.engine_options().get("text_drafts") == "on"
-        strategy = of_model if of_model is not None and can_draft else "auto"
-    return stored.target, draft, strategy
-
-
-def _over_stored(
-    given: Sequence[dict[str, Any]], own: Mapping[str, Any], objects: Sequence[Any]
-) -> list[dict[str, Any]]:
-    """Options given one by one over a stored model's; a whole option object replaces all of the model's of
-    its kind but adapters, which are weights.
-    """
-    parts = split(own, ModelOptions, DraftOptions, SamplingOptions)
-    for index, one in enumerate(objects):
-        if one is not None:
-            keep = {"lora"} if not getattr(one, "lora", True) else set()
-            parts[index] = {name: value for name, value in parts[index].items() if name in keep}
-    return [of_model | part for of_model, part in zip(parts, given, strict=True)]
+        return self._native.get()
 
 
 def _note_amx() -> None:

@@ -25,7 +25,7 @@ from eaglecpp.engine.planner_cache import (
     planner_file,
     target_key,
 )
-from eaglecpp.store.files import replace_bytes
+from eaglecpp.files import replace_bytes
 
 if TYPE_CHECKING:
     from eaglecpp.options import DraftOptions, ModelOptions

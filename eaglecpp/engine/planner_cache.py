@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from eaglecpp._extension import core, versions
 from eaglecpp.data_dir import data_dir
+from eaglecpp.files import replace_bytes
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
-from eaglecpp.store.files import replace_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -11,11 +11,14 @@ Nothing here prints: refusals are `ModelfileError`, remarks are `Notice`s.
 
 from __future__ import annotations
 
+from eaglecpp.references.names import ModelName, ModelNameError
+from eaglecpp.references.reference import Reference
+from eaglecpp.references.reference import read_reference as refer
+
 from .errors import ModelfileError, Notice
 from .model import Modelfile
-from .names import ModelName, ModelNameError
 from .ollama_view import create_request, ollama_problems, require_ollama
-from .resolve import Plan, Reference, refer, resolve
+from .resolve import Plan, resolve
 from .syntax import Command, Document, decode, format, parse, read
 
 __all__ = [

@@ -12,27 +12,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from eaglecpp.references.paths import FileSearchError, expand_path
+
 __all__ = ["FileSearchError", "expand_path", "model_files", "same_path"]
 
 _CONTROL_BYTES = frozenset([*range(0x09), 0x0B, *range(0x0E, 0x1B), *range(0x1C, 0x20)])
-
-
-class FileSearchError(Exception):
-    """No usable files; the text is Ollama's. The caller knows the line and raises ModelfileError."""
-
-
-def expand_path(value: str, directory: Path) -> Path:
-    """The absolute path a value stands for; `~` and `~user` are homes, the rest is relative to `directory`.
-
-    Raises FileSearchError for an unknown user.
-    """
-    if value.startswith("~"):
-        try:
-            value = str(Path(value).expanduser())
-        except RuntimeError:
-            user = value.partition("/")[0][1:]
-            raise FileSearchError(f"failed to find user '{user}'") from None
-    return Path(os.path.abspath(directory / value))  # noqa: PTH100 - resolve() would follow symlinks
 
 
 def same_path(first: Path, second: Path) -> bool:

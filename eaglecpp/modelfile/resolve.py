@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Modelfile + directory -> `Plan`: which target, drafter and adapters, as paths or as typed references.
 
-A reference is written the same way everywhere (FROM, DRAFT, command line): a path, `hf.co/user/repo:QUANT`,
-a blob digest, or the name of a stored model. What exists as a path wins. Names and hub references stay
-references here: the store and the hub turn them into paths. Only magic numbers of files are read, and the
-architecture of GGUF files when a directory holds several.
+References are read by `eaglecpp.references`. Names and those of the Hub stay references here: the store turns
+them into paths. Only magic numbers of files are read, and the architecture of GGUF files when a directory
+holds several.
 """
 
 from __future__ import annotations
@@ -12,49 +11,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from eaglecpp.options import TEXT
+from eaglecpp.references.names import ModelNameError
+from eaglecpp.references.paths import FileSearchError, expand_path
+from eaglecpp.references.reference import Reference, read_reference
 
 from .errors import ModelfileError, Notice
-from .files import FileSearchError, expand_path, model_files, same_path
+from .files import model_files, same_path
 from .model import Modelfile
-from .names import HUB_HOSTS, ModelName, ModelNameError
 from .syntax import Command
 
-__all__ = ["Plan", "Reference", "refer", "resolve"]
+__all__ = ["Plan", "resolve"]
 
 _OTHER_DRAFTERS = ("dflash",)
-_DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
-_FILE_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """One model that a text names.
-
-    kind:  "path" (GGUF files that exist), "checkpoint" (a drafter checkpoint to convert, exists), "digest" (a
-           blob), "hub", "name" (of a stored model)
-    text:  as written
-    paths: for "path" the files, first shard first; for "checkpoint" the directory or file
-    name:  for "hub" and "name"; a hub name's tag is the quantisation or file asked for
-    """
-
-    kind: Literal["path", "checkpoint", "digest", "hub", "name"]
-    text: str
-    line: int = 0
-    paths: tuple[Path, ...] = ()
-    name: ModelName | None = None
-
-    @property
-    def path(self) -> Path:
-        """The first path. Raises ValueError for a reference that is not on disk yet."""
-        if not self.paths:
-            raise ValueError(f"{self.text}: a {self.kind} reference has no path before it is looked up")
-        return self.paths[0]
 
 
 @dataclass(frozen=True)
@@ -69,26 +42,6 @@ class Plan:
     projectors: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = ()
     drafts_text: bool = False
-
-
-def refer(text: str, directory: Path) -> Reference:
-    """Reads one reference; relative paths are below `directory`.
-
-    Raises FileSearchError or FileNotFoundError for a path that is not there, ModelNameError for an impossible
-    name.
-    """
-    hub_text = text.removeprefix("hf://")
-    if hub_text != text or text.lower().startswith(tuple(f"{host}/" for host in HUB_HOSTS)):
-        name = ModelName.parse(hub_text if hub_text == text else f"hf.co/{hub_text}")
-        return Reference("hub", text, name=name)
-    path = expand_path(text, directory)
-    if path.exists():
-        return Reference("checkpoint" if _is_checkpoint(path) else "path", text, paths=(path,))
-    if text.startswith(("./", "../", "/", "~", ".\\")) or text.lower().endswith(_FILE_SUFFIXES):
-        raise FileNotFoundError(f"no such file: {path}")
-    if _DIGEST.fullmatch(text):
-        return Reference("digest", text)
-    return Reference("name", text, name=ModelName.parse(text))
 
 
 def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
@@ -166,8 +119,7 @@ class _Resolver:
         if not command.args.strip():
             raise self._error(command, f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
         with located(self.modelfile, command):
-            found = refer(command.args, self.directory)
-        return Reference(found.kind, found.text, command.line, found.paths, found.name)
+            return replace(read_reference(command.args, self.directory), line=command.line)
 
     def _sort(self, reference: Reference, command: Command) -> None:
         """Puts the files of one FROM path where they belong, by their own metadata."""
@@ -272,17 +224,6 @@ class _Resolver:
 
 def _word(command: Command) -> str:
     return "FROM" if command.name == "model" else command.name.upper()
-
-
-def _is_checkpoint(path: Path) -> bool:
-    if path.is_dir():
-        return (path / "config.json").is_file() and not any(path.glob("*.gguf"))
-    return path.suffix in (".safetensors", ".bin", ".pt", ".pth") and not _starts_with_magic(path)
-
-
-def _starts_with_magic(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(4) == b"GGUF"
 
 
 def _weights(path: Path) -> list[Path]:

@@ -21,13 +21,13 @@ from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
-from eaglecpp.modelfile.names import ModelName
 from eaglecpp.modelfile.parameters import ParameterValue
-from eaglecpp.modelfile.resolve import Plan, Reference, resolve
+from eaglecpp.modelfile.resolve import Plan, resolve
+from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references.reference import Reference
 from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, read_facts
 from eaglecpp.store.fit import check_adapter, check_fit
-from eaglecpp.store.layout import canonical
 from eaglecpp.store.manifest import PRAGMAS, Layer
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.drafter import draft_config

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Files on disk that survive a kill: whole or absent, shared instead of copied where the system can.
+"""Files of a store: shared instead of copied where the system can, and known by their digest.
 
 `share` prefers a copy-on-write clone (same space as a link, and later changes to one side stay there), then a
 hard link; `place` copies when neither works.
@@ -9,38 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import shutil
 import sys
-import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from eaglecpp.store.errors import StoreError
+from eaglecpp.human import human_bytes
+from eaglecpp.store.errors import Report, Status, StoreError, silent
 
-__all__ = ["Placed", "check_space", "place", "read_small", "replace_bytes", "share", "sync"]
+__all__ = ["Placed", "check_space", "file_digest", "place", "read_small", "share"]
 
 Placed = Literal["clone", "link", "copy"]
+_CHUNK = 4 << 20
 _FICLONE = 0x40049409  # linux/fs.h
 _SPARE = 64 << 20
 """Bytes of the disk that are left alone."""
-
-
-def replace_bytes(path: Path, data: bytes) -> None:
-    """Writes a file in one step: a reader, or a kill, sees the old content or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-        sync(path.parent)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def read_small(path: Path, limit: int) -> bytes:
@@ -49,15 +35,16 @@ def read_small(path: Path, limit: int) -> bytes:
         return stream.read(limit + 1)
 
 
-def sync(path: Path) -> None:
-    """Asks the system to put a file, or the names in a folder, onto the disk."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and needs no such call
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def file_digest(path: Path, report: Report = silent, step: Status | None = None) -> str:
+    """`sha256:` and the hex digest of a file's content. step: what is reported, with the bytes filled in."""
+    sha, done, total = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            sha.update(chunk)
+            done += len(chunk)
+            if step is not None:
+                report(replace(step, total=total, completed=done))
+    return f"sha256:{sha.hexdigest()}"
 
 
 def share(source: Path, destination: Path) -> Placed | None:
@@ -92,13 +79,9 @@ def check_space(folder: Path, n_bytes: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if n_bytes + _SPARE > free:
         raise StoreError(
-            f"not enough room for {what}: it needs {_gigabytes(n_bytes)}, {folder} has {_gigabytes(free)} "
+            f"not enough room for {what}: it needs {human_bytes(n_bytes)}, {folder} has {human_bytes(free)} "
             "free; make room (eaglecpp rm), or set EAGLECPP_MODELS to another disk"
         )
-
-
-def _gigabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.2f} GB"
 
 
 def _clone(source: Path, destination: Path) -> bool:

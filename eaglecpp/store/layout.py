@@ -14,16 +14,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from eaglecpp.data_dir import data_dir
-from eaglecpp.modelfile.names import ModelName, ModelNameError
+from eaglecpp.references.names import ModelName, ModelNameError, canonical
 from eaglecpp.store.errors import StoreError
 
 __all__ = [
     "blob_path",
-    "canonical",
     "child",
     "default_root",
     "find_manifest",
@@ -36,7 +34,6 @@ __all__ = [
 ]
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
-_ALIASES = {"huggingface.co": "hf.co", "ollama.com": "registry.ollama.ai"}
 _OLLAMA_V2_HOSTS = {"registry.ollama.ai": "ollama.com"}
 _FOLDERS = ("manifests-v2", "manifests")
 _NO_NAME = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|[. ]$')
@@ -60,12 +57,6 @@ def ollama_roots() -> list[Path]:
     if os.name == "posix":
         places += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/.ollama/models")]
     return list(dict.fromkeys(places))
-
-
-def canonical(name: ModelName) -> ModelName:
-    """The name under which a model is kept: hosts that are two names of one server become one."""
-    host = name.host.lower()
-    return replace(name, host=_ALIASES.get(host, name.host))
 
 
 def is_file_name(text: object) -> bool:

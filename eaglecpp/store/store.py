@@ -7,29 +7,27 @@ in `transaction` and `collect`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.modelfile.names import ModelName
-from eaglecpp.store.errors import DigestError, Report, Status, StoreError, silent
-from eaglecpp.store.files import read_small
-from eaglecpp.store.layout import blob_path, canonical, default_root, find_manifest, manifests, ollama_roots
+from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.store.errors import DigestError, StoreError
+from eaglecpp.store.files import file_digest, read_small
+from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifests, ollama_roots
 from eaglecpp.store.manifest import MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["LINKED", "MADE", "Store", "Stores", "file_digest"]
+__all__ = ["LINKED", "MADE", "Store", "Stores"]
 
 LINKED = "linked.json"
 """Blobs that are hard links to a user's file: digest -> [size, mtime in ns] at the time of linking."""
 MADE = "made.json"
 """Digests of the settings (parameters, pragmas) that `create` wrote here; others came with a model."""
 
-_CHUNK = 4 << 20
 _log = logging.getLogger("eaglecpp.store")
 
 
@@ -188,18 +186,6 @@ class Stores:
             found += [m for m in store.models() if not any(m.name.same_as(name) for name in hidden)]
         hidden = [model.name for model in found]
         return found + [m for m in installed_models(self) if not any(m.name.same_as(name) for name in hidden)]
-
-
-def file_digest(path: Path, report: Report = silent, step: Status | None = None) -> str:
-    """`sha256:` and the hex digest of a file's content. step: what is reported, with the bytes filled in."""
-    sha, done, total = hashlib.sha256(), 0, path.stat().st_size
-    with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            sha.update(chunk)
-            done += len(chunk)
-            if step is not None:
-                report(replace(step, total=total, completed=done))
-    return f"sha256:{sha.hexdigest()}"
 
 
 def _readable(places: list[Path]) -> tuple[list[Path], list[str]]:

@@ -22,15 +22,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.files import replace_bytes
+from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.collect import TEMPORARY, collect, write_links, write_made
 from eaglecpp.store.errors import Report, Status, StoreError, silent
-from eaglecpp.store.files import place, replace_bytes, share
-from eaglecpp.store.layout import blob_path, canonical, find_manifest, manifest_path
+from eaglecpp.store.files import file_digest, place, share
+from eaglecpp.store.layout import blob_path, find_manifest, manifest_path
 from eaglecpp.store.locks import lock_store, try_lock
 from eaglecpp.store.manifest import CONFIG, IMAGE, Config, Layer, Manifest
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.store import Store, Stores, file_digest
+from eaglecpp.store.store import Store, Stores
 
 __all__ = ["Transaction", "copy_model", "remove_model"]
 

@@ -20,6 +20,7 @@ import torch
 
 from eaglecpp.convert import parse_type, read_gguf
 from eaglecpp.errors import TrainError
+from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.cache import CachedSource, open_source
 from eaglecpp.train.capture.features import TargetSource
@@ -201,7 +202,7 @@ def _finish(
     sample = source.sample(len(corpus.conversations) - 1)
     error = check_engine(report, options.out, options.target, trainer.model, plan.vocab, sample)
     listener.note(
-        f"{report.out}: {report.size / 1e6:.1f} MB; logits as trained to {100 * error:.2g} % of their spread"
+        f"{report.out}: {human_bytes(report.size)}; logits as trained to {100 * error:.2g} % of their spread"
     )
     history = {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
     (options.out / "training.json").write_text(json.dumps(record | history) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ import pytest
 SAYS_WHEN_BEGUN = """
 import os, sys
 from eaglecpp.cli import main
-from eaglecpp.engine.session import Stream
+from eaglecpp.engine.stream import Stream
 first = Stream.__next__
 def tell(stream):
     chunk = first(stream)

@@ -14,7 +14,7 @@ from atheris_target import fuzz, instrumented
 
 with instrumented():
     from eaglecpp.errors import EagleError
-    from eaglecpp.modelfile.names import ModelName
+    from eaglecpp.references.names import ModelName
     from eaglecpp.store.layout import blob_path
     from eaglecpp.store.manifest import IMAGE
     from eaglecpp.store.store import Store

@@ -15,7 +15,7 @@ from atheris_target import fuzz, instrumented
 
 with instrumented():
     from eaglecpp.errors import EagleError
-    from eaglecpp.modelfile.names import ModelName
+    from eaglecpp.references.names import ModelName
     from eaglecpp.store.manifest import CONFIG, IMAGE, PRAGMAS, Layer, Manifest
     from eaglecpp.store.model import StoredModel
     from eaglecpp.store.stored_modelfile import stored_modelfile

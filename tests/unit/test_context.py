@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.context import choose_n_ctx, free_memory, head_keys
+from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
 
 GIB = 2**30
 

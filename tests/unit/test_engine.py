@@ -426,7 +426,7 @@ def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with engine.calling():
+        with engine.exclusive():
             inside.set()
             leave.wait(600)
 

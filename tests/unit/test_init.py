@@ -25,7 +25,7 @@ def modules_after(code: str) -> set[str]:
     "code",
     [
         " import eaglecpp",
-        " import eaglecpp.options, eaglecpp.results, eaglecpp.errors, eaglecpp.locate",
+        " import eaglecpp.options, eaglecpp.results, eaglecpp.errors, eaglecpp.opening.find",
         " import eaglecpp.engine.detokenize, eaglecpp.engine.grammar",
         " from eaglecpp.cli import main; main(['--help'])",
         " from eaglecpp.cli import main; main(['generate', '--help'])",

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.import_graph import circles, import_graph
+
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
 
@@ -94,6 +96,17 @@ def prints(path: Path) -> bool:
 def test_only_the_command_line_prints() -> None:
     library = [p for p in [*python_files("eaglecpp"), *python_files("convert")] if "cli" not in p.parts]
     assert [p.name for p in library if p.name not in {"cli.py", "__main__.py"} and prints(p)] == []
+
+
+@pytest.mark.parametrize("package", ["eaglecpp", "convert"])
+def test_no_module_is_in_a_circle(package: str) -> None:
+    """Imports inside functions and for type checkers count as well."""
+    assert circles(import_graph(ROOT, package)) == []
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": ["b"], "b": ["c"], "c": ["a", "d"], "d": [], "e": ["a"]}
+    assert circles(graph) == [["a", "b", "c"]]
 
 
 def test_convert_is_a_leaf() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.locate import find_model
+from eaglecpp.opening.find import find_model
 
 if TYPE_CHECKING:
     from conftest import Models

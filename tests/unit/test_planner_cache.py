@@ -217,6 +217,6 @@ def test_damaged_knowledge_in_the_package_is_left_out(
     draft = tmp_path / "draft.gguf"
     draft.write_bytes(models.draft.read_bytes())
     draft.with_suffix(".planner.json").write_bytes(content.encode(errors="surrogateescape"))
-    monkeypatch.setattr("eaglecpp.planner_cache.PACKAGED", tmp_path)
+    monkeypatch.setattr("eaglecpp.engine.planner_cache.PACKAGED", tmp_path)
     with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1) as engine:
         assert engine.generate("ab", max_tokens=2, temperature=0.0).tokens

@@ -21,7 +21,7 @@ from eaglecpp.cli.list import draft_text
 from eaglecpp.cli.terminal import not_drafted, stats_line
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile, resolve
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.results import Timings
 from eaglecpp.store import Stores, resolve_model
 from eaglecpp.store.create import create_model

@@ -7,17 +7,18 @@ has learned about this machine, as tables and pictures; and with `--suite` the s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from eaglecpp.cli.opening import open_engine
 from eaglecpp.cli.options import (
     engine_options_of,
     given,
     hub_option,
     hub_reference,
-    open_engine,
     possible_strategies,
     read_input,
     synth_options,
@@ -60,6 +61,7 @@ __all__ = ["bench"]
     "--compare", metavar="URL", help="With --suite: ask an OpenAI-compatible server the same questions."
 )
 @click.option("--plan", "with_plan", is_flag=True, help="Show what the planner knows: costs and chances.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option is from.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--png", type=click.Path(), metavar="FILE", help="Draw it (needs matplotlib).")
 @synth_options
@@ -78,6 +80,7 @@ def bench(
     limit: int | None,
     compare: str | None,
     with_plan: bool,
+    verbose: bool,
     as_json: bool,
     png: str | None,
     spec_synth_rates: str | None,
@@ -89,6 +92,8 @@ def bench(
     from eaglecpp.cli.bench import plot as bench_plot
     from eaglecpp.cli.bench import suite as bench_suite
 
+    reference = hub_reference(model, on_hub=on_hub)
+    open_model = partial(open_engine, reference, draft, None, False, given(options), verbose=verbose)
     if png is not None:
         bench_plot.require()
     if suite is not None:
@@ -96,7 +101,7 @@ def bench(
             raise click.UsageError("--suite cannot be combined with --file, --plan or --spec-synth-…")
         bench_suite.run(
             suite,
-            lambda: open_engine(hub_reference(model, on_hub=on_hub), draft, None, False, given(options)),
+            open_model,
             strategies,
             bench_suite.Settings(n_tokens or 128, temperature, seed, limit, seconds, compare),
             as_json=as_json,
@@ -105,7 +110,7 @@ def bench(
         return
     if compare or limit:
         raise click.UsageError("--compare and --limit belong to --suite")
-    with open_engine(hub_reference(model, on_hub=on_hub), draft, None, False, given(options)) as engine:
+    with open_model() as engine:
         chosen = possible_strategies(engine, strategies or measuring.STRATEGIES)
         measured = measuring.measure(
             engine,

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from eaglecpp.files import replaced
+
 __all__ = ["draw", "draw_suite", "require"]
 
 
@@ -70,14 +72,11 @@ def draw_suite(path: Path, result: Any) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        figure.savefig(temporary, format="png", dpi=120)
-        temporary.replace(path)
+        with replaced(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
     except OSError as error:
         raise click.ClickException(f"cannot write {str(path)!r}: {error.strerror}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _speeds(axes: Any, measured: Sequence[Any]) -> None:

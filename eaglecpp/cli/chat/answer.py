@@ -127,7 +127,7 @@ def answer(
             screen.show(reader.finish(stream.completion().text))
             screen.end()
     completion = stream.completion()
-    model.prompts.remember(prompt, completion, reader.tokens_match)
+    model.prompts.remember(prompt, completion)
     total_ms = 1000 * (time.perf_counter() - started)
     return Answer(completion, reader.content, reader.thinking, watch.requested, total_ms)
 

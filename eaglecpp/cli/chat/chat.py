@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The chat of `eaglecpp run`: asks, answers, obeys slash commands, saves after every turn.
+"""The chat of `eaglecpp run`: one turn, and the state between turns, which is saved after each.
 
-Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal. The
-commands are in `chat_commands`; here is what they and plain messages have in common: one turn, and the state
-between turns. Ctrl+C ends an answer and keeps the chat; what came until then is the answer.
+Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal. What
+is typed is read in `loop`; commands are in `commands`. Ctrl+C ends an answer and keeps the chat; what came
+until then is the answer.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.chat.saved import ChatFolder, SavedChat, SavedChatError
 from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, figures
-from eaglecpp.cli.chat.commands import run_command
-from eaglecpp.cli.chat.input import PROMPT, Ask, as_command, read_block, unquoted
-from eaglecpp.errors import EagleError, EngineBrokenError
+from eaglecpp.cli.chat.input import PROMPT, Ask
+from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
+from eaglecpp.errors import EngineBrokenError
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
@@ -77,33 +76,6 @@ class Chat:
         """A conversation in which nothing was said yet, with the model's system prompt and examples."""
         modelfile = self.model.source.modelfile
         return Conversation((modelfile.system or "") if system is None else system, modelfile.messages)
-
-    def run(self) -> None:
-        """Talks until Ctrl+D or `/bye`."""
-        self._greet()
-        while True:
-            try:
-                if not self.take(read_block(self.ask)):
-                    break
-            except EOFError:
-                break
-            except KeyboardInterrupt as interrupt:
-                if not any(interrupt.args):
-                    self.screen.say("Use Ctrl + d or /bye to exit.")
-            except (EagleError, OSError, ValueError) as error:
-                self.screen.note(f"error: {error}")
-        if self.saved is not None and self.saved.stamp is not None:
-            self.screen.note(f"saved; `eaglecpp run {self.saved.model} -c` goes on with this chat")
-
-    def take(self, text: str) -> bool:
-        """Obeys a command or answers a message; returns whether the chat goes on."""
-        command = as_command(text)
-        if command is not None:
-            return run_command(self, *command)
-        message = unquoted(text) if text.startswith('"""') else text.strip("\n")
-        if message.strip():
-            self.submit(message)
-        return True
 
     # Turns
 
@@ -241,7 +213,7 @@ class Chat:
             self.saved = None
         self.save()
 
-    def _greet(self) -> None:
+    def greet(self) -> None:
         """Says what runs, and what was said before."""
         model = self.model
         draft = model.source.draft

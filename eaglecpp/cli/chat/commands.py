@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, unquoted
 from eaglecpp.cli.chat.model import find_source
-from eaglecpp.cli.chat.set import SETTINGS, set_system, setting
-from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show
+from eaglecpp.cli.chat.set import SETTINGS, set_help, set_system, setting
+from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show, show_help
 from eaglecpp.cli.chat.stats import stats_lines
+from eaglecpp.cli.table import help_table
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import ModelName, ModelNameError
 from eaglecpp.options import Strategy
-
-if TYPE_CHECKING:
-    from eaglecpp.cli.chat.chat import Chat
 
 __all__ = ["COMMANDS", "SlashCommand", "run_command"]
 
@@ -59,7 +57,7 @@ def _clear(chat: Chat, rest: str) -> None:
 
 
 def _help(chat: Chat, rest: str) -> None:
-    topics = {"set": _set_help, "show": _show_help, "shortcuts": _shortcuts, "shortcut": _shortcuts}
+    topics = {"set": set_help, "show": show_help, "shortcuts": _shortcuts, "shortcut": _shortcuts}
     topic = topics.get(rest.removeprefix("/"))
     if rest and topic is None:
         chat.screen.say(f"There is no help for '{rest}'; there is for: set, show, shortcuts")
@@ -72,20 +70,8 @@ def _overview() -> str:
         names.setdefault(command, []).append(name)
     rows = [(f"{', '.join(same)} {c.usage}".strip(), c.help) for c, same in names.items()]
     return (
-        _table("Available Commands:", rows)
+        help_table("Available Commands:", rows)
         + '\n\nUse """ to begin and end a message of several lines; a pasted block is one message anyway.\n'
-    )
-
-
-def _set_help() -> str:
-    return (
-        _table("Available Commands:", [(f"/set {usage}", text) for usage, text in SETTINGS.values()]) + "\n"
-    )
-
-
-def _show_help() -> str:
-    return (
-        _table("Available Commands:", [(f"/show {name}", text) for name, (_, text) in FACTS.items()]) + "\n"
     )
 
 
@@ -104,12 +90,7 @@ def _shortcuts() -> str:
         ("Ctrl + c", "Stop the answer, or drop what is typed"),
         ("Ctrl + d", "Leave the chat (/bye)"),
     ]
-    return _table("Available keyboard shortcuts:", rows) + "\n"
-
-
-def _table(title: str, rows: list[tuple[str, str]]) -> str:
-    width = max(len(left) for left, _ in rows) + 2
-    return "\n".join([title, *(f"  {left:<{width}}{right}" for left, right in rows)])
+    return help_table("Available keyboard shortcuts:", rows) + "\n"
 
 
 def _load(chat: Chat, rest: str) -> None:

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import unquoted
+from eaglecpp.cli.table import help_table
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, ParameterError, parse_value
 
-if TYPE_CHECKING:
-    from eaglecpp.cli.chat.chat import Chat
-
-__all__ = ["SETTINGS", "set_parameter", "set_system", "setting"]
+__all__ = ["SETTINGS", "set_help", "set_parameter", "set_system", "setting"]
 
 # word: (usage, help)
 SETTINGS = {
@@ -35,28 +33,27 @@ def setting(chat: Chat, rest: str) -> None:
     """Runs `/set ...`."""
     word, _, value = rest.partition(" ")
     if word == "":
-        from eaglecpp.cli.chat.commands import run_command
-
-        run_command(chat, "/help", "set")
+        chat.screen.say(set_help())
     elif word in _CHANGES:
         _CHANGES[word](chat, value.strip())
     else:
         chat.screen.say(f"Unknown command '/set {word}'. Type /? for help")
 
 
+def set_help() -> str:
+    """What `/set` alone says."""
+    rows = [(f"/set {usage}", text) for usage, text in SETTINGS.values()]
+    return help_table("Available Commands:", rows) + "\n"
+
+
 def set_system(chat: Chat, value: str) -> None:
     """Sets the system prompt; it holds for the whole chat, what was said before included."""
     if not value:
-        run_help(chat)
+        chat.screen.say(set_help())
         return
     chat.conversation.system = unquoted(value)
     chat.save()
     chat.screen.say("Set system message.")
-
-
-def run_help(chat: Chat) -> None:
-    """What `/set` alone says."""
-    setting(chat, "")
 
 
 def set_parameter(chat: Chat, value: str) -> None:
@@ -88,8 +85,7 @@ def set_parameter(chat: Chat, value: str) -> None:
 
 def _parameter_help() -> str:
     rows = [(f"/set parameter {p.name} <{p.kind}>", p.help) for p in PARAMETERS.values()]
-    width = max(len(left) for left, _ in rows) + 2
-    return "\n".join(["Available Parameters:", *(f"  {left:<{width}}{right}" for left, right in rows), ""])
+    return help_table("Available Parameters:", rows) + "\n"
 
 
 def _parameter(chat: Chat, value: str) -> None:

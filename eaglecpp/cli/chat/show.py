@@ -5,28 +5,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.table import help_table
+from eaglecpp.human import human_bytes
 from eaglecpp.modelfile import Command, Modelfile
 from eaglecpp.modelfile.parameters import ParameterValue, value_text
 from eaglecpp.modelfile.pragmas import settings
 
-if TYPE_CHECKING:
-    from eaglecpp.cli.chat.chat import Chat
-
-__all__ = ["FACTS", "chat_modelfile", "modelfile_to_save", "show"]
+__all__ = ["FACTS", "chat_modelfile", "modelfile_to_save", "show", "show_help"]
 
 
 def show(chat: Chat, rest: str) -> None:
     """Runs `/show ...`."""
     if not rest:
-        from eaglecpp.cli.chat.commands import run_command
-
-        run_command(chat, "/help", "show")
+        chat.screen.say(show_help())
     elif rest in FACTS:
         chat.screen.say(FACTS[rest][0](chat))
     else:
         chat.screen.say(f"Unknown command '/show {rest}'. Type /? for help")
+
+
+def show_help() -> str:
+    """What `/show` alone says."""
+    rows = [(f"/show {name}", text) for name, (_, text) in FACTS.items()]
+    return help_table("Available Commands:", rows) + "\n"
 
 
 def chat_modelfile(chat: Chat) -> Modelfile:
@@ -76,7 +79,7 @@ def _info(chat: Chat) -> str:
                 ("parameters", _billions(native.n_params)),
                 ("context length", str(native.n_ctx_train)),
                 ("embedding length", str(native.n_embd)),
-                ("size", f"{native.size_bytes / 1e9:.2f} GB"),
+                ("size", human_bytes(native.size_bytes)),
                 ("file", str(source.target)),
             ],
         ),

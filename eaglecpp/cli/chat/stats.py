@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.chat.chat import Chat
 
 __all__ = ["stats_lines"]
 

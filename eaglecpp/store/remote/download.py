@@ -25,11 +25,11 @@ from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from urllib3.util import Retry
 
+from eaglecpp.files import sync
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status
-from eaglecpp.store.files import check_space, sync
+from eaglecpp.store.files import check_space, file_digest
 from eaglecpp.store.layout import blob_path, partial_path
 from eaglecpp.store.locks import lock_blob
-from eaglecpp.store.store import file_digest
 
 __all__ = [
     "BUSY",

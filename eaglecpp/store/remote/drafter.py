@@ -16,7 +16,7 @@ from typing import Any
 
 import requests
 
-from eaglecpp.modelfile.names import ModelName, ModelNameError
+from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.store.drafters import KnownDrafter
 from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status
 from eaglecpp.store.facts import Facts

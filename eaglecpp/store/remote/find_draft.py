@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.modelfile.files import FileSearchError
-from eaglecpp.modelfile.names import ModelNameError
-from eaglecpp.modelfile.resolve import Reference, refer
 from eaglecpp.options import TEXT
+from eaglecpp.references.names import ModelNameError, canonical
+from eaglecpp.references.paths import FileSearchError
+from eaglecpp.references.reference import Reference, read_reference
 from eaglecpp.store.drafters import known_drafters
 from eaglecpp.store.errors import OfflineError, Report
 from eaglecpp.store.facts import Facts
 from eaglecpp.store.fit import check_fit
-from eaglecpp.store.layout import canonical
 from eaglecpp.store.manifest import Layer
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.drafter import convert_drafter, fetch_drafter
@@ -82,7 +81,7 @@ def find_draft(
             "drafter 'text': that is the word for drafts from the text itself, which nothing is stored for; "
             "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
         )
-    reference = _refer(text, directory) if isinstance(text, str) else text
+    reference = _read(text, directory) if isinstance(text, str) else text
     if reference.kind in ("path", "checkpoint"):
         return FoundDraft(reference.path, None, reference.kind == "checkpoint", type, report)
     if reference.kind == "digest":
@@ -108,7 +107,7 @@ def find_draft(
         raise OfflineError(
             f"drafter '{reference.text}' is not stored: eaglecpp pull TARGET --draft {reference.text}"
         )
-    repo = f"{name.namespace}/{name.model}"
+    repo = reference.repository
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), None)
     kind = type or ("" if name.tag == "latest" else name.tag)
     found = fetch_drafter(stores, known or repo, target, type=kind, report=report)
@@ -117,8 +116,8 @@ def find_draft(
     return FoundDraft(file, found)
 
 
-def _refer(text: str, directory: Path) -> Reference:
+def _read(text: str, directory: Path) -> Reference:
     try:
-        return refer(text, directory)
+        return read_reference(text, directory)
     except (FileSearchError, OSError, ModelNameError) as error:
         raise ModelNotFoundError(f"drafter {text!r}: {error}") from None

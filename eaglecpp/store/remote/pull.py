@@ -19,13 +19,12 @@ import requests
 
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.errors import Notice
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.drafters import KnownDrafter, find_drafter
 from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status, StoreError, silent
 from eaglecpp.store.facts import Facts, metadata, read_facts
 from eaglecpp.store.files import read_small
 from eaglecpp.store.fit import check_fit
-from eaglecpp.store.layout import canonical
 from eaglecpp.store.manifest import MAX_JSON, Config, Layer
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote import hub

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import requests
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.errors import DownloadError
-from eaglecpp.store.layout import canonical
 from eaglecpp.store.manifest import MANIFEST, Layer, Manifest
 from eaglecpp.store.remote.download import Remote, Token, get
 

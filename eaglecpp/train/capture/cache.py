@@ -21,8 +21,9 @@ import numpy as np
 from filelock import FileLock
 
 from eaglecpp.errors import DataError
+from eaglecpp.files import replace_bytes
+from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
-from eaglecpp.store.files import replace_bytes
 from eaglecpp.train.capture.cache_file import CacheFile, FeatureType, Layout
 from eaglecpp.train.capture.features import N_TOP, Capture, TargetSource
 from eaglecpp.train.capture.files import differences
@@ -62,7 +63,7 @@ class CachePlan:
     def __str__(self) -> str:
         return (
             f"cache {self.folder}: {self.n_cached} conversations are there, {self.n_missing} to capture, "
-            f"{self.n_bytes / 1e9:.2f} GB ({self.n_free / 1e9:.2f} GB free)"
+            f"{human_bytes(self.n_bytes)} ({human_bytes(self.n_free)} free)"
         )
 
 
@@ -194,13 +195,13 @@ class _Filling:
         n_all = estimate_bytes(self._source.conversations, self._layout)
         if limit and n_all > limit:
             raise DataError(
-                f"{plan.folder}: these conversations need {n_all / 1e9:.2f} GB, more than the limit of "
-                f"{limit / 1e9:.2f} GB; use fewer, int8 features, or no cache"
+                f"{plan.folder}: these conversations need {human_bytes(n_all)}, more than the limit of "
+                f"{human_bytes(limit)}; use fewer, int8 features, or no cache"
             )
         if plan.n_bytes + _SPARE_BYTES > plan.n_free and plan.n_missing:
             raise DataError(
-                f"{plan.folder}: expected room for {plan.n_bytes / 1e9:.2f} GB of features, found "
-                f"{plan.n_free / 1e9:.2f} GB free; make room, use int8 features, or no cache"
+                f"{plan.folder}: expected room for {human_bytes(plan.n_bytes)} of features, found "
+                f"{human_bytes(plan.n_free)} free; make room, use int8 features, or no cache"
             )
 
     def _verify(self, file: CacheFile, one: Conversation) -> None:

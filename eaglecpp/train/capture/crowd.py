@@ -69,7 +69,7 @@ def run(engine: Engine, tasks: Iterable[Task[T]]) -> Iterator[T]:
     if not engine.n_free:
         raise EngineBusyError("all conversations of this engine are open; close one")
     waiting = iter(tasks)
-    with engine.calling() as native:
+    with engine.exclusive() as native:
         slots = {(number := native.open_sequence()): _Slot(number) for _ in range(engine.n_free)}
     try:
         while True:
@@ -79,13 +79,13 @@ def run(engine: Engine, tasks: Iterable[Task[T]]) -> Iterator[T]:
             busy = [slot for slot in slots.values() if slot.task is not None]
             if not busy:
                 return
-            with engine.calling() as native:
+            with engine.exclusive() as native:
                 results = native.step([slot.sequence for slot in busy])
             for result in results:
                 yield from _take(engine, slots[result.sequence], result)
     finally:
         if not engine.closed:
-            with engine.calling() as native:
+            with engine.exclusive() as native:
                 for number in slots:
                     native.close_sequence(number)
 
@@ -107,19 +107,19 @@ def _advance(engine: Engine, slot: _Slot, task: Task[T], said: Said | None) -> I
         wanted = next(task) if said is None else task.send(said)
     except StopIteration as end:
         slot.task = slot.wanted = None
-        with engine.calling() as native:
+        with engine.exclusive() as native:
             native.clear(slot.sequence)  # the next task must not depend on this one
         yield end.value
         return
     slot.task, slot.wanted, slot.tokens, slot.text = task, wanted, [], b""
     strategy, _ = engine.resolve(engine.strategy)
     params = generate_params(wanted.sampling, int(wanted.sampling.seed or 0), strategy)
-    with engine.calling() as native:
+    with engine.exclusive() as native:
         native.begin(slot.sequence, list(wanted.prompt), params)
     # The prompt is read alone, up to its first token: sequences that decode together then follow each other
     # in the cache, which llama.cpp wants for one graph over separate caches.
     while not slot.tokens and slot.task is task:
-        with engine.calling() as native:
+        with engine.exclusive() as native:
             (result,) = native.step([slot.sequence])
         yield from _take(engine, slot, result)
 
@@ -135,10 +135,10 @@ def _take(engine: Engine, slot: _Slot, result: Any) -> Iterator[Any]:
     if finish is None and slot.wanted.watch and len(slot.tokens) % _LOOK_EVERY == 0 and result.tokens:
         finish = "loop" if is_looping(slot.tokens) else None
     if finish is not None:
-        with engine.calling() as native:
+        with engine.exclusive() as native:
             native.end(slot.sequence)
             raw = native.timings(slot.sequence)
-        engine.book(
+        engine.count(
             Timings.from_raw(raw, predicted_n=len(slot.tokens), plan={"strategy": str(engine.strategy)})
         )
         yield from _advance(engine, slot, slot.task, Said(slot.tokens, finish))

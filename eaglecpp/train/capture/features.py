@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from eaglecpp.engine.params import engine_options
 from eaglecpp.errors import DataError, EagleError
-from eaglecpp.locate import find_model
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Target
+from eaglecpp.opening.find import find_model
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.samples import Conversation, Sample

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from eaglecpp.context import head_keys
+from eaglecpp.opening.context import head_keys
+from eaglecpp.store.files import file_digest
 from eaglecpp.store.shards import all_parts
-from eaglecpp.store.store import file_digest
 from eaglecpp.train.data.chats import open_tokenizer
 
 __all__ = ["TargetIdentity", "identify"]

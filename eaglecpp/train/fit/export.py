@@ -11,8 +11,7 @@ then loaded by the engine, and three chained steps are compared with this module
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +25,7 @@ from torch import Tensor
 
 from eaglecpp.convert import ConvertReport, DraftSpec, convert_checkpoint, open_drafter
 from eaglecpp.errors import TrainError
+from eaglecpp.files import replace_bytes, replaced
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from eaglecpp.train.fit.batch import make_batch
@@ -133,21 +133,9 @@ def write_checkpoint(
     stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
     stored |= {"d2t": vocab.d2t, "t2d": vocab.t2d}
     text = json.dumps(hf_config(model.spec, facts), indent=2) + "\n"
-    folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / "model.safetensors", lambda path: save_file(stored, path, metadata={"format": "pt"}))
-    _replace(folder / "config.json", lambda path: path.write_text(text, encoding="utf-8"))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Writes under a temporary name, flushes, renames."""
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(folder / "model.safetensors") as path:
+        save_file(stored, path, metadata={"format": "pt"})
+    replace_bytes(folder / "config.json", text.encode("utf-8"))
 
 
 def export_gguf(folder: Path, target: Path, kind: str, *, share_head: bool) -> ConvertReport:

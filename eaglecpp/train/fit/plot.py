@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from eaglecpp.files import replaced
 from eaglecpp.train.fit.loop import Progress
 
 __all__ = ["plot"]
@@ -39,6 +40,5 @@ def plot(progress: Progress, path: Path, title: str = "") -> None:
         right.set(xlabel="tokens", ylabel="accepted, of those reached", ylim=(0, 1))
         right.set_title(f"held-out acceptance; simulated length {progress.best_length:.2f}")
         right.legend(fontsize="small")
-    temporary = path.with_name(path.name + ".tmp")
-    figure.savefig(temporary, format="png", dpi=110)
-    temporary.replace(path)
+    with replaced(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)

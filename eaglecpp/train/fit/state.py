@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from eaglecpp.errors import MismatchError, TrainError
+from eaglecpp.files import replaced
 
 __all__ = ["check_same_run", "load_state", "save_state"]
 
@@ -21,16 +21,8 @@ _FORMAT = 1
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Writes to a temporary name, flushes to the disk, renames: a crash leaves the previous state."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            torch.save({"format": _FORMAT, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replaced(path) as temporary:
+        torch.save({"format": _FORMAT, **state}, temporary)
 
 
 def load_state(path: Path) -> dict[str, Any]:

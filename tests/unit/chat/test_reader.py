@@ -65,16 +65,14 @@ def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> N
 
 
 def test_held_back_text_keeps_its_colour_over_rounds() -> None:
-    reader, pieces = read([b"st", b"o", b"ry"], [True, False, True], [1, 1, 1], stop=("stop",))
+    _, pieces = read([b"st", b"o", b"ry"], [True, False, True], [1, 1, 1], stop=("stop",))
     assert drafted(pieces) == [("st", True), ("o", False), ("ry", True)]
-    assert reader.tokens_match
 
 
-def test_a_stop_string_cuts_text_and_the_tokens_no_longer_say_it() -> None:
+def test_a_stop_string_cuts_the_text() -> None:
     reader, pieces = read([b"one ", b"STO", b"P two"], [True, True, True], [3], stop=("STOP",))
     assert drafted(pieces) == [("one ", True)]
     assert reader.content == "one "
-    assert not reader.tokens_match
 
 
 def test_thinking_is_told_apart_and_its_tags_are_gone() -> None:
@@ -93,7 +91,6 @@ def test_tags_of_control_tokens_have_no_text_and_are_seen_all_the_same() -> None
     marks = {0: "[THINK]", 2: "[/THINK]"}
     reader, pieces = read(tokens, [False] * 4, [1, 1, 1, 1], tags=tags, marks=marks)
     assert (reader.thinking, reader.content, reader.text) == ("hm", "yes", "hmyes")
-    assert reader.tokens_match
     assert [p.is_thinking for p in pieces] == [True, False]
 
 

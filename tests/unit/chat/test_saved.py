@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.chat.message import Message
-from eaglecpp.chat.saved import ChatFolder, SavedChat, SavedChatError
+from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
 
 TURNS = (Message("user", "ü \U0001f600"), Message("assistant", "b", "thought"))
 
@@ -126,7 +126,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from eaglecpp.chat.message import Message
-from eaglecpp.chat.saved import ChatFolder
+from eaglecpp.conversations.saved import ChatFolder
 folder = ChatFolder(Path(sys.argv[1]))
 chat = folder.new("/m.gguf")
 messages = ()

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eaglecpp.chat.saved import ChatFolder, SavedChat
 from eaglecpp.cli.chat.answer import Settings
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.model import ChatModel, Source, find_source
+from eaglecpp.cli.chat.loop import run_chat
+from eaglecpp.cli.chat.model import ChatModel, find_source
 from eaglecpp.cli.chat.screen import Screen
+from eaglecpp.conversations.saved import ChatFolder, SavedChat
+from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
 
     def run(
         *lines: Any,
-        source: Source | None = None,
+        source: Found | None = None,
         options: dict[str, Any] | None = None,
         saved: SavedChat | None = None,
         strategy: str | None = "chain:3",  # auto would depend on the clock
@@ -68,7 +70,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
         model = ChatModel(where, SHORT | (options or {}), wanted)
         chat = Chat(model, ask, Screen(is_terminal=False), Settings(**settings), folder=folder, saved=saved)
         opened.append(chat)
-        chat.run()
+        run_chat(chat)
         assert not rest, "the chat ended too early"
         return chat
 

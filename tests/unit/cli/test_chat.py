@@ -14,13 +14,14 @@ import pytest
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.reader import Piece
-from eaglecpp.chat.saved import ChatFolder
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.model import ChatModel, Source, find_source
+from eaglecpp.cli.chat.model import ChatModel, find_source
 from eaglecpp.cli.chat.screen import Screen
+from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.modelfile import Modelfile
+from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
+from helpers.opening import found_file
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -33,11 +34,9 @@ def said(chat: Chat) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in chat.conversation.messages]
 
 
-def with_modelfile(models: Models, text: str) -> Source:
+def with_modelfile(models: Models, text: str) -> Found:
     """The tiny pair with a Modelfile of its own."""
-    found = find_source(str(models.target), str(models.draft))
-    modelfile = Modelfile.from_text(f"FROM {models.target}\n{text}")
-    return Source(found.reference, found.target, modelfile, found.draft)
+    return found_file(models.target, text, models.draft)
 
 
 # Turns
@@ -90,12 +89,12 @@ def test_prompts_go_on_with_the_tokens_of_the_answer(models: Models) -> None:
     made = model.engine.generate(first.tokens, max_tokens=2)
     letters = [token for char in " the" for token in model.engine.tokenize(char, add_bos=False)]
     assert model.engine.tokenize(" the", add_bos=False) != letters
-    model.prompts.remember(first, replace(made, text=" the", tokens=letters), tokens_match=True)
+    model.prompts.remember(first, replace(made, text=" the", tokens=letters))
     second = model.prompts.prompt([question, Message("assistant", " the"), Message("user", "y")])
     assert second.tokens[: len(first.tokens) + 4] == [*first.tokens, *letters]
     assert model.engine.detokenize(second.tokens, special=True).endswith(second.text)
     third = model.engine.generate(second.tokens, max_tokens=2)
-    model.prompts.remember(second, third, tokens_match=True)
+    model.prompts.remember(second, third)
     again = model.prompts.prompt([question, Message("assistant", " the"), Message("user", "y")])
     assert again.tokens == second.tokens, "also when the question is asked again"
     other = model.prompts.prompt([question, Message("assistant", "else"), Message("user", "y")])
@@ -238,7 +237,7 @@ def test_a_strategy_of_the_modelfile_is_used(models: Models) -> None:
 def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
     models: Models, base_model: Path, capsys: pytest.CaptureFixture[str], talk: Talk
 ) -> None:
-    own = Source(str(base_model), base_model, Modelfile.from_text(f"FROM {base_model}"), models.draft)
+    own = found_file(base_model, "", models.draft)
     chat = talk("hello", source=own)
     assert "running without the drafter, it does not fit: " in capsys.readouterr().err
     assert not chat.model.engine.has_draft

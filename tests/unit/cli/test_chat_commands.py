@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eaglecpp.chat.saved import ChatFolder
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.commands import COMMANDS
-from eaglecpp.cli.chat.model import Source, find_source
+from eaglecpp.cli.chat.model import find_source
 from eaglecpp.cli.chat.set import SETTINGS
 from eaglecpp.cli.chat.show import FACTS
+from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS
+from helpers.opening import found_file
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -171,10 +172,10 @@ def test_a_schema_that_is_none_is_refused_at_once(talk: Talk, capsys: Capture) -
 
 def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Capture) -> None:
     text = (
-        f"FROM {models.target}\nSYSTEM Be brief.\nPARAMETER top_k 7\nPARAMETER stop end\nLICENSE Free.\n"
+        "SYSTEM Be brief.\nPARAMETER top_k 7\nPARAMETER stop end\nLICENSE Free.\n"
         "MESSAGE user shown\nMESSAGE assistant first\n"
     )
-    source = Source(str(models.target), models.target, Modelfile.from_text(text), models.draft)
+    source = found_file(models.target, text, models.draft)
     lines = ("info", "license", "parameters", "system", "template", "modelfile")
     talk("/set parameter top_p 0.5", "hello", *(f"/show {line}" for line in lines), source=source)
     out = capsys.readouterr().out
@@ -325,12 +326,7 @@ def test_a_strategy_changes_how_and_not_what(talk: Talk, strategy: str, capsys: 
 
 
 def test_a_drafter_left_out_at_first_is_loaded_when_it_is_wanted(talk: Talk, models: Models) -> None:
-    source = Source(
-        str(models.target),
-        models.target,
-        Modelfile.from_text(f"FROM {models.target}\n#eaglecpp: strategy off\n"),
-        models.draft,
-    )
+    source = found_file(models.target, "#eaglecpp: strategy off\n", models.draft)
     chat = talk("hello", "/strategy chain:2", "more", source=source, strategy=None)
     assert chat.totals.draft_n > 0
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from eaglecpp.cli import main
-from eaglecpp.cli.table import human_bytes, human_time
+from eaglecpp.cli.table import human_time
+from eaglecpp.human import human_bytes
 from helpers.hub_server import HubServer
 from helpers.stores import OllamaModel, Tiny
 
@@ -99,7 +100,16 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
     code, out, err = run("show", "tiny")
     assert (code, err) == (0, "")
     blocks = {block.split("\n")[0].strip(): block for block in out.strip("\n").split("\n\n")}
-    assert list(blocks) == ["Model", "Capabilities", "Draft", "Template", "Parameters", "System", "License"]
+    assert list(blocks) == [
+        "Model",
+        "Capabilities",
+        "Draft",
+        "Template",
+        "Opened with",
+        "Parameters",
+        "System",
+        "License",
+    ]
     assert "Go template from the Modelfile's TEMPLATE: a TEMPLATE wins" in blocks["Template"]
     assert "    architecture        llama\n" in blocks["Model"]
     assert "    quantization        F32" in blocks["Model"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import requests
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import DownloadError, StoreError, Stores
 from eaglecpp.store.errors import silent
 from eaglecpp.store.manifest import MAX_JSON, Config, Manifest

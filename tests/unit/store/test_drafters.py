@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError
 from eaglecpp.store.drafters import KnownDrafter, find_drafter, known_drafters
 

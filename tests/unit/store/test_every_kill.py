@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.transaction import copy_model, remove_model

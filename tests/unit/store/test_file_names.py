@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.layout import child, is_file_name
 from eaglecpp.store.manifest import CONFIG, IMAGE, Layer

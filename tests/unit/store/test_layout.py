@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError
 from eaglecpp.store.layout import (
     blob_path,

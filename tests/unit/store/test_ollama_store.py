@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.errors import ModelNotFoundError, UnsupportedError
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores, resolve_model
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import copy_model

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.cli import main
-from eaglecpp.cli.models import prepare
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.opening.fetch import fetch
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, packaged, resolve_draft, resolve_model
 from eaglecpp.store.create import create_model
+from eaglecpp.store.files import file_digest
 from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.remote.pull import pull
-from eaglecpp.store.store import file_digest
 from helpers.hub_server import HubServer
 from helpers.stores import Tiny
 
@@ -67,7 +67,7 @@ def test_it_is_read_from_the_installed_package(installed: Path, model: Packaged)
     found = resolve_model("smollm2")
     assert (found.kind, found.target) == ("package", installed)
     assert found.draft == resolve_draft("smollm2") == packaged.FOLDER / model.draft
-    assert prepare("smollm2").draft == found.draft
+    assert fetch("smollm2").draft == found.draft
 
 
 def test_without_our_drafter_it_runs_plain(installed: Path, model: Packaged) -> None:
@@ -82,7 +82,7 @@ def test_another_file_in_the_package_is_not_taken(installed: Path) -> None:
 
 
 def test_where_it_is_missing_both_ways_to_get_it_are_named(model: Packaged) -> None:
-    for look in (resolve_model, prepare):
+    for look in (resolve_model, fetch):
         with pytest.raises(
             ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \(\d+ MB"
         ):

@@ -9,7 +9,7 @@ import pytest
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, resolve_draft, resolve_model
 from eaglecpp.store.create import create_model
 from helpers.stores import OllamaModel, Tiny

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.modelfile.names import ModelName
 from eaglecpp.modelfile.pragmas import OWN_PRAGMAS, without_strange_pragmas
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, resolve_model
 from eaglecpp.store.create import create_model
 from eaglecpp.store.manifest import CONFIG, PRAGMAS

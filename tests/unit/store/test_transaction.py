@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.modelfile.names import ModelName
+from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.collect import PARTIAL_DAYS
 from eaglecpp.store.errors import Status

@@ -290,7 +290,7 @@ def test_a_disk_too_small_is_told_before_anything_is_captured(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     steps: list[int] = []
-    with pytest.raises(DataError, match=r"expected room for .* found 0\.00 GB free"):
+    with pytest.raises(DataError, match=r"expected room for .* found 1000 B free"):
         open_source(
             models.target,
             conversations(),

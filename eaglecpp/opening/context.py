@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ContextChoice", "choose_n_ctx", "free_memory", "head_keys"]
+from eaglecpp.human import human_memory
+
+__all__ = ["ContextChoice", "choose_for_options", "choose_n_ctx", "free_memory", "head_keys"]
 
 SAFE_N_CTX = 4096
 _STEPS = (32768, 16384, 8192)
@@ -70,6 +72,30 @@ def choose_n_ctx(
             )
             return ContextChoice(n_ctx, why, n_train)
     return ContextChoice(SAFE_N_CTX, _memory_text(SAFE_N_CTX, n_token, n_free), n_train)
+
+
+def choose_for_options(target: Path, options: Mapping[str, Any]) -> ContextChoice:
+    """As `choose_n_ctx`, for options of the model by field name and the memory that is free now."""
+    # what "auto" is without flash attention on the CPU; on a GPU the larger of two guesses
+    usual = "f32" if options.get("flash_attn") == "off" else "f16"
+    types = [usual if options.get(name, "auto") == "auto" else options[name] for name in ("type_k", "type_v")]
+    return choose_n_ctx(
+        target,
+        type_k=types[0],
+        type_v=types[1],
+        n_ubatch=options.get("n_ubatch", 512),
+        n_free=_free_bytes(options),
+    )
+
+
+def _free_bytes(options: Mapping[str, Any]) -> int | None:
+    """Free memory where the KV cache goes: the first GPU's, if layers go there, else the machine's."""
+    from eaglecpp.lowlevel import system_info
+
+    gpus = [device for device in system_info()["devices"] if device["kind"] == "gpu"]
+    if gpus and options.get("n_gpu_layers", -1) != 0 and options.get("offload_kqv", True):
+        return int(gpus[options.get("main_gpu", 0) % len(gpus)]["memory_free"])
+    return free_memory()
 
 
 def free_memory() -> int | None:
@@ -137,4 +163,4 @@ def _size(path: Path) -> int:
 
 
 def _memory_text(n_ctx: int, n_token: float, n_free: int) -> str:
-    return f"it takes {n_ctx * n_token / 2**30:.1f} GiB of {n_free / 2**30:.1f} GiB that are free"
+    return f"it takes {human_memory(n_ctx * n_token)} of {human_memory(n_free)} that are free"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Conversations on disk: one JSON file each, whole after every turn, whatever kills the process.
 
-A file is written under another name, flushed to the disk and renamed. Two processes that go on with one
+Two processes that go on with one
 conversation do not overwrite each other: the one that comes second gets a file of its own. Files are for
 their owner's eyes only.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from typing import Any
 
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import EagleError
+from eaglecpp.files import replace_bytes
 from eaglecpp.modelfile.parameters import ParameterValue, from_json
 
 __all__ = ["ChatFolder", "SavedChat", "SavedChatError"]
@@ -90,7 +90,8 @@ class ChatFolder:
             chat = replace(chat, updated=time.time())
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._remove_stale()
-            _write(path, json.dumps(chat.to_json(), ensure_ascii=False, indent=1) + "\n")
+            text = json.dumps(chat.to_json(), ensure_ascii=False, indent=1) + "\n"
+            replace_bytes(path, text.encode("utf-8"), mode=0o600)
         except OSError as error:
             reason = error.strerror or error
             raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error
@@ -136,20 +137,6 @@ class ChatFolder:
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _STALE_S:
                     path.unlink()
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp")
-    try:
-        temporary.touch(mode=0o600)
-        with temporary.open("wb") as file:
-            file.write(text.encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -8,13 +8,14 @@ store's business. Source of the rules: ollama/ollama: types/model/name.go.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eaglecpp.errors import EagleError
 
-__all__ = ["HUB_HOSTS", "ModelName", "ModelNameError"]
+__all__ = ["HUB_HOSTS", "ModelName", "ModelNameError", "canonical"]
 
 HUB_HOSTS = ("hf.co", "huggingface.co")
+_ALIASES = {"huggingface.co": "hf.co", "ollama.com": "registry.ollama.ai"}
 _DEFAULT_HOST = "registry.ollama.ai"
 _DEFAULT_NAMESPACE = "library"
 _PARTS = {
@@ -86,3 +87,9 @@ class ModelName:
             head = f"{self.namespace}/"
         scheme = "" if self.scheme == "https" else f"{self.scheme}://"
         return f"{scheme}{head}{self.model}:{self.tag}"
+
+
+def canonical(name: ModelName) -> ModelName:
+    """The name under which a model is kept: hosts that are two names of one server become one."""
+    host = name.host.lower()
+    return replace(name, host=_ALIASES.get(host, name.host))

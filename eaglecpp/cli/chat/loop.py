@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT
+"""The loop of a chat: asks for a line, obeys it if it is a slash command, answers it if it is a message."""
+
+from __future__ import annotations
+
+from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.chat.commands import run_command
+from eaglecpp.cli.chat.input import as_command, read_block, unquoted
+from eaglecpp.errors import EagleError
+
+__all__ = ["run_chat", "take"]
+
+
+def run_chat(chat: Chat) -> None:
+    """Talks until Ctrl+D or `/bye`."""
+    chat.greet()
+    while True:
+        try:
+            if not take(chat, read_block(chat.ask)):
+                break
+        except EOFError:
+            break
+        except KeyboardInterrupt as interrupt:
+            if not any(interrupt.args):
+                chat.screen.say("Use Ctrl + d or /bye to exit.")
+        except (EagleError, OSError, ValueError) as error:
+            chat.screen.note(f"error: {error}")
+    if chat.saved is not None and chat.saved.stamp is not None:
+        chat.screen.note(f"saved; `eaglecpp run {chat.saved.model} -c` goes on with this chat")
+
+
+def take(chat: Chat, text: str) -> bool:
+    """Obeys a command or answers a message; returns whether the chat goes on."""
+    command = as_command(text)
+    if command is not None:
+        return run_command(chat, *command)
+    message = unquoted(text) if text.startswith('"""') else text.strip("\n")
+    if message.strip():
+        chat.submit(message)
+    return True

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: MIT
+"""What commands that open a model have in common: fetching with bars, remarks, the plan of `--verbose`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from eaglecpp.cli.progress import Bars
+from eaglecpp.cli.terminal import note, stderr_is_terminal
+from eaglecpp.opening.fetch import fetch
+from eaglecpp.opening.find import Found
+from eaglecpp.opening.plan import OpeningPlan, plan_opening
+from eaglecpp.options import Strategy
+
+if TYPE_CHECKING:
+    from eaglecpp.engine import Engine
+
+__all__ = ["look_up", "needs_draft", "note_plan", "open_engine", "strategy_of"]
+
+
+def strategy_of(strategy: Strategy | None, no_draft: bool) -> Strategy | None:
+    """`--strategy` and `--no-draft` as one."""
+    if no_draft and strategy is not None and strategy.kind != "off":
+        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
+    return Strategy("off") if no_draft else strategy
+
+
+def look_up(
+    reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
+) -> Found:
+    """As `eaglecpp.opening.fetch`, with bars; tells someone at a terminal of a drafter they could have."""
+    with Bars() as bars:
+        found = fetch(reference, draft, wants_draft=wants_draft, insecure=insecure, report=bars)
+    if found.offer and stderr_is_terminal():
+        note(found.offer)
+    return found
+
+
+def open_engine(
+    target: str,
+    draft: str | None,
+    strategy: Strategy | None,
+    no_draft: bool,
+    options: dict[str, Any],
+    *,
+    verbose: bool = False,
+) -> Engine:
+    """Opens the engine as the options say, on top of what a stored model says; without drafting the drafter
+    is not even looked for.
+    """
+    from eaglecpp.engine import Engine
+
+    wanted = strategy_of(strategy, no_draft)
+    has_text = options.get("text_drafts") == "on"
+    if draft is None and not has_text and target.endswith(".gguf"):  # a file has no drafter
+        needs_draft(wanted, False)
+    is_off = wanted is not None and wanted.kind == "off"
+    plan = plan_opening(
+        target, None if is_off else draft, strategy=wanted, options=options, find=partial(look_up)
+    )
+    needs_draft(wanted, plan.can_draft)
+    for notice in plan.notices:
+        note(notice)
+    engine = Engine.from_plan(plan)
+    if verbose:
+        note_plan(plan, engine)
+    return engine
+
+
+def note_plan(plan: OpeningPlan, engine: Engine) -> None:
+    """What was opened, and where each option is from."""
+    note("\n".join(plan.lines(engine.chat_template.describe())))
+
+
+def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:
+    """Raises click.UsageError for a fixed strategy with nothing to draft from."""
+    if strategy is not None and strategy.kind not in ("auto", "off") and not can_draft:
+        raise click.UsageError(f"--strategy {strategy} needs a drafter: give --draft")

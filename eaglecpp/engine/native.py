@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""`NativeEngine`: the extension's engine, for one thread at a time and until it is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from eaglecpp._extension import core
+from eaglecpp.errors import EngineBusyError
+from eaglecpp.log import drain
+
+__all__ = ["NativeEngine"]
+
+
+class NativeEngine:
+    """Owns a `core.Engine`. waits: threads wait for each other instead of raising `EngineBusyError`."""
+
+    def __init__(self, options: core.EngineOptions, *, waits: bool = False) -> None:
+        self.waits = waits
+        self._native: core.Engine | None = None
+        self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
+        try:
+            self._native = core.Engine(options)
+        finally:
+            drain()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._native is None
+
+    @property
+    def chains_only(self) -> str:
+        """Why this target takes chains only; "" when it takes trees, or is closed."""
+        return "" if self._native is None else self._native.chains_only
+
+    def get(self) -> core.Engine:
+        """The extension's object, for facts, which need no exclusive call. Raises ValueError once it is
+        closed.
+        """
+        if self._native is None:
+            raise ValueError("this engine is closed")
+        return self._native
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[core.Engine]:
+        """Holds the engine for one native call and hands its log on; `EngineBusyError` if a thread holds it.
+
+        Not a lock: Ctrl+C between `acquire` and `try` would leave that locked for ever. Here the thread that
+        was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic.
+        """
+        me = threading.get_ident()
+        while self._holder.setdefault("thread", me) != me:
+            if self.waits:
+                time.sleep(0.001)
+                continue
+            raise EngineBusyError(
+                "the engine is in use by another thread; one engine serves one thread at a time"
+            )
+        try:
+            yield self.get()
+        finally:
+            self._holder.pop("thread", None)
+            drain()
+
+    def close(self, last: Callable[[core.Engine], None]) -> None:
+        """Frees weights and caches, after `last` was called with what is to be freed. A second call does
+        nothing.
+        """
+        if self._native is None:
+            return
+        with self.exclusive() as native:
+            last(native)
+            self._native = None
+            native.close()

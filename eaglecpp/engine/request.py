@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""`Request`: one generation, checked and ready to start; and what all conversations of an engine share."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eaglecpp._extension import core
+from eaglecpp.engine.drafting import Drafting
+from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.params import generate_params
+from eaglecpp.engine.rendering import ChatRenderer
+from eaglecpp.engine.synth import synth_rates
+from eaglecpp.engine.vocabulary import Prompt, Vocabulary
+from eaglecpp.options import SamplingOptions, Strategy, split
+from eaglecpp.results import Timings
+
+__all__ = ["Request", "Shared", "make_request"]
+
+
+@dataclass
+class Shared:
+    """What the conversations of an engine have in common. count: takes the counters of each generation."""
+
+    native: NativeEngine
+    vocabulary: Vocabulary
+    drafting: Drafting
+    sampling: SamplingOptions
+    renderer: ChatRenderer
+    count: Callable[[Timings], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One generation. strategy: resolved; plan: that strategy in words, and why it is the one."""
+
+    prompt: list[int]
+    sampling: SamplingOptions
+    seed: int
+    strategy: Strategy
+    plan: Mapping[str, Any]
+    log_plan: bool
+    replay: tuple[str, ...]
+    synth_rates: tuple[float, ...]
+    on_prefill: Callable[[int, int], None] | None
+    stop_when: Callable[[list[int]], bool] | None
+    utf8_errors: str
+
+    def params(self) -> core.GenerateParams:
+        """The request in the extension's terms."""
+        params = generate_params(self.sampling, self.seed, self.strategy)
+        params.log_plan, params.replay = self.log_plan, list(self.replay)
+        params.synth_rates = list(self.synth_rates)
+        return params
+
+
+def make_request(
+    shared: Shared,
+    prompt: Prompt,
+    *,
+    sampling: SamplingOptions | None = None,
+    strategy: str | Strategy | None = None,
+    grammar: Any = None,
+    json_schema: str | Mapping[str, Any] | None = None,
+    response_format: Mapping[str, Any] | None = None,
+    on_prefill: Callable[[int, int], None] | None = None,
+    stop_when: Callable[[list[int]], bool] | None = None,
+    utf8_errors: str = "replace",
+    log_plan: bool = False,
+    replay: Sequence[str] | None = None,
+    spec_synth_rates: str | Sequence[float] | None = None,
+    spec_synth_len: float | None = None,
+    **options: Any,
+) -> Request:
+    """Checks the arguments of `Session.stream`, which documents them; draws the seed if there is none."""
+    drafting = shared.drafting
+    (given,) = split(options, SamplingOptions)
+    text = resolve_grammar(grammar, json_schema, response_format)
+    if text is not None:
+        given["grammar"] = text
+    chosen = replace(sampling or shared.sampling, **given)
+    resolved, why = drafting.resolve(drafting.strategy if strategy is None else Strategy.parse(strategy))
+    lines = _replay_lines(replay, drafting.has_draft)
+    return Request(
+        prompt=shared.vocabulary.prompt_tokens(prompt),
+        sampling=chosen,
+        seed=random.getrandbits(31) if chosen.wants_random_seed else int(chosen.seed or 0),
+        strategy=resolved,
+        plan={"strategy": "replay", "why": "a logged plan"}
+        if lines
+        else {"strategy": str(resolved), "why": why},
+        log_plan=log_plan,
+        replay=lines,
+        synth_rates=synth_rates(spec_synth_rates, spec_synth_len, resolved),
+        on_prefill=on_prefill,
+        stop_when=stop_when,
+        utf8_errors=utf8_errors,
+    )
+
+
+def _replay_lines(lines: Sequence[str] | None, has_draft: bool) -> tuple[str, ...]:
+    if lines is None:
+        return ()
+    if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
+        raise TypeError("replay must be a list of lines, as in Completion.plan_log")
+    if not lines:
+        raise ValueError("replay: the plan has no rounds; it must come from a run with log_plan")
+    if not has_draft:
+        raise ValueError("replay needs a drafter: open the engine with draft=...")
+    return tuple(lines)

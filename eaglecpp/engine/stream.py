@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""`Stream`: one running generation.
+
+Drives the native engine one round per `next()`, turns tokens into text, finds stop strings and counts.
+Whatever ends it, be it the model, an exception, Ctrl+C, `close()` or being forgotten, the native generation
+is ended and what was committed stays for prefix reuse. Sampling, drafting and verification are native;
+nothing here touches a logit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+from eaglecpp._extension import core
+from eaglecpp.engine.detokenize import Detokenizer
+from eaglecpp.engine.request import Request, Shared
+from eaglecpp.engine.sequence import NativeSequence, step_together
+from eaglecpp.errors import EagleError
+from eaglecpp.results import Chunk, Completion, FinishReason, Timings, TokenLogprob
+
+__all__ = ["Stream", "next_chunks"]
+
+
+class Stream(Iterator[Chunk]):
+    """A running generation: iterate for chunks, `completion()` for the result so far, `close()` to stop
+    early.
+
+    `seed` is the one in use, `prompt_tokens` the prompt as token ids, `reused_n` how many of them needed no
+    work.
+    """
+
+    def __init__(self, sequence: NativeSequence, shared: Shared, request: Request) -> None:
+        self._open = False
+        self._sequence = sequence
+        self._shared = shared
+        self._request = request
+        self.on_end: Callable[[Completion], None] | None = None
+        self._detokenizer = Detokenizer(request.sampling.stop, request.utf8_errors)
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._accepted: list[bool] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._plan_log: list[str] = []
+        self._stats = Timings(plan=request.plan, synth_rates=request.synth_rates)
+        self._finish: FinishReason | None = None
+        self._generation, self.reused_n = sequence.begin(request.prompt, request.params())
+        self._open = True
+
+    @property
+    def seed(self) -> int:
+        return self._request.seed
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        return list(self._request.prompt)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Chunk:
+        if not self._open:
+            raise StopIteration
+        try:
+            return self._take(self._next_round())
+        except BaseException:
+            self.close()
+            raise
+
+    def completion(self) -> Completion:
+        """Everything generated so far. "cancelled" is the reason of a stream closed early or still
+        running.
+        """
+        return Completion(
+            text="".join(self._texts),
+            tokens=list(self._tokens),
+            accepted=list(self._accepted),
+            finish_reason=self._finish or "cancelled",
+            seed=self.seed,
+            prompt_tokens=self.prompt_tokens,
+            stats=self._stats,
+            logprobs=list(self._logprobs),
+            plan_log=list(self._plan_log),
+        )
+
+    def close(self) -> None:
+        """Ends the generation where it is; text held back so far is added to `completion()`. Never raises."""
+        if self._open:
+            self._open = False
+            self._texts.append(self._detokenizer.finish())
+            # A session that was closed, taken over or is busy in another thread has ended, or will end, the
+            # native generation itself: beginning another one always ends it first.
+            with contextlib.suppress(EagleError, ValueError):
+                self._settle()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def _next_round(self) -> core.StepResult:
+        """Runs prefill slices until a round gives tokens, or the end."""
+        while True:
+            result = self._sequence.step(self._generation)
+            if self._gave_tokens(result):
+                return result
+
+    def _gave_tokens(self, result: core.StepResult) -> bool:
+        """Whether a step was more than a slice of the prompt, of which `on_prefill` is told."""
+        if result.phase == "prefill" and self._request.on_prefill is not None:
+            self._request.on_prefill(result.n_prompt_done, result.n_prompt)
+        return bool(result.tokens or result.finish)
+
+    def _chunk_of(self, result: core.StepResult) -> Chunk | BaseException | None:
+        """For `next_chunks`."""
+        try:
+            return self._take(result) if self._gave_tokens(result) else None
+        except Exception as error:
+            self.close()
+            return error
+
+    def _take(self, result: core.StepResult) -> Chunk:
+        first, first_text = len(self._tokens), len(self._texts)
+        finish = self._take_tokens(result)
+        if finish is not None:
+            self._texts.append(self._detokenizer.finish())
+            self._open = False
+            self._finish = finish
+            self._settle()
+        return Chunk(
+            text="".join(self._texts[first_text:]),
+            tokens=self._tokens[first:],
+            accepted=self._accepted[first:],
+            logprobs=self._logprobs[first:],
+            finish_reason=finish,
+            stats=self._stats if finish is not None else None,
+        )
+
+    def _take_tokens(self, result: core.StepResult) -> FinishReason | None:
+        """Takes the round's tokens one by one, so that the end never depends on how many came in one
+        round.
+        """
+        finish: FinishReason | None = (
+            "stop" if result.finish == "stop" else "length" if result.finish else None
+        )
+        for index, token in enumerate(result.tokens):
+            self._tokens.append(token)
+            self._accepted.append(result.accepted[index])
+            if result.logprobs:
+                entry = result.logprobs[index]
+                self._logprobs.append(TokenLogprob(token, entry.logprob, list(entry.top)))
+            if finish == "stop" and index == len(result.tokens) - 1:
+                break
+            self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
+            if self._detokenizer.stopped or self._asked_to_stop():
+                return "stop"
+        return finish
+
+    def _asked_to_stop(self) -> bool:
+        stop_when = self._request.stop_when
+        return stop_when is not None and bool(stop_when(list(self._tokens)))
+
+    def _settle(self) -> None:
+        """Ends the native generation and counts what it did."""
+        raw = self._sequence.end(self._generation, len(self._tokens))
+        self._plan_log = raw["plan_log"]
+        self._stats = Timings.from_raw(
+            raw,
+            predicted_n=len(self._tokens),
+            plan=self._shared.drafting.plan_facts(self._request.plan, raw),
+            synth_rates=self._request.synth_rates,
+        )
+        self._shared.count(self._stats)
+        if self.on_end is not None:
+            self.on_end(self.completion())
+
+
+def next_chunks(streams: Sequence[Stream]) -> list[Chunk | BaseException | None]:
+    """One step of streams of one engine; those that generate are verified in one batch. For each its chunk,
+    None while its prompt is read, or the error of turning its tokens into text, which has closed it.
+
+    An error of the step itself is raised; nobody knows whose it was, and no stream is closed for it.
+    """
+    results = step_together([(stream._sequence, stream._generation) for stream in streams])
+    return [stream._chunk_of(result) for stream, result in zip(streams, results, strict=True)]

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+"""Numbers as people read them. Sizes are in powers of 1000, as disks, downloads and Ollama count; memory in
+powers of 1024, as systems count theirs.
+"""
+
+from __future__ import annotations
+
+__all__ = ["human_bytes", "human_memory"]
+
+
+def human_bytes(n_bytes: float) -> str:
+    """1.3 GB, 98.4 MB, 12.0 KB, 512 B."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if n_bytes > size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def human_memory(n_bytes: float | None) -> str:
+    """7.6 GiB; "?" for what is not known."""
+    return "?" if n_bytes is None else f"{n_bytes / 2**30:.1f} GiB"

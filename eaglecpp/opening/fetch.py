@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: MIT
+"""As `find`, for those who may use the network: a missing model is pulled, `auto` finds a drafter, a drafter
+checkpoint of the Hub is converted once.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eaglecpp.errors import MismatchError, ModelNotFoundError
+from eaglecpp.opening.find import Found, find_path, with_own_draft
+from eaglecpp.options import TEXT
+from eaglecpp.references.names import ModelName
+from eaglecpp.store import DownloadError, Report, ResolvedModel, Stores, resolve_draft, resolve_model
+from eaglecpp.store.errors import silent
+from eaglecpp.store.packaged import find_packaged
+from eaglecpp.store.resolve import model_name
+
+if TYPE_CHECKING:
+    from eaglecpp.store.drafters import KnownDrafter
+
+__all__ = ["fetch"]
+
+
+def fetch(
+    reference: str | os.PathLike[str],
+    draft: str | os.PathLike[str] | None = None,
+    *,
+    wants_draft: bool = True,
+    insecure: bool = False,
+    report: Report = silent,
+) -> Found:
+    """Looks model and drafter up, and fetches what is missing.
+
+    draft:       a reference; "auto" is the model's own, the one in its repository, or the one the table
+                 knows; where none of them can be had, a notice says so, and the model runs without. "text" is
+                 none, for drafts from the text itself
+    wants_draft: False when nothing will be drafted for now, so none is fetched
+    insecure:    the model may come by http, or from a server whose certificate does not check out
+    Raises ModelNotFoundError, DownloadError, StoreError, MismatchError, ConvertError.
+    """
+    stores = Stores.open()
+    model = _model(stores, os.fspath(reference), report, insecure)
+    if draft is None:
+        found = with_own_draft(model)
+        return replace(found, offer=_offer(model)) if wants_draft and model.draft is None else found
+    text = os.fspath(draft)
+    if text == TEXT:
+        return Found(model, drafts_text=True)
+    if text != "auto":
+        return Found(model, *_named(stores, model, text, wants_draft, report))
+    if model.draft is not None or not wants_draft:
+        return replace(with_own_draft(model), draft_asked=model.draft is not None)
+    return _automatic(stores, model, report)
+
+
+def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ResolvedModel:
+    path = find_path(reference, "target")
+    if path is not None:
+        return ResolvedModel(reference, "path", path)
+    try:
+        return resolve_model(reference, stores)
+    except ModelNotFoundError:
+        name = model_name(reference)
+        if find_packaged(name) is not None:
+            raise  # which says how to get it
+        _pull(stores, name, reference, report, insecure)
+    return resolve_model(reference, stores)
+
+
+def _pull(stores: Stores, name: ModelName, reference: str, report: Report, insecure: bool) -> None:
+    from eaglecpp.store.remote.pull import pull
+
+    try:
+        pull(stores, name, insecure=insecure, report=report)
+    except DownloadError as error:
+        raise ModelNotFoundError(
+            f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "
+            f"fetched: {error}"
+        ) from error
+
+
+def _named(
+    stores: Stores, model: ResolvedModel, draft: str, wants_draft: bool, report: Report
+) -> tuple[Path | None, str, bool, bool]:
+    """The fields of `Found` for a drafter by reference: from this machine, else fetched."""
+    from eaglecpp.store.facts import read_facts
+    from eaglecpp.store.remote.find_draft import find_draft
+
+    try:
+        return find_path(draft, "drafter") or resolve_draft(draft, stores), "asked for", False, True
+    except ModelNotFoundError:
+        if not wants_draft:
+            return None, "", False, False
+    find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is beside it
+    facts = read_facts([model.target])
+    file = find_draft(stores, draft, Path.cwd(), [model.target], facts, report=report).file
+    return file, "asked for, from the Hub", False, True
+
+
+def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
+    """The drafter of the model's repository, or of the table."""
+    from eaglecpp.convert import ConvertError
+    from eaglecpp.store.facts import read_facts
+    from eaglecpp.store.remote.drafter import fetch_drafter
+    from eaglecpp.store.remote.pull import offer_drafter
+
+    try:
+        facts = read_facts([model.target])
+        known = _beside(stores, model) or offer_drafter(model.name, [model.target], facts)
+        if known is None:
+            return Found(model, notices=(f"no drafter is known for {model.reference}; running without",))
+        file = fetch_drafter(stores, known, facts, report=report).draft_file()
+        return Found(model, file, f"auto: {known.repo}", draft_asked=True)
+    except (DownloadError, MismatchError, ConvertError) as error:
+        return Found(model, notices=(f"running without a drafter: {error}",))
+
+
+def _beside(stores: Stores, model: ResolvedModel) -> KnownDrafter | None:
+    """The drafter in the repository that the target is from, if there is one. Asks the Hub only where no
+    earlier run has fetched it.
+    """
+    from eaglecpp.store.drafters import KnownDrafter
+    from eaglecpp.store.remote import hub
+
+    name = model.name
+    if name is None or not name.is_hub:
+        return None
+    here = KnownDrafter.unlisted(f"{name.namespace}/{name.model}", "the same repository")
+    if any(one.is_drafter and replace(one.name, tag=name.tag).same_as(name) for one in stores.models()):
+        return here
+    try:
+        repository = hub.with_cached(hub.list_repository(here.repo))
+        target = hub.choose_model(repository, name.tag)[0]
+    except DownloadError:  # not the drafter's fault: the table may know one that is here already
+        return None
+    return None if hub.choose_drafter(repository, target) is None else here
+
+
+def _offer(model: ResolvedModel) -> str:
+    """A drafter that someone could have, in words; by name only, which costs nothing."""
+    from eaglecpp.store.drafters import find_drafter
+
+    known = None if model.name is None else find_drafter([str(model.name)], {})
+    if known is None:
+        return ""
+    return f"a drafter is known for this model ({known.repo}): --draft auto fetches and uses it"

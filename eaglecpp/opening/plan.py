@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: MIT
+"""`OpeningPlan`: target, drafter, adapters, strategy and options of a model that is about to be opened, each
+with where it came from.
+
+    plan = plan_opening("smollm2", options={"n_ctx": 2048})
+    with Engine.from_plan(plan) as engine: ...
+
+Later layers override earlier ones: what a command takes when nobody says anything, Ollama's defaults (of a
+model by name), its PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, what
+was set in a chat. An option object replaces all of the model's options of its kind but adapters, which are
+weights.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglecpp.modelfile import parameters as params
+from eaglecpp.opening.context import ContextChoice, choose_for_options
+from eaglecpp.opening.find import Found, find_here
+from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
+
+if TYPE_CHECKING:
+    from eaglecpp.store.resolve import ResolvedModel
+
+__all__ = ["OpeningPlan", "Setting", "make_plan", "plan_opening"]
+
+_GROUPS: Mapping[str, type] = {"model": ModelOptions, "draft": DraftOptions, "sampling": SamplingOptions}
+_ASKED = "asked for"
+_USUAL = "Ollama's default"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and where it came from, in words."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class OpeningPlan:
+    """What opening a model means.
+
+    found:    the files, and the model they belong to
+    strategy: how the drafter is used
+    settings: options by "group.field", as far as anybody set them
+    context:  the length of the context and why it is that
+    """
+
+    found: Found
+    strategy: Setting
+    settings: Mapping[str, Setting]
+    context: ContextChoice
+
+    @property
+    def model(self) -> ResolvedModel:
+        """The model behind the reference: its templates, system prompt, messages, notices."""
+        return self.found.model
+
+    @property
+    def target(self) -> Path:
+        """The target's GGUF, of a split one the first part."""
+        return self.found.model.target
+
+    @property
+    def draft(self) -> Path | None:
+        """The drafter's GGUF; None without one."""
+        return self.found.draft
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether there is anything to draft from: a drafter, or the text itself."""
+        return self.draft is not None or self.drafts_text_alone
+
+    @property
+    def drafts_text_alone(self) -> bool:
+        """Whether drafts come from the text itself, without a drafter."""
+        return self.draft is None and self.draft_options().text_drafts == "on"
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return (*map(str, self.model.notices), *self.found.notices)
+
+    def model_options(self) -> ModelOptions:
+        """How the target is loaded. Raises TypeError or ValueError for a wrong value, as the others do."""
+        return ModelOptions(**_values(self.settings, "model"))
+
+    def draft_options(self) -> DraftOptions:
+        """What is drafted from, where, and the most of it."""
+        return DraftOptions(**_values(self.settings, "draft"))
+
+    def sampling_options(self) -> SamplingOptions:
+        """The options of a generation that says nothing else."""
+        return SamplingOptions(**_values(self.settings, "sampling"))
+
+    def without_drafts(self) -> OpeningPlan:
+        """The same model for plain decoding, its drafter not loaded."""
+        found = replace(self.found, draft=None, draft_origin="")
+        return replace(self, found=found, strategy=Setting(Strategy("off"), self.strategy.origin))
+
+    def lines(self, template: str = "") -> list[str]:
+        """The plan for a reader. template: which chat template is used, and why."""
+        return [f"{name + ':':<12}{text}" for name, text in self.rows(template)]
+
+    def rows(self, template: str = "") -> list[tuple[str, str]]:
+        """As `lines`, in two columns."""
+        drafter = f"{self.draft} ({self.found.draft_origin})" if self.draft is not None else "none"
+        rows = [
+            ("target", f"{self.target} ({self.found.target_origin})"),
+            ("drafter", "none: drafts from the text itself" if self.drafts_text_alone else drafter),
+            *(("adapter", f"{path} (scale {scale:g})") for path, scale in self.model_options().lora),
+            ("strategy", f"{self.strategy.value} ({self.strategy.origin})"),
+        ]
+        if template:
+            rows.append(("template", template))
+        return [*rows, *self._option_rows()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as JSON."""
+        return {
+            "reference": self.model.reference,
+            "target": str(self.target),
+            "target_origin": self.found.target_origin,
+            "draft": None if self.draft is None else str(self.draft),
+            "draft_origin": self.found.draft_origin,
+            "strategy": {"value": str(self.strategy.value), "origin": self.strategy.origin},
+            "options": {
+                key: {"value": setting.value, "origin": setting.origin}
+                for key, setting in self.settings.items()
+            },
+        }
+
+    def _option_rows(self) -> Iterator[tuple[str, str]]:
+        """Options that differ from the engine's own defaults, or that somebody asked for."""
+        usual = {f"{group}.{o.name}": o.default for group, cls in _GROUPS.items() for o in describe(cls)}
+        for key, setting in sorted(self.settings.items()):
+            is_said = setting.origin != _USUAL
+            if key != "model.lora" and (is_said or setting.value != usual[key]):
+                yield "option", f"{key.partition('.')[2]} {_text(setting.value)} ({setting.origin})"
+
+
+def plan_opening(
+    reference: str | os.PathLike[str],
+    draft: str | os.PathLike[str] | None = None,
+    *,
+    strategy: str | Strategy | None = None,
+    find: Callable[..., Found] = find_here,
+    **rest: Any,
+) -> OpeningPlan:
+    """The plan for a model that `reference` names; `rest` as `make_plan`.
+
+    draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own
+    strategy: None for the model's own; with "off" its own drafter is left out
+    find:     `find_here`, or a `fetch` with its own arguments bound
+    """
+    asked = None if strategy is None else Strategy.parse(strategy)
+    found = find(reference, draft, wants_draft=asked is None or asked.kind != "off")
+    return make_plan(found, strategy=asked, **rest)
+
+
+def make_plan(
+    found: Found,
+    *,
+    strategy: Strategy | None = None,
+    options: Mapping[str, Any] | None = None,
+    objects: Sequence[Any] = (None, None, None),
+    defaults: Mapping[str, Any] | None = None,
+    later: Mapping[str, Any] | None = None,
+    choose_context: bool = False,
+) -> OpeningPlan:
+    """The plan for files that were found.
+
+    options:        single options by field name
+    objects:        ModelOptions, DraftOptions and SamplingOptions, or None
+    defaults:       by "group.field": what a command takes when neither model nor user says
+    later:          by "group.field": what was set in a chat
+    choose_context: with no length given, take what the model and the free memory allow
+    Raises TypeError for an option that nobody knows, ValueError for options that contradict each other.
+    """
+    settings = _of_model(found.model, defaults or {})
+    of_model = settings.pop("strategy", None)
+    _apply_objects(settings, objects)
+    given = split(options or {}, *_GROUPS.values())
+    for group, values in zip(_GROUPS, given, strict=True):
+        settings |= {f"{group}.{name}": Setting(value, _ASKED) for name, value in values.items()}
+    settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
+    if found.drafts_text:
+        DraftOptions(**_values(settings, "draft"))  # what is wrong by itself comes before what contradicts
+        _ask_for_text(settings)
+    context = ContextChoice(int(_value(settings, "model.n_ctx") or 0), _ASKED)
+    if choose_context and not context.n_ctx:
+        context = choose_for_options(found.model.target, _values(settings, "model"))
+        settings["model.n_ctx"] = Setting(context.n_ctx, context.why)
+    can_draft = found.draft is not None or _value(settings, "draft.text_drafts") == "on"
+    if strategy is not None:
+        chosen = Setting(strategy, _ASKED)
+    elif of_model is not None and can_draft:  # a model may keep a strategy without the drafter it was for
+        chosen = Setting(Strategy.parse(of_model.value), of_model.origin)
+    else:
+        chosen = Setting(Strategy(), "the default")
+    return OpeningPlan(found, chosen, settings, context)
+
+
+def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Setting]:
+    """What a command's defaults and a model by name say, the model's word last."""
+    usual = params.engine_options({})
+    settings = {
+        key: Setting(value, _USUAL if usual.get(key) == value else "the command's default")
+        for key, value in defaults.items()
+    }
+    modelfile = model.modelfile
+    if modelfile is None:
+        return settings
+    name = model.reference
+    settings |= {key: Setting(value, _USUAL) for key, value in usual.items()}
+    own = {params.PARAMETERS[one].option for one in modelfile.parameters}
+    for key, value in params.engine_options(modelfile.parameters).items():
+        if key in own:
+            settings[key] = Setting(value, f"PARAMETER of {name}")
+    for key, value in modelfile.settings.options.items():
+        settings[key] = Setting(value, f"#eaglecpp: of {name}")
+    if model.adapters:
+        lora = tuple((str(path), 1.0) for path in model.adapters)
+        settings["model.lora"] = Setting(lora, f"ADAPTER of {name}")
+    return settings
+
+
+def _apply_objects(settings: dict[str, Setting], objects: Sequence[Any]) -> None:
+    for group, one in zip(_GROUPS, objects, strict=True):
+        if one is None:
+            continue
+        for key in [key for key in settings if key.startswith(f"{group}.")]:
+            if key != "model.lora" or one.lora:
+                del settings[key]
+        for option in describe(one):
+            if (value := getattr(one, option.name)) != option.default:
+                settings[f"{group}.{option.name}"] = Setting(value, _ASKED)
+
+
+def _ask_for_text(settings: dict[str, Setting]) -> None:
+    """What naming the text in place of a drafter stands for."""
+    wanted = settings.get("draft.text_drafts")
+    if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
+        raise ValueError(
+            f"draft '{TEXT}' asks for drafts from the text, text_drafts 'off' for none; leave one out"
+        )
+    settings["draft.text_drafts"] = Setting("on", _ASKED)
+
+
+def _values(settings: Mapping[str, Setting], group: str) -> dict[str, Any]:
+    """The options of a group by field name."""
+    prefix = f"{group}."
+    return {k.removeprefix(prefix): setting.value for k, setting in settings.items() if k.startswith(prefix)}
+
+
+def _value(settings: Mapping[str, Setting], key: str) -> Any:
+    return settings[key].value if key in settings else None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)

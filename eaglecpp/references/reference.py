@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""The one reader of references: a text to what it names, without looking it up anywhere but on the disk.
+
+    hf.co/OWNER/NAME[@REVISION][:QUANT]   the Hugging Face Hub; also huggingface.co/ and hf://, or with -hf
+    PATH                                  what exists, begins with ./ ../ / or ~, or ends as weights do
+    sha256:HEX                            a blob of a store
+    [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
+
+They are tried in this order, so a file or folder wins over a name, and `owner/name` alone is a name: what is
+meant to be on the Hub says so. Where a drafter is expected, the words `text` (drafts from the text itself)
+and `auto` (the one that fits) are read before any of these.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from eaglecpp.references.names import HUB_HOSTS, ModelName, ModelNameError, canonical
+from eaglecpp.references.paths import expand_path
+
+__all__ = [
+    "Reference",
+    "hub_text",
+    "is_hub_text",
+    "is_path_text",
+    "read_dataset",
+    "read_name",
+    "read_reference",
+]
+
+_HUB_SCHEME = "hf://"
+_HUB_STARTS = (_HUB_SCHEME, *(f"{host}/" for host in HUB_HOSTS))
+_PATH_STARTS = ("./", "../", "/", "~", ".\\")
+_WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
+_DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
+_REVISION = re.compile(r"@([\w./-]+?)(?=:|$)")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One model that a text names.
+
+    kind:     "path" (GGUF files, or a folder, that exist), "checkpoint" (a drafter checkpoint to convert,
+              exists), "digest" (a blob), "hub", "name" (of a stored model)
+    text:     as written
+    line:     of the Modelfile, 0 elsewhere
+    paths:    for "path" the files, first shard first; for "checkpoint" the directory or file
+    name:     for "hub" and "name"; a hub name's tag is the quantisation or file asked for
+    revision: for "hub": branch, tag or commit, "" for the usual one
+    """
+
+    kind: Literal["path", "checkpoint", "digest", "hub", "name"]
+    text: str
+    line: int = 0
+    paths: tuple[Path, ...] = ()
+    name: ModelName | None = None
+    revision: str = ""
+
+    @property
+    def path(self) -> Path:
+        """The first path. Raises ValueError for a reference that is not on disk yet."""
+        if not self.paths:
+            raise ValueError(f"{self.text}: a {self.kind} reference has no path before it is looked up")
+        return self.paths[0]
+
+    @property
+    def repository(self) -> str:
+        """OWNER/NAME of a repository of the Hub."""
+        if self.name is None:
+            raise ValueError(f"{self.text}: a {self.kind} reference names no repository")
+        return f"{self.name.namespace}/{self.name.model}"
+
+
+def read_reference(text: str, directory: Path | None = None) -> Reference:
+    """Reads one reference; relative paths are below `directory`, the current one unless given.
+
+    Raises FileSearchError or FileNotFoundError for a path that is not there, ModelNameError for an impossible
+    name.
+    """
+    if is_hub_text(text):
+        rest, revision = _split_revision(text)
+        return Reference("hub", text, name=read_name(rest), revision=revision)
+    path = expand_path(text, directory or Path.cwd())
+    if text and path.exists():
+        return Reference("checkpoint" if _is_checkpoint(path) else "path", text, paths=(path,))
+    if is_path_text(text):
+        raise FileNotFoundError(f"no such file: {path}")
+    if _DIGEST.fullmatch(text):
+        return Reference("digest", text)
+    return Reference("name", text, name=read_name(text))
+
+
+def read_name(text: str) -> ModelName:
+    """The name that a text is, `hf://` and both hosts of the Hub understood; no path is looked for.
+
+    Raises ModelNameError.
+    """
+    if is_hub_text(text) and (revision := _split_revision(text)[1]):
+        raise ModelNameError(
+            f"'{text}': a revision is for checkpoints that are converted; leave out @{revision}"
+        )
+    if text.lower().startswith(_HUB_SCHEME):
+        text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
+    return canonical(ModelName.parse(text))
+
+
+def read_dataset(text: str) -> tuple[str, str] | None:
+    """(OWNER/NAME, PART) of `hf.co/datasets/OWNER/NAME[:PART]`; None for anything else."""
+    for start in _HUB_STARTS:
+        if text.lower().startswith(f"{start}datasets/"):
+            name, _, part = text[len(start) + len("datasets/") :].partition(":")
+            return name, part
+    return None
+
+
+def hub_text(text: str) -> str:
+    """What `-hf` makes of a reference: `owner/name` with the Hub before it."""
+    return text if is_hub_text(text) else f"{HUB_HOSTS[0]}/{text}"
+
+
+def is_path_text(text: str) -> bool:
+    """Whether a text can only be meant as a path, by how it begins or ends."""
+    if is_hub_text(text):
+        return False
+    return not text or text.startswith(_PATH_STARTS) or text.lower().endswith(_WEIGHT_SUFFIXES)
+
+
+def is_hub_text(text: str) -> bool:
+    """Whether a text says that it is on the Hub."""
+    return text.lower().startswith(_HUB_STARTS)
+
+
+def _split_revision(text: str) -> tuple[str, str]:
+    found = _REVISION.search(text)
+    return (text, "") if found is None else (text[: found.start()] + text[found.end() :], found[1])
+
+
+def _is_checkpoint(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "config.json").is_file() and not any(path.glob("*.gguf"))
+    return path.suffix in (".safetensors", ".bin", ".pt", ".pth") and not _starts_with_magic(path)
+
+
+def _starts_with_magic(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(4) == b"GGUF"

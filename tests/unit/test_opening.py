@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: MIT
+"""The plan of opening a model says what each part is, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp import Engine, ModelOptions
+from eaglecpp.cli import main
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.modelfile import Modelfile, ModelName
+from eaglecpp.opening.plan import plan_opening
+from eaglecpp.store import Stores
+from eaglecpp.store.create import create_model
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+Create = Callable[..., str]
+
+
+@pytest.fixture
+def create(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Create:
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "ollama"))
+    monkeypatch.chdir(tmp_path)
+
+    def make(*lines: str) -> str:
+        text = "\n".join([f"FROM {models.target}", f"DRAFT {models.draft}", *lines, ""])
+        create_model(Stores.open(), ModelName.parse("tiny"), Modelfile.from_text(text), tmp_path)
+        return "tiny"
+
+    return make
+
+
+def test_every_option_knows_where_it_is_from(create: Create) -> None:
+    name = create("PARAMETER num_ctx 256", "#eaglecpp: strategy chain:2", "#eaglecpp: exact off")
+    plan = plan_opening(name, options={"n_threads": 1, "top_k": 3}, defaults={"model.n_batch": 64})
+    found = {key: (setting.value, setting.origin) for key, setting in plan.settings.items()}
+    assert found["model.n_ctx"] == (256, "PARAMETER of tiny")
+    assert found["model.n_batch"] == (64, "the command's default")
+    assert found["model.n_threads"] == (1, "asked for")
+    assert found["sampling.top_k"] == (3, "asked for")
+    assert found["sampling.top_p"] == (0.9, "Ollama's default")
+    assert found["draft.exact"] == ("off", "#eaglecpp: of tiny")
+    assert (str(plan.strategy.value), plan.strategy.origin) == ("chain:2", "#eaglecpp: of tiny")
+    assert plan.found.draft_origin == "comes with tiny"
+    text = "\n".join(plan.lines())
+    assert "n_ctx 256 (PARAMETER of tiny)" in text and "chain:2 (#eaglecpp: of tiny)" in text
+
+
+def test_an_option_object_overrides_all_of_its_kind(create: Create) -> None:
+    plan = plan_opening(create("PARAMETER num_ctx 256"), objects=(ModelOptions(n_threads=1), None, None))
+    assert plan.model_options() == ModelOptions(n_threads=1)
+    assert plan.sampling_options().top_p == 0.9
+
+
+def test_a_file_has_the_engines_own_defaults(models: Models) -> None:
+    plan = plan_opening(models.target)
+    assert plan.settings == {}
+    assert (plan.draft, str(plan.strategy.value), plan.can_draft) == (None, "auto", False)
+
+
+def test_what_was_set_in_a_chat_overrides_what_was_asked_for(models: Models) -> None:
+    plan = plan_opening(models.target, options={"top_k": 3}, later={"sampling.top_k": 7})
+    assert plan.sampling_options().top_k == 7
+
+
+def test_the_text_in_place_of_a_drafter(models: Models) -> None:
+    plan = plan_opening(models.target, "text")
+    assert (plan.draft, plan.drafts_text_alone, plan.draft_options().text_drafts) == (None, True, "on")
+    with pytest.raises(ValueError, match="leave one out"):
+        plan_opening(models.target, "text", options={"text_drafts": "off"})
+
+
+def test_a_drafter_of_its_own_that_is_not_there(models: Models) -> None:
+    with pytest.raises(ModelNotFoundError, match="--draft auto"):
+        plan_opening(models.target, "auto")
+
+
+def test_both_ways_to_open_a_model_are_one(create: Create) -> None:
+    name = create("PARAMETER num_ctx 256", "PARAMETER num_thread 1", "PARAMETER temperature 0")
+    with Engine(name) as engine, Engine.open(name) as other:
+        assert engine.plan == other.plan
+        assert engine.has_draft and engine.n_ctx == 256 and engine.sampling.temperature == 0
+
+
+def test_show_and_verbose_print_the_plan(create: Create, capsys: pytest.CaptureFixture[str]) -> None:
+    name = create("PARAMETER num_ctx 256", "PARAMETER num_thread 1")
+    assert main(["show", name]) == 0
+    shown = capsys.readouterr().out
+    assert "Opened with" in shown and "n_ctx 256 (PARAMETER of tiny:latest)" in shown
+    assert main(["generate", name, "-p", "ab", "-n", "2", "-v", "--strategy", "off"]) == 0
+    said = capsys.readouterr().err
+    for text in ("drafter:    none", "strategy:   off (asked for)", "num_ctx", "max_tokens 2 (asked for)"):
+        assert text in said or text == "num_ctx"
+
+
+def test_a_checkpoint_is_not_looked_for_in_a_registry(
+    models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", "owner/name", "--target", str(models.target)]) == 1
+    assert "hf.co/owner/name" in capsys.readouterr().err
+
+
+def test_a_second_turn_has_the_tokens_of_the_first(models: Models) -> None:
+    """`Engine.chat` goes on from what the model said, as a chat of `run` does."""
+    options: dict[str, Any] = {"max_tokens": 6, "temperature": 0.0}
+    with Engine(models.target, n_ctx=512, n_threads=1) as engine:
+        messages = [{"role": "user", "content": "Hi"}]
+        first = engine.chat(messages, **options)
+        spoken = first.tokens
+        if engine.vocabulary.is_end(spoken[-1]):
+            spoken = spoken[:-1]
+        messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "more"}]
+        second = engine.chat(messages, **options)
+        n_first = len(first.prompt_tokens)
+        if "\ufffd" not in first.text:
+            assert second.prompt_tokens[: n_first + len(spoken)] == [*first.prompt_tokens, *spoken]
+        assert second.stats.reused_n >= n_first

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""One grammar for everything that names a model, a checkpoint or a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.references.names import ModelNameError
+from eaglecpp.references.reference import hub_text, is_path_text, read_dataset, read_name, read_reference
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("hf.co/o/n", "hub", "hf.co/o/n:latest"),
+        ("hf://o/n:Q4_K_M", "hub", "hf.co/o/n:Q4_K_M"),
+        ("huggingface.co/o/n:file.gguf", "hub", "hf.co/o/n:file.gguf"),
+        ("HF.co/o/n", "hub", "HF.co/o/n:latest"),
+        ("qwen3", "name", "qwen3:latest"),
+        ("owner/name", "name", "owner/name:latest"),
+        ("localhost:5000/o/n:t", "name", "localhost:5000/o/n:t"),
+        (f"sha256:{'a' * 64}", "digest", ""),
+    ],
+)
+def test_what_a_text_names(text: str, kind: str, name: str, tmp_path: Path) -> None:
+    reference = read_reference(text, tmp_path)
+    assert (reference.kind, str(reference.name or "")) == (kind, name)
+
+
+def test_a_repository_of_the_hub_may_have_a_revision(tmp_path: Path) -> None:
+    reference = read_reference("hf.co/o/n@refs/pr/1:Q8_0", tmp_path)
+    assert (reference.repository, reference.revision) == ("o/n", "refs/pr/1")
+    assert str(reference.name) == "hf.co/o/n:Q8_0"
+    with pytest.raises(ModelNameError, match="leave out @main"):
+        read_name("hf.co/o/n@main")
+
+
+def test_what_exists_is_that_file_and_not_a_name(tmp_path: Path) -> None:
+    (tmp_path / "qwen3").write_bytes(b"GGUF")
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "config.json").write_text("{}")
+    assert read_reference("qwen3", tmp_path).paths == (tmp_path / "qwen3",)
+    assert read_reference("checkpoint", tmp_path).kind == "checkpoint"
+    assert read_reference("hf.co/o/qwen3", tmp_path).kind == "hub"
+
+
+@pytest.mark.parametrize("text", ["./m", "../m", "/nowhere/m", "~/nowhere/m", "m.gguf", "m.safetensors", ""])
+def test_what_looks_like_a_path_is_one(text: str, tmp_path: Path) -> None:
+    assert is_path_text(text)
+    with pytest.raises(FileNotFoundError):
+        read_reference(text, tmp_path)
+
+
+def test_a_file_of_a_repository_is_no_path() -> None:
+    assert not is_path_text("hf.co/o/n:m.gguf")
+
+
+def test_hf_puts_the_hub_before_a_reference() -> None:
+    assert hub_text("o/n:Q4_K_M") == "hf.co/o/n:Q4_K_M"
+    assert hub_text("hf://o/n") == "hf://o/n"
+
+
+def test_data_sets_of_the_hub() -> None:
+    assert read_dataset("hf.co/datasets/o/n:part") == ("o/n", "part")
+    assert read_dataset("hf://datasets/o/n") == ("o/n", "")
+    assert read_dataset("hf.co/o/n") is None
