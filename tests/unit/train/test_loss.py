@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from eaglecpp.train import loss as loss_module
+from eaglecpp.train.fit import loss as loss_module
 from eaglecpp.train.fit.loss import counted_rows, head_loss, step_weights
 
 
