@@ -10,14 +10,16 @@
 namespace eaglecpp {
 
 namespace {
-constexpr uint64_t gamma = 0x9E3779B97F4A7C15ull;  // SplitMix64's step
-constexpr int n_block = 128;                       // tokens told apart by one comparison
-constexpr int n_lanes = 16;                        // kept apart so that the compiler vectorises
+constexpr uint64_t gamma = 0x9E3779B97F4A7C15ull;     // SplitMix64's step
+constexpr int n_block = 128;                          // tokens told apart by one comparison
+constexpr int n_lanes = 16;                           // kept apart so that the compiler vectorises
+constexpr uint64_t one_each = 0x0001000100010001ull;  // of the four 16-bit parts
+constexpr uint64_t top_bits = 0x8000ull * one_each;
 constexpr double ln2 = 0.693147180559945309417;
 constexpr double most = 45.1;  // -log(2^-65), rounded up
 
 // SplitMix64's output function (Vigna; Stafford's variant 13 of MurmurHash3's finaliser)
-uint64_t mix(uint64_t z) {
+inline uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
     return z ^ (z >> 31);
@@ -37,14 +39,23 @@ uint64_t coarse_mask(double gap) {
     const int n_bits = gap > 0.0 ? (int)std::min(gap * (1.0 / ln2), 16.0) : 0;
     return 0xFFFF & ~(0xFFFFull >> n_bits);
 }
+
+// What a draw does with every token, compiled for several instruction sets: 64-bit products and wide comparisons are
+// what x86-64's least processor lacks. Integers and maxima only, so that all of them give the same bits.
+#if defined(__GNUC__) && defined(__x86_64__)
+#define EAGLECPP_INLINE inline __attribute__((always_inline))
+#else
+#define EAGLECPP_INLINE inline
+#endif
+
 // the larger of each pair of lanes, without a branch that random numbers would mislead
 template <int n>
-void fold(float * lane) {
+EAGLECPP_INLINE void fold(float * lane) {
     for (int j = 0; j < n; ++j) lane[j] = lane[j] > lane[j + n] ? lane[j] : lane[j + n];
 }
 
 // the largest of n_block numbers; NaN never is, unless all are
-float top_of_block(const float * x) {
+EAGLECPP_INLINE float top_of_block(const float * x) {
     float lane[n_lanes];
     std::fill_n(lane, n_lanes, -INFINITY);
     for (int i = 0; i < n_block; i += n_lanes) {
@@ -55,6 +66,66 @@ float top_of_block(const float * x) {
     fold<2>(lane);
     fold<1>(lane);
     return lane[0];
+}
+
+EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops) {
+    for (int b = 0; b < n_blocks; ++b) tops[b] = top_of_block(x + b * n_block);
+}
+
+// Not 0 if one of the block's tokens may have none of `bits` in its 16; its hashes begin at group `first`.
+EAGLECPP_INLINE uint64_t zeros_in_block(uint64_t key, uint64_t first, uint64_t bits) {
+    uint64_t zeros = 0;
+    for (uint64_t i = 0; i < n_block / 4; ++i) {
+        const uint64_t four = mix(key + (first + i) * gamma) & bits;
+        zeros |= (four - one_each) & ~four;
+    }
+    return zeros & top_bits;
+}
+
+struct BlockLoops {
+    void (*tops)(const float * x, int n_blocks, float * tops);
+    uint64_t (*zeros)(uint64_t key, uint64_t first, uint64_t bits);
+};
+
+void tops_portable(const float * x, int n_blocks, float * tops) {
+    tops_of_blocks(x, n_blocks, tops);
+}
+uint64_t zeros_portable(uint64_t key, uint64_t first, uint64_t bits) {
+    return zeros_in_block(key, first, bits);
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+__attribute__((target("avx2"))) void tops_avx2(const float * x, int n_blocks, float * tops) {
+    tops_of_blocks(x, n_blocks, tops);
+}
+__attribute__((target("avx2"))) uint64_t zeros_avx2(uint64_t key, uint64_t first, uint64_t bits) {
+    return zeros_in_block(key, first, bits);
+}
+__attribute__((target("avx512f,avx512dq,avx512vl"))) void tops_avx512(const float * x, int n_blocks, float * tops) {
+    tops_of_blocks(x, n_blocks, tops);
+}
+__attribute__((target("avx512f,avx512dq,avx512vl"))) uint64_t zeros_avx512(uint64_t key, uint64_t first,
+                                                                           uint64_t bits) {
+    return zeros_in_block(key, first, bits);
+}
+#endif
+
+// all that this processor can run, the best last
+std::vector<BlockLoops> usable_loops() {
+    std::vector<BlockLoops> out{{tops_portable, zeros_portable}};
+#if defined(__GNUC__) && defined(__x86_64__)
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2")) out.push_back({tops_avx2, zeros_avx2});
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        out.push_back({tops_avx512, zeros_avx512});
+    }
+#endif
+    return out;
+}
+
+const std::vector<BlockLoops> & loops() {
+    static const std::vector<BlockLoops> all = usable_loops();
+    return all;
 }
 }  // namespace
 
@@ -130,40 +201,46 @@ void NoisyBest::add(Token token, double score) {
     }
 }
 
+int Noise::n_ways() {
+    return (int)loops().size();
+}
+
+Token Noise::choose(const float * logits, int n, double scale) const {
+    return choose(logits, n, scale, n_ways() - 1);
+}
+
 // Two passes: the largest logit of every block, then hashes against the best found so far, which begins with the
 // largest of all.
-Token Noise::choose(const float * logits, int n, double scale) const {
+Token Noise::choose(const float * logits, int n, double scale, int way) const {
+    if (n < 1) return 0;
+    const BlockLoops run = loops()[way];
     thread_local std::vector<float> buffer;
     std::vector<float> & tops = buffer;  // a thread's variable is looked up at each use
-    tops.clear();
-    for (int at = 0; at < n; at += n_block) {
-        const int size = std::min(n_block, n - at);
+    const int n_whole = n / n_block, n_blocks = (n + n_block - 1) / n_block;
+    tops.resize(n_blocks);
+    run.tops(logits, n_whole, tops.data());
+    if (n_whole < n_blocks) {
         float top = -INFINITY;
-        if (size == n_block) {
-            top = top_of_block(logits + at);
-        } else {
-            for (int i = at; i < n; ++i) top = logits[i] > top ? logits[i] : top;
-        }
-        tops.push_back(top);
+        for (int i = n_whole * n_block; i < n; ++i) top = logits[i] > top ? logits[i] : top;
+        tops[n_whole] = top;
     }
     NoisyBest best(*this);
     const int first = (int)(std::max_element(tops.begin(), tops.end()) - tops.begin());
-    if (n < 1 || !(tops[first] > -INFINITY)) return 0;
+    if (!(tops[first] > -INFINITY)) return 0;
     for (int i = first * n_block; i < std::min(n, (first + 1) * n_block); ++i) best.add(i, logits[i] * scale);
-    for (int b = 0; b < (int)tops.size(); ++b) {
+    for (int b = 0; b < n_blocks; ++b) {
         const double gap = best.score() - tops[b] * scale;
         if (!(gap < most) || b == first) continue;
         // a token of the block can win only if all of these bits of its 16 are 0
-        const uint64_t bits = 0x0001000100010001ull * coarse_mask(gap);
-        uint64_t four[n_block / 4], zeros = 0;
-        for (int i = 0; i < n_block / 4; ++i) {
-            four[i] = coarse_of_four((uint32_t)(b * n_block / 4 + i)) & bits;
-            zeros |= (four[i] - 0x0001000100010001ull) & ~four[i];
-        }
-        if (!(zeros & 0x8000800080008000ull)) continue;
-        const int size = std::min(n_block, n - b * n_block);
-        for (int i = 0; i < size; ++i) {
-            if (four[i / 4] >> (16 * (i % 4)) << 48 == 0) best.add(b * n_block + i, logits[b * n_block + i] * scale);
+        const uint64_t bits = one_each * coarse_mask(gap);
+        if (!run.zeros(coarse_key_, (uint64_t)b * (n_block / 4), bits)) continue;
+        const int end = std::min(n, (b + 1) * n_block);
+        for (int at = b * n_block; at < end; at += 4) {
+            const uint64_t four = coarse_of_four((uint32_t)at >> 2) & bits;
+            if (!((four - one_each) & ~four & top_bits)) continue;
+            for (int i = at; i < std::min(end, at + 4); ++i) {
+                if (four >> (16 * (i - at)) << 48 == 0) best.add(i, logits[i] * scale);
+            }
         }
     }
     return best.token();

@@ -185,10 +185,35 @@ static void choice_is_the_argmax() {
             if (best < 0 || score > logits[best] * scale + noise.gumbel(best)) best = i;
         }
         CHECK(noise.choose(logits.data(), n, scale) == std::max(best, 0));
+        for (int way = 0; way < Noise::n_ways(); ++way) {
+            CHECK(noise.choose(logits.data(), n, scale, way) == std::max(best, 0));
+        }
         NoisyBest one_by_one(noise);
         for (int i = n - 1; i >= 0; --i) one_by_one.add(i, logits[i] * scale);
         CHECK(one_by_one.token() == best);
     }
+}
+
+// The choices of whole vocabularies as they were when the draw was defined: whatever makes it faster must not move
+// them.
+static void large_choices_stay() {
+    Random random(11);
+    uint64_t sum = 0;
+    for (int n : {32000, 128256, 262144}) {
+        for (double spread : {0.0, 2.0, 8.0}) {
+            const std::vector<float> logits = some_logits(random, n, spread);
+            for (int pos = 0; pos < 20; ++pos) {
+                const Noise noise(77, pos);
+                NoisyBest best(noise);
+                for (int i = 0; i < n; ++i) best.add(i, logits[i] * 1.25);
+                for (int way = 0; way < Noise::n_ways(); ++way) {
+                    CHECK(noise.choose(logits.data(), n, 1.25, way) == best.token());
+                }
+                sum = sum * 1000003 + (uint64_t)best.token();
+            }
+        }
+    }
+    CHECK_MSG(sum == 17306460652214516601u, strf("%llu", (unsigned long long)sum));
 }
 
 int main() {
@@ -200,5 +225,6 @@ int main() {
     choice_has_the_right_frequencies();
     choices_at_neighbouring_positions_are_independent();
     choice_is_the_argmax();
+    large_choices_stay();
     return result();
 }
