@@ -31,12 +31,13 @@ class LogSum {
 // kept_: what top-k, top-p and min-p leave of the drafter's tokens
 void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & sampling) {
     kept_.clear();
-    const float top = logits[argmax(logits, n)];
     is_sorted_ = sampling.top_k > 0 && sampling.top_k < n;
     if (is_sorted_) {
-        for (const Candidate & c : top_k(logits, n, sampling.top_k, nullptr))
-            kept_.push_back({c.token, logits[c.token]});
-    } else {
+        for (int i : largest_.of(logits, n, sampling.top_k)) kept_.push_back({i, logits[i]});
+        if (kept_.empty()) return;
+    }
+    const float top = is_sorted_ ? kept_[0].logit : logits[argmax(logits, n)];
+    if (!is_sorted_) {
         float least = top - depth_max * sampling.temperature;
         if (sampling.min_p > 0.0f) least = std::max(least, top + std::log(sampling.min_p));
         for (int i = 0; i < n; ++i) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "algo/noise.h"
+#include "algo/topk.h"
 #include "algo/tree.h"
 
 namespace eaglecpp {
@@ -43,6 +44,7 @@ class CoupledDraft {
     void cut(const float * logits, int n, const CoupledSampling & sampling);
     void cut_top_p(const float * logits, int n, float top_p, bool is_all);
 
+    Largest largest_;
     std::vector<Entry> kept_;  // best first if is_sorted_
     bool is_sorted_ = false;
     std::vector<Scored> scored_;

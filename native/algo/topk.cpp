@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 namespace eaglecpp {
 
@@ -61,6 +62,43 @@ int argmax(const float * x, int n) {
         if (x[i] == best) return i;
     }
     return 0;  // all NaN
+}
+
+static constexpr int n_block = 128;
+
+const std::vector<int> & Largest::of(const float * x, int n, int k) {
+    k = std::max(0, std::min(k, n));
+    found_.clear();
+    tops_.clear();
+    if (k == 0) return found_;
+    for (int at = 0; at < n; at += n_block) {
+        const int size = std::min(n_block, n - at);
+        float lane[n_lanes];
+        std::fill_n(lane, n_lanes, -INFINITY);
+        int i = at;
+        for (; i + n_lanes <= at + size; i += n_lanes) {
+            for (int j = 0; j < n_lanes; ++j) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+        }
+        for (; i < at + size; ++i) lane[0] = x[i] > lane[0] ? x[i] : lane[0];
+        tops_.push_back(*std::max_element(lane, lane + n_lanes));
+    }
+    float least = -INFINITY;
+    if (k < (int)tops_.size()) {
+        sorted_ = tops_;
+        std::nth_element(sorted_.begin(), sorted_.begin() + (k - 1), sorted_.end(), std::greater<float>());
+        least = sorted_[k - 1];
+    }
+    for (int b = 0; b < (int)tops_.size(); ++b) {
+        if (!(tops_[b] >= least)) continue;
+        for (int i = b * n_block; i < std::min(n, (b + 1) * n_block); ++i) {
+            if (x[i] >= least) found_.push_back(i);
+        }
+    }
+    const auto is_better = [x](int a, int b) { return x[a] != x[b] ? x[a] > x[b] : a < b; };
+    const size_t n_best = std::min<size_t>(k, found_.size());
+    std::partial_sort(found_.begin(), found_.begin() + n_best, found_.end(), is_better);
+    found_.resize(n_best);
+    return found_;
 }
 
 std::vector<Candidate> top_k(const float * logits, int n, int k, const Token * ids) {

@@ -15,6 +15,18 @@ float log_sum_exp(const float * x, int n);
 // index of the largest value, the first one among equals
 int argmax(const float * x, int n);
 
+// The indices of the k largest of x[n], best first, equal ones in index order, NaN never. Blocks whose largest value is
+// below the k-th largest of all blocks hold none of them and are not looked at again: for a few tens of a vocabulary
+// little more than one pass. Its buffers stay.
+class Largest {
+  public:
+    const std::vector<int> & of(const float * x, int n, int k);
+
+  private:
+    std::vector<float> tops_, sorted_;
+    std::vector<int> found_;
+};
+
 // Best first; equal logits in index order. `ids` maps an index to a token id (draft to target vocabulary).
 std::vector<Candidate> top_k(const float * logits, int n, int k, const Token * ids);
 

@@ -86,6 +86,7 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
                             : llama_sampler_init_mirostat_v2(p.seed, p.mirostat_tau, p.mirostat_eta));
     } else {
         if (p.top_n_sigma >= 0.0f) add(llama_sampler_init_top_n_sigma(p.top_n_sigma));
+        if (p.rng == "coupled" && llama_sampler_chain_n(chain_.get()) == 0) n_first_ = p.top_k;
         if (p.top_k > 0) add(llama_sampler_init_top_k(p.top_k));
         if (p.typical_p < 1.0f) add(llama_sampler_init_typical(p.typical_p, p.min_keep));
         if (p.top_p < 1.0f) add(llama_sampler_init_top_p(p.top_p, p.min_keep));
@@ -122,9 +123,17 @@ void Sampler::accept_prompt(const Tokens & prompt) {
 // chain over all candidates, after `first` if there is one
 Token Sampler::apply(const float * logits, llama_sampler * first, const Noise & noise) {
     if (only_draws_ && !first) return noise.choose(logits, n_vocab_, 1.0 / coupled_->temperature);
-    data_.resize(n_vocab_);
-    for (int i = 0; i < n_vocab_; ++i) data_[i] = {i, logits[i], 0.0f};
-    llama_token_data_array all = {data_.data(), data_.size(), -1, false};
+    // Top-k leaves few of a vocabulary, and finding them first spares llama.cpp the copy of all. The order among equals
+    // is index order then; llama.cpp's is whatever its sort makes of them.
+    const bool can_cut = n_first_ > 0 && n_first_ < n_vocab_ && !first;
+    data_.clear();
+    if (can_cut) {
+        for (int i : largest_.of(logits, n_vocab_, n_first_)) data_.push_back({i, logits[i], 0.0f});
+    }
+    const bool is_cut = !data_.empty();
+    if (!is_cut) data_.resize(n_vocab_);
+    for (int i = 0; i < n_vocab_ && !is_cut; ++i) data_[i] = {i, logits[i], 0.0f};
+    llama_token_data_array all = {data_.data(), data_.size(), -1, is_cut};
     if (first) {
         llama_sampler_apply(first, &all);
         const bool any = std::any_of(all.data, all.data + all.size, [](const auto & d) { return d.logit > -INFINITY; });

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "algo/coupled.h"
+#include "algo/topk.h"
 #include "base/types.h"
 
 namespace eaglecpp {
@@ -99,6 +100,7 @@ class Sampler {
     int n_history_;             // prompt tokens that penalties can see
     bool plain_greedy_ = true;  // nothing but the argmax is asked for
     bool only_draws_ = false;   // nothing but temperature before a coupled draw
+    int n_first_ = 0;           // a coupled chain begins with the so many largest logits; 0 = it does not
     std::optional<CoupledSampling> coupled_;
     float xtc_probability_ = 0.0f;
     Ptr chain_;
@@ -106,6 +108,7 @@ class Sampler {
     Ptr temperature_;  // of a coupled chain
     Ptr grammar_;
     std::vector<llama_token_data> data_;
+    Largest largest_;
 };
 
 }  // namespace eaglecpp

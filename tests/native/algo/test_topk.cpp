@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include "../check.h"
 #include "random.h"
@@ -46,6 +47,28 @@ static void agrees_with_sorting() {
     }
 }
 
+static void largest_agree_with_sorting() {
+    Random random(7);
+    Largest largest;
+    for (int n : {1, 15, 127, 128, 129, 300, 5000}) {
+        for (bool has_ties : {false, true}) {
+            std::vector<float> x = random_logits(random, n, has_ties);
+            if (n > 1) x[random.integer(0, n - 1)] = -std::numeric_limits<float>::infinity();
+            std::vector<int> order(n);
+            std::iota(order.begin(), order.end(), 0);
+            std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return x[a] > x[b]; });
+            for (int k : {0, 1, 2, 40, 6000}) {
+                const std::vector<int> wanted(order.begin(), order.begin() + std::min(k, n));
+                CHECK(largest.of(x.data(), n, k) == wanted);
+            }
+        }
+    }
+    std::vector<float> broken(300, std::nanf(""));
+    CHECK(largest.of(broken.data(), 300, 2).empty());
+    broken[250] = 1.0f;
+    CHECK(largest.of(broken.data(), 300, 2) == std::vector<int>{250});
+}
+
 static void maps_ids() {
     const float x[] = {0.0f, 2.0f, 1.0f};
     const Token ids[] = {70, 50, 60};
@@ -66,6 +89,7 @@ static void survives_masked_and_broken_rows() {
 
 int main() {
     agrees_with_sorting();
+    largest_agree_with_sorting();
     maps_ids();
     survives_masked_and_broken_rows();
     return result();
