@@ -45,6 +45,7 @@ class EngineOptions:
     n_sequences: int  # conversations that can be open at once
     separate_caches: bool  # one for each conversation; then without trees
     n_draft_max: int  # most draft nodes in one round, all strategies
+    n_draft_more: int  # beyond that, for one conversation on a target without recurrent states
     n_leaves_max: int  # most tree leaves in one round and sequence
     draft_device: str  # "auto" | "cpu" | a ggml device name
     draft_type_kv: str  # "f16" | "f32"

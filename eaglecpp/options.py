@@ -208,7 +208,10 @@ class DraftOptions(_Validated):
     """What is drafted from, where the drafter runs, and the most that may be drafted."""
 
     n_draft_max: int = _option(
-        0, "most draft nodes in one round; 0 = what the strategy needs, at least 16", minimum=0, maximum=1024
+        0,
+        "most draft nodes in one round; 0 = what the strategy needs, at least 16, or 32 with --draft text",
+        minimum=0,
+        maximum=1024,
     )
     n_leaves_max: int = _option(
         0, "most tree leaves in one round; 0 = what the strategy needs", minimum=0, maximum=256

@@ -14,6 +14,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strate
 __all__ = ["engine_options", "generate_params"]
 
 _MIN_DRAFT_MAX = 16
+_MORE_OF_TEXT = 16  # copies run on and on, and proposing them costs nothing
 # Declared in SamplingOptions, but not part of choosing a token: they go into GenerateParams or stay in
 # Python.
 _NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed"}
@@ -30,6 +31,8 @@ def engine_options(
     _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache"})
     native.lora = list(model.lora)
     native.n_draft_max = drafting.n_draft_max or max(_MIN_DRAFT_MAX, strategy.nodes)
+    if drafting.text_drafts == "on" and not drafting.n_draft_max:
+        native.n_draft_more = _MORE_OF_TEXT
     native.n_leaves_max = drafting.n_leaves_max or strategy.n_leaves
     return native
 

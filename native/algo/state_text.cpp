@@ -9,7 +9,7 @@ namespace eaglecpp {
 
 namespace {
 constexpr size_t n_lines_max = 4096;  // far above what we write; keeps hostile text from eating memory
-constexpr size_t n_values_max = 64;
+constexpr size_t n_values_max = 128;
 
 std::string one_line(std::string text) {
     for (char & c : text) {

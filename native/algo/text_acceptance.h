@@ -4,6 +4,8 @@
 //
 //     a = sigmoid(weight[source][length of the match] + hits)
 //
+// Where the place at which a copy broke off and the longest match go on differently, both are rarer than either is
+// alone; such pairs have weights of their own.
 // Weights belong to the target and the kind of request and are kept on disk; `hits` belongs to one conversation and
 // follows it within a few rounds, one term for short matches, which recur by chance, and one for long ones, which are
 // copies. Every round labels the proposals for nothing, also those that nobody verified: the target's next token is
@@ -64,16 +66,19 @@ class TextAcceptance {
 
   private:
     static constexpr int n_lengths = 10;
-    static constexpr int n_sources = 3;
+    static constexpr int n_sources = 3;  // of TextDraft
+    static constexpr int n_rows =
+        n_sources + 2;  // and the longest match and the resumed copy that contradict each other
 
     struct Weight {
         double value = 0.0, information = 0.0;
     };
-    using Weights = std::array<std::array<Weight, n_lengths>, n_sources>;
+    using Weights = std::array<std::array<Weight, n_lengths>, n_rows>;
 
     static int length_of(int n_match);
-    double chance(RequestKind kind, const TextHits & hits, const TextDraft::Node & node) const;
-    void learn_one(RequestKind kind, TextHits & hits, const TextDraft::Node & node, bool came);
+    static int row_of(const TextDraft & draft, int node);
+    double chance(RequestKind kind, const TextHits & hits, const TextDraft & draft, int node) const;
+    void learn_one(RequestKind kind, TextHits & hits, const TextDraft & draft, int node, bool came);
 
     std::array<Weights, n_request_kinds> weights_;
     Reliability reliability_;

@@ -38,6 +38,7 @@ void bind_options(nb::module_ & m) {
             .def_rw("n_sequences", &T::n_sequences)
             .def_rw("separate_caches", &T::separate_caches)
             .def_rw("n_draft_max", &T::n_draft_max)
+            .def_rw("n_draft_more", &T::n_draft_more)
             .def_rw("n_leaves_max", &T::n_leaves_max)
             .def_rw("draft_device", &T::draft_device)
             .def_rw("draft_type_kv", &T::draft_type_kv)

@@ -76,6 +76,11 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
     check_range("n_threads_batch", options_.n_threads_batch, INT32_MIN, GGML_MAX_N_THREADS);
     llama_start();
     load_model();
+    check_range("n_draft_more", options_.n_draft_more, 0, 1024);
+    // each draft of a recurrent state takes a copy of it, each conversation's takes logits
+    if (!has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
+        options_.n_draft_max += options_.n_draft_more;
+    }
     if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
     if (options_.n_threads_batch <= 0) options_.n_threads_batch = options_.n_threads;
     const int n_ctx_train = llama_model_n_ctx_train(model_.get());

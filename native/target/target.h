@@ -44,6 +44,7 @@ struct TargetOptions {
     int n_sequences = 1;           // conversations
     bool separate_caches = false;  // one for each conversation; then without trees
     int n_draft_max = 64;          // draft nodes of one round and conversation
+    int n_draft_more = 0;          // beyond that, for one conversation without a recurrent state
     int n_leaves_max = 1;          // tree leaves of one round and conversation
     std::vector<std::pair<std::string, float>> lora;
 };

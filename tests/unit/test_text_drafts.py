@@ -54,6 +54,17 @@ def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
         assert plain.tokens == done.tokens and plain.stats.draft_n == 0
 
 
+def test_copies_may_be_longer_than_drafts_of_a_drafter(models: Models) -> None:
+    for options, most in (
+        ({"draft": "text"}, 32),
+        ({"draft": models.draft}, 16),
+        ({"draft": "text", "n_draft_max": 5}, 5),
+        ({"draft": "text", "n_sequences": 2}, 16),  # each conversation's rows take logits
+    ):
+        with Engine.open(models.target, **SIZES, **options) as engine:
+            assert engine.native.n_draft_max == most
+
+
 def test_what_was_learned_about_the_text_is_kept(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,9 @@
 // What is learned about drafts from the text: by length of the match, by what came of late, kept and read back.
 #include "algo/text_acceptance.h"
 
+#include <sstream>
+#include <string>
+
 #include "../check.h"
 #include "base/error.h"
 #include "random.h"
@@ -119,6 +122,49 @@ static void the_state_is_read_back_and_damage_refused() {
     CHECK(other.to_text("a key") == text);
 }
 
+static TextDraft rivals() {
+    TextDraft draft;
+    draft.nodes.push_back({100, -1, 1, TextDraft::Source::resumed});
+    draft.nodes.push_back({200, -1, 3, TextDraft::Source::longest});
+    return draft;
+}
+
+// Where the broken copy and the longest match contradict each other, what each is worth alone says little.
+static void contradicting_places_are_learned_apart() {
+    TextAcceptance model;
+    TextDraft alone;
+    alone.nodes.push_back({100, -1, 1, TextDraft::Source::resumed});
+    const float before = first(model, {}, alone);
+    CHECK(first(model, {}, rivals()) < 0.6f * before);
+    for (int i = 0; i < 400; ++i) {
+        TextHits hits;
+        model.learn(RequestKind::greedy, hits, rivals(), {200});
+    }
+    CHECK_NEAR(first(model, {}, alone), before, 1e-6);
+    std::vector<float> a;
+    model.predict(RequestKind::greedy, {}, rivals(), a);
+    CHECK_MSG(a[0] < 0.1f && a[1] > 0.8f, strf("%.2f %.2f", a[0], a[1]));
+}
+
+// A state of before such pairs were told apart is read, and they begin as they always do.
+static void an_older_state_is_read() {
+    TextAcceptance model, other;
+    TextHits hits;
+    for (int i = 0; i < 50; ++i) model.learn(RequestKind::greedy, hits, chain(3, 2 + i % 9), {100, 101, 7});
+    std::string older;
+    std::istringstream lines(model.to_text("a key"));
+    for (std::string line; std::getline(lines, line); older += line + "\n") {
+        if (line.compare(0, 4, "text") != 0) continue;
+        std::istringstream words(line);
+        std::string word;
+        line.clear();
+        for (int i = 0; i < 1 + 2 * 3 * 10 && words >> word; ++i) line += (i > 0 ? " " : "") + word;
+    }
+    CHECK(older.size() < model.to_text("a key").size());
+    CHECK(other.from_text(older, "a key"));
+    CHECK(other.to_text("a key") == model.to_text("a key"));
+}
+
 // What the drafter was asked about and did not propose keeps the share of its chance that came true.
 static void what_the_drafter_contradicts_is_doubted_until_it_comes() {
     Contradiction contradiction;
@@ -138,5 +184,7 @@ int main() {
     only_what_was_reached_teaches();
     the_state_is_read_back_and_damage_refused();
     what_the_drafter_contradicts_is_doubted_until_it_comes();
+    contradicting_places_are_learned_apart();
+    an_older_state_is_read();
     return result();
 }
