@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Tiny targets whose caches are unusual, each with a drafter that predicts it: a sliding window (`gemma3`)
-and a recurrent state beside attention (`lfm2`).
+"""Tiny targets whose caches are unusual: a sliding window (`gemma3`) and a recurrent state beside attention
+(`lfm2`), each with a drafter that predicts it, and a recurrent state that cannot go back (`mamba`).
 
 Made like `helpers.tiny.make_pair`, of whose weights they are variations: the residual stream stays mostly the
 token embedding, so the hand-built drafter is right about half the time. GGUF only; random weights, no tokens
@@ -21,11 +21,12 @@ from helpers.tiny import GGUF_NAMES, Pair, TargetSpec, TinyTarget, Weights, copy
 from helpers.tiny import write_checkpoint as write_weights
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
-__all__ = ["WINDOW", "ArchPair", "make_hybrid", "make_windowed"]
+__all__ = ["WINDOW", "ArchPair", "make_hybrid", "make_recurrent", "make_windowed"]
 
 WINDOW = 13
 _ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the others are short convolutions
 _L_CACHE = 3
+_CONV, _STATE, _RANK = 4, 8, 4  # of the recurrent one
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,40 @@ def make_hybrid(directory: Path) -> ArchPair:
         return out
 
     return _make(directory, spec, keys, tensors)
+
+
+def make_recurrent(directory: Path) -> Path:
+    """`mamba`: nothing but recurrent states, of which llama.cpp keeps no copies to go back to."""
+    spec, tokenizer = TargetSpec(arch="mamba"), tiny_tokenizer()
+    inner = 2 * spec.n_embd
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_ssm_conv_kernel(_CONV)
+        writer.add_ssm_inner_size(inner)
+        writer.add_ssm_state_size(_STATE)
+        writer.add_ssm_time_step_rank(_RANK)
+
+    rng = np.random.default_rng(spec.seed + 8)
+    weights = _renamed(target_weights(spec, tokenizer))
+    tensors = {name: value for name, value in weights.items() if not name.startswith("blk.")}
+    for i in range(spec.n_layers):
+        added = spec.mixing / spec.n_layers**0.5
+        tensors[f"blk.{i}.attn_norm.weight"] = weights[f"blk.{i}.attn_norm.weight"]
+        tensors[f"blk.{i}.ssm_a"] = -np.tile(np.arange(1.0, _STATE + 1), (inner, 1)).astype(np.float32)
+        tensors[f"blk.{i}.ssm_d"] = np.ones(inner, np.float32)
+        for role, shape, std in (
+            ("in.weight", (2 * inner, spec.n_embd), 1.0 / spec.n_embd**0.5),
+            ("conv1d.weight", (inner, _CONV), 0.5),
+            ("conv1d.bias", (inner,), 0.1),
+            ("x.weight", (_RANK + 2 * _STATE, inner), 1.0 / inner**0.5),
+            ("dt.weight", (inner, _RANK), 0.5),
+            ("dt.bias", (inner,), 0.5),
+            ("out.weight", (spec.n_embd, inner), added / inner**0.5),
+        ):
+            tensors[f"blk.{i}.ssm_{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
+    path = directory / "target-mamba.gguf"
+    _write(path, spec, tokenizer, keys, tensors)
+    return path
 
 
 def _make(

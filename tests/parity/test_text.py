@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from eaglecpp.errors import UnsupportedError
 from helpers.tiny import prompt_ids
-from helpers.tiny_arch import make_hybrid
+from helpers.tiny_arch import make_hybrid, make_recurrent
 
 from .conftest import ConvertedPair
 from .test_exact import SIZES, conversation, quantised
@@ -164,14 +165,36 @@ def test_a_log_with_drafts_from_the_text_is_followed(drafted: eaglecpp.Engine) -
         assert again.stats.text_draft_n == first.stats.text_draft_n
 
 
-def test_targets_that_take_chains_only_draft_chains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_targets_that_cannot_take_back_drafts_refuse_them_and_run_plainly(
+    tmp_path: Path, temperature: float
+) -> None:
+    path = make_recurrent(tmp_path)
+    sizes = {"n_ctx": 512, "n_threads": 1}
+    reason = r"'mamba'\) cannot take back rejected drafts; .* without drafts from the text"
+    with pytest.raises(UnsupportedError, match=reason):
+        eaglecpp.Engine.open(path, draft="text", **sizes)
+    options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}
+    runs = []
+    for _ in range(2):  # nothing is drafted unasked: "auto" has no drafter to go beside
+        with eaglecpp.Engine.open(path, **sizes) as engine:
+            assert not engine.has_draft and not engine.drafts_text
+            done = engine.generate(COPY, strategy="auto", **options)
+        assert done.stats.draft_n == 0 and len(done.tokens) == 60
+        runs.append(done.tokens)
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_targets_that_take_chains_only_draft_chains(tmp_path: Path, temperature: float) -> None:
     """A recurrent state beside attention goes back by snapshots, and only along one chain."""
     path = make_hybrid(tmp_path).target
-    options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": 0.0}
+    options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}
     with eaglecpp.Engine.open(path, n_ctx=512, n_threads=1) as engine:
         expected = engine.generate(COPY, **options).tokens
     with eaglecpp.Engine.open(path, draft="text", n_ctx=512, n_threads=1, exact="off") as engine:
         assert engine.chains_only
+        assert engine.native.n_draft_max == 16, "each node takes a copy of the state"
         for strategy in ("tree:k=2,depth=4,nodes=8", "auto"):
             drafted = engine.generate(COPY, strategy=strategy, **options)
             assert drafted.tokens == expected
