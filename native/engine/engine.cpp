@@ -508,7 +508,7 @@ void Engine::draft(Sequence & s) {
     request.n_pending = s.pending.n_rows();
     request.limits.n_nodes = target_->options().n_draft_max;
     request.limits.n_leaves = s.range.count;
-    request.limits.n_leaves_exact = target_->keeps_order() ? s.range.count : 1;
+    request.limits.n_leaves_exact = target_->keeps_order() && target_->has_room_for_trees() ? s.range.count : 1;
     if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
     const double start = now_ms();
     if (s.uses_text) {
@@ -643,6 +643,7 @@ void Engine::run(ThreadPolicy::Kind kind) {
     run.wall_ms = end - now;
     run.cpu_ms = cpu_ms < 0.0 ? cpu_ms : process_cpu_ms() - cpu_ms;
     threads_.learn(run, end);
+    note_order();
 }
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------
@@ -663,8 +664,11 @@ void Engine::note_exactness(const std::vector<Round> & rounds) {
     for (const Round & r : rounds) {
         if (!is_exact || !(r.tree.is_chain() || target_->keeps_order())) r.seq->mark_inexact(r.seq->n_past);
     }
+}
+
+// Where the order of cells was given up, whatever comes next may fill gaps anywhere.
+void Engine::note_order() {
     if (target_->n_order_lost() == n_order_lost_) return;
-    // whatever comes next may fill gaps anywhere
     n_order_lost_ = target_->n_order_lost();
     for (auto & [id, s] : sequences_) s.mark_inexact(0);
 }

@@ -123,6 +123,7 @@ class Engine {
     void run(ThreadPolicy::Kind kind);
     void set_threads(const EngineOptions & options);
     void note_exactness(const std::vector<Round> & rounds);
+    void note_order();
     StepResult finish_round(const Round & round);
     Token synthetic(const Round & round, int node, Token sampled) const;
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);

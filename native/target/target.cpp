@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -24,6 +25,9 @@ static constexpr int n_rows_tiled = 64;
 // Cells of all conversations together. More than any machine holds, and few enough that what is computed from them
 // (positions, padded sizes) stays within 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
+// Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave takes as long as some
+// ten rounds, so it should not be needed every few.
+static constexpr int n_held_most = 128;
 
 // all files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern
 static std::vector<std::string> shards(const GgufReader & first) {
@@ -445,22 +449,26 @@ bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
         const llama_seq_id other = seqs(i).first;
         if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
     }
-    return n_held_[range.first / n_ids()] == 0 || close_gaps(range);
+    return n_held_[range.first / n_ids()] == 0 || close_gaps();
 }
 
-// By way of a copy: llama.cpp has no other means to move cells. The cache holds no other conversation.
-bool Target::close_gaps(const SeqRange & range) {
-    llama_memory_t mem = llama_get_memory(ctx_.get());
-    const Pos n = llama_memory_seq_pos_max(mem, range.first) + 1;
-    const size_t n_bytes = llama_state_seq_get_size(ctx_.get(), range.first);
+// By way of a copy of the whole cache, which llama.cpp writes back cell after cell: it has no other means to move them.
+// A copy of one conversation would lack what its sliding windows have passed, which is needed when it goes back.
+bool Target::close_gaps() {
+    const size_t n_bytes = llama_state_get_size(ctx_.get());
     if (available_memory() > 0 && n_bytes > available_memory() / 2) return false;
-    std::vector<uint8_t> state(n_bytes);
-    bool is_done = llama_state_seq_get_data(ctx_.get(), state.data(), n_bytes, range.first) == n_bytes;
-    if (!is_done) return false;
-    clear();
-    is_done = llama_state_seq_set_data(ctx_.get(), state.data(), n_bytes, range.first) > 0;
-    if (!is_done) fail(ErrorKind::broken, "llama.cpp did not take back the %zu bytes of its own cache", n_bytes);
-    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, 0, n);
+    std::vector<uint8_t> state;
+    try {
+        state.resize(n_bytes);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    free_held();
+    const size_t n_written = llama_state_get_data(ctx_.get(), state.data(), n_bytes);
+    if (n_written == 0) return false;
+    if (llama_state_set_data(ctx_.get(), state.data(), n_written) != n_written) {
+        fail(ErrorKind::broken, "llama.cpp did not take back the %zu bytes of its own cache", n_written);
+    }
     return true;
 }
 
@@ -514,7 +522,10 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     if (needs_reference_) {
         set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
-    if (holds_rejected() && batch.n_rows() > n_free_cells()) release_held();
+    if (holds_rejected() && batch.n_rows() > n_free_cells() && !close_gaps()) {
+        free_held();
+        ++n_order_lost_;
+    }
     const kernels::ComputeScope scope(use_kernels_);
     ErrorTrail trail;
     int32_t rc = 0;
@@ -591,18 +602,23 @@ void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node,
 }
 
 // A cell that a rejected node leaves free before an accepted one would be filled by a later row, and attention, which
-// adds in the order of the cells, would round differently than without the tree. Such cells stay occupied as long as
-// there are others.
+// adds in the order of the cells, would round differently than without the tree. Such cells stay occupied until the
+// cache is full; then its gaps are closed.
 void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                            Pos pos) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
     const std::vector<int32_t> leaves = tree.leaves();
+    const bool has_room = n_unused_cells() >= n_unused_least();
     std::vector<uint8_t> is_done(tree.size(), 0);
     for (int32_t node : accepted) is_done[node] = 1;
     for (size_t i = 0; i < leaves.size(); ++i) {
         for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
             is_done[node] = 1;
             if (node > accepted.back()) continue;
+            if (!has_room) {
+                ++n_order_lost_;
+                return;
+            }
             const Pos at = pos + tree.depth[node];
             llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, at, at + 1);
             ++n_held_[range.first / n_ids()];
@@ -610,19 +626,30 @@ void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const
     }
 }
 
-void Target::release_held() {
+void Target::free_held() {
     llama_memory_t mem = llama_get_memory(ctx_.get());
     for (int i = 0; i < options_.n_sequences; ++i) llama_memory_seq_rm(mem, seqs(i).held, -1, -1);
-    ++n_order_lost_;
     n_held_.assign(options_.n_sequences, 0);
 }
 
-// at least so many
-int Target::n_free_cells() const {
+bool Target::has_room_for_trees() const {
+    return n_unused_cells() >= n_unused_least() + options_.n_sequences * (options_.n_draft_max + 1);
+}
+
+// that hold no token of a conversation, at least
+int Target::n_unused_cells() const {
     llama_memory_t mem = llama_get_memory(ctx_.get());
     int n = (int)llama_n_ctx(ctx_.get());
-    for (int i = 0; i < options_.n_sequences; ++i) n -= llama_memory_seq_pos_max(mem, seqs(i).first) + 1 + n_held_[i];
+    for (int i = 0; i < options_.n_sequences; ++i) n -= llama_memory_seq_pos_max(mem, seqs(i).first) + 1;
     return n;
+}
+
+int Target::n_unused_least() const {
+    return std::min(n_held_most, options_.n_ctx / 8);
+}
+
+int Target::n_free_cells() const {
+    return n_unused_cells() - std::accumulate(n_held_.begin(), n_held_.end(), 0);
 }
 
 void Target::clear() {

@@ -99,7 +99,10 @@ class Target {
     const char * never_exact() const;
     // A row's cells keep their order when a tree's rejected nodes go (true for chains in any case).
     bool keeps_order() const { return adds_in_order_; }
-    // Times that cells of rejected nodes had to be given back, after which the order of cells is another one.
+    // There are cells left for what trees leave behind. Without, a tree makes the order of cells another one; chains
+    // leave nothing behind.
+    bool has_room_for_trees() const;
+    // Times that the order of cells became another one.
     int n_order_lost() const { return n_order_lost_; }
 
     // Before a batch of n_rows prompt rows: closes the gaps that rejected nodes left where attention works in tiles,
@@ -149,8 +152,10 @@ class Target {
     int n_ids() const { return options_.n_leaves_max + (holds_rejected() ? 1 : 0); }
     bool holds_rejected() const { return adds_in_order_ && options_.n_leaves_max > 1; }
     void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
-    void release_held();
-    bool close_gaps(const SeqRange & range);
+    void free_held();
+    bool close_gaps();
+    int n_unused_cells() const;
+    int n_unused_least() const;
     int n_free_cells() const;
 
     TargetOptions options_;

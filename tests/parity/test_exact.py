@@ -186,6 +186,27 @@ def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, target: Path) -> None:
         assert "plain, to be exact" in done.timings["plan"]["why"]
 
 
+@pytest.mark.parametrize("strategy", ["tree:k=3,depth=4,nodes=12", "auto"])
+def test_trees_stay_exact_until_the_context_is_full(
+    strategy: str, kernels: str, it: ConvertedPair, target: Path
+) -> None:
+    """Rejected nodes leave cells behind, also of answers that were given up: in time, more than there are."""
+    sizes: dict[str, Any] = {**SIZES, "n_ctx": 320, "kernels": kernels}
+    with (
+        eaglecpp.Engine.open(target, draft=it.draft, exact="on", n_leaves_max=12, **sizes) as engine,
+        eaglecpp.Engine.open(target, **sizes) as reference,
+    ):
+        for seed in range(4):
+            options: dict[str, Any] = {"seed": seed, "temperature": 1.0, "ignore_eos": True, "n_probs": 3}
+            prompt = [*prompt_ids(90), *prompt_ids(20, seed=seed)]
+            ours = engine.generate(prompt, strategy=strategy, **options)
+            theirs = reference.generate(prompt, **options)
+            assert len(ours.tokens) == 320 - len(prompt)
+            assert ours.tokens == theirs.tokens, seed
+            assert ours.logprobs == theirs.logprobs, seed
+            assert ours.timings["exact"], seed
+
+
 def test_measuring_leaves_nothing_behind(it: ConvertedPair, target: Path) -> None:
     with eaglecpp.Engine.open(target, draft=it.draft, exact="off", **SIZES) as engine:
         before = engine.generate(prompt_ids(100), max_tokens=20, temperature=0.0, n_probs=3)
