@@ -4,8 +4,9 @@
 Pure: takes what was measured, gives verdicts. `Measured` holds one target's figures as the script keeps them:
 times in milliseconds, one per turn, of `ours` and of `theirs`; a ratio is the median over turns of the ratio
 within a turn. `llama-bench` runs at another moment and only checks that the process which takes turns is as
-fast as llama.cpp's own programs. Goals for a memory-bound target ask for a name that begins with "wide";
-"deep" has goals for its rows only beside llama.cpp's own; any other name is a small real model.
+fast as llama.cpp's own programs; for plain decoding it runs after each prompt and has a goal. Goals for a
+memory-bound target ask for a name that begins with "wide"; "deep" has goals for its rows only beside
+llama.cpp's own; any other name is a small real model.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def goals_of(has_avx512: bool) -> dict[str, Goal]:
         Goal("T(n) over llama.cpp's T(n)", 1.0, at_most=True),
         Goal("plain decoding over llama.cpp's", 1.0),
         Goal("plain decoding, geometric mean", 1.7 if has_avx512 else 1.3),
+        Goal("plain decoding over llama-bench's", 1.0),
         Goal("prompt over llama.cpp's", 1.0),
         Goal("prompt, geometric mean", 2.0),
         Goal("time to load over llama.cpp's", 1.3, at_most=True),
@@ -179,6 +181,11 @@ def _plain(one: Measured) -> Iterator[Figure]:
         ratio = results.ratio(cell, OUR_PLAIN, LLAMA_PLAIN)
         if ratio is not None:
             yield "plain decoding over llama.cpp's", f"{one.name}, {label(cell)}", ratio
+    bench = one.parts["plain"].get("bench")
+    if bench:
+        # llama-bench samples nothing, so beside greedy decoding; a time for each prompt, in their order
+        own = [run.ms / run.n for run in results.runs(("code", 0.0), OUR_PLAIN)]
+        yield "plain decoding over llama-bench's", one.name, paired(bench, own)
 
 
 def _prompts(one: Measured) -> Iterator[Figure]:

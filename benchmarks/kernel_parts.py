@@ -52,7 +52,7 @@ def of_rows(bench: Bench) -> dict[str, Any]:
     with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
         found = in_turns(bench, {"ours": ours, "theirs": theirs}, ROWS, 0)
     times = llama_bench(bench, ROWS[:1])
-    return found | ({"bench": times} if times else {})
+    return found | ({"bench": {n: median(ms) for n, ms in times.items()}} if times else {})
 
 
 def of_behind(bench: Bench) -> dict[str, Any]:
@@ -76,22 +76,28 @@ def in_turns(
     return found
 
 
-def llama_bench(bench: Bench, prompts: tuple[int, ...]) -> dict[str, float]:
-    """Median milliseconds of reading prompts of so many tokens, by llama.cpp's own benchmark."""
+def llama_bench(
+    bench: Bench, prompts: tuple[int, ...], n_generated: int = 0, repeats: int = 0
+) -> dict[str, list[float]]:
+    """Milliseconds of reading prompts of so many tokens, and under "0" of generating, by llama.cpp's own
+    benchmark. Empty without it.
+    """
     if bench.args.llama_bench is None:
         return {}
-    command = [bench.args.llama_bench, "-m", bench.path, "-n", 0, "-p", ",".join(map(str, prompts))]
-    command += ["-r", 10 if max(prompts) < 64 else 3, "-t", bench.args.threads, "-o", "json"]
+    command = [bench.args.llama_bench, "-m", bench.path, "-n", n_generated, "-p"]
+    command += [",".join(map(str, prompts or (0,))), "-t", bench.args.threads, "-o", "json"]
+    command += ["-r", repeats or (10 if max(prompts) < 64 else 3)]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"llama-bench ended with {done.returncode}\n{done.stderr[-2000:]}")
-    return {str(run["n_prompt"]): median(run["samples_ns"]) / 1e6 for run in json.loads(done.stdout)}
+    return {str(run["n_prompt"]): [ns / 1e6 for ns in run["samples_ns"]] for run in json.loads(done.stdout)}
 
 
 def of_plain(bench: Bench) -> dict[str, Any]:
     args = bench.args
     settings = Settings((), (), args.llama_server, 512, args.threads, with_ngram=False, options=args.option)
     runs = []
+    bench_ms: list[float] = []  # of a token, beside each prompt
     with open_field(BenchmarkTarget(bench.name, bench.path, {}), settings) as field:
         prompts = make_prompts("code", field.engine, args.n_prompts, 64, args.seed)
         for generate in field.generate.values():
@@ -100,7 +106,10 @@ def of_plain(bench: Bench) -> dict[str, Any]:
             for temperature in TEMPERATURES:
                 request = Request(prompt, args.n_tokens, temperature, args.seed + i)
                 runs += one_prompt(field, field.contestants, i % 2, ("code", temperature), i, request)
-    return {"runs": [dataclasses.asdict(run) for run in runs]}
+            for ms in llama_bench(bench, (), args.n_tokens, repeats=1).values():
+                bench_ms.append(ms[0] / args.n_tokens)
+    found = {"runs": [dataclasses.asdict(run) for run in runs]}
+    return found | ({"bench": bench_ms} if bench_ms else {})
 
 
 def of_prompt(bench: Bench) -> dict[str, Any]:
@@ -117,7 +126,7 @@ def of_prompt(bench: Bench) -> dict[str, Any]:
             found[str(n)] = turns
     times = llama_bench(bench, PROMPTS[:1])
     for n_text, ms in times.items():
-        found[n_text]["bench"] = ms
+        found[n_text]["bench"] = median(ms)
     return found
 
 

@@ -11,10 +11,13 @@ passed, with exit status 3, and `--resume` goes on, so that
 
     until python benchmarks/kernels.py ... --out DIR --resume --seconds 45; do :; done
 
-leaves the machine in between. Which goals a target has follows its name (`kernel_goals.py`). Parts:
+leaves the machine in between. `auto` measures as many prompts as fit and goes on with the next ones, too.
+`--report` prints what is there. Which goals a target has follows its name (`kernel_goals.py`), and whether
+they are those of AVX-512 the kernels that run: EAGLECPP_KERNELS=avx2 in the environment takes AVX2's, into
+another --out. llama.cpp's own kernels know nothing of that variable. Parts:
 
     rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row as a check
-    plain      decoding without a drafter, greedy and at 0.8, beside llama-server
+    plain      decoding without a drafter, greedy and at 0.8, beside llama-server, greedy beside llama-bench
     prompt     prompts of 512 and 4096
     load       time to load a file that is in the page cache, and memory behind it
     behind     1 and 4 rows behind 1000 tokens
@@ -86,9 +89,8 @@ class Journal:
     def of(self, path: Path) -> Measured:
         kind = str(model_facts(path)["type"])
         parts = self.document["parts"]
-        return Measured(
-            path.stem, kind, {n: parts[f"{path.stem} {n}"] for n in PARTS if self.has(path.stem, n)}
-        )
+        found = {name: parts[f"{path.stem} {name}"] for name in PARTS if f"{path.stem} {name}" in parts}
+        return Measured(path.stem, kind, found)
 
 
 def measure(args: argparse.Namespace, journal: Journal) -> bool:
@@ -190,7 +192,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--option", type=option, action="append", default=[], help="of our engines, NAME=VALUE"
     )
-    parser.add_argument("--avx2", action="store_true", help="the goals of AVX2 alone, whatever this CPU has")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--repeats", type=int, default=5, help="batches in a turn")
     parser.add_argument("--n-prompts", type=int, default=3)
@@ -202,7 +203,8 @@ def parse() -> argparse.Namespace:
     info = system_info()
     args.threads = args.threads or info["n_cores"]
     args.repack = not info["amx"]["claimed"] or info["amx"]["works"]
-    args.isa_avx512 = "avx512_vnni" in cpu_flags() and not args.avx2
+    args.kernels = info["kernels"]["table"] if info["kernels"]["active"] else "ggml"
+    args.isa_avx512 = args.kernels == "avx512"
     given = [args.llama_server, args.llama_bench, *args.target, *args.draft]
     missing = [path for path in given if path is not None and not path.is_file()]
     if missing:
@@ -221,7 +223,7 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     args.out.mkdir(parents=True, exist_ok=True)
-    identity = {name: getattr(args, name) for name in ("threads", "n_tokens", "seed", "option")}
+    identity = {name: getattr(args, name) for name in ("threads", "n_tokens", "seed", "option", "kernels")}
     identity |= {f"bytes of {path.stem}": path.stat().st_size for path in args.target}
     journal = Journal(args.out / "kernels.json", identity, args.resume or args.report)
     if not args.report:

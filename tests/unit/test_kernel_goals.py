@@ -112,6 +112,15 @@ def test_means_over_all_targets_and_temperatures(goals: Any) -> None:
     assert goals.goals_of(False)["plain decoding, geometric mean"].wanted == 1.3
 
 
+def test_greedy_decoding_is_held_against_llama_bench_prompt_by_prompt(goals: Any) -> None:
+    runs = [run("eaglecpp", ms, prompt=i) for i, ms in enumerate((10.0, 20.0, 10.0))]
+    runs += [run("eaglecpp", 99.0, 0.8, i) for i in range(3)]
+    plain = {"runs": runs, "bench": [1.5, 3.0, 9.0]}  # per token, of ten
+    found = judged(goals, "a", "Q8_0", plain=plain)
+    assert found["plain decoding over llama-bench's"].value == pytest.approx(1.5)
+    assert "plain decoding over llama-bench's" not in judged(goals, "a", "Q8_0", plain={"runs": runs})
+
+
 def test_the_planner_is_held_against_plain_and_the_best_setting(goals: Any) -> None:
     contestants = [
         {"system": "eaglecpp", "kind": "planner", "draft": "eagle3"},
