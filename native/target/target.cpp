@@ -25,8 +25,8 @@ static constexpr int n_rows_tiled = 64;
 // Cells of all conversations together. More than any machine holds, and few enough that what is computed from them
 // (positions, padded sizes) stays within 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
-// Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave takes as long as some
-// ten rounds, so it should not be needed every few.
+// Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave copies the whole
+// cache, so it should not be needed every few rounds.
 static constexpr int n_held_most = 128;
 
 // all files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern
