@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Opens a drafter checkpoint: a directory, one weight file beside its config.json, or a hub id.
+"""Opens a drafter checkpoint: a directory, or one weight file beside its config.json.
 
 Gives the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later.
 Safetensors are preferred over .bin when a directory has both. Nothing is interpreted here; dialects do
@@ -17,7 +17,6 @@ from typing import Any
 from . import safetensors_file, torch_zip
 from .config import load_json
 from .errors import CheckpointError, SourceError
-from .hub import fetch_checkpoint, is_hub_id
 from .tensor import TensorSource
 
 __all__ = ["Checkpoint", "open_checkpoint"]
@@ -33,7 +32,9 @@ _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An opened checkpoint. name: directory or file stem, or the hub id. tensors: by their original names."""
+    """An opened checkpoint. name: directory or file stem, or the hub id it is from. tensors: by their
+    original names.
+    """
 
     name: str
     directory: Path
@@ -57,21 +58,20 @@ class Checkpoint:
         return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def open_checkpoint(src: str | Path, progress: Callable[[str], None] | None = None) -> Checkpoint:
-    """Open `src`. progress is told about downloads. Raises SourceError, CheckpointError."""
+def open_checkpoint(src: str | Path) -> Checkpoint:
+    """Open `src`. Raises SourceError, CheckpointError."""
     path = Path(src)
     if path.is_dir():
         return _open_directory(path, path.resolve().name)
     if path.is_file():
         return _open_file(path)
-    if is_hub_id(str(src)):
-        return _open_directory(fetch_checkpoint(str(src), progress), str(src), from_hub=True)
     raise SourceError(
-        f"{src}: expected a checkpoint directory, a .safetensors or .bin file, or a hub id owner/name"
+        f"{src}: expected a checkpoint directory, or a .safetensors or .bin file, found nothing there. "
+        "`eaglecpp convert hf.co/OWNER/NAME` takes one from the Hub"
     )
 
 
-def _open_directory(directory: Path, name: str, from_hub: bool = False) -> Checkpoint:
+def _open_directory(directory: Path, name: str) -> Checkpoint:
     config = _load_config(directory)
     found = [(index, _weight_files(directory, patterns), read) for index, patterns, read in _FORMATS]
     usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
@@ -91,7 +91,7 @@ def _open_directory(directory: Path, name: str, from_hub: bool = False) -> Check
     tensors = _merge(files, read)
     if shards is not None:
         _check_index(directory / index, shards, tensors)
-    return Checkpoint(name, directory, config, tensors, tuple(files), from_hub, notes)
+    return Checkpoint(name, directory, config, tensors, tuple(files), notes=notes)
 
 
 def _weight_files(directory: Path, patterns: tuple[str, ...]) -> list[Path]:

@@ -23,7 +23,7 @@ from .layer_ids import Convention
 from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .quantize import TYPES
 
-__all__ = ["convert", "inspect", "printable"]
+__all__ = ["convert", "inspect", "printable", "run"]
 
 
 class IdList(click.ParamType[tuple[int, ...]]):
@@ -46,7 +46,7 @@ class IdList(click.ParamType[tuple[int, ...]]):
     "--target",
     required=True,
     metavar="T",
-    help="The target: GGUF, Hugging Face directory, or hf.co/owner/name.",
+    help="The target: a GGUF or a Hugging Face directory.",
 )
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Output file.  [default: <SRC's name>-<TYPE>.gguf]"
@@ -84,10 +84,45 @@ def convert(
     feed: str | None,
     as_json: bool,
 ) -> None:
-    """EAGLE drafter checkpoint to GGUF. SRC: directory, weight file, or hf.co/owner/name."""
+    """EAGLE drafter checkpoint to GGUF. SRC: a checkpoint directory or a weight file."""
+    run(
+        src,
+        target,
+        out=out,
+        type_=type_,
+        aux_layers=aux_layers,
+        layer_ids=layer_ids,
+        feed=feed,
+        as_json=as_json,
+    )
+
+
+def run(
+    src: str | Path,
+    target: str | Path,
+    *,
+    out: Path | None,
+    type_: str,
+    aux_layers: tuple[int, ...] | None,
+    layer_ids: Convention | None,
+    feed: str | None,
+    as_json: bool,
+    hub_id: str | None = None,
+    target_id: str | None = None,
+) -> None:
+    """Converts with a bar and prints the report. hub_id, target_id: as for `convert_checkpoint`."""
     with _progress_bar() as progress:
         report = convert_checkpoint(
-            src, target, out, type_, aux_layers=aux_layers, layer_ids=layer_ids, feed=feed, progress=progress
+            src,
+            target,
+            out,
+            type_,
+            aux_layers=aux_layers,
+            layer_ids=layer_ids,
+            feed=feed,
+            progress=progress,
+            hub_id=hub_id,
+            target_id=target_id,
         )
     _print(json.dumps(_report_facts(report), indent=2) if as_json else _report_text(report))
 

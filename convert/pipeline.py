@@ -88,7 +88,7 @@ def open_drafter(
 ) -> DraftCheckpoint:
     """Reads and checks a checkpoint without converting it; arguments and errors as `convert_checkpoint`."""
     options = _options(aux_layers, layer_ids, feed)
-    return _understand(open_checkpoint(src, lambda _: None), open_target(target), options)
+    return _understand(open_checkpoint(src), open_target(target), options)
 
 
 def convert_checkpoint(
@@ -101,17 +101,19 @@ def convert_checkpoint(
     feed: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     hub_id: str | None = None,
+    target_id: str | None = None,
     share_head: bool = False,
 ) -> ConvertReport:
     """Convert an EAGLE-3 or 3.1 drafter checkpoint to a GGUF.
 
-    src: checkpoint directory, weight file or hub id.
-    target: the target's GGUF, Hugging Face directory or hub id.
+    src: checkpoint directory or weight file.
+    target: the target's GGUF or Hugging Face directory.
     out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced when all is done.
     type: a name in `quantize.TYPES`. aux_layers: boundary ids R_k (with layer_ids="post": block numbers).
     layer_ids: how the checkpoint's ids count, "boundary" or "post".
     feed: "pre" or "post" overrides norm_output.
     hub_id: what the checkpoint in the directory `src` was downloaded from; named in the file as its source.
+    target_id: likewise for the directory `target`; named in the file as the model it was made for.
     share_head: leave the head out, because it is the target's own, copied for other readers.
 
     Raises ConvertError (a subclass per cause), and ValueError for unknown values of layer_ids or feed.
@@ -119,10 +121,12 @@ def convert_checkpoint(
     options = _options(aux_layers, layer_ids, feed)
     tell = progress or (lambda _: None)
     types = parse_type(type)
-    checkpoint = open_checkpoint(src, lambda what: tell(Progress(what, 0, 0)))
+    checkpoint = open_checkpoint(src)
     if hub_id is not None:
         checkpoint = replace(checkpoint, name=hub_id, from_hub=True)
     target_info = open_target(target)
+    if target_id is not None:
+        target_info = replace(target_info, name=target_id)
     destination = _destination(out, checkpoint, target_info, types)
     if share_head:
         checkpoint = replace(

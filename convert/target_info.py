@@ -2,9 +2,8 @@
 """What the converter needs to know of a target: width, blocks, vocabulary, tokenizer, and a few rows of its
 head.
 
-A target is a GGUF (its tokenizer is copied byte for byte) or a Hugging Face directory or hub id (the
-tokenizer is built from tokenizer.json where llama.cpp knows its pre-tokenizer). Weights are optional and
-only sampled.
+A target is a GGUF (its tokenizer is copied byte for byte) or a Hugging Face directory (the tokenizer is built
+from tokenizer.json where llama.cpp knows its pre-tokenizer). Weights are optional and only sampled.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from .errors import CheckpointError, QuantTypeError, SourceError, TargetError
 from .gguf_file import Field, GgufFile, TensorInfo, read_gguf
 from .head_check import HeadRows
 from .hf_tokenizer import build_tokenizer
-from .hub import fetch_target, is_hub_id
 from .tensor import TensorSource
 
 __all__ = ["TargetInfo", "open_target"]
@@ -65,10 +63,8 @@ def open_target(target: str | Path) -> TargetInfo:
         return _from_gguf(read_gguf(path))
     if path.is_dir():
         return _from_directory(path, path.resolve().name)
-    if is_hub_id(str(target)):
-        return _from_directory(fetch_target(str(target)), str(target))
     raise SourceError(
-        f"{target}: expected the target as a GGUF file, a Hugging Face directory or a hub id owner/name"
+        f"{target}: expected the target as a GGUF file or a Hugging Face directory, found nothing there"
     )
 
 

@@ -11,7 +11,10 @@ The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints.
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+import eaglecpp.convert as _convert
 
 if TYPE_CHECKING:
     from eaglecpp import errors as errors
@@ -69,6 +72,18 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     raise AttributeError(f"module 'eaglecpp' has no attribute {name!r}")
+
+
+class _Convert(ModuleType):
+    """The package `eaglecpp.convert`, which can be called, too: `eaglecpp.opening.checkpoint.convert`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from eaglecpp.opening.checkpoint import convert
+
+        return convert(*arguments, **options)
+
+
+_convert.__class__ = _Convert
 
 
 def __dir__() -> list[str]:

@@ -87,8 +87,8 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--finetune",
     metavar="CKPT",
-    help="Start from this drafter: a checkpoint folder or hub id. Its form stays, and its vocabulary unless "
-    "--draft-vocab chooses one anew.",
+    help="Start from this drafter: a checkpoint folder or hf.co/owner/name. Its form stays, its vocabulary "
+    "too unless --draft-vocab chooses one anew.",
 )
 @click.option(
     "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, OutOfMemoryError
+from eaglecpp.opening.checkpoint import local_checkpoint
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train.capture.cache import CacheOptions
 from eaglecpp.train.capture.converse import ConverseSettings, converse
@@ -242,9 +243,12 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     """An existing drafter: its own switches and layers, and its vocabulary unless a size is asked for."""
-    draft: DraftCheckpoint = open_drafter(
-        str(options.finetune), options.target, aux_layers=options.aux_layers or None
-    )
+    with local_checkpoint(str(options.finetune)) as found:
+        draft = open_drafter(found.path, options.target, aux_layers=options.aux_layers or None)
+        return _tuned_from(draft, options, file, corpus)
+
+
+def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     check_trainable(draft)
     n_vocab = len(corpus.counts)
     ids = np.arange(draft.spec.draft_vocab_size, dtype=np.int64) if draft.ids is None else draft.ids

@@ -11,22 +11,21 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-
-import requests
 
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.store.drafters import KnownDrafter
-from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status
+from eaglecpp.store.errors import DownloadError, Report, Status
 from eaglecpp.store.facts import Facts
 from eaglecpp.store.fit import check_fit, fits
-from eaglecpp.store.layout import child, partial_path
+from eaglecpp.store.layout import partial_path
 from eaglecpp.store.locks import lock_blob
 from eaglecpp.store.manifest import Layer
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote import hub
-from eaglecpp.store.remote.download import fetch, need_space, new_session
+from eaglecpp.store.remote.checkpoint import checkpoint_files, fetch_folder, find_repository
+from eaglecpp.store.remote.download import need_space, new_session
 from eaglecpp.store.remote.layers import obtain
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
@@ -34,12 +33,6 @@ from eaglecpp.store.transaction import Transaction
 __all__ = ["DEFAULT_TYPE", "convert_drafter", "draft_config", "fetch_drafter"]
 
 DEFAULT_TYPE = "Q8_0"
-_ALWAYS = ("config.json", "README.md")
-_WEIGHTS = (
-    ("model.safetensors.index.json", ".safetensors"),
-    ("pytorch_model.bin.index.json", ".bin"),
-)
-_NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
 def fetch_drafter(
@@ -109,7 +102,7 @@ class _Job:
     def make(self) -> StoredModel:
         """Downloads, converts if need be, checks, stores."""
         self.report(Status(f"pulling drafter {self.known.repo}"))
-        repository = self._repository()
+        repository = find_repository(self.known.repo)
         with new_session() as session, Transaction(self.stores, self.report) as transaction:
             drafter = hub.choose_drafter(repository, quant=self.type)
             if drafter is not None and drafter.digest:
@@ -118,7 +111,9 @@ class _Job:
                 layer, file = obtain(transaction, session, "draft", remote, cached=drafter.cached)
                 tag = hub.quant_of(drafter.name) or DEFAULT_TYPE
                 return self._commit(transaction, layer, check_fit(file, self.target), tag)
-            folder = self._checkpoint(transaction, session, repository)
+            root, files = self.stores.own.root, checkpoint_files(repository, self.known.folder)
+            into = transaction.directory / "checkpoint"
+            folder = fetch_folder(session, root, repository, files, into, self.report)
             out = transaction.directory / "draft.gguf"
             tag = self.type or DEFAULT_TYPE
             convert_drafter(
@@ -133,50 +128,6 @@ class _Job:
         if self.stores.own.find(self._name(tag)) is not None:  # made for another tokenizer
             tag = f"{tag}-{_fingerprint(self.target)}"
         return transaction.commit(self._name(tag), [layer], {**facts.config(), "draft": draft_config(facts)})
-
-    def _repository(self) -> hub.Repository:
-        try:
-            return hub.with_cached(hub.list_repository(self.known.repo))
-        except OfflineError:
-            cached = hub.list_cached(self.known.repo)
-            if cached is None:
-                raise
-            return cached
-
-    def _checkpoint(
-        self, transaction: Transaction, session: requests.Session, repository: hub.Repository
-    ) -> Path:
-        """A folder with the checkpoint's files, named as the repository is."""
-        folder = child(transaction.directory / "checkpoint", PurePosixPath(self.known.repo).name)
-        folder.mkdir(parents=True)
-        files = self._checkpoint_files(repository)
-        large = [file for file in files if file.digest and file.cached is None]
-        need_space(self.stores.own.root, [repository.remote(file) for file in large])
-        for file in files:
-            path = child(folder, file.name)
-            if file.cached is not None:
-                path.symlink_to(file.cached)
-            elif file.digest:
-                path.symlink_to(fetch(session, self.stores.own.root, repository.remote(file), self.report))
-            else:
-                path.write_bytes(hub.read_small(session, repository, file))
-        return folder
-
-    def _checkpoint_files(self, repository: hub.Repository) -> list[hub.HubFile]:
-        inside = [
-            file
-            for file in repository.files
-            if str(PurePosixPath(file.path).parent) == (self.known.folder or ".")
-            and file.name not in _NOT_WEIGHTS
-        ]
-        for index, suffix in _WEIGHTS:
-            weights = [file for file in inside if file.name.endswith(suffix) or file.name == index]
-            if weights:
-                return [*(file for file in inside if file.name in _ALWAYS), *weights]
-        raise DownloadError(
-            f"{f'{self.known.repo}/{self.known.folder}'.rstrip('/')}: no drafter in it: expected "
-            "an eagle3-*.gguf, or a checkpoint (.safetensors or .bin)"
-        )
 
     def _forget(self, repository: hub.Repository) -> None:
         """Drops downloads of a checkpoint that is converted now."""

@@ -138,35 +138,21 @@ def test_an_index_cannot_reach_outside_its_directory(convert: Convert, tmp_path:
         convert(directory)
 
 
-def test_a_hub_id_is_taken_from_the_cache_when_offline(
-    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "hub"
-    repo, revision = cache / "models--owner--draft", "0123456789abcdef0123456789abcdef01234567"
-    write_checkpoint(repo / "snapshots" / revision, "torchspec", DraftShape(fc_norm=True))
-    (repo / "snapshots" / revision / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    (repo / "refs").mkdir()
-    (repo / "refs" / "main").write_text(revision)
-    offline(monkeypatch, cache)
-    report = convert("owner/draft")  # type: ignore[arg-type]
+def test_what_a_checkpoint_was_downloaded_from_is_its_source(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", DraftShape(fc_norm=True))
+    (checkpoint / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
+    report = convert(checkpoint, hub_id="owner/draft", target_id="owner/target")
     assert key(report.out, "eaglecpp.source") == "owner/draft"
     assert key(report.out, "general.license") == "apache-2.0"
     assert key(report.out, "general.name") == "Draft"
+    assert key(report.out, "general.base_model.0.name") == "owner/target"
 
 
-def test_an_unknown_hub_id_offline_says_so(
-    convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offline(monkeypatch, tmp_path)
-    with pytest.raises(SourceError, match="owner/nothing: not in the local cache and offline mode is on"):
+def test_what_is_not_here_says_where_it_could_be(convert: Convert, tmp_path: Path) -> None:
+    with pytest.raises(
+        SourceError, match=r"owner/nothing: expected a checkpoint directory.*hf\.co/OWNER/NAME"
+    ):
         convert("owner/nothing")  # type: ignore[arg-type]
-
-
-def offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    import huggingface_hub.constants as constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
 
 
 def test_target_as_gguf_and_as_directory_give_the_same_file(

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: MIT
+"""`convert` is handed local files: what is on the Hub is fetched first, by the downloader of the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import eaglecpp
+from eaglecpp.cli import main
+from eaglecpp.convert import read_keys
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.opening.checkpoint import local_checkpoint, local_target
+from eaglecpp.store import DownloadError, OfflineError
+from helpers.hub_server import HubServer
+from helpers.stores import Tiny
+
+
+@pytest.fixture
+def maker(hub: HubServer, tiny: Tiny) -> HubServer:
+    """A Hub with the tiny drafter's checkpoint."""
+    hub.add("maker/draft", {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir()})
+    return hub
+
+
+def test_a_checkpoint_of_the_hub_is_converted_and_named_as_the_source(
+    maker: HubServer, tiny: Tiny, tmp_path: Path
+) -> None:
+    out = tmp_path / "draft.gguf"
+    assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
+    assert read_keys(out)["eaglecpp.source"] == "maker/draft"
+
+
+def test_what_was_downloaded_once_is_not_downloaded_again(
+    maker: HubServer, tiny: Tiny, tmp_path: Path
+) -> None:
+    for name in ("one.gguf", "two.gguf"):
+        eaglecpp.convert("hf.co/maker/draft", tiny.target, tmp_path / name)
+        n_large = len(maker.content_requests())
+    assert n_large == 1
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+
+
+def test_files_here_need_no_hub(tiny: Tiny, tmp_path: Path) -> None:
+    report = eaglecpp.convert(tiny.checkpoint, tiny.target, tmp_path / "draft.gguf", type="F32")
+    assert report.out.is_file()
+
+
+def test_a_target_of_the_hub_is_its_config_and_tokenizer(maker: HubServer) -> None:
+    maker.add("maker/target", {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"x" * 99})
+    with local_target("hf.co/maker/target") as found:
+        assert sorted(path.name for path in found.path.iterdir()) == ["config.json", "tokenizer.json"]
+        assert found.hub_id == "maker/target"
+
+
+def test_what_cannot_be_had_is_said(maker: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelNotFoundError, match=r"hf\.co/maker/draft"), local_checkpoint("maker/draft"):
+        pass
+    maker.add("maker/empty", {"README.md": b"nothing"})
+    with pytest.raises(DownloadError, match="no drafter in it"), local_checkpoint("hf.co/maker/empty"):
+        pass
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OfflineError, match="offline mode"), local_checkpoint("hf.co/maker/draft"):
+        pass
