@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Where eaglecpp keeps what belongs to its user: conversations, the input history.
+"""Where eaglecpp keeps what belongs to its user: models, conversations, the input history, what the planner
+learned.
 
-`EAGLECPP_HOME`, or the platform's place for data of programs. Makes nothing.
+`EAGLECPP_HOME`, or the platform's place for data of programs, which platformdirs knows. Makes nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,22 @@ __all__ = ["data_dir"]
 
 
 def data_dir() -> Path:
-    """The folder, whether it exists or not."""
+    """The folder, whether it exists or not. One that a release before platformdirs made elsewhere is used on.
+    """
     override = os.environ.get("EAGLECPP_HOME")
     if override:
         return Path(override).expanduser()
+    from platformdirs import user_data_path
+
+    usual, former = user_data_path("eaglecpp", appauthor=False), _former()
+    return former if former is not None and former.is_dir() and not usual.is_dir() else usual
+
+
+def _former() -> Path | None:
+    """Where releases up to 0.1 kept it, which knew no XDG_DATA_HOME on a Mac and asked the environment on
+    Windows; None where that cannot differ.
+    """
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "eaglecpp"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "eaglecpp"
-    xdg = Path(os.environ.get("XDG_DATA_HOME", ""))
-    return (xdg if xdg.is_absolute() else Path.home() / ".local" / "share") / "eaglecpp"
+        local = os.environ.get("LOCALAPPDATA")
+        return Path(local) / "eaglecpp" if local else None
+    return Path.home() / "Library" / "Application Support" / "eaglecpp" if sys.platform == "darwin" else None

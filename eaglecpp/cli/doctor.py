@@ -8,11 +8,9 @@ installation, so everything that can fail is imported inside a check.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -150,19 +148,16 @@ def native_facts() -> dict[str, Any]:
 
 
 def memory() -> dict[str, int | None]:
-    """RAM in bytes, `total` and `available` (None where the system does not say). Not llama.cpp's figures:
-    those call all of the CPU's memory free.
+    """RAM in bytes, `total` and `available` (None without psutil, which is a problem of its own). Not
+    llama.cpp's
+    figures: those call all of the CPU's memory free.
     """
-    names = {"MemTotal": "total", "MemAvailable": "available"}
-    found: dict[str, int | None] = {"total": None, "available": None}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            name, _, value = line.partition(":")
-            if name in names:
-                found[names[name]] = 1024 * int(value.split()[0])
-    if found["total"] is None and hasattr(os, "sysconf"):
-        found["total"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return found
+    try:
+        import psutil
+    except ImportError:
+        return {"total": None, "available": None}
+    found = psutil.virtual_memory()
+    return {"total": found.total, "available": found.available}
 
 
 def build_features() -> list[str]:

@@ -15,7 +15,6 @@ when it is opened.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,19 +97,11 @@ def _free_bytes(options: Mapping[str, Any]) -> int | None:
     return free_memory()
 
 
-def free_memory() -> int | None:
-    """Bytes of memory that can be had without swapping; None where the system does not say."""
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
-    except OSError:
-        found = None
-    if found is not None:
-        return 1024 * int(found[1])
-    names = getattr(os, "sysconf_names", {})
-    if {"SC_PAGE_SIZE", "SC_AVPHYS_PAGES"} <= set(names):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    return None
+def free_memory() -> int:
+    """Bytes of memory that can be had without swapping."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
 
 
 def head_keys(path: Path) -> dict[str, Any]:

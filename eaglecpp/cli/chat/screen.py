@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-import unicodedata
 from collections.abc import Callable, Sequence
+
+from wcwidth import wcwidth
 
 from eaglecpp.chat.reader import Piece
 from eaglecpp.cli.terminal import note, stderr_is_terminal, visible, write
@@ -174,7 +175,5 @@ class Screen:
 
 
 def _columns(char: str) -> int:
-    """Columns that a character takes on a terminal, for the purpose of wrapping."""
-    if unicodedata.east_asian_width(char) in "WF":
-        return 2
-    return 0 if unicodedata.combining(char) or char == "\u200d" else 1
+    """Columns that a character takes on a terminal."""
+    return max(wcwidth(char), 0)
