@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 """EAGLE-3 and EAGLE 3.1 speculative decoding for GGUF models on llama.cpp: the same words, sooner.
 
-    with eaglecpp.Engine.open("target.gguf", draft="draft.gguf") as engine:
+    with eaglecpp.Engine("target.gguf", draft="draft.gguf") as engine:
         print(engine.generate("def main():", max_tokens=64).text)
+
+    eaglecpp.pull("hf.co/owner/model-GGUF:Q4_K_M", draft="auto")
+    eaglecpp.convert("hf.co/owner/drafter", "target.gguf", "draft.gguf")
 
 Names load on first use: importing this package costs nothing and touches neither llama.cpp nor the extension.
 The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints.
@@ -14,49 +17,60 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import eaglecpp.convert as _convert
+import eaglecpp.convert as convert
 
 if TYPE_CHECKING:
     from eaglecpp import errors as errors
-    from eaglecpp.engine import Engine, Session, Stream
+    from eaglecpp.conversations.session import ChatSession
+    from eaglecpp.engine import Engine, ManyStreams, Score, Session, Stream
     from eaglecpp.errors import EagleError
     from eaglecpp.llama import Llama
+    from eaglecpp.opening.fetch import pull
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.results import Chunk, Completion, Timings
 
     __version__: str
 
 _HOMES = {
+    "ChatSession": "conversations.session",
     "Chunk": "results",
     "Completion": "results",
     "DraftOptions": "options",
     "EagleError": "errors",
     "Engine": "engine",
     "Llama": "llama",
+    "ManyStreams": "engine",
     "ModelOptions": "options",
     "SamplingOptions": "options",
+    "Score": "engine",
     "Session": "engine",
     "Strategy": "options",
     "Stream": "engine",
     "Timings": "results",
+    "pull": "opening.fetch",
 }
 _SUBMODULES = ("convert", "errors", "lowlevel", "modelfile")
 
 __all__ = [
+    "ChatSession",
     "Chunk",
     "Completion",
     "DraftOptions",
     "EagleError",
     "Engine",
     "Llama",
+    "ManyStreams",
     "ModelOptions",
     "SamplingOptions",
+    "Score",
     "Session",
     "Strategy",
     "Stream",
     "Timings",
     "__version__",
+    "convert",
     "errors",
+    "pull",
 ]
 
 
@@ -78,12 +92,10 @@ class _Convert(ModuleType):
     """The package `eaglecpp.convert`, which can be called, too: `eaglecpp.opening.checkpoint.convert`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        from eaglecpp.opening.checkpoint import convert
-
-        return convert(*arguments, **options)
+        return importlib.import_module("eaglecpp.opening.checkpoint").convert(*arguments, **options)
 
 
-_convert.__class__ = _Convert
+convert.__class__ = _Convert
 
 
 def __dir__() -> list[str]:

@@ -15,8 +15,7 @@ __all__ = ["data_dir"]
 
 
 def data_dir() -> Path:
-    """The folder, whether it exists or not. One that a release before platformdirs made elsewhere is used on.
-    """
+    """The folder, whether it exists or not; one that an earlier release made elsewhere is used on."""
     override = os.environ.get("EAGLECPP_HOME")
     if override:
         return Path(override).expanduser()

@@ -233,7 +233,7 @@ def check_braces(form: str, values: Any) -> None:
 
 
 def _pad(text: str, width: Any = 0, *_: Any) -> None:
-    chars(max(len(text), _whole(width)))
+    chars(max(len(text), _as_int(width)))
 
 
 def _replace(text: str, old: Any = "", new: Any = "", *_: Any, **__: Any) -> None:
@@ -263,7 +263,7 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-def _whole(value: Any) -> int:
+def _as_int(value: Any) -> int:
     if not isinstance(value, int):
         raise TypeError(f"expected a whole number, found {type(value).__name__}")
     return int(value)
@@ -316,7 +316,7 @@ def check_method(owner: Any, name: str, arguments: Sequence[Any], named: Mapping
 
 
 def _indent(text: str, width: Any = 4, *_: Any, **__: Any) -> None:
-    n_columns = len(width) if isinstance(width, str) else _whole(width)
+    n_columns = len(width) if isinstance(width, str) else _as_int(width)
     chars(len(text) + (text.count("\n") + 2) * max(n_columns, 0))
 
 
@@ -336,7 +336,7 @@ def _whole_list(values: Any, *_: Any, **__: Any) -> None:
 
 def _in_groups(values: Any, n: Any = 1, *_: Any, **__: Any) -> None:
     _list(values)
-    budget.get().spend(max(_whole(n), 0) * _NODE)
+    budget.get().spend(max(_as_int(n), 0) * _NODE)
 
 
 def _sum(values: Any, *_: Any, start: Any = 0, **__: Any) -> None:
@@ -345,7 +345,7 @@ def _sum(values: Any, *_: Any, start: Any = 0, **__: Any) -> None:
 
 
 def _round(value: Any, precision: Any = 0, *_: Any, **__: Any) -> None:
-    if abs(_whole(precision)) > 30:
+    if abs(_as_int(precision)) > 30:
         raise stopped(f"round to {precision} places")
 
 

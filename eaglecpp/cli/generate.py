@@ -69,7 +69,7 @@ def generate(
     is applied; see `run` for that.
     """
     text = _prompt(prompt, file)
-    constraint = {
+    constraint: dict[str, Any] = {
         "grammar": _text(grammar_file),
         "json_schema": _text(json_schema_file),
     }

@@ -194,11 +194,11 @@ def _type(option: Option) -> click.ParamType[Any]:
     if option.choices:
         return click.Choice(option.choices)
     if option.kind is int:
-        return click.IntRange(_whole(option.minimum), _whole(option.maximum))
+        return click.IntRange(_int_bound(option.minimum), _int_bound(option.maximum))
     return click.FloatRange(option.minimum, option.maximum) if option.kind is float else click.STRING
 
 
-def _whole(bound: float | None) -> int | None:
+def _int_bound(bound: float | None) -> int | None:
     return None if bound is None else int(bound)
 
 

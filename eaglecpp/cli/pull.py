@@ -9,7 +9,6 @@ from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.options import hub_option, hub_reference
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
-from eaglecpp.store import Stores
 from eaglecpp.store.packaged import find_packaged
 
 __all__ = ["pull"]
@@ -43,23 +42,22 @@ def pull(
 ) -> None:
     """Pull MODEL: hf.co/user/repo[:quant], or a name of Ollama's library such as llama3.2:3b."""
     from eaglecpp.cli.list import draft_text
-    from eaglecpp.store.remote.pull import pull as pull_model
+    from eaglecpp.opening.fetch import pull as pull_model
 
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")
-    name = stored_name(hub_reference(model, on_hub=on_hub))
-    packaged = find_packaged(name)
+    reference = hub_reference(model, on_hub=on_hub)
+    name = stored_name(reference)
     with Bars() as bars:
         pulled = pull_model(
-            Stores.open(),
-            name if packaged is None else packaged.hub,
+            reference,
             draft="none" if no_draft else draft,
             draft_type=draft_quantize,
             insecure=insecure,
             report=bars,
         )
+    packaged = find_packaged(name)
     if packaged is not None:
-        packaged.check(pulled.model)
         note(f"run it: eaglecpp run {packaged.name.model}")
     for notice in pulled.notices:
         note(f"note: {notice}")

@@ -160,7 +160,7 @@ def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
     text = question.decode("utf-8", "replace")
     if text.encode("utf-8") != question:
         note("note: the prompt is not UTF-8; what is not was replaced by \ufffd")
-    made = chat.submit(text, with_figures=not as_json)
+    made = chat.submit(text, show_stats=not as_json)
     if made is not None and as_json:
         result = made.completion
         write_json(

@@ -22,7 +22,7 @@ from eaglecpp.errors import EagleError
 from eaglecpp.files import replace_bytes
 from eaglecpp.modelfile.parameters import ParameterValue, from_json
 
-__all__ = ["ChatFolder", "SavedChat", "SavedChatError"]
+__all__ = ["ChatFolder", "SavedChat", "SavedChatError", "new_chat", "read_chat", "write_chat"]
 
 _VERSION = 1
 _STALE_S = 3600.0  # no write takes so long: what is still there was left by a process that died
@@ -65,6 +65,37 @@ class SavedChat:
         }
 
 
+def new_chat(model: str, draft: str | None = None) -> SavedChat:
+    """An empty conversation with an id of its own; nothing is written yet."""
+    now = time.time()
+    day = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return SavedChat(f"{day}-{secrets.token_hex(3)}", model, draft, created=now, updated=now)
+
+
+def write_chat(path: Path, chat: SavedChat) -> SavedChat:
+    """Writes a conversation in one step; returns it as saved. Raises SavedChatError, which names the file."""
+    chat = replace(chat, updated=time.time())
+    text = json.dumps(chat.to_json(), ensure_ascii=False, indent=1) + "\n"
+    try:
+        replace_bytes(path, text.encode("utf-8"), mode=0o600)
+    except OSError as error:
+        reason = error.strerror or error
+        raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error
+    return replace(chat, stamp=_stamp(path))
+
+
+def read_chat(path: Path) -> SavedChat:
+    """Reads a conversation. Raises SavedChatError."""
+    stamp = _stamp(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return replace(_from_json(data), stamp=stamp)
+    except OSError as error:
+        raise SavedChatError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SavedChatError(f"{path}: not a saved conversation ({error}); move it away") from error
+
+
 class ChatFolder:
     """The folder of all saved conversations; it is made when the first one is saved."""
 
@@ -73,9 +104,7 @@ class ChatFolder:
 
     def new(self, model: str, draft: str | None = None) -> SavedChat:
         """An empty conversation with an id of its own; nothing is written yet."""
-        now = time.time()
-        day = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-        return SavedChat(f"{day}-{secrets.token_hex(3)}", model, draft, created=now, updated=now)
+        return new_chat(model, draft)
 
     def save(self, chat: SavedChat) -> SavedChat:
         """Writes it; returns it as saved, under a new id if another process wrote to it meanwhile.
@@ -87,15 +116,12 @@ class ChatFolder:
             if chat.stamp != _stamp(path):
                 chat = replace(self.new(chat.model, chat.draft), **_content(chat))
                 path = self.path(chat)
-            chat = replace(chat, updated=time.time())
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._remove_stale()
-            text = json.dumps(chat.to_json(), ensure_ascii=False, indent=1) + "\n"
-            replace_bytes(path, text.encode("utf-8"), mode=0o600)
         except OSError as error:
             reason = error.strerror or error
             raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error
-        return replace(chat, stamp=_stamp(path))
+        return write_chat(path, chat)
 
     def remove(self, chat: SavedChat) -> None:
         """Deletes its file, if there is one and nobody else wrote to it."""
@@ -119,14 +145,7 @@ class ChatFolder:
 
     def load(self, path: Path) -> SavedChat:
         """Reads one file. Raises SavedChatError."""
-        stamp = _stamp(path)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            return replace(_from_json(data), stamp=stamp)
-        except OSError as error:
-            raise SavedChatError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SavedChatError(f"{path}: not a saved conversation ({error}); move it away") from error
+        return read_chat(path)
 
     def path(self, chat: SavedChat) -> Path:
         """Its file, written or not."""

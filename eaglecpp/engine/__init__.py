@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
+    from eaglecpp.engine.many import ManyStreams
+    from eaglecpp.engine.scoring import Score
     from eaglecpp.engine.session import Session
     from eaglecpp.engine.stream import Stream
 
-_HOMES = {"Engine": "engine", "Session": "session", "Stream": "stream"}
-__all__ = ["Engine", "Session", "Stream"]
+_HOMES = {
+    "Engine": "engine",
+    "ManyStreams": "many",
+    "Score": "scoring",
+    "Session": "session",
+    "Stream": "stream",
+}
+__all__ = ["Engine", "ManyStreams", "Score", "Session", "Stream"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,27 +14,35 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, overload
 
 from eaglecpp._extension import core
 from eaglecpp.engine.drafting import Drafting, resolve_strategy
 from eaglecpp.engine.exactness import Exactness, settle
+from eaglecpp.engine.many import ManyStreams
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.params import engine_options
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.rendering import ChatRenderer
 from eaglecpp.engine.request import Shared
-from eaglecpp.engine.session import Session
+from eaglecpp.engine.scoring import Score, Scorer
+from eaglecpp.engine.session import Conversation, Session
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import EngineBusyError
 from eaglecpp.log import drain
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
+from eaglecpp.references.reference import hub_text
 from eaglecpp.results import Completion, Timings
+from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
 
 __all__ = ["Engine"]
 
@@ -68,7 +76,7 @@ class Engine:
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
         wait: bool = False,
-        **options: Any,
+        **options: Unpack[OpenKeywords],
     ) -> None:
         self._native: NativeEngine | None = None  # for `close`, should anything below fail
         objects = (model, drafting, sampling)
@@ -88,7 +96,7 @@ class Engine:
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
         wait: bool = False,
-        **options: Any,
+        **options: Unpack[OpenKeywords],
     ) -> Self:
         """The same as `Engine(...)`."""
         return cls(
@@ -122,6 +130,7 @@ class Engine:
         self.stats = Timings()
         self._sessions: list[Session] = []
         self._main: Session | None = None
+        self._scorer: Scorer | None = None
         self._cache: PlannerCache | None = None
         resolved, _ = resolve_strategy(self.strategy, self.has_draft)
         _note_amx()
@@ -142,27 +151,117 @@ class Engine:
         self._cache = self._planner_cache()
         self._shared.drafting.exactness = self._settle_exactness()
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        reference: str,
+        *,
+        quant: str = "",
+        draft: str | os.PathLike[str] | None = None,
+        strategy: str | Strategy | None = None,
+        report: Report = silent,
+        wait: bool = False,
+        **options: Unpack[OpenKeywords],
+    ) -> Self:
+        """Opens a model of the Hugging Face Hub, fetched if it is not on this machine.
+
+        reference: "owner/name", the Hub understood; a tag or `quant` chooses the file ("Q4_K_M" unless given)
+        draft:     "auto" for the repository's drafter or a known one, or a drafter's reference; it is fetched
+                   and, if it is a checkpoint, converted once
+        report:    is told about every step, see `eaglecpp.store.Status`
+        Raises `DownloadError`, `ModelNotFoundError`, and what `Engine(...)` raises.
+        """
+        from eaglecpp.opening.fetch import fetch
+
+        text = hub_text(reference) + (f":{quant}" if quant else "")
+        find = partial(fetch, report=report)
+        plan = plan_opening(text, draft, strategy=strategy, options=options, find=find)
+        for notice in plan.notices:
+            _log.warning("%s", notice)
+        return cls.from_plan(plan, wait=wait)
+
     # Generating: the default conversation. `Session` documents the arguments.
 
-    def generate(self, prompt: Prompt, **options: Any) -> Completion:
+    @overload  # a str is a sequence of str, too: the first one that matches counts
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, **options: Unpack[GenerateKeywords]
+    ) -> Completion: ...
+    @overload
+    def generate(self, prompt: Sequence[Prompt], **options: Unpack[GenerateKeywords]) -> list[Completion]: ...
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
+    ) -> Completion | list[Completion]:
         """Completes `prompt` (str, bytes or token ids) and returns the result; arguments as
         `Session.stream`.
-        """
-        return self._session().generate(prompt, **options)
 
-    def stream(self, prompt: Prompt, **options: Any) -> Stream:
-        """Completes `prompt`, one `Chunk` per round; arguments as `Session.stream`."""
-        return self._session().stream(prompt, **options)
+        A list of prompts is completed side by side in as many conversations as are free (`n_sequences`), and
+        the results come in the order of the prompts.
+        """
+        if _is_many(prompt):
+            return self._all(self._many(prompt, "stream", dict(options)))
+        return self._session().generate(prompt, **options)  # type: ignore[arg-type]
+
+    @overload
+    def stream(  # type: ignore[overload-overlap]
+        self, prompt: Prompt, **options: Unpack[GenerateKeywords]
+    ) -> Stream: ...
+    @overload
+    def stream(self, prompt: Sequence[Prompt], **options: Unpack[GenerateKeywords]) -> ManyStreams: ...
+    def stream(
+        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
+    ) -> Stream | ManyStreams:
+        """Completes `prompt`, one `Chunk` per round; arguments as `Session.stream`. For a list of prompts it
+        gives (index, chunk), see `generate`.
+        """
+        if _is_many(prompt):
+            return self._many(prompt, "stream", dict(options))
+        return self._session().stream(prompt, **options)  # type: ignore[arg-type]
 
     @overload
     def chat(
-        self, messages: Sequence[Any], *, stream: Literal[False] = False, **options: Any
+        self, messages: Conversation, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
     ) -> Completion: ...
     @overload
-    def chat(self, messages: Sequence[Any], *, stream: Literal[True], **options: Any) -> Stream: ...
-    def chat(self, messages: Sequence[Any], *, stream: bool = False, **options: Any) -> Completion | Stream:
-        """Answers `messages` through the model's chat template; arguments as `Session.chat`."""
-        return self._session().answer(messages, stream, options)
+    def chat(
+        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatKeywords]
+    ) -> Stream: ...
+    @overload
+    def chat(
+        self,
+        messages: Sequence[Conversation],
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[ChatKeywords],
+    ) -> list[Completion]: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Conversation], *, stream: Literal[True], **options: Unpack[ChatKeywords]
+    ) -> ManyStreams: ...
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        *,
+        stream: bool = False,
+        **options: Unpack[ChatKeywords],
+    ) -> Completion | Stream | list[Completion] | ManyStreams:
+        """Answers `messages` through the model's chat template; arguments as `Session.chat`. A list of
+        conversations is answered side by side, see `generate`.
+        """
+        if messages and isinstance(messages[0], list | tuple):
+            many = self._many(messages, "answer", dict(options))
+            return many if stream else self._all(many)
+        one: Any = messages
+        return self._session().answer(one, stream, dict(options))
+
+    def score(self, text: Prompt) -> Score:
+        """The log-probability of each token of `text` (str, bytes or token ids) under the target, and its
+        perplexity. The first call opens the target a second time, see `eaglecpp.engine.scoring`.
+
+        Raises `ValueError` for a text longer than the context.
+        """
+        if self._scorer is None:
+            self._scorer = Scorer(self.target_path, self.model, self.n_ctx, self.n_vocab)
+        return self._scorer.score(self.prompt_tokens(text))
 
     def session(self) -> Session:
         """Opens a conversation of its own beside the others; close it, or use it as a context manager.
@@ -325,7 +424,7 @@ class Engine:
         if self._native is not None:
             self._native.close(self._save_planner)
             self._sessions.clear()
-            self._main = None
+            self._main = self._scorer = None
 
     def __enter__(self) -> Self:
         return self
@@ -356,6 +455,26 @@ class Engine:
         verify trees; without a drafter a fixed strategy is a `ValueError`.
         """
         return resolve_strategy(strategy, self.has_draft, self.chains_only)
+
+    def _many(self, prompts: Sequence[Any], how: str, options: dict[str, Any]) -> ManyStreams:
+        """Streams of many prompts. how: "stream" for prompts, "answer" for conversations."""
+        main = self._session()
+        own = [self.session() for _ in range(min(self.n_free, len(prompts) - 1))]
+
+        def begin(index: int, session: Session) -> Stream:
+            if how == "stream":
+                return session.stream(prompts[index], **options)
+            running = session.answer(prompts[index], True, dict(options))
+            assert isinstance(running, Stream)
+            return running
+
+        return ManyStreams([main, *own], own, len(prompts), begin)
+
+    def _all(self, running: ManyStreams) -> list[Completion]:
+        with running:
+            for _ in running:
+                pass
+            return running.completions()
 
     def _count(self, stats: Timings) -> None:
         """Takes the counters of one generation that has ended."""
@@ -407,6 +526,11 @@ class Engine:
         if self._native is None:
             raise ValueError("this engine is closed")
         return self._native.get()
+
+
+def _is_many(prompt: Any) -> TypeGuard[Sequence[Prompt]]:
+    """Whether this is a list of prompts, not one prompt as a list of token ids."""
+    return isinstance(prompt, list | tuple) and bool(prompt) and not hasattr(prompt[0], "__index__")
 
 
 def _note_amx() -> None:

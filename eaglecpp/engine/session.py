@@ -4,17 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp.chat.prompts import PromptMemory
 from eaglecpp.engine.request import Shared, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt
-from eaglecpp.options import SamplingOptions, Strategy
 from eaglecpp.results import Completion
 
-__all__ = ["Session"]
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from eaglecpp.chat.message import Message
+    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
+
+__all__ = ["Conversation", "Session"]
+
+Conversation = Sequence["Message | Mapping[str, Any]"]
+"""Messages, or {"role", "content"} dicts."""
 
 
 class Session:
@@ -32,31 +40,14 @@ class Session:
         self._memory = PromptMemory(shared.vocabulary)
         self._on_close = on_close
 
-    def generate(self, prompt: Prompt, **options: Any) -> Completion:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
         """Completes `prompt` and returns the whole result; arguments as `stream`."""
         with self.stream(prompt, **options) as stream:
             for _ in stream:
                 pass
             return stream.completion()
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        sampling: SamplingOptions | None = None,
-        strategy: str | Strategy | None = None,
-        grammar: Any = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        response_format: Mapping[str, Any] | None = None,
-        on_prefill: Callable[[int, int], None] | None = None,
-        stop_when: Callable[[list[int]], bool] | None = None,
-        utf8_errors: str = "replace",
-        log_plan: bool = False,
-        replay: Sequence[str] | None = None,
-        spec_synth_rates: str | Sequence[float] | None = None,
-        spec_synth_len: float | None = None,
-        **options: Any,
-    ) -> Stream:
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
         """Completes `prompt`, one `Chunk` per round.
 
         `prompt`: text (str, or bytes in UTF-8), tokenized with special tokens and a BOS token where the model
@@ -75,40 +66,28 @@ class Session:
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.
         """
-        request = make_request(
-            self._shared,
-            prompt,
-            sampling=sampling,
-            strategy=strategy,
-            grammar=grammar,
-            json_schema=json_schema,
-            response_format=response_format,
-            on_prefill=on_prefill,
-            stop_when=stop_when,
-            utf8_errors=utf8_errors,
-            log_plan=log_plan,
-            replay=replay,
-            spec_synth_rates=spec_synth_rates,
-            spec_synth_len=spec_synth_len,
-            **options,
-        )
+        request = make_request(self._shared, prompt, **options)
         return Stream(self._sequence, self._shared, request)
 
     @overload
     def chat(
-        self, messages: Sequence[Any], *, stream: Literal[False] = False, **options: Any
+        self, messages: Conversation, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
     ) -> Completion: ...
     @overload
-    def chat(self, messages: Sequence[Any], *, stream: Literal[True], **options: Any) -> Stream: ...
-    def chat(self, messages: Sequence[Any], *, stream: bool = False, **options: Any) -> Completion | Stream:
+    def chat(
+        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatKeywords]
+    ) -> Stream: ...
+    def chat(
+        self, messages: Conversation, *, stream: bool = False, **options: Unpack[ChatKeywords]
+    ) -> Completion | Stream:
         """Answers a conversation: `messages` ({"role", "content"} each) through the model's chat template.
 
         `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as `stream`. Raises
         `UnsupportedError` when the model has no template and none is given.
         """
-        return self.answer(messages, stream, options)
+        return self.answer(messages, stream, dict(options))
 
-    def answer(self, messages: Sequence[Any], stream: bool, options: dict[str, Any]) -> Completion | Stream:
+    def answer(self, messages: Conversation, stream: bool, options: dict[str, Any]) -> Completion | Stream:
         """`chat` with its options in one dict. A prompt that goes on from an earlier one and its answer has
         the very tokens of that answer, see `eaglecpp.chat.prompts`.
         """

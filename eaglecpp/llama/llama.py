@@ -26,11 +26,10 @@ import llama_cpp
 import numpy as np
 from llama_cpp import llama_chat_format
 
-from eaglecpp.chat.gotemplate import TemplateError
-from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.engine import Engine, Stream
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
+from eaglecpp.llama.formatter import Formatter, type_name, type_number
 from eaglecpp.llama.limits import (
     check_chat_handler,
     refuse,
@@ -100,8 +99,8 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         self._given = given
         own: dict[str, Any] = {
             "draft_model": None,
-            "type_k": _type_number(type_k),
-            "type_v": _type_number(type_v),
+            "type_k": type_number(type_k),
+            "type_v": type_number(type_v),
         }
         own |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
         self._twin = Twin(given | own)
@@ -129,8 +128,8 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
             n_gpu_layers=max(n_gpu_layers, -1),
             main_gpu=main_gpu,
             flash_attn="auto" if flash_attn is None else "on" if flash_attn else "off",
-            type_k=_type_name(type_k),
-            type_v=_type_name(type_v),
+            type_k=type_name(type_k),
+            type_v=type_name(type_v),
             use_mmap=use_mmap,
             use_mlock=use_mlock,
             offload_kqv=offload_kqv,
@@ -255,7 +254,7 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         with running:
             for _ in running:
                 pass
-            return self._whole(running.completion(), reply, shown, offset)
+            return self._result(running.completion(), reply, shown, offset)
 
     __call__ = create_completion
 
@@ -615,7 +614,7 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         self.chat_format = self.chat_format or "llama-2"
         if self.chat_format in named:
             texts = self._special_text(self.token_bos()), self._special_text(self.token_eos())
-            formatter = _Formatter(named[self.chat_format], *texts, self.token_eos())
+            formatter = Formatter(named[self.chat_format], *texts, self.token_eos())
             handler: Callable[..., Any] = llama_chat_format.chat_formatter_to_chat_completion_handler(
                 formatter
             )
@@ -638,7 +637,7 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         kept = [entry for entry in entries if not is_eog(entry.token)]
         return logprobs_shape(kept, self._text_of, offset) if entries else None
 
-    def _whole(self, result: Completion, reply: Reply, shown: str, offset: int) -> dict[str, Any]:
+    def _result(self, result: Completion, reply: Reply, shown: str, offset: int) -> dict[str, Any]:
         tokens, self._timings = result.tokens, result.timings
         ended = result.finish_reason == "stop" and bool(tokens) and self.engine.native.is_eog(tokens[-1])
         return reply.completion(
@@ -670,45 +669,6 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
 
 _CHAT_ARGUMENTS = frozenset(inspect.signature(TheirLlama.create_chat_completion).parameters)
-
-
-class _Formatter:
-    """llama_cpp's `Jinja2ChatFormatter`, with a template that cannot run away (see `chat.jinja_bounds`)."""
-
-    def __init__(self, template: str, bos_text: str, eos_text: str, eos: int) -> None:
-        self._template = JinjaTemplate(template)
-        self._texts = {"bos_token": bos_text, "eos_token": eos_text}
-        self._eos = eos
-
-    def __call__(self, *, messages: Any, **variables: Any) -> Any:
-        try:
-            prompt = self._template.render(
-                {"messages": messages, "add_generation_prompt": True, **self._texts, **variables}
-            )
-        except TemplateError as error:
-            raise ValueError(str(error)) from error
-        stop_at_eos = llama_cpp.StoppingCriteriaList([lambda tokens, logits: bool(tokens[-1] == self._eos)])
-        return llama_chat_format.ChatFormatterResponse(
-            prompt=prompt, stop=[self._texts["eos_token"]], stopping_criteria=stop_at_eos, added_special=True
-        )
-
-
-def _type_number(kind: int | str | None) -> int | None:
-    """ggml's number of a tensor type."""
-    if isinstance(kind, str) and kind != "auto":
-        from gguf import GGMLQuantizationType
-
-        return int(GGMLQuantizationType[kind.upper()])
-    return kind if isinstance(kind, int) else None
-
-
-def _type_name(kind: int | str | None) -> str:
-    """ggml's name of a tensor type given as ggml's number, as a name, or as None (the default)."""
-    if isinstance(kind, int):
-        from gguf import GGMLQuantizationType
-
-        return str(GGMLQuantizationType(kind).name).lower()
-    return kind or "auto"
 
 
 def _criterion(

@@ -55,7 +55,7 @@ def choose_n_ctx(
     the cache goes, None = unknown
     """
     keys = head_keys(target)
-    n_train = _whole(keys, "context_length")
+    n_train = _positive_key(keys, "context_length")
     if not n_train:
         return ContextChoice(SAFE_N_CTX, "the model does not say how long a context it was trained for")
     if n_train <= SAFE_N_CTX:
@@ -118,19 +118,19 @@ def _bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str, n_ubatch
     """What one position takes: keys and values in all layers, and its column of attention scores (F32, one
     layer at a time). Too much for models with windows or recurrent layers.
     """
-    n_layers, n_embd = _whole(keys, "block_count"), _whole(keys, "embedding_length")
+    n_layers, n_embd = _positive_key(keys, "block_count"), _positive_key(keys, "embedding_length")
     n_heads = _numbers(keys, "attention.head_count", n_layers)
     n_kv_heads = _numbers(keys, "attention.head_count_kv", n_layers) or n_heads
     if not n_heads or not max(n_heads):
         return 0.0
     head_dim = n_embd // max(n_heads)
-    n_k = _whole(keys, "attention.key_length") or head_dim
-    n_v = _whole(keys, "attention.value_length") or head_dim
+    n_k = _positive_key(keys, "attention.key_length") or head_dim
+    n_v = _positive_key(keys, "attention.value_length") or head_dim
     n_kv = sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
     return n_kv + 4.0 * max(n_heads) * n_ubatch
 
 
-def _whole(keys: Mapping[str, Any], name: str) -> int:
+def _positive_key(keys: Mapping[str, Any], name: str) -> int:
     value = keys.get(f"{keys.get('general.architecture', '')}.{name}")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 

@@ -21,8 +21,9 @@ from eaglecpp.store.resolve import model_name
 
 if TYPE_CHECKING:
     from eaglecpp.store.drafters import KnownDrafter
+    from eaglecpp.store.remote.pull import Pulled
 
-__all__ = ["fetch"]
+__all__ = ["fetch", "pull"]
 
 
 def fetch(
@@ -55,6 +56,38 @@ def fetch(
     if model.draft is not None or not wants_draft:
         return replace(with_own_draft(model), draft_asked=model.draft is not None)
     return _automatic(stores, model, report)
+
+
+def pull(
+    reference: str,
+    *,
+    draft: str | None = None,
+    draft_type: str = "",
+    insecure: bool = False,
+    report: Report = silent,
+) -> Pulled:
+    """Brings a model into our store, or up to date, and returns what was pulled.
+
+    draft:      "auto" looks for one, "none" leaves it out, anything else is a reference; None keeps what the
+                model has
+    draft_type: tensor type of a drafter that has to be converted
+    Raises ModelNotFoundError, DownloadError, DigestError, StoreError, MismatchError, ConvertError.
+    """
+    from eaglecpp.store.remote.pull import pull as pull_model
+
+    name = model_name(reference)
+    packaged = find_packaged(name)
+    pulled = pull_model(
+        Stores.open(),
+        name if packaged is None else packaged.hub,
+        draft=draft,
+        draft_type=draft_type,
+        insecure=insecure,
+        report=report,
+    )
+    if packaged is not None:
+        packaged.check(pulled.model)
+    return pulled
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ResolvedModel:
@@ -110,7 +143,7 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
 
     try:
         facts = read_facts([model.target])
-        known = _beside(stores, model) or offer_drafter(model.name, [model.target], facts)
+        known = _drafter_of_repository(stores, model) or offer_drafter(model.name, [model.target], facts)
         if known is None:
             return Found(model, notices=(f"no drafter is known for {model.reference}; running without",))
         file = fetch_drafter(stores, known, facts, report=report).draft_file()
@@ -119,7 +152,7 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
         return Found(model, notices=(f"running without a drafter: {error}",))
 
 
-def _beside(stores: Stores, model: ResolvedModel) -> KnownDrafter | None:
+def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter | None:
     """The drafter in the repository that the target is from, if there is one. Asks the Hub only where no
     earlier run has fetched it.
     """

@@ -108,7 +108,8 @@ def find_here(
 
 def with_own_draft(model: ResolvedModel) -> Found:
     """A model with the drafter it brings, if it brings one."""
-    return Found(model, model.draft, "" if model.draft is None else f"comes with {model.reference}")
+    name = model.reference if model.name is None else model.name
+    return Found(model, model.draft, "" if model.draft is None else f"comes with {name}")
 
 
 def find_target(reference: str | os.PathLike[str]) -> ResolvedModel:

@@ -160,8 +160,9 @@ def plan_opening(
     find:     `find_here`, or a `fetch` with its own arguments bound
     """
     asked = None if strategy is None else Strategy.parse(strategy)
-    found = find(reference, draft, wants_draft=asked is None or asked.kind != "off")
-    return make_plan(found, strategy=asked, **rest)
+    is_off = asked is not None and asked.kind == "off"
+    plan = make_plan(find(reference, draft, wants_draft=not is_off), strategy=asked, **rest)
+    return plan.without_drafts() if is_off and draft is None else plan
 
 
 def make_plan(
@@ -193,7 +194,8 @@ def make_plan(
     if found.drafts_text:
         DraftOptions(**_values(settings, "draft"))  # what is wrong by itself comes before what contradicts
         _ask_for_text(settings)
-    context = ContextChoice(int(_value(settings, "model.n_ctx") or 0), _ASKED)
+    wanted = _value(settings, "model.n_ctx")  # whatever it is: the options check it
+    context = ContextChoice(wanted if isinstance(wanted, int) else 0, _ASKED)
     if choose_context and not context.n_ctx:
         context = choose_for_options(found.model.target, _values(settings, "model"))
         settings["model.n_ctx"] = Setting(context.n_ctx, context.why)

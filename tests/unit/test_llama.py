@@ -497,11 +497,11 @@ def test_a_chat_handler_of_the_user_s_is_called(models: Models) -> None:
 
 
 def test_a_hostile_template_is_stopped_here_too(models: Models) -> None:
-    from eaglecpp.llama import _Formatter
+    from eaglecpp.llama.formatter import Formatter
 
     text = "{% set s = namespace(x='xx') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}"
     with pytest.raises(ValueError, match="stopped"):
-        _Formatter(text, "", "", 0)(messages=MESSAGES)
+        Formatter(text, "", "", 0)(messages=MESSAGES)
 
 
 @pytest.mark.parametrize(
@@ -523,9 +523,9 @@ def test_methods_that_cannot_be_honoured_are_refused(ours: Llama, name: str) -> 
     ("kind", "name"), [(None, "auto"), (1, "f16"), (8, "q8_0"), ("q4_0", "q4_0"), (0, "f32")]
 )
 def test_cache_types_by_number_and_name(kind: int | str | None, name: str) -> None:
-    from eaglecpp.llama import _type_name
+    from eaglecpp.llama.formatter import type_name
 
-    assert _type_name(kind) == name
+    assert type_name(kind) == name
 
 
 def test_an_unknown_chat_format_is_a_value_error(models: Models) -> None:

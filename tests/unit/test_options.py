@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import inspect
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,3 +139,26 @@ def test_a_wrong_strategy_is_refused(text: str) -> None:
 def test_auto_is_decided_each_round_and_off_without_a_drafter() -> None:
     assert Strategy.parse("auto").resolved(has_draft=True) == (Strategy("auto"), "decided each round")
     assert str(Strategy.parse("auto").resolved(has_draft=False)[0]) == "off"
+
+
+def test_the_types_of_keywords_are_those_of_the_declarations() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    spec = importlib.util.spec_from_file_location("generate_options", docs / "generate_options.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.PAGE.read_text(encoding="utf-8")
+    assert module.source() == text, "run: python docs/generate_options.py"
+
+
+def test_what_a_generation_takes_is_what_its_keywords_say() -> None:
+    from typing import get_type_hints
+
+    from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.engine.request import make_request
+    from eaglecpp.options import typed
+
+    names = {"ChatTemplate": ChatTemplate, "SamplingOptions": SamplingOptions, "Strategy": Strategy}
+    keywords = set(get_type_hints(typed.GenerateKeywords, localns=names))
+    own = {name for name, p in inspect.signature(make_request).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    assert keywords == own | {option.name for option in describe(SamplingOptions)}

@@ -19,7 +19,7 @@ from eaglecpp.cli.terminal import Watch, silent_keys, stats_line, verbose_lines
 if TYPE_CHECKING:
     from eaglecpp.results import Completion, Timings
 
-__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "figures", "response_format"]
+__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format"]
 
 _ENOUGH_TOKENS = 16  # a plain answer shorter than this says little about the speed
 
@@ -132,7 +132,7 @@ def answer(
     return Answer(completion, reader.content, reader.thinking, watch.requested, total_ms)
 
 
-def figures(
+def answer_lines(
     made: Answer, model: ChatModel, settings: Settings, load_ms: float, speedup: float | None
 ) -> list[str]:
     """The lines after an answer. load_ms: 0 when the model was loaded before."""

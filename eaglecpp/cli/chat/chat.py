@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, figures
+from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, answer_lines
 from eaglecpp.cli.chat.input import PROMPT, Ask
 from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
 from eaglecpp.errors import EngineBrokenError
@@ -79,12 +79,12 @@ class Chat:
 
     # Turns
 
-    def submit(self, text: str, *, with_figures: bool = True) -> Answer | None:
+    def submit(self, text: str, *, show_stats: bool = True) -> Answer | None:
         """Asks the model, attached files first; returns its answer, None when Ctrl+C left none."""
         before = list(self.conversation.messages)
         self.conversation.ask("\n\n".join([*self.attached, text]))
         self._n_tries = 0
-        made = self._reply(before, with_figures)
+        made = self._reply(before, show_stats)
         if made is not None:
             self.attached.clear()
         return made
@@ -108,7 +108,7 @@ class Chat:
         """Tokens of the conversation as the next prompt would begin."""
         return self._count(self.conversation.prompt())
 
-    def _reply(self, before: Sequence[Message], with_figures: bool = True) -> Answer | None:
+    def _reply(self, before: Sequence[Message], show_stats: bool = True) -> Answer | None:
         """Answers the question at the end; `before` is what is restored when no answer comes of it."""
         try:
             self._make_room()
@@ -126,7 +126,7 @@ class Chat:
             return None
         self.conversation.answer(made.content, made.thinking)
         self.save()
-        if with_figures:
+        if show_stats:
             self._report(made)
         return made
 
@@ -159,7 +159,7 @@ class Chat:
         if made.completion.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
             self.screen.note(f"note: the answer is cut off here, the context of {n_ctx} tokens is full")
         load_ms, self.load_ms = self.load_ms, 0.0
-        lines = figures(made, self.model, self.settings, load_ms, speedup)
+        lines = answer_lines(made, self.model, self.settings, load_ms, speedup)
         self.screen.note("\n".join(lines))
         self.say_notices()
 

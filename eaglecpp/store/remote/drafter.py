@@ -26,7 +26,7 @@ from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.checkpoint import checkpoint_files, fetch_folder, find_repository
 from eaglecpp.store.remote.download import need_space, new_session
-from eaglecpp.store.remote.layers import obtain
+from eaglecpp.store.remote.layers import fetch_layer
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
 
@@ -108,7 +108,7 @@ class _Job:
             if drafter is not None and drafter.digest:
                 remote = repository.remote(drafter)
                 need_space(self.stores.own.root, [remote])
-                layer, file = obtain(transaction, session, "draft", remote, cached=drafter.cached)
+                layer, file = fetch_layer(transaction, session, "draft", remote, cached=drafter.cached)
                 tag = hub.quant_of(drafter.name) or DEFAULT_TYPE
                 return self._commit(transaction, layer, check_fit(file, self.target), tag)
             root, files = self.stores.own.root, checkpoint_files(repository, self.known.folder)

@@ -12,12 +12,12 @@ from eaglecpp.store.manifest import IMAGE, Layer
 from eaglecpp.store.remote.download import Remote, fetch
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["obtain"]
+__all__ = ["fetch_layer"]
 
 _log = logging.getLogger("eaglecpp.store")
 
 
-def obtain(
+def fetch_layer(
     transaction: Transaction,
     session: requests.Session,
     kind: str,

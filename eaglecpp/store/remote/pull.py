@@ -31,7 +31,7 @@ from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import need_space, new_session
 from eaglecpp.store.remote.drafter import draft_config, fetch_drafter
 from eaglecpp.store.remote.find_draft import find_draft
-from eaglecpp.store.remote.layers import obtain
+from eaglecpp.store.remote.layers import fetch_layer
 from eaglecpp.store.remote.registry import find_registered
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
@@ -150,7 +150,7 @@ class _Pull:
             )
             return found.add_to(transaction, facts), []
         if sidecar is not None:
-            return self._beside(transaction, facts, *sidecar), []
+            return self._drafter_beside_target(transaction, facts, *sidecar), []
         known = offer_drafter(self.name, files, facts)
         if known is None:
             return None, [Notice(f"no drafter is known for {self.name}; eaglecpp train makes one")]
@@ -172,12 +172,12 @@ class _Pull:
             return None, [Notice(f"the old drafter is dropped: {error}")]
         return (transaction.add_layer(old, layers[-1]), drafter), []
 
-    def _beside(
+    def _drafter_beside_target(
         self, transaction: Transaction, facts: Facts, repository: hub.Repository, file: hub.HubFile
     ) -> tuple[Layer, Facts]:
         remote = repository.remote(file)
         need_space(self.stores.own.root, [remote])
-        layer, path = obtain(transaction, self.session, "draft", remote, cached=file.cached)
+        layer, path = fetch_layer(transaction, self.session, "draft", remote, cached=file.cached)
         return layer, check_fit(path, facts)
 
 
@@ -195,7 +195,7 @@ class _HubPull(_Pull):
             files: list[Path] = []
             for part in parts:
                 label = part.name if len(parts) > 1 else ""
-                layer, file = obtain(
+                layer, file = fetch_layer(
                     transaction,
                     self.session,
                     "model",
@@ -246,7 +246,7 @@ class _RegistryPull(_Pull):
             missing = [r for layer, r in remotes.items() if transaction.sound_blob(layer) is None]
             need_space(self.stores.own.root, missing)
             files = {
-                layer: obtain(transaction, self.session, layer.kind, remotes[layer])[1]
+                layer: fetch_layer(transaction, self.session, layer.kind, remotes[layer])[1]
                 for layer in manifest.blobs
             }
             config, original = Config(), None

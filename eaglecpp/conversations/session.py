@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+"""`ChatSession`: a conversation with a model that remembers what was said, can take it back, and can be kept.
+
+with Engine("smollm2") as engine:
+    chat = ChatSession(engine, system="Be brief.")
+    print(chat.ask("Why is the sky blue?").text)
+    chat.undo()
+    chat.save("talk.json")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from eaglecpp.chat.conversation import Conversation
+from eaglecpp.chat.message import Message
+from eaglecpp.conversations.saved import SavedChat, new_chat, read_chat, write_chat
+from eaglecpp.engine import Engine, Stream
+from eaglecpp.results import Completion
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from eaglecpp.options.typed import ChatKeywords
+
+__all__ = ["ChatSession"]
+
+
+class ChatSession:
+    """A conversation in a place of its own in the engine's caches, or in the engine's default one.
+
+    system:  the system prompt; None for the model's own
+    session: a `Session` of the engine, which the caller closes; None for the engine's default conversation
+    Where the conversation outgrows the context, whole exchanges are left out of the prompt from the oldest
+    on; `left_out` says how many messages. They stay in `history`.
+    """
+
+    def __init__(self, engine: Engine, *, system: str | None = None, session: Any = None) -> None:
+        model = engine.plan.model
+        self._engine = engine
+        self._place = engine if session is None else session
+        self._conversation = Conversation((model.system or "") if system is None else system, model.messages)
+        self._saved: SavedChat | None = None
+
+    @property
+    def history(self) -> tuple[Message, ...]:
+        """What was said, oldest first; neither the system prompt nor the model's own examples."""
+        return tuple(self._conversation.messages)
+
+    @property
+    def system(self) -> str:
+        """The system prompt, "" for none. It holds for the whole conversation, what was said included."""
+        return self._conversation.system
+
+    @system.setter
+    def system(self, text: str) -> None:
+        self._conversation.system = text
+
+    @property
+    def left_out(self) -> int:
+        """How many of the oldest messages the model no longer sees."""
+        return self._conversation.n_left_out
+
+    def ask(self, text: str, **options: Unpack[ChatKeywords]) -> Completion:
+        """Asks, and returns the answer; options as `Engine.chat`. An error leaves the history as it was."""
+        stream = self.stream(text, **options)
+        with stream:
+            for _ in stream:
+                pass
+        return stream.completion()
+
+    def stream(self, text: str, **options: Unpack[ChatKeywords]) -> Stream:
+        """As `ask`, one chunk per round. What was generated until its end, or until it is closed, is the
+        answer; a stream closed before its first token leaves the history as it was.
+        """
+        before = self.history
+        self._conversation.ask(text)
+        return self._answered(before, dict(options))
+
+    def retry(self, **options: Unpack[ChatKeywords]) -> Completion:
+        """Answers the last question once more. Raises ValueError when there is none."""
+        before = self.history
+        if not self._conversation.drop_answer():
+            raise ValueError("there is no question to answer again")
+        with self._answered(before, dict(options)) as stream:
+            for _ in stream:
+                pass
+            return stream.completion()
+
+    def undo(self) -> str:
+        """Takes the last question and its answer back; returns the question, "" when there is none."""
+        return self._conversation.drop_question()
+
+    def clear(self) -> None:
+        """Forgets what was said; the system prompt stays."""
+        self._conversation.clear()
+        self._saved = None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the conversation to a file, in one step and for its owner's eyes only. `eaglecpp run` keeps
+        its chats in the same form. Raises SavedChatError.
+        """
+        self._saved = write_chat(Path(path), self._as_saved())
+
+    @classmethod
+    def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Any = None) -> Self:
+        """Goes on with a conversation that was saved, with whichever model `engine` has. Raises
+        SavedChatError.
+        """
+        saved = read_chat(Path(path))
+        chat = cls(engine, system=saved.system, session=session)
+        chat._conversation.messages = list(saved.messages)
+        chat._saved = saved
+        return chat
+
+    def _as_saved(self) -> SavedChat:
+        from dataclasses import replace
+
+        plan = self._engine.plan
+        saved = self._saved or new_chat(plan.model.reference, None if plan.draft is None else str(plan.draft))
+        return replace(saved, system=self._conversation.system, messages=self.history)
+
+    def _answered(self, before: Sequence[Message], options: dict[str, Any]) -> Stream:
+        conversation = self._conversation
+        try:
+            self._make_room(options)
+            stream: Stream = self._place.chat(conversation.prompt(), stream=True, **options)
+        except BaseException:
+            conversation.messages = list(before)
+            raise
+        remember = stream.on_end
+
+        def ended(result: Completion) -> None:
+            if remember is not None:
+                remember(result)
+            if result.tokens:
+                conversation.answer(result.text)
+            else:
+                conversation.messages = list(before)
+
+        stream.on_end = ended
+        return stream
+
+    def _make_room(self, options: dict[str, Any]) -> None:
+        n_ctx = self._engine.n_ctx
+        wanted = options.get("max_tokens", self._engine.sampling.max_tokens)
+        room = n_ctx // 4 if wanted < 0 else min(wanted, n_ctx // 4)
+        self._conversation.fit(self._count, n_ctx, max(room, 1))
+
+    def _count(self, messages: Sequence[Message]) -> int:
+        return len(self._engine.chat_prompt(messages))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""`ManyStreams`: several generations of one engine, side by side in its sequences, verified in one batch.
+
+Prompts are read one after another, a slice between two rounds, so that nobody who generates waits for all of
+them; everything that generates then takes its rounds together, planned by one planner. With fewer free places
+than prompts the rest wait for a place. Each result is what the same call alone would have given.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
+
+from eaglecpp.engine.session import Session
+from eaglecpp.engine.stream import Stream, next_chunks
+from eaglecpp.results import Chunk, Completion
+
+__all__ = ["ManyStreams"]
+
+
+class ManyStreams(Iterator[tuple[int, Chunk]]):
+    """Iterate for (index, chunk), in the order in which they come; `completions()` for the results so far, in
+    the order of the prompts; `close()` to stop early.
+
+    sessions: places, of which those in `own` are closed at the end
+    begin:    starts generation number i in a session
+    """
+
+    def __init__(
+        self,
+        sessions: Sequence[Session],
+        own: Sequence[Session],
+        n_prompts: int,
+        begin: Callable[[int, Session], Stream],
+    ) -> None:
+        self._free = list(sessions)
+        self._own = list(own)
+        self._begin = begin
+        self._waiting = deque(range(n_prompts))
+        self._running: dict[int, tuple[Session, Stream]] = {}
+        self._reading: deque[int] = deque()  # of the running ones those whose prompt is being read
+        self._streams: dict[int, Stream] = {}
+        self._ready: deque[tuple[int, Chunk]] = deque()
+        self._n_prompts = n_prompts
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> tuple[int, Chunk]:
+        try:
+            while not self._ready:
+                self._admit()
+                if not self._running:
+                    break
+                self._turn()
+        except BaseException:
+            self.close()
+            raise
+        if not self._ready:
+            self.close()
+            raise StopIteration
+        return self._ready.popleft()
+
+    def completions(self) -> list[Completion]:
+        """What was generated so far. Raises ValueError while one of the prompts still waits for its place."""
+        if len(self._streams) < self._n_prompts:
+            raise ValueError(f"prompt {len(self._streams)} has not begun; read the stream to its end first")
+        return [self._streams[index].completion() for index in range(self._n_prompts)]
+
+    def close(self) -> None:
+        """Ends what still runs; nothing new begins."""
+        self._waiting.clear()
+        for _, stream in self._running.values():
+            stream.close()
+        self._running.clear()
+        self._reading.clear()
+        own, self._own = self._own, []
+        for session in own:
+            session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _admit(self) -> None:
+        while self._free and self._waiting:
+            index, session = self._waiting.popleft(), self._free.pop()
+            stream = self._begin(index, session)
+            self._streams[index] = stream
+            self._running[index] = (session, stream)
+            self._reading.append(index)
+
+    def _turn(self) -> None:
+        """A slice of one prompt, and a round of all that generate."""
+        generating = [index for index in self._running if index not in self._reading]
+        if self._reading:
+            self._step([self._reading[0]])
+        if generating:
+            self._step(generating)
+
+    def _step(self, indices: Sequence[int]) -> None:
+        chunks = next_chunks([self._running[index][1] for index in indices])
+        for index, chunk in zip(indices, chunks, strict=True):
+            if isinstance(chunk, BaseException):
+                raise chunk
+            if chunk is None:
+                continue
+            if self._reading and self._reading[0] == index:
+                self._reading.popleft()
+            self._ready.append((index, chunk))
+            if chunk.finish_reason is not None:
+                session, _ = self._running.pop(index)
+                self._free.append(session)

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT
+"""Every option of the engine: declared once (`declared`), checked (`checked`), and as types for keyword
+arguments (`typed`, generated). `Strategy` says how a drafter is used.
+"""
+
+from __future__ import annotations
+
+from eaglecpp.options.checked import Option
+from eaglecpp.options.declared import TEXT, DraftOptions, ModelOptions, SamplingOptions, describe, split
+from eaglecpp.options.strategy import Strategy
+
+__all__ = [
+    "TEXT",
+    "DraftOptions",
+    "ModelOptions",
+    "Option",
+    "SamplingOptions",
+    "Strategy",
+    "describe",
+    "split",
+]

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""`Option`: one declared option, and the check that a value has to pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Option", "checked"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One declared option. `kind`: the Python type of a scalar, or "strings", "pairs" for the two list
+    shapes.
+
+    `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
+    `strangers`: whether a model that somebody else made may set it, or up to which value. False unless said:
+    nothing that opens a connection, names a path or a device, or takes more of this machine than usual.
+    """
+
+    name: str
+    kind: type | str
+    default: Any
+    help: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+    flags: tuple[str, ...]
+    parameter: str
+    strangers: bool | int = False
+
+
+def checked(option: Option, value: Any) -> Any:
+    if option.kind == "strings":
+        return _strings(option, value)
+    if option.kind == "pairs":
+        return _pairs(option, value)
+    if value is None and option.default is None:
+        return None
+    value = _scalar(option, value)
+    if option.choices and value not in option.choices:
+        raise ValueError(f"{option.name} must be one of {', '.join(option.choices)}; got {value!r}")
+    low, high = option.minimum, option.maximum
+    if (low is not None and value < low) or (high is not None and value > high):
+        raise ValueError(f"{option.name} must be {_range_text(low, high)}; got {value!r}")
+    return value
+
+
+def _scalar(option: Option, value: Any) -> Any:
+    """Accepts what converts without loss: numpy scalars, ints for floats; never a bool for a number."""
+    kind = option.kind
+    if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
+        return value.__index__()
+    if kind is float and hasattr(value, "__float__") and not isinstance(value, bool):
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError(f"{option.name} must be a finite number; got {value!r}")
+        return number
+    if kind in (bool, str) and isinstance(value, (bool, str)) and type(value) is kind:
+        return value
+    name = kind.__name__ if isinstance(kind, type) else kind
+    raise TypeError(f"{option.name} must be {name}, got {type(value).__name__} {value!r}")
+
+
+def _strings(option: Option, value: Any) -> tuple[str, ...]:
+    values = (value,) if isinstance(value, str) else tuple(() if value is None else value)
+    for entry in values:
+        if not isinstance(entry, str):
+            raise TypeError(f"{option.name} must hold strings, got {type(entry).__name__} {entry!r}")
+    return values
+
+
+def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
+    """`{key: number}` or a sequence of (key, number); keys are token ids for logit_bias, paths for lora."""
+    entries = tuple(value.items()) if isinstance(value, Mapping) else tuple(() if value is None else value)
+    key = str if option.name == "lora" else int
+    try:
+        pairs = tuple((key(left), float(right)) for left, right in entries)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
+    if any(math.isnan(number) for _, number in pairs):
+        raise ValueError(f"{option.name}: a value is not a number (nan)")
+    return pairs
+
+
+def _range_text(low: float | None, high: float | None) -> str:
+    if low is None:
+        return f"at most {high:g}"
+    return f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""`Strategy`: how a drafter is used, and the text that says so."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+__all__ = ["Strategy"]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How drafts are used. `kind`: "auto", "off", "chain" or "tree".
+
+    `depth`: draft levels; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
+    verification, the root not counted.
+    """
+
+    kind: str = "auto"
+    k: int = 1
+    depth: int = 0
+    nodes: int = 0
+
+    HELP: ClassVar[str] = (
+        "how to draft: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
+        "auto measures this machine and this text and decides each round, not drafting included"
+    )
+    AUTO_LEAVES: ClassVar[int] = 8
+
+    @classmethod
+    def parse(cls, text: str | Strategy) -> Strategy:
+        """Reads "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` writes it back.
+
+        Raises `ValueError` saying what is wrong with it.
+        """
+        if isinstance(text, Strategy):
+            return text
+        if not isinstance(text, str):
+            raise TypeError(f"strategy must be a string like 'chain:5', got {type(text).__name__}")
+        kind, colon, rest = text.strip().partition(":")
+        if kind in ("auto", "off") and not colon:
+            return cls(kind)
+        if kind == "chain":
+            return cls._chain(text, rest)
+        if kind == "tree":
+            return cls._tree(text, rest)
+        raise ValueError(f"strategy {text!r}: expected auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N")
+
+    @classmethod
+    def _chain(cls, text: str, rest: str) -> Strategy:
+        if not re.fullmatch(r"[0-9]{1,4}", rest) or int(rest) < 1:
+            raise ValueError(f"strategy {text!r}: a chain needs a depth of at least 1, as in chain:5")
+        return cls("chain", 1, int(rest), int(rest))
+
+    @classmethod
+    def _tree(cls, text: str, rest: str) -> Strategy:
+        entries = [entry.strip().partition("=") for entry in rest.split(",")]
+        found = {name: value for name, _, value in entries if re.fullmatch(r"[0-9]{1,4}", value)}
+        if set(found) != {"k", "depth", "nodes"} or len(entries) != 3:
+            raise ValueError(
+                f"strategy {text!r}: a tree needs k, depth and nodes, as in tree:k=4,depth=5,nodes=16"
+            )
+        k, depth, nodes = int(found["k"]), int(found["depth"]), int(found["nodes"])
+        if min(k, depth, nodes) < 1 or nodes < depth:
+            raise ValueError(f"strategy {text!r}: k and depth must be at least 1, nodes at least depth")
+        return cls("tree", k, depth, nodes)
+
+    def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
+        """The strategy that runs and why; with nothing to draft from all are "off"."""
+        if not has_draft:
+            return Strategy("off"), "no drafter"
+        return self, "decided each round" if self.kind == "auto" else "asked for"
+
+    @property
+    def n_leaves(self) -> int:
+        """Upper bound of the leaves one round can have: every inner node and the root hold at most k
+        children.
+        """
+        if self.kind == "auto":
+            return self.AUTO_LEAVES
+        return 1 if self.kind != "tree" else self.nodes - math.ceil(self.nodes / self.k) + 1
+
+    def __str__(self) -> str:
+        if self.kind == "chain":
+            return f"chain:{self.depth}"
+        if self.kind == "tree":
+            return f"tree:k={self.k},depth={self.depth},nodes={self.nodes}"
+        return self.kind

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""Several prompts or conversations at once: the same answers as one by one, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp import Engine
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+PROMPTS = ["ab cd", "the", "a longer prompt than the others", "xyz"]
+GREEDY: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0}
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def engine(models: Models, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """With one place all wait for it, with three they share rounds."""
+    with Engine(
+        models.target, models.draft, strategy="chain:2", n_ctx=1024, n_threads=1, n_sequences=request.param
+    ) as one:
+        yield one
+
+
+def test_results_are_those_of_one_by_one_in_order(engine: Engine) -> None:
+    engine.clear()
+    together = engine.generate(PROMPTS, **GREEDY)
+    alone = [engine.generate(prompt, **GREEDY) for prompt in PROMPTS]
+    assert [one.tokens for one in together] == [one.tokens for one in alone]
+    assert [one.prompt_tokens for one in together] == [one.prompt_tokens for one in alone]
+    assert all(one.stats.predicted_n == 12 for one in together)
+
+
+def test_chunks_carry_the_index_of_their_prompt(engine: Engine) -> None:
+    tokens: dict[int, list[int]] = {}
+    with engine.stream(PROMPTS, **GREEDY) as running:
+        for index, chunk in running:
+            tokens.setdefault(index, []).extend(chunk.tokens)
+        results = running.completions()
+    assert [tokens[index] for index in range(len(PROMPTS))] == [one.tokens for one in results]
+    assert engine.n_free == engine.model.n_sequences - 1, "only the default conversation keeps its place"
+
+
+def test_stopping_early_frees_the_places(engine: Engine) -> None:
+    with engine.stream(PROMPTS, **GREEDY) as running:
+        next(running)
+        with pytest.raises(ValueError, match="has not begun"):
+            running.completions()
+    assert engine.n_free == engine.model.n_sequences - 1
+    assert engine.generate("ab", **GREEDY).finish_reason == "length"
+
+
+def test_conversations_too(engine: Engine) -> None:
+    talks = [[{"role": "user", "content": text}] for text in ("Hi", "Who?", "And then")]
+    together = engine.chat(talks, **GREEDY)
+    engine.clear()
+    alone = [engine.chat(talk, **GREEDY) for talk in talks]
+    assert [one.text for one in together] == [one.text for one in alone]
+
+
+def test_one_prompt_of_token_ids_is_one_prompt(engine: Engine) -> None:
+    tokens = engine.tokenize("ab cd")
+    assert engine.generate(tokens, **GREEDY).prompt_tokens == tokens
+    assert [one.prompt_tokens for one in engine.generate([tokens, tokens], **GREEDY)] == [tokens, tokens]
+
+
+def test_what_is_wrong_with_one_of_them_ends_all(engine: Engine) -> None:
+    with pytest.raises(ValueError, match="token id"):
+        engine.generate([[1], [10**6]], **GREEDY)
+    assert engine.n_free == engine.model.n_sequences - 1
