@@ -21,8 +21,8 @@ _FORMAT = 1
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
     """Writes to a temporary name, flushes to the disk, renames: a crash leaves the previous state."""
-    with replaced(path) as temporary:
-        torch.save({"format": _FORMAT, **state}, temporary)
+    with replaced(path) as temporary, temporary.open("wb") as file:
+        torch.save({"format": _FORMAT, **state}, file)
 
 
 def load_state(path: Path) -> dict[str, Any]:
