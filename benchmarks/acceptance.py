@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Acceptance of chain drafting against a PyTorch reference run, and the law on its prompts.
+"""Acceptance of chain drafting against a PyTorch reference run, and whether its texts stay the same.
 
     python benchmarks/acceptance.py --target T.gguf --draft D.gguf --reference reference.json [--json OUT]
 
@@ -173,10 +173,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True, help="JSON of a PyTorch run")
     parser.add_argument(
-        "--strategy", default=None, help="strategy of the law check; default: the reference's chain"
+        "--strategy",
+        default=None,
+        help="strategy of the check that the text stays the same; default: the reference's chain",
     )
     parser.add_argument("--limit", type=int, default=None, help="first N prompts only")
-    parser.add_argument("--n-tokens", type=int, default=96, help="tokens per prompt of the law check")
+    parser.add_argument(
+        "--n-tokens", type=int, default=96, help="tokens per prompt of the check that the text stays the same"
+    )
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--exact", action="store_true", help="F32 caches, no flash attention")
     parser.add_argument("--json", type=Path, default=None)

@@ -7,8 +7,8 @@ All strategies run on the same prompts in turns, in one engine with the drafter;
 without. Times are the engine's own, the best of the repeats; what neither verification nor drafter took is
 `native` inside the extension (sampling, the planner, committing) and `Python` outside (binding, text). The
 second table replays plans that change the number of rows from round to round: llama.cpp then builds its graph
-anew. The third has verification behind longer prompts: attention makes every row dearer with every token of
-the conversation.
+anew. The third has verification behind longer prompts: attention makes every row cost more with each token
+of the conversation.
 """
 
 from __future__ import annotations

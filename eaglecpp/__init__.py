@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""EAGLE-3 and EAGLE 3.1 speculative decoding for GGUF models on llama.cpp: the same words, sooner.
+"""EAGLE-3 and EAGLE 3.1 speculative decoding for GGUF models on llama.cpp: the same words, faster.
 
     with eaglecpp.Engine("target.gguf", draft="draft.gguf") as engine:
         print(engine.generate("def main():", max_tokens=64).text)

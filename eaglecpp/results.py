@@ -36,8 +36,8 @@ class Timings:
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
     the last conversation. `text_draft_n`, `text_draft_n_accepted`: of the drafted tokens those that came
-    from the text itself and from no drafter. `synth_rates`: drafts were accepted by lot at these rates, see
-    `eaglecpp.engine.synth`.
+    from the text itself and from no drafter. `synth_rates`: drafts were accepted at random at these rates,
+    see `eaglecpp.engine.synth`.
 
     `exact`: every row behind this answer was computed as plain decoding computes it, bit for bit, so the text
     is the one that plain decoding gives. False also where that is not known.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Completes a prompt twice, plainly and with a drafter: the same words, sooner.
+"""Completes a prompt twice, plainly and with a drafter: the same words, faster.
 
 python complete.py TARGET.gguf DRAFT.gguf [PROMPT]
 """

@@ -110,7 +110,7 @@ class Conversation:
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:
     """The messages for a template that knows no system role: what a system message at the beginning says
-    goes before the first question.
+    is put in front of the first question.
     """
     turns = list(messages)
     if not turns or turns[0].role != Role.SYSTEM:

@@ -73,7 +73,7 @@ class LazyGroup(click.Group):
 )
 @click.pass_context
 def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
-    """EAGLE speculative decoding for GGUF models on llama.cpp: the same words, sooner."""
+    """EAGLE speculative decoding for GGUF models on llama.cpp: the same words, faster."""
     ctx.obj = {"debug": debug}
     if ctx.invoked_subcommand is None:
         from eaglecpp.cli.terminal import write

@@ -114,7 +114,7 @@ def synth_options(function: F) -> F:
     rates = click.option(
         "--spec-synth-rates",
         metavar="P1,P2,...",
-        help="Speed tests only: accept drafts by lot, the first d of a round with chance Pd. The text is "
+        help="Speed tests only: accept drafts at random, the first d of a round with chance Pd. The text is "
         "then not the target's.",
     )
     length = click.option(

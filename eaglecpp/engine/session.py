@@ -60,7 +60,7 @@ class Session:
 
         `log_plan`: keep every round's decision, one line each, in `Completion.plan_log`; such a list given as
         `replay` is followed in place of a strategy, so that a run with the same prompt, seed and options is
-        repeated with the same batches. `spec_synth_rates`, `spec_synth_len`: accept drafts by lot, see
+        repeated with the same batches. `spec_synth_rates`, `spec_synth_len`: accept drafts at random, see
         `eaglecpp.engine.synth`; the text is then not the target's.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Synthetic acceptance: drafts accepted by lot, for honest speed tests of drafters that are not trained yet.
+"""Synthetic acceptance: drafts accepted at random, for honest speed tests of untrained drafters.
 
 The two ways to say how often are llama.cpp's `--spec-synth-rates` and `--spec-synth-len` (ggml-org/llama.cpp:
 docs/speculative.md). The text that comes out is not the target's; timings made so carry `synth_rates`.

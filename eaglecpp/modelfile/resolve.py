@@ -47,8 +47,8 @@ class Plan:
 def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
     """The plan of a Modelfile whose relative paths are below `directory`.
 
-    Raises ModelfileError, with the line, for a path that is not there, two targets, a FROM that is no GGUF,
-    or a FROM and DRAFT that are one file.
+    Raises ModelfileError, with the line, for a path that is not there, two targets, a FROM that is not a
+    GGUF, or a FROM and DRAFT that are one file.
     """
     return _Resolver(modelfile, Path(directory)).plan()
 

@@ -9,7 +9,7 @@ Takes the head of the GGUF file and a number of bytes, gives a length and the re
 - of 8192, 16384 and 32768 the longest that does. More only on request: every doubling costs start-up time,
   and few conversations need it.
 
-Where a file does not say, the answer is 4096; one that is no GGUF gives the same answer here and its error
+Where a file does not say, the answer is 4096; one that is not a GGUF gives the same answer here and its error
 when it is opened.
 """
 

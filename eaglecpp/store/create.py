@@ -230,7 +230,7 @@ class _Job:
         return layers
 
     def _template(self, text: str) -> Layer:
-        """A template of Ollama's own choosing is marked, because the one in the GGUF goes before it."""
+        """A template of Ollama's own choosing is marked, because the one in the GGUF takes precedence."""
         base = self.base
         layer = self.transaction.add_bytes("template", text.encode())
         if self.modelfile.template or base is None:

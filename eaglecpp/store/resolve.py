@@ -99,7 +99,7 @@ class ResolvedModel:
 def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = None) -> ResolvedModel:
     """What `reference` stands for.
 
-    Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for a model that is no GGUF.
+    Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for what is not a GGUF.
     """
     text = os.fspath(reference)
     path = Path(text).expanduser()

@@ -12,7 +12,7 @@ namespace eaglecpp {
 namespace {
 constexpr float revisit = 0.03f;  // per level above it
 constexpr float logp_min = -30.0f;
-constexpr int n_ahead = 2;  // levels looked ahead, so that a dear one before a cheap one does not end the climb
+constexpr int n_ahead = 2;  // levels looked ahead, so that an expensive one before a cheap one does not end the climb
 constexpr int n_probe_levels = 2;
 constexpr int widths[] = {1, 2, 4, 8, 16, 32, 64};
 

@@ -8,7 +8,7 @@ namespace eaglecpp {
 
 // A size that turns out well is used many times; the extra time of its first use is spread over them.
 static constexpr double first_use_share = 0.02;
-// plain rounds; no first use may look dearer than a full ledger can pay, or no size would ever be tried
+// plain rounds; no first use may look more expensive than a full ledger can pay, or no size would ever be tried
 static constexpr double first_use_most = 6.0;
 
 void SizeHabit::add(int n_rows) {

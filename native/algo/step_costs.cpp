@@ -214,8 +214,8 @@ void StepCosts::learn(int n_rows, double ms, bool is_changed) {
     refresh();
 }
 
-// A guess or an entry from disk (count 1) stands against a slow first sample: a size that looked dear the first time it
-// ran, for the graphs that had to be built, would never be tried again.
+// A guess or an entry from disk (count 1) stands against a slow first sample: a size that looked expensive the first
+// time it ran, for the graphs that had to be built, would never be tried again.
 double StepCosts::first_error(int bucket, double log_time, bool is_changed) {
     Entry & e = entries_[bucket];
     const double time = std::exp(log_time - x_[slow]);

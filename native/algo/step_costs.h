@@ -6,9 +6,10 @@
 //     time(n rows, length) = slowdown * (shape[n] + growth(n, length) + change, if the size is not the last round's)
 //
 // All of it is one state with one covariance, an extended Kalman filter: whether a round that took longer than expected
-// means a slower machine, a dearer size, or a longer conversation is settled by what is uncertain and by the rounds of
-// other sizes that follow. Sizes are tied to their neighbours along a prior curve that is on the cheap side of known
-// machines, and untried ones are priced a little below what is expected, so that a size that might pay is tried.
+// means a slower machine, a more expensive size, or a longer conversation is settled by what is uncertain and by the
+// rounds of other sizes that follow. Sizes are tied to their neighbours along a prior curve that is on the cheap side
+// of known machines, and untried ones are priced a little below what is expected, so that a size that might pay is
+// tried.
 #pragma once
 
 #include <array>

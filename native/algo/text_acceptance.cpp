@@ -19,7 +19,7 @@ constexpr double prior_longest[] = {0.02, 0.05, 0.4, 0.45, 0.5, 0.6, 0.75, 0.85,
 constexpr double prior_resumed[] = {0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.88, 0.9, 0.93, 0.95};
 constexpr double prior_longest_contested[] = {0.02, 0.05, 0.4, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9};
 constexpr double prior_resumed_contested[] = {0.14, 0.22, 0.25, 0.3, 0.4, 0.4, 0.4, 0.4, 0.5, 0.6};
-constexpr double less_short = 1.2, less_long = 0.5;  // where tokens are drawn by lot: logits less
+constexpr double less_short = 1.2, less_long = 0.5;  // where tokens are drawn at random: logits less
 constexpr int n_short = 6;                           // of the lengths above
 constexpr double other_share = 0.15;                 // of the chance of the branch that was seen last
 

@@ -29,7 +29,8 @@ struct GenerateParams {
     bool ignore_eos = false;
     bool log_plan = false;            // keep every round's decision as a line
     std::vector<std::string> replay;  // decisions of a logged run to follow instead of the strategy
-    std::vector<double> synth_rates;  // accept drafts by lot at these rates (algo/synth.h); the text is no longer true
+    std::vector<double>
+        synth_rates;  // accept drafts at random at these rates (algo/synth.h); the text is no longer true
 };
 
 }  // namespace eaglecpp

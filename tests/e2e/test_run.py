@@ -45,7 +45,7 @@ def test_without_drafting_the_line_says_so(cli: Cli, models: Models) -> None:
     assert off.stdout == done.stdout
 
 
-def test_piped_input_goes_before_the_prompt(cli: Cli, models: Models) -> None:
+def test_piped_input_overrides_the_prompt(cli: Cli, models: Models) -> None:
     piped = cli("run", models.target, "hello", *SHORT, input="a file\n")
     whole = cli("run", models.target, "a file\n\nhello", *SHORT)
     assert piped.stdout == whole.stdout

@@ -51,7 +51,7 @@ def test_the_drafter_and_the_parameters_come_with_it(create: Create) -> None:
         assert (engine.n_ctx, engine.generate("ab").tokens) == (128, result.tokens[:5])
 
 
-def test_what_is_given_goes_before_it(create: Create, models: Models) -> None:
+def test_what_is_given_overrides_it(create: Create, models: Models) -> None:
     name = create(
         "PARAMETER num_predict 9", "PARAMETER temperature 0", "#eaglecpp: strategy chain:2", draft=False
     )

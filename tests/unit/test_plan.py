@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the planner tells about a generation, repeating a run from its log, and acceptance by lot."""
+"""What the planner tells about a generation, repeating a run from its log, and random acceptance."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_log_of_another_run_is_refused(engine: Engine, models: Models) -> None
     assert len(generate(engine, n=5).tokens) == 5, "the engine goes on"
 
 
-# Acceptance by lot
+# Random acceptance
 
 
 def rates(result: Completion) -> list[float]:

@@ -170,7 +170,9 @@ class Chat:
         notices, self.model.notices = self.model.notices, []
         if self.model.prompts.folds_system and not self._told_folding:
             self._told_folding = True
-            notices.append("this template takes no system prompt; it goes before the first question instead")
+            notices.append(
+                "this template takes no system prompt; it is put in front of the first question instead"
+            )
         for notice in notices:
             self.screen.note(f"note: {notice}")
 

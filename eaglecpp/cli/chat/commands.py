@@ -178,7 +178,8 @@ def _read(chat: Chat, rest: str) -> None:
         )
     chat.attached.append(f"{path.name}:\n\n{text}")
     chat.screen.say(
-        f"Read {path}: {len(text.splitlines())} lines, {n_tokens} tokens. It goes before your next message."
+        f"Read {path}: {len(text.splitlines())} lines, {n_tokens} tokens. "
+        "It will be put in front of your next message."
     )
 
 

@@ -406,7 +406,7 @@ std::vector<Scenario> disturbed() {
     s51.disturbance.first_use_ms = 30.0;
     s51.cost_text = exact;
     s51.window = 0.965;
-    // many layers, narrow ones: attention makes rows dearer within one answer, and a new size builds large graphs
+    // many layers, narrow ones: attention makes rows cost more within one answer, and a new size builds large graphs
     Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
     s52.disturbance.kv_per_1k_row = 2.0;
     s52.disturbance.rebuild = 0.07;

@@ -86,8 +86,8 @@ static void rebuilds_are_told_from_sizes() {
     CHECK_NEAR(table.plain(), 10.0, 0.5);
 }
 
-// Attention makes every row dearer as an answer goes on, and the next answer starts short again. A size that was run at
-// the end of an answer only must not look dear at the start of the next one, nor the machine slower.
+// Attention makes every row cost more as an answer goes on, and the next answer starts short again. A size that was run
+// at the end of an answer only must not look expensive at the start of the next one, nor the machine slower.
 static void rows_grow_dearer_with_the_conversation() {
     const auto true_ms = [](int n_rows, int n_kv) { return 10.0 + 2.0 * n_rows + 0.02 * n_rows * n_kv; };
     Random random(7);

@@ -50,7 +50,7 @@ static void first_samples_are_believed_with_care() {
     CHECK_NEAR(costs.ms(4), 13.0, 2.0);
     costs.learn(8, 40.0);
     costs.learn(8, 41.0);
-    CHECK(costs.ms(8) > 30.0);  // a size that is dear twice is dear
+    CHECK(costs.ms(8) > 30.0);  // a size that is expensive twice is expensive
 }
 
 static void one_stall_hardly_moves_a_known_size() {

@@ -292,9 +292,7 @@ def test_an_edit_that_is_dropped_changes_nothing(talk: Talk) -> None:
     assert said(talk("one", "/edit", "")) == said(once)
 
 
-def test_a_file_goes_before_the_next_message_and_only_that(
-    talk: Talk, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_file_overrides_the_next_message_and_only_that(talk: Talk, tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "my notes.txt"
     path.write_text("first line\nsecond line\n", encoding="utf-8")
     chat = talk(f"/read {path}", f'/read "{path}"', "sum up", "more")

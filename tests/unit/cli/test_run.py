@@ -30,7 +30,7 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
         (b"", ("\udcff",), b"\xff"),
     ],
 )
-def test_piped_input_goes_before_the_words(
+def test_piped_input_overrides_the_words(
     piped: io.BytesIO, stdin: bytes, words: tuple[str, ...], question: bytes
 ) -> None:
     piped.write(stdin)

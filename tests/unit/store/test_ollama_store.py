@@ -150,7 +150,7 @@ def test_a_store_that_cannot_be_read_is_explained(ollama: OllamaModel, tiny: Tin
         store.chmod(0o755)
 
 
-def test_ours_goes_before_ollamas(ollama: OllamaModel, tiny: Tiny, stores: Stores, root: Path) -> None:
+def test_ours_overrides_ollamas(ollama: OllamaModel, tiny: Tiny, stores: Stores, root: Path) -> None:
     ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes(), "system": b"theirs"})
     stores = Stores.open()
     copy_model(stores, stores.get(NAME), NAME)

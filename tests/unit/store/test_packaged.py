@@ -110,7 +110,7 @@ def test_another_file_of_the_hub_is_refused(
         resolve_model("smollm2")
 
 
-def test_a_stored_model_of_that_name_goes_before_it(
+def test_a_stored_model_of_that_name_overrides_it(
     installed: Path, hub: HubServer, tiny: Tiny, stores: Stores
 ) -> None:
     hub.add("user/other-GGUF", {"other-Q8_0.gguf": tiny.other.read_bytes()})

@@ -41,7 +41,7 @@ def test_the_tables_drafter_is_fetched_and_converted_once(
     assert len(known.content_requests()) == n_requests
 
 
-def test_the_drafter_beside_the_target_goes_before_the_tables(
+def test_the_drafter_beside_the_target_overrides_the_tables(
     known: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tiny.draft.read_bytes()

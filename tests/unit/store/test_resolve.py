@@ -19,7 +19,7 @@ def make(stores: Stores, name: str, text: str) -> None:
     create_model(stores, ModelName.parse(name), Modelfile.from_text(text), Path.cwd())
 
 
-def test_a_file_goes_before_a_name(
+def test_a_file_overrides_a_name(
     tiny: Tiny, stores: Stores, ollama: OllamaModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
