@@ -14,6 +14,7 @@ import argparse
 from itertools import cycle
 from pathlib import Path
 
+import psutil
 from common import note, warn_if_busy
 
 import eaglecpp
@@ -48,11 +49,16 @@ def main() -> None:
     parser.add_argument(
         "--rounds", type=int, default=3, help="answers with `auto`, in rounds of all questions"
     )
+    parser.add_argument("--threads", type=int, default=psutil.cpu_count(logical=False))
     args = parser.parse_args()
     warn_if_busy()
-    with eaglecpp.Engine.open(args.target, draft=args.draft, n_ctx=4096, planner_cache=False) as engine:
+    # a fixed number of threads: costs with fewer, while something else ran, are no guess for anyone
+    with eaglecpp.Engine.open(
+        args.target, draft=args.draft, n_ctx=4096, planner_cache=False, n_threads=args.threads
+    ) as engine:
         asked = cycle(QUESTIONS)
-        for strategy in (*CHAINS, *TREES):
+        # weights are still being packed at first, and a size's first runs build its graph: twice, in turns
+        for strategy in ("off", "off", *CHAINS, *TREES, *CHAINS):
             for seed, temperature in enumerate(TEMPERATURES):
                 answer(engine, next(asked), args.n_tokens, temperature, seed, strategy)
         for seed in range(args.rounds):

@@ -2,7 +2,7 @@
 """`eaglecpp run`: Ollama's verb. A prompt gives one answer; without one, on a terminal, there is a chat.
 
 Flags are Ollama's where Ollama has them. Piped input is put in front of the prompt; a prompt, piped input or
-an output that is no terminal make it one answer, and then only the answer is on stdout. What happens in a chat
+an output that is no terminal make it one answer, and then only that is on stdout. What happens in a chat
 is in `chat`, what happens in one answer in `chat.answer`.
 """
 
