@@ -13,6 +13,8 @@ def version_info() -> dict[str, str]:
 def system_info() -> dict[str, Any]:
     """`devices`: list of {name, description, kind, memory_total, memory_free}; `amx`: {claimed, works}; `n_cores`."""
 
+def start_rpc_relay(endpoint: str) -> str: ...
+def lost_rpc_servers() -> list[tuple[str, str, str]]: ...
 def drain_log() -> list[tuple[int, str]]:
     """Log lines of llama.cpp, ggml and ours since the last call, as (logging level, text)."""
 

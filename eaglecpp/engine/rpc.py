@@ -3,8 +3,9 @@
 
 Takes endpoints `host:port`, gives nothing: llama.cpp then spreads layers over the new devices. Works only
 where the installed llama.cpp was built with its RPC backend, which the wheels on PyPI are not. ggml ends the
-process when a server does not answer as it should, so each one is greeted from here first. Connections last
-as long as the process. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp.
+process when a server does not answer as it should, so each one is greeted from here first, and ggml speaks to
+it through a relay in this process that outlives it (native/target/rpc_relay.h). Connections last as long as
+the process, or until the server is lost. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp.
 """
 
 from __future__ import annotations
@@ -36,16 +37,19 @@ _REMEDY = (
 )
 
 _log = logging.getLogger("eaglecpp.rpc")
-_connected: set[str] = set()
+_connected: dict[str, str] = {}  # server -> endpoint of the relay to it, which is what ggml knows
 
 
 def connect(endpoints: Sequence[str]) -> None:
-    """Makes the devices of each server known to llama.cpp, once per process.
+    """Makes the devices of each server known to llama.cpp, once per process and again after it was lost.
 
     endpoints: "host:port", IPv4 or a name. Every model that is loaded from here on may use them.
     Raises ValueError for what is no endpoint, UnsupportedError without the RPC backend or for a server that
     cannot be reached, is none, or speaks another version.
     """
+    for endpoint, relay, _ in core.lost_rpc_servers():
+        if _connected.get(endpoint) == relay:
+            del _connected[endpoint]
     new = [endpoint for endpoint in dict.fromkeys(endpoints) if endpoint not in _connected]
     for endpoint in new:
         _address(endpoint)
@@ -54,11 +58,12 @@ def connect(endpoints: Sequence[str]) -> None:
         greet(endpoint)
     for endpoint in new:
         assert add is not None
-        registry = add(endpoint.encode())
+        relay = core.start_rpc_relay(endpoint)
+        registry = add(relay.encode())
         if not registry:
             raise UnsupportedError(f"RPC server {endpoint}: offers no device")
         _function("ggml_backend_register", None, ctypes.c_void_p)(registry)
-        _connected.add(endpoint)
+        _connected[endpoint] = relay
         _log.info("RPC server %s: connected", endpoint)
 
 
@@ -70,7 +75,8 @@ def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) 
     """
     if options.draft_device != "auto":
         return options
-    here = [d["name"] for d in devices if d["kind"] == "gpu" and d["description"] not in _connected]
+    relays = set(_connected.values()) | {relay for _, relay, _ in core.lost_rpc_servers()}
+    here = [d["name"] for d in devices if d["kind"] == "gpu" and d["description"] not in relays]
     return replace(options, draft_device=here[0] if here else "cpu")
 
 

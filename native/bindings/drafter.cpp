@@ -30,6 +30,7 @@ class StudyDrafter {
         const EngineOptions options = given.value_or(EngineOptions{});
         const DraftFile file(path);
         DrafterOptions d;
+        d.device = find_device(options.draft_device, options.n_gpu_layers);
         d.n_threads = options.n_threads > 0 ? options.n_threads : n_physical_cores();
         d.n_ctx = options.n_ctx > 0 ? options.n_ctx : 4096;
         d.n_draft_rows_max = (int)std::clamp<int64_t>(2 * (int64_t)options.n_draft_max, 128, INT32_MAX);

@@ -12,6 +12,7 @@
 #include "gguf/keys.h"
 #include "kernels/hook.h"
 #include "target/llama_bridge.h"
+#include "target/rpc_relay.h"
 #include "target/target.h"
 
 namespace nb = nanobind;
@@ -61,6 +62,12 @@ static nb::dict system_info() {
 void bind_system(nb::module_ & m) {
     m.def("version_info", &version_info);
     m.def("system_info", &system_info);
+    m.def("start_rpc_relay", &start_rpc_relay, nb::arg("endpoint"), nb::call_guard<nb::gil_scoped_release>());
+    m.def("lost_rpc_servers", [] {
+        nb::list out;
+        for (const LostServer & s : lost_rpc_servers()) out.append(nb::make_tuple(s.endpoint, s.relay, s.why));
+        return out;
+    });
     m.def("drain_log", [] {
         nb::list out;
         for (const LogLine & line : log_drain()) {

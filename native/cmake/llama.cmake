@@ -23,7 +23,7 @@ endif()
 message(STATUS "llama.cpp: ${EAGLECPP_LLAMA_DIR}/llama_cpp/lib")
 
 foreach(name ggml-base ggml ggml-cpu llama)
-  add_library(llama_cpp::${name} SHARED IMPORTED)
+  add_library(llama_cpp::${name} SHARED IMPORTED GLOBAL)
   find_library(lib_${name} NAMES ${name} PATHS "${EAGLECPP_LLAMA_DIR}/llama_cpp/lib" NO_DEFAULT_PATH)
   if(NOT lib_${name})
     # ggml-cpu is a plug-in, not a library to link, in builds with GGML_BACKEND_DL

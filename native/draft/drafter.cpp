@@ -2,6 +2,7 @@
 #include "draft/drafter.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "algo/topk.h"
 #include "base/error.h"
@@ -16,20 +17,39 @@ namespace {
 constexpr int n_commit_chunk = 128;
 // Graph shapes kept per sequence; a generation needs a handful.
 constexpr size_t n_graphs_max = 32;
+// Where graphs have few sizes: sizes of the cache between a length and its double.
+constexpr int n_kv_steps = 4;
+// Tokens that a graph picks for a row: llama.cpp's default top-k is 40.
+constexpr int n_top = 64;
 // More than any machine holds; their sum, padded, is still an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 constexpr ggml_fp16_t f16_zero = 0x0000;
 constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
 }  // namespace
 
-DraftSequence::DraftSequence(Drafter & drafter)
-    : drafter_(drafter),
-      kv_(drafter.spec(), drafter.options().n_ctx, drafter.options().n_draft_rows_max, drafter.options().type_kv,
-          /*v_transposed=*/!drafter.flash_attn(), drafter.buft()) {}
+DraftSequence::DraftSequence(Drafter & drafter) : drafter_(drafter), kv_(drafter.take_kv()) {}
+
+DraftSequence::~DraftSequence() {
+    if (kv_) drafter_.give_kv(std::move(kv_));
+}
+
+// Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then.
+int DraftSequence::n_padded(int n_rows) const {
+    if (!drafter_.is_remote()) return n_rows;
+    int n = 1;
+    while (n < n_rows) n *= 2;
+    return n;
+}
+
+int DraftSequence::n_slots_read(int n_used) const {
+    return std::min(DraftKv::pad(n_used, drafter_.is_remote() ? n_kv_steps : 0), kv_->n_slots());
+}
 
 DraftGraph & DraftSequence::graph(const GraphShape & shape) {
     auto it = graphs_.find(shape);
-    if (it != graphs_.end()) return *it->second;
+    if (it != graphs_.end() && it->second->epoch == drafter_.memory().epoch()) return *it->second;
+    drafter_.wait();
+    if (it != graphs_.end()) graphs_.erase(it);
     if (graphs_.size() >= n_graphs_max) {
         // the context has grown past the shapes of earlier lengths
         for (auto g = graphs_.begin(); g != graphs_.end();) {
@@ -37,19 +57,21 @@ DraftGraph & DraftSequence::graph(const GraphShape & shape) {
         }
         if (graphs_.size() >= n_graphs_max) graphs_.clear();
     }
+    logits_tensor_ = nullptr;  // its graph may be gone
     auto built =
-        build_draft_graph(drafter_.spec(), drafter_.weights(), kv_, shape, drafter_.flash_attn(), drafter_.buft());
+        build_draft_graph(drafter_.spec(), drafter_.weights(), *kv_, shape, drafter_.form(), drafter_.memory());
+    drafter_.count_graph();
     return *(graphs_[shape] = std::move(built));
 }
 
 void DraftSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output) {
-    truncate(kv_.n_rows);
-    if (kv_.n_rows + features.n_rows > kv_.n_ctx()) {
-        fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_.n_ctx(),
-             kv_.n_rows + features.n_rows);
+    truncate(kv_->n_rows);
+    if (kv_->n_rows + features.n_rows > kv_->n_ctx()) {
+        fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_->n_ctx(),
+             kv_->n_rows + features.n_rows);
     }
     const int n_target = drafter_.spec().n_embd_target;
-    const int n_before = kv_.n_rows;
+    const int n_before = kv_->n_rows;
     try {
         for (int at = 0; at < features.n_rows; at += n_commit_chunk) {
             FeatureRows part = features.from(at, n_target);
@@ -58,9 +80,16 @@ void DraftSequence::commit(const FeatureRows & features, const Token * tokens, b
             commit_chunk(part, tokens + at, want_output && is_last);
         }
     } catch (...) {
-        kv_.n_rows = n_before;  // the caller still holds the features of all rows
+        kv_->n_rows = n_before;  // the caller still holds the features of all rows
         throw;
     }
+}
+
+// Where the bytes of an input go: into the tensor itself where the host can write it, else to where they are sent from.
+template <typename T>
+static T * input(Drafter & drafter, const DraftGraph & g, const ggml_tensor * t) {
+    const size_t at = (const uint8_t *)t->data - (const uint8_t *)g.packed->data;
+    return (T *)(drafter.staging(g) + at);
 }
 
 void DraftSequence::commit_chunk(const FeatureRows & features, const Token * tokens, bool want_output) {
@@ -68,142 +97,219 @@ void DraftSequence::commit_chunk(const FeatureRows & features, const Token * tok
     const int n = features.n_rows;
     // a single layer that only writes K/V reads no cache: one shape serves every context length
     const bool reads_kv = want_output || s.n_layer > 1;
-    const int n_kv = reads_kv ? DraftKv::pad(kv_.n_rows + n) : 0;
-    DraftGraph & g = graph({/*commit=*/true, n, want_output ? 1 : 0, n_kv});
+    const int n_kv = reads_kv ? n_slots_read(kv_->n_rows + n) : 0;
+    DraftGraph & g = graph({/*commit=*/true, n_padded(n), want_output ? 1 : 0, n_kv});
+    drafter_.wait();
 
-    const size_t n_part = s.n_embd_target * sizeof(float);
-    for (int a = 0; a < s.n_aux(); ++a) {
-        ggml_backend_tensor_set_2d(g.features, features.layer[a], a * n_part, n_part, n, g.features->nb[1], n_part);
+    const size_t n_part = s.n_embd_target, n_row = n_part * s.n_aux();
+    float * dst = input<float>(drafter_, g, g.features);
+    const size_t n_idle = n_padded(n) - n;
+    std::fill_n(dst, n_idle * n_row, 0.0f);
+    for (int i = 0; i < n; ++i) {
+        for (int a = 0; a < s.n_aux(); ++a) {
+            std::copy_n(features.layer[a] + i * n_part, n_part, dst + (n_idle + i) * n_row + a * n_part);
+        }
     }
     std::vector<int32_t> pos(n);
-    for (int i = 0; i < n; ++i) pos[i] = kv_.n_rows + i;
-    if (want_output) {
-        const int64_t slot = 0;
-        ggml_backend_tensor_set(g.state_slot, &slot, 0, sizeof(slot));
-    }
+    for (int i = 0; i < n; ++i) pos[i] = kv_->n_rows + i;
+    if (want_output) *input<int64_t>(drafter_, g, g.state_slot) = 0;
     slots_.assign(pos.begin(), pos.end());
     run(g, tokens, pos, want_output ? 1 : 0);
-    kv_.n_rows += n;
+    kv_->n_rows += n;
 }
 
 int DraftSequence::extend(const std::vector<DraftRow> & rows) {
     const int n = (int)rows.size();
     const int first = n_draft_rows();
-    if (first + n > kv_.n_draft_rows_max()) {
-        fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_.n_draft_rows_max());
+    if (first + n > kv_->n_draft_rows_max()) {
+        fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
     }
-    std::vector<int32_t> pos(n), state_idx(n);
+    std::vector<int32_t> pos(n);
     std::vector<Token> tokens(n);
     for (int i = 0; i < n; ++i) {
         const int parent = rows[i].parent;
         if (parent < -1 || parent >= first) fail(ErrorKind::value, "draft row %d has no parent row %d", i, parent);
         tokens[i] = rows[i].token;
-        state_idx[i] = 1 + parent;
-        pos[i] = parent < 0 ? kv_.n_rows : positions_[parent] + 1;
+        pos[i] = parent < 0 ? kv_->n_rows : positions_[parent] + 1;
     }
-    DraftGraph & g = graph({/*commit=*/false, n, n, DraftKv::pad(kv_.n_rows + first + n)});
-    std::vector<int64_t> state_slots(n);
+    const int n_all = n_padded(n), n_idle = n_all - n;
+    DraftGraph & g = graph({/*commit=*/false, n_all, n_all, n_slots_read(kv_->n_rows + first + n)});
+    drafter_.wait();
+    int32_t * state_idx = input<int32_t>(drafter_, g, g.state_idx);
+    int64_t * state_slots = input<int64_t>(drafter_, g, g.state_slot);
+    std::fill_n(state_idx, n_idle, 0);
+    std::fill_n(state_slots, n_idle, kv_->idle_state());
     slots_.resize(n);
     for (int i = 0; i < n; ++i) {
-        slots_[i] = kv_.n_rows + first + i;
-        state_slots[i] = 1 + first + i;
+        state_idx[n_idle + i] = 1 + rows[i].parent;
+        slots_[i] = kv_->n_rows + first + i;
+        state_slots[n_idle + i] = 1 + first + i;
         parents_.push_back(rows[i].parent);
         positions_.push_back(pos[i]);
     }
-    ggml_backend_tensor_set(g.state_idx, state_idx.data(), 0, n * sizeof(int32_t));
-    ggml_backend_tensor_set(g.state_slot, state_slots.data(), 0, n * sizeof(int64_t));
     run(g, tokens.data(), pos, n);
     return first;
 }
 
+// Rows that only fill the graph come first: only the last rows of a commit run fully. They write where nobody reads.
 void DraftSequence::run(DraftGraph & g, const Token * tokens, const std::vector<int32_t> & pos, int n_out) {
     check_not_forked("the drafter cannot run");
     if (drafter_.options().n_threads > 1) note_helper_threads();
-    const int n = (int)pos.size();
-    const int n_embd = drafter_.spec().n_embd;
-    embd_.resize((size_t)n * n_embd);
-    for (int i = 0; i < n; ++i) drafter_.weights().embedding.row(tokens[i], &embd_[(size_t)i * n_embd]);
-    ggml_backend_tensor_set(g.embd, embd_.data(), 0, embd_.size() * sizeof(float));
-    ggml_backend_tensor_set(g.pos, pos.data(), 0, n * sizeof(int32_t));
-    if (g.pos_out != g.pos) {
-        ggml_backend_tensor_set(g.pos_out, pos.data() + n - n_out, 0, n_out * sizeof(int32_t));
-    }
-    ggml_backend_tensor_set(g.slot, slots_.data(), 0, n * sizeof(int64_t));
+    const DraftSpec & s = drafter_.spec();
+    const int n_all = (int)g.pos->ne[0], n = (int)pos.size(), n_idle = n_all - n;
+    float * embd = input<float>(drafter_, g, g.embd);
+    std::fill_n(embd, (size_t)n_idle * s.n_embd, 0.0f);
+    for (int i = 0; i < n; ++i) drafter_.weights().embedding.row(tokens[i], embd + (size_t)(n_idle + i) * s.n_embd);
+    int32_t * positions = input<int32_t>(drafter_, g, g.pos);
+    std::fill_n(positions, n_idle, 0);
+    std::copy(pos.begin(), pos.end(), positions + n_idle);
+    if (g.pos_out != g.pos) std::copy_n(pos.end() - n_out, n_out, input<int32_t>(drafter_, g, g.pos_out));
+    int64_t * slots = input<int64_t>(drafter_, g, g.slot);
+    std::fill_n(slots, n_idle, kv_->idle_slot());
+    std::copy(slots_.begin(), slots_.end(), slots + n_idle);
     if (g.v_place) {
-        const size_t n_row = (size_t)drafter_.spec().head_dim * drafter_.spec().n_head_kv;
-        v_places_.resize(n * n_row);
-        for (int i = 0; i < n; ++i) {
-            for (size_t c = 0; c < n_row; ++c) v_places_[i * n_row + c] = (int64_t)c * kv_.n_slots() + slots_[i];
+        const size_t n_row = (size_t)s.head_dim * s.n_head_kv;
+        int64_t * places = input<int64_t>(drafter_, g, g.v_place);
+        for (int i = 0; i < n_all; ++i) {
+            for (size_t c = 0; c < n_row; ++c) places[i * n_row + c] = (int64_t)c * kv_->n_slots() + slots[i];
         }
-        ggml_backend_tensor_set(g.v_place, v_places_.data(), 0, v_places_.size() * sizeof(int64_t));
     }
-    if (g.mask) fill_mask(g.mask, (int)g.mask->ne[0], g.n_mask_rows, pos, 0);
-    if (g.mask_window) {
-        fill_mask(g.mask_window, (int)g.mask_window->ne[0], g.n_mask_rows, pos, drafter_.spec().sliding_window);
+    if (g.mask) fill_mask(g, g.mask, pos, 0);
+    if (g.mask_window) fill_mask(g, g.mask_window, pos, s.sliding_window);
+
+    run_ = drafter_.count_run();
+    n_idle_ = g.logits ? (int)g.logits->ne[1] - n_out : 0;
+    logits_.clear();
+    picked_.clear();
+    logits_tensor_ = g.logits;
+    n_logits_ = g.logits ? g.logits->ne[0] : 0;
+    drafter_.start(g);
+    if (n_out == 0) {
+        // the host's other work need not wait for a prompt's rows
+        if (!drafter_.is_remote()) drafter_.wait();
+        return;
     }
-    const kernels::ComputeScope scope(drafter_.options().use_kernels);
-    const ggml_status status = ggml_backend_graph_compute(drafter_.backend(), g.gf);
-    if (status != GGML_STATUS_SUCCESS) {
-        fail(status == GGML_STATUS_ALLOC_FAILED ? ErrorKind::out_of_memory : ErrorKind::broken,
-             "the drafter's graph failed on %s: %s", drafter_.device_name().c_str(), ggml_status_to_string(status));
+    if (!g.top_ids) {
+        drafter_.wait();
+        logits(0);
+        return;
     }
-    if (n_out > 0) {
-        n_logits_ = g.logits->ne[0];
-        logits_.resize(n_logits_ * n_out);
-        ggml_backend_tensor_get(g.logits, logits_.data(), 0, logits_.size() * sizeof(float));
+    const size_t n_picked = ggml_nelements(g.top_ids);
+    std::vector<int32_t> ids(n_picked);
+    std::vector<float> numbers(2 * n_picked);
+    ggml_backend_t backend = drafter_.backend();
+    ggml_backend_tensor_get_async(backend, g.top_ids, ids.data(), 0, n_picked * sizeof(int32_t));
+    ggml_backend_tensor_get_async(backend, g.top_logits, numbers.data(), 0, n_picked * sizeof(float));
+    ggml_backend_tensor_get_async(backend, g.top_probs, numbers.data() + n_picked, 0, n_picked * sizeof(float));
+    drafter_.wait();
+    read_picked(n_out, ids, numbers);
+}
+
+void DraftSequence::read_picked(int n_rows, const std::vector<int32_t> & ids, const std::vector<float> & numbers) {
+    const size_t n_each = ids.size() / (n_idle_ + n_rows);
+    for (int r = n_idle_; r < n_idle_ + n_rows; ++r) {
+        Picked p;
+        float best_prob = 0.0f;
+        for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
+            p.tokens.emplace_back(ids[i], numbers[i]);
+            best_prob = std::max(best_prob, numbers[ids.size() + i]);
+        }
+        std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
+            return a.second != b.second ? a.second > b.second : a.first < b.first;
+        });
+        p.log_sum_exp = p.tokens[0].second - std::log(best_prob);
+        picked_.push_back(std::move(p));
     }
 }
 
 // A row sees the slots of positions up to its own: committed rows directly, draft rows only along its own parents.
-// `window` > 0 hides positions that lie `window` or more behind.
-void DraftSequence::fill_mask(ggml_tensor * mask, int n_kv, int n_mask_rows, const std::vector<int32_t> & pos,
-                              int window) {
+// `window` > 0 hides positions that lie `window` or more behind. A row that only fills the graph sees one slot: without
+// any its numbers would be none, and others might read them under their masks.
+void DraftSequence::fill_mask(DraftGraph & g, ggml_tensor * mask, const std::vector<int32_t> & pos, int window) {
+    const size_t n_kv = mask->ne[0];
     const int n = (int)pos.size();
+    const int n_idle = std::max(0, g.n_mask_rows - n);
     const bool is_draft = !parents_.empty();           // an extend; a commit has dropped the draft rows
     const int first_draft = (int)parents_.size() - n;  // of this call's rows
-    mask_.assign((size_t)n_kv * n_mask_rows, f16_minus_inf);
-    for (int r = 0; r < n_mask_rows; ++r) {
-        const int i = n - n_mask_rows + r;
-        ggml_fp16_t * row = &mask_[(size_t)r * n_kv];
+    ggml_fp16_t * rows = input<ggml_fp16_t>(drafter_, g, mask);
+    std::fill_n(rows, n_kv * g.n_mask_rows, f16_minus_inf);
+    for (int r = 0; r < g.n_mask_rows; ++r) {
+        ggml_fp16_t * row = rows + r * n_kv;
+        if (r < n_idle) {
+            row[slots_[0]] = f16_zero;
+            continue;
+        }
+        const int i = n - g.n_mask_rows + r;
         const int low = window > 0 ? std::max(0, pos[i] - window + 1) : 0;
-        const int n_seen = is_draft ? kv_.n_rows : pos[i] + 1;
+        const int n_seen = is_draft ? kv_->n_rows : pos[i] + 1;
         for (int p = low; p < n_seen; ++p) row[p] = f16_zero;
         if (!is_draft) continue;
         for (int d = first_draft + i; d >= 0 && positions_[d] >= low; d = parents_[d]) {
-            row[kv_.n_rows + d] = f16_zero;
+            row[kv_->n_rows + d] = f16_zero;
         }
     }
-    ggml_backend_tensor_set(mask, mask_.data(), 0, mask_.size() * sizeof(ggml_fp16_t));
 }
 
-std::vector<Candidate> DraftSequence::candidates(int i, int k) const {
-    return top_k(logits(i), (int)n_logits_, k, drafter_.d2t().data());
+const float * DraftSequence::logits(int i) {
+    if (logits_.empty()) {
+        if (!logits_tensor_ || run_ != drafter_.n_runs()) fail(ErrorKind::broken, "these draft logits are gone");
+        const size_t n_skip = (size_t)n_idle_ * n_logits_;
+        logits_.resize(ggml_nelements(logits_tensor_) - n_skip);
+        ggml_backend_tensor_get(logits_tensor_, logits_.data(), n_skip * sizeof(float), logits_.size() * sizeof(float));
+    }
+    return logits_.data() + (size_t)i * n_logits_;
+}
+
+std::vector<Candidate> DraftSequence::candidates(int i, int k) {
+    const Token * ids = drafter_.d2t().data();
+    if (picked_.empty() || (size_t)k > picked_[i].tokens.size()) return top_k(logits(i), (int)n_logits_, k, ids);
+    std::vector<Candidate> out;
+    const Picked & p = picked_[i];
+    for (int j = 0; j < k; ++j) {
+        const auto & [index, logit] = p.tokens[j];
+        out.push_back({ids ? ids[index] : index, logit - p.log_sum_exp});
+    }
+    return out;
+}
+
+// Everything that these cuts can leave was picked.
+bool DraftSequence::covers(const Picked & picked, const CoupledSampling & sampling) const {
+    if (picked.tokens.size() == n_logits_) return true;
+    return sampling.top_k > 0 && (size_t)sampling.top_k <= picked.tokens.size();
 }
 
 std::vector<Candidate> DraftSequence::candidates(int i, int k, const CoupledSampling & sampling, Pos pos) {
-    return coupled_.best(logits(i), (int)n_logits_, k, drafter_.d2t().data(), sampling, pos);
+    const Token * ids = drafter_.d2t().data();
+    const float * row = nullptr;
+    if (!picked_.empty() && covers(picked_[i], sampling)) {
+        scattered_.assign(n_logits_, -INFINITY);
+        for (const auto & [index, logit] : picked_[i].tokens) scattered_[index] = logit;
+        row = scattered_.data();
+    } else {
+        row = logits(i);
+    }
+    return coupled_.best(row, (int)n_logits_, k, ids, sampling, pos);
 }
 
 void DraftSequence::get_state(int row, float * dst) const {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
-    ggml_backend_tensor_get(kv_.state(), dst, (1 + row) * n, n);
+    ggml_backend_tensor_get(kv_->state(), dst, (1 + row) * n, n);
 }
 
 void DraftSequence::set_state(int row, const float * src) {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
-    ggml_backend_tensor_set(kv_.state(), src, (1 + row) * n, n);
+    ggml_backend_tensor_set(kv_->state(), src, (1 + row) * n, n);
 }
 
 void DraftSequence::truncate(int n_rows) {
-    kv_.n_rows = std::min(kv_.n_rows, n_rows);
+    kv_->n_rows = std::min(kv_->n_rows, n_rows);
     parents_.clear();
     positions_.clear();
 }
 
 size_t DraftSequence::n_bytes() const {
-    size_t n = kv_.n_bytes();
-    for (const auto & [shape, g] : graphs_) n += g->n_bytes();
-    return n;
+    size_t n = kv_->n_bytes();
+    return n + drafter_.memory().n_bytes();
 }
 
 static void set_n_threads(ggml_backend_t backend, int n_threads) {
@@ -230,6 +336,8 @@ Drafter::Drafter(const DraftFile & file, const DrafterOptions & options)
     }
     eaglecpp::set_n_threads(backend_.get(), options_.n_threads);
     buft_ = ggml_backend_get_default_buffer_type(backend_.get());
+    options_.is_remote = options_.is_remote || !is_on_cpu();
+    memory_ = std::make_unique<DraftMemory>(buft_);
     options_.use_kernels = options_.use_kernels && is_on_cpu() && kernels::status().is_active;
     weights_ = DraftWeights::load(file, buft_, options_.use_kernels);
 }
@@ -279,10 +387,58 @@ void Drafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) 
     ggml_backend_tensor_copy(to_copy, weights_.head);
 }
 
-bool Drafter::supports(bool flash_attn, std::string & missing) const {
-    const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!flash_attn, buft_);
+uint8_t * Drafter::staging(const DraftGraph & g) {
+    if (ggml_backend_buffer_is_host(g.packed->buffer)) return (uint8_t *)g.packed->data;
+    const size_t n = ggml_nbytes(g.packed);
+    if (pinned_ && ggml_backend_buffer_get_size(pinned_.get()) >= n) {
+        return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
+    }
+    ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(options_.device);
+    pinned_.reset(host ? ggml_backend_buft_alloc_buffer(host, n) : nullptr);
+    if (pinned_) return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
+    if (unpinned_.size() < n) unpinned_.resize(n);
+    return unpinned_.data();
+}
+
+void Drafter::start(const DraftGraph & g) {
+    if (!ggml_backend_buffer_is_host(g.packed->buffer)) {
+        ggml_backend_tensor_set_async(backend_.get(), g.packed, staging(g), 0, ggml_nbytes(g.packed));
+    }
+    const kernels::ComputeScope scope(options_.use_kernels);
+    is_running_ = true;
+    const ggml_status status = ggml_backend_graph_compute_async(backend_.get(), g.gf);
+    if (status == GGML_STATUS_SUCCESS) return;
+    wait();
+    fail(status == GGML_STATUS_ALLOC_FAILED ? ErrorKind::out_of_memory : ErrorKind::broken,
+         "the drafter's graph failed on %s: %s", device_name().c_str(), ggml_status_to_string(status));
+}
+
+void Drafter::wait() {
+    if (!is_running_) return;
+    is_running_ = false;
+    ggml_backend_synchronize(backend_.get());
+}
+
+std::unique_ptr<DraftKv> Drafter::take_kv() {
+    if (idle_kv_.empty()) {
+        return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
+                                         /*v_transposed=*/!form_.flash_attn, buft_);
+    }
+    std::unique_ptr<DraftKv> kv = std::move(idle_kv_.back());
+    idle_kv_.pop_back();
+    kv->clear();
+    return kv;
+}
+
+void Drafter::give_kv(std::unique_ptr<DraftKv> kv) {
+    wait();
+    if (options_.is_remote) idle_kv_.push_back(std::move(kv));
+}
+
+bool Drafter::supports(const GraphForm & form, std::string & missing) {
+    const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, buft_);
     for (const GraphShape & shape : {GraphShape{true, 8, 1, 256}, GraphShape{false, 8, 8, 256}}) {
-        const auto g = build_draft_graph(spec_, weights_, kv, shape, flash_attn, buft_);
+        const auto g = build_draft_graph(spec_, weights_, kv, shape, form, *memory_);
         for (int i = 0; i < ggml_graph_n_nodes(g->gf); ++i) {
             const ggml_tensor * node = ggml_graph_node(g->gf, i);
             if (!ggml_backend_supports_op(backend_.get(), node)) {
@@ -300,11 +456,14 @@ void Drafter::finish() {
              weights_.head ? "token embedding" : "output head");
     }
     std::string missing;
-    flash_attn_ = options_.flash_attn && supports(true, missing);
-    if (!flash_attn_ && !supports(false, missing)) {
+    form_ = {options_.flash_attn && supports({true, 0}, missing), 0};
+    if (!form_.flash_attn && !supports(form_, missing)) {
         fail(ErrorKind::unsupported, "device '%s' does not implement %s for this drafter; use draft_device='cpu'",
              device_name().c_str(), missing.c_str());
     }
+    // rows come back whole where the device cannot pick
+    const GraphForm picking{form_.flash_attn, n_top};
+    if (options_.is_remote && supports(picking, missing)) form_ = picking;
 }
 
 }  // namespace eaglecpp

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algo/coupled.h"
@@ -33,6 +34,9 @@ struct DrafterOptions {
     ggml_type type_kv = GGML_TYPE_F16;
     bool flash_attn = true;   // where the device supports it for these sizes; fixed once sequences exist
     bool use_kernels = true;  // our own, on the CPU
+    // Graphs in few sizes that pick the likeliest tokens themselves: always on devices other than the CPU, where
+    // waiting and copying cost more than rows. Asked for on the CPU in tests.
+    bool is_remote = false;
 };
 
 // One draft row: `token` is embedded, the state of `parent` is fed, attention sees the committed rows, the chain of
@@ -47,8 +51,11 @@ class Drafter;
 class DraftSequence {
   public:
     explicit DraftSequence(Drafter & drafter);
+    ~DraftSequence();
+    DraftSequence(const DraftSequence &) = delete;
+    DraftSequence & operator=(const DraftSequence &) = delete;
 
-    int n_rows() const { return kv_.n_rows; }
+    int n_rows() const { return kv_->n_rows; }
 
     // Appends rows with true features; tokens[i] is embedded in row i. With `want_output` the last row runs fully:
     // logits(0) is its draft distribution and its state is fed by DraftRow::parent -1. Drops the draft rows. All rows
@@ -61,11 +68,11 @@ class DraftSequence {
     // draft rows of this round so far
     int n_draft_rows() const { return (int)parents_.size(); }
 
-    // [n_draft_vocab] of output row i of the last call; valid until the next one
-    const float * logits(int i) const { return logits_.data() + (size_t)i * n_logits_; }
+    // [n_draft_vocab] of output row i of the last call; valid until the next one of any sequence of this drafter
+    const float * logits(int i);
 
     // the k most likely next tokens after output row i, as target ids
-    std::vector<Candidate> candidates(int i, int k) const;
+    std::vector<Candidate> candidates(int i, int k);
 
     // the k tokens after output row i that a target with this sampler most likely chooses at index `pos` of the text
     std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);
@@ -77,29 +84,43 @@ class DraftSequence {
     // keeps the first n committed rows; drops the draft rows
     void truncate(int n_rows);
 
-    const DraftKv & kv() const { return kv_; }
+    const DraftKv & kv() const { return *kv_; }
 
-    // bytes beyond the weights: cache and compute buffers
+    // bytes beyond the weights: cache, and what all sequences compute in
     size_t n_bytes() const;
 
   private:
+    // what a graph picked for one row, best first
+    struct Picked {
+        std::vector<std::pair<int32_t, float>> tokens;  // index and logit
+        float log_sum_exp;
+    };
+
+    int n_padded(int n_rows) const;
+    int n_slots_read(int n_used) const;
     DraftGraph & graph(const GraphShape & shape);
     void run(DraftGraph & g, const Token * tokens, const std::vector<int32_t> & pos, int n_out);
     void commit_chunk(const FeatureRows & features, const Token * tokens, bool want_output);
-    void fill_mask(ggml_tensor * mask, int n_kv, int n_mask_rows, const std::vector<int32_t> & pos, int window);
+    void fill_mask(DraftGraph & g, ggml_tensor * mask, const std::vector<int32_t> & pos, int window);
+    void read_picked(int n_rows, const std::vector<int32_t> & ids, const std::vector<float> & numbers);
+    bool covers(const Picked & picked, const CoupledSampling & sampling) const;
 
     Drafter & drafter_;
-    DraftKv kv_;
+    std::unique_ptr<DraftKv> kv_;
     std::map<GraphShape, std::unique_ptr<DraftGraph>> graphs_;
     std::vector<int32_t> parents_;    // per draft row
     std::vector<int32_t> positions_;  // per draft row
-    std::vector<float> logits_;
+    // of the last call
+    std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
+    ggml_tensor * logits_tensor_ = nullptr;
+    int n_idle_ = 0;  // rows before the first real one
+    int run_ = 0;     // its number, of all runs of the drafter
     size_t n_logits_ = 0;
+    std::vector<Picked> picked_;
     CoupledDraft coupled_;
-    // staging, kept to save allocations
-    std::vector<float> embd_;
-    std::vector<ggml_fp16_t> mask_;
-    std::vector<int64_t> slots_, v_places_;
+    // kept to save allocations
+    std::vector<float> scattered_;
+    std::vector<int64_t> slots_;
 };
 
 class Drafter {
@@ -111,7 +132,8 @@ class Drafter {
     const DrafterOptions & options() const { return options_; }
     const std::vector<Token> & d2t() const { return d2t_; }
     std::string device_name() const;
-    bool flash_attn() const { return flash_attn_; }
+    bool flash_attn() const { return form_.flash_attn; }
+    bool is_remote() const { return options_.is_remote; }
 
     // Tables of the target for a drafter without its own; the tensors must outlive the drafter. The embedding's rows
     // must be readable on the host. Where the drafter's device cannot read the head, `to_copy` is copied once: the same
@@ -130,9 +152,28 @@ class Drafter {
     const DraftWeights & weights() const { return weights_; }
     ggml_backend_t backend() const { return backend_.get(); }
     ggml_backend_buffer_type_t buft() const { return buft_; }
+    const GraphForm & form() const { return form_; }
+    DraftMemory & memory() { return *memory_; }
+
+    // Where the inputs of a graph are written before it starts: the tensor itself, or memory the device copies from.
+    uint8_t * staging(const DraftGraph & g);
+    void start(const DraftGraph & g);
+    void wait();
+
+    // Caches of closed conversations serve the next ones: allocating and freeing is dear on some devices, and drivers
+    // have been seen to fail on freed memory. Error(out_of_memory)
+    std::unique_ptr<DraftKv> take_kv();
+    void give_kv(std::unique_ptr<DraftKv> kv);
+
+    // graphs that were run; what one leaves on the device lasts until the next
+    int n_runs() const { return n_runs_; }
+    int count_run() { return ++n_runs_; }
+    // graphs that were built
+    int n_graphs() const { return n_graphs_; }
+    void count_graph() { ++n_graphs_; }
 
   private:
-    bool supports(bool flash_attn, std::string & missing) const;
+    bool supports(const GraphForm & form, std::string & missing);
     bool is_on_cpu() const { return ggml_backend_dev_type(options_.device) == GGML_BACKEND_DEVICE_TYPE_CPU; }
 
     DraftSpec spec_;
@@ -144,7 +185,13 @@ class Drafter {
     DraftWeights weights_;
     ggml_context_ptr head_ctx_;
     ggml_backend_buffer_ptr head_buffer_;
-    bool flash_attn_ = true;
+    GraphForm form_;
+    std::unique_ptr<DraftMemory> memory_;
+    std::vector<std::unique_ptr<DraftKv>> idle_kv_;
+    ggml_backend_buffer_ptr pinned_;  // staging, where the device has memory for it
+    std::vector<uint8_t> unpinned_;   // else
+    int n_runs_ = 0, n_graphs_ = 0;
+    bool is_running_ = false;
 };
 
 }  // namespace eaglecpp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "draft/graph.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -12,8 +13,8 @@ namespace {
 class Builder {
   public:
     Builder(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv, const GraphShape & shape,
-            bool flash_attn, DraftGraph & out)
-        : s_(spec), w_(weights), kv_(kv), shape_(shape), flash_attn_(flash_attn), g_(out), ctx_(out.ctx.get()) {}
+            const GraphForm & form, DraftGraph & out)
+        : s_(spec), w_(weights), kv_(kv), shape_(shape), form_(form), g_(out), ctx_(out.ctx.get()) {}
 
     void build() {
         inputs();
@@ -25,13 +26,14 @@ class Builder {
         if (x) output(x);
     }
 
+    const std::vector<ggml_tensor *> & made_inputs() const { return inputs_; }
+
   private:
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * label) {
         ggml_tensor * t = ne1 > 0 ? ggml_new_tensor_2d(ctx_, type, ne0, ne1) : ggml_new_tensor_1d(ctx_, type, ne0);
         ggml_set_input(t);
         ggml_set_name(t, label);
-        // an input that no node reads would get no memory, and writing to it would be an assertion
-        ggml_build_forward_expand(g_.gf, t);
+        inputs_.push_back(t);
         return t;
     }
 
@@ -113,7 +115,8 @@ class Builder {
     }
 
     void store(ggml_tensor * cache, ggml_tensor * x) {
-        ggml_tensor * rows = ggml_reshape_2d(ctx_, x, x->ne[0] * x->ne[1], x->ne[2]);
+        // a view: devices fuse rotation, view and copy, but not rotation, reshape and copy
+        ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], x->ne[2], x->nb[2], 0);
         ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, cache, rows, g_.slot));
     }
 
@@ -160,7 +163,7 @@ class Builder {
         ggml_tensor * k = cache_view(kv_.k()[il]);
         q = ggml_permute(ctx_, q, 0, 2, 1, 3);  // [head_dim, n_q, n_head]
         ggml_tensor * y;
-        if (flash_attn_) {
+        if (form_.flash_attn) {
             y = ggml_flash_attn_ext(ctx_, q, k, cache_view(kv_.v()[il]), rows, scale, 0.0f,
                                     0.0f);  // [head_dim, n_head, n_q]
         } else {
@@ -188,33 +191,89 @@ class Builder {
         ggml_set_name(g_.logits, "logits");
         ggml_set_output(g_.logits);
         ggml_build_forward_expand(g_.gf, g_.logits);
+        if (form_.n_top > 0) pick();
+    }
+
+    // A log-probability is a logit less one number for the whole row, and that number is what the best token's logit is
+    // above the logarithm of its probability.
+    void pick() {
+        const int64_t n = g_.logits->ne[0], n_out = g_.logits->ne[1];
+        const auto pick_from = [&](ggml_tensor * rows) {
+            return ggml_get_rows(ctx_, ggml_reshape_3d(ctx_, rows, 1, n, n_out), g_.top_ids);
+        };
+        g_.top_ids = ggml_top_k(ctx_, g_.logits, (int)std::min<int64_t>(form_.n_top, n));
+        g_.top_logits = pick_from(g_.logits);
+        g_.top_probs = pick_from(ggml_soft_max(ctx_, g_.logits));
+        for (ggml_tensor * t : {g_.top_ids, g_.top_logits, g_.top_probs}) {
+            ggml_set_output(t);
+            ggml_build_forward_expand(g_.gf, t);
+        }
     }
 
     const DraftSpec & s_;
     const DraftWeights & w_;
     const DraftKv & kv_;
     const GraphShape shape_;
-    const bool flash_attn_;
+    const GraphForm form_;
     DraftGraph & g_;
     ggml_context * ctx_;
+    std::vector<ggml_tensor *> inputs_;
 };
 
 }  // namespace
 
+DraftMemory::DraftMemory(ggml_backend_buffer_type_t buft) : buft_(buft), alloc_(ggml_gallocr_new(buft)) {}
+
+size_t DraftMemory::n_bytes() const {
+    return ggml_gallocr_get_buffer_size(alloc_.get(), 0) + (inputs_ ? ggml_backend_buffer_get_size(inputs_.get()) : 0);
+}
+
+ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const std::vector<ggml_tensor *> & inputs) {
+    // what CPUs, CUDA and Vulkan want at the most; an input in the middle of the packed ones has to be bound by itself
+    const size_t n_align = std::max<size_t>(256, ggml_backend_buft_get_alignment(buft_));
+    std::vector<size_t> at;
+    size_t n_bytes = 0;
+    for (ggml_tensor * t : inputs) {
+        at.push_back(n_bytes);
+        n_bytes += GGML_PAD(ggml_backend_buft_get_alloc_size(buft_, t), n_align);
+    }
+    const auto no_room = [&] {
+        ++epoch_;
+        fail(ErrorKind::out_of_memory, "no room for the drafter's compute buffer in %s memory",
+             ggml_backend_buft_name(buft_));
+    };
+    if (!inputs_ || ggml_backend_buffer_get_size(inputs_.get()) < n_bytes) {
+        ++epoch_;
+        inputs_.reset();
+        inputs_.reset(ggml_backend_buft_alloc_buffer(buft_, n_bytes));
+        if (!inputs_) no_room();
+    }
+    uint8_t * base = (uint8_t *)ggml_backend_buffer_get_base(inputs_.get());
+    for (size_t i = 0; i < inputs.size(); ++i) ggml_backend_tensor_alloc(inputs_.get(), inputs[i], base + at[i]);
+    ggml_tensor * packed = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t)n_bytes);
+    ggml_set_name(packed, "packed");
+    ggml_backend_tensor_alloc(inputs_.get(), packed, base);
+
+    const size_t n_before = ggml_gallocr_get_buffer_size(alloc_.get(), 0);
+    if (!ggml_gallocr_alloc_graph(alloc_.get(), gf)) {
+        alloc_.reset(ggml_gallocr_new(buft_));
+        no_room();
+    }
+    if (ggml_gallocr_get_buffer_size(alloc_.get(), 0) != n_before) ++epoch_;
+    return packed;
+}
+
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv,
-                                              const GraphShape & shape, bool flash_attn,
-                                              ggml_backend_buffer_type_t buft) {
+                                              const GraphShape & shape, const GraphForm & form, DraftMemory & memory) {
     auto g = std::make_unique<DraftGraph>();
-    const size_t n_nodes = 64 + 8 * spec.n_aux() + 64 * (size_t)spec.n_layer;
+    const size_t n_nodes = 80 + 8 * spec.n_aux() + 64 * (size_t)spec.n_layer;
     const size_t n_mem = ggml_tensor_overhead() * 2 * n_nodes + ggml_graph_overhead_custom(n_nodes, false);
     g->ctx.reset(ggml_init({n_mem, nullptr, /*no_alloc=*/true}));
     g->gf = ggml_new_graph_custom(g->ctx.get(), n_nodes, false);
-    Builder(spec, weights, kv, shape, flash_attn, *g).build();
-    g->alloc.reset(ggml_gallocr_new(buft));
-    if (!ggml_gallocr_alloc_graph(g->alloc.get(), g->gf)) {
-        fail(ErrorKind::out_of_memory, "no room for the drafter's compute buffer (%d rows, %d slots) in %s memory",
-             shape.n_rows, shape.n_kv, ggml_backend_buft_name(buft));
-    }
+    Builder builder(spec, weights, kv, shape, form, *g);
+    builder.build();
+    g->packed = memory.allocate(g->ctx.get(), g->gf, builder.made_inputs());
+    g->epoch = memory.epoch();
     return g;
 }
 

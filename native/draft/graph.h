@@ -8,9 +8,14 @@
 //   extend  draft rows fed with the state of an earlier row: all rows run fully
 // "Fully" means query, attention, MLP and head of the last layer; layers below the last always run for all rows, as
 // the K/V of the next layer needs their output.
+//
+// What a device pays for beyond arithmetic is waiting for the host: all inputs of a graph lie side by side, so that one
+// copy brings them, and with `n_top` the graph picks the likeliest tokens itself, so that a few numbers come back in
+// place of whole rows.
 #pragma once
 
 #include <ggml-alloc.h>
+#include <ggml-backend.h>
 #include <ggml-cpp.h>
 #include <ggml.h>
 
@@ -34,6 +39,27 @@ struct GraphShape {
     }
 };
 
+// The memory that all graphs of a drafter compute in: one at a time does. It grows and never shrinks. Growing moves it,
+// which leaves graphs of an earlier `epoch` without memory.
+class DraftMemory {
+  public:
+    explicit DraftMemory(ggml_backend_buffer_type_t buft);
+
+    // Gives memory to `inputs`, side by side in this order, then to whatever else the graph computes. Returns a tensor
+    // of bytes that covers all inputs. Error(out_of_memory)
+    ggml_tensor * allocate(ggml_context * ctx, ggml_cgraph * gf, const std::vector<ggml_tensor *> & inputs);
+
+    int epoch() const { return epoch_; }
+    size_t n_bytes() const;
+    ggml_backend_buffer_type_t buft() const { return buft_; }
+
+  private:
+    ggml_backend_buffer_type_t buft_;
+    ggml_backend_buffer_ptr inputs_;
+    ggml_gallocr_ptr alloc_;
+    int epoch_ = 0;
+};
+
 struct DraftGraph {
     // inputs, ggml order; absent ones are null
     ggml_tensor * features = nullptr;     // commit: [n_aux * Ht, n_rows], aux layers side by side
@@ -47,22 +73,29 @@ struct DraftGraph {
     ggml_tensor * mask_window = nullptr;  // the same for layers with a sliding window
     ggml_tensor * state_slot = nullptr;   // [n_out] i64 state slot to write
 
-    // output
-    ggml_tensor * logits = nullptr;  // [Vd, n_out]; null when n_out == 0
+    ggml_tensor * packed = nullptr;  // the bytes of all inputs
+
+    // outputs; null when n_out == 0
+    ggml_tensor * logits = nullptr;  // [Vd, n_out]
+    // with n_top: the likeliest tokens of each row in no particular order, their logits and their probabilities
+    ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32
+    ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]
+    ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out]
 
     int n_mask_rows = 0;  // the last n_mask_rows rows have a mask row
+    int epoch = 0;        // of the memory it has
 
     ggml_cgraph * gf = nullptr;
     ggml_context_ptr ctx;
-    ggml_gallocr_ptr alloc;
-
-    size_t n_bytes() const { return ggml_gallocr_get_buffer_size(alloc.get(), 0); }
 };
 
-// Builds and allocates. `flash_attn`: one fused attention operation instead of the explicit form.
-// Error(out_of_memory)
+struct GraphForm {
+    bool flash_attn = false;  // one fused attention operation instead of the explicit form
+    int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = none
+};
+
+// Builds and allocates. Error(out_of_memory)
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv,
-                                              const GraphShape & shape, bool flash_attn,
-                                              ggml_backend_buffer_type_t buft);
+                                              const GraphShape & shape, const GraphForm & form, DraftMemory & memory);
 
 }  // namespace eaglecpp

@@ -10,7 +10,7 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
     : n_ctx_(n_ctx),
       n_draft_rows_max_(n_draft_rows_max),
       v_transposed_(v_transposed),
-      n_slots_(pad(n_ctx + n_draft_rows_max)) {
+      n_slots_(pad(n_ctx + n_draft_rows_max + 1)) {
     ctx_.reset(ggml_init({ggml_tensor_overhead() * (2 * spec.n_layer + 2), nullptr, /*no_alloc=*/true}));
     const int64_t n_row = (int64_t)spec.head_dim * spec.n_head_kv;
     for (int i = 0; i < spec.n_layer; ++i) {
@@ -18,12 +18,17 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
         v_.push_back(v_transposed ? ggml_new_tensor_2d(ctx_.get(), type, n_slots_, n_row)
                                   : ggml_new_tensor_2d(ctx_.get(), type, n_row, n_slots_));
     }
-    state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, spec.n_embd, 1 + n_draft_rows_max);
+    state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, spec.n_embd, 2 + n_draft_rows_max);
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));
     if (!buffer_) {
         fail(ErrorKind::out_of_memory, "no room for the drafter's key/value cache of %d tokens in %s memory", n_ctx,
              ggml_backend_buft_name(buft));
     }
+    clear();
+}
+
+void DraftKv::clear() {
+    n_rows = 0;
     // slots beyond the written rows are read under a -inf mask; they must hold finite numbers
     ggml_backend_buffer_clear(buffer_.get(), 0);
 }

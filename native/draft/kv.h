@@ -3,7 +3,8 @@
 //
 // Slot p of K/V holds the row of position p for p < n_rows (rows with true features). The `n_draft_rows_max` slots that
 // follow hold the draft rows of the round under way and are simply overwritten by the next commit, so rolling back is
-// setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j.
+// setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. Both have one slot more,
+// into which rows write that only fill a graph up to its size.
 #pragma once
 
 #include <ggml-backend.h>
@@ -27,15 +28,25 @@ class DraftKv {
     const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [head_dim * n_head_kv, n_slots]
     const std::vector<ggml_tensor *> & v() const { return v_; }  // the same, or [n_slots, head_dim * n_head_kv]
     bool v_transposed() const { return v_transposed_; }
-    ggml_tensor * state() const { return state_; }  // [H, 1 + n_draft_rows_max]
+    ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]
+    int idle_slot() const { return n_ctx_ + n_draft_rows_max_; }
+    int idle_state() const { return 1 + n_draft_rows_max_; }
+
+    // forgets everything, for another conversation
+    void clear();
 
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }
     int n_draft_rows_max() const { return n_draft_rows_max_; }
     size_t n_bytes() const { return ggml_backend_buffer_get_size(buffer_.get()); }
 
-    // slots a graph reads: up to `n_used`, padded so that few graph shapes occur
-    static int pad(int n_used) { return (n_used + n_pad - 1) / n_pad * n_pad; }
+    // Slots a graph reads: up to `n_used`, padded so that few graph shapes occur. `n_steps` > 0: at most so many sizes
+    // between a number and its double, where building a graph costs more than reading masked slots.
+    static int pad(int n_used, int n_steps = 0) {
+        int step = n_pad;
+        while (n_steps > 0 && 2 * step * n_steps <= n_used) step *= 2;
+        return (n_used + step - 1) / step * step;
+    }
 
     int n_rows = 0;  // committed rows
 

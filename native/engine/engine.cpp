@@ -75,21 +75,6 @@ auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     }
 }
 
-static ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
-    if (wanted == "cpu") return nullptr;
-    if (wanted == "auto") {
-        ggml_backend_dev_t gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
-        if (!gpu) gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
-        return n_gpu_layers == 0 ? nullptr : gpu;
-    }
-    ggml_backend_dev_t dev = ggml_backend_dev_by_name(wanted.c_str());
-    if (dev) return dev;
-    std::string names;
-    for (const auto & d : list_devices()) names += (names.empty() ? "" : ", ") + d.name;
-    fail(ErrorKind::value, "draft_device: no device '%s'; expected auto, cpu or one of %s", wanted.c_str(),
-         names.c_str());
-}
-
 Engine::Engine(const EngineOptions & options) {
     if (options.n_sequences < 1)
         fail(ErrorKind::value, "n_sequences: expected at least 1, found %d", options.n_sequences);
@@ -259,6 +244,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.is_active = false;
     s.stats = {};
     s.stats.n_reused = attempt([&] { return reuse(s, prompt); }, [&] { forget(s); });
+    s.is_picked = attempt(
+        [&] { return target_->pick_on_device(s.range, sampler->is_plain_greedy() && params.n_probs == 0); }, [] {});
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
     s.n_prompt = (int)prompt.size();
@@ -697,8 +684,10 @@ StepResult Engine::finish_round(const Round & round) {
     const int n_tokens = (int)s.tokens.size();
     int n_left = s.n_max - n_tokens;
     const MatchResult result = match(round.tree, [&](int node) {
-        const float * logits = target_->logits(round.row + node);
-        const Token sampled = s.sampler->sample(logits, n_tokens + round.tree.depth[node]);
+        const int row = round.row + node;
+        const float * logits = s.is_picked ? nullptr : target_->logits(row);
+        const Token sampled =
+            s.is_picked ? target_->picked(row) : s.sampler->sample(logits, n_tokens + round.tree.depth[node]);
         const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
         s.sampler->accept(token, /*is_own=*/token == sampled);
         if (s.params.n_probs > 0) {

@@ -97,6 +97,7 @@ struct Sequence {
     int n_max = 0;  // tokens.size() at which it ends
     GenerateParams params;
     std::unique_ptr<Sampler> sampler;
+    bool is_picked = false;  // the target finds the likeliest tokens on its device, and that is all that is asked for
     std::optional<SynthAcceptance> synth;
     Stats stats;
     bool uses_text = false;

@@ -237,6 +237,22 @@ std::vector<DeviceInfo> list_devices() {
     return out;
 }
 
+ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
+    llama_start();
+    if (wanted == "cpu") return nullptr;
+    if (wanted == "auto") {
+        ggml_backend_dev_t gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU);
+        if (!gpu) gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
+        return n_gpu_layers == 0 ? nullptr : gpu;
+    }
+    ggml_backend_dev_t dev = ggml_backend_dev_by_name(wanted.c_str());
+    if (dev) return dev;
+    std::string names;
+    for (const auto & d : list_devices()) names += (names.empty() ? "" : ", ") + d.name;
+    fail(ErrorKind::value, "draft_device: no device '%s'; expected auto, cpu or one of %s", wanted.c_str(),
+         names.c_str());
+}
+
 // --- AMX -----------------------------------------------------------------------------------------------------------
 
 static ggml_backend_buffer_type_t amx_buffer_type() {

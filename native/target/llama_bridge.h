@@ -23,6 +23,10 @@ struct LlamaLoraDeleter {
     // adapters are freed with their model
     void operator()(llama_adapter_lora *) const {}
 };
+struct LlamaSamplerDeleter {
+    void operator()(llama_sampler * s) const { llama_sampler_free(s); }
+};
+using LlamaSamplerPtr = std::unique_ptr<llama_sampler, LlamaSamplerDeleter>;
 using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
 using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
 
@@ -68,5 +72,9 @@ struct DeviceInfo {
     size_t memory_total, memory_free;
 };
 std::vector<DeviceInfo> list_devices();
+
+// What `draft_device` names: a device by its name, null for the CPU; with "auto" the first GPU, unless the target has
+// no layer on any. Error(value)
+ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers);
 
 }  // namespace eaglecpp

@@ -75,6 +75,9 @@ class Sampler {
 
     bool has_grammar() const { return grammar_ != nullptr; }
 
+    // sample() is the argmax of the logits, now and for the rest of the text
+    bool is_plain_greedy() const { return plain_greedy_; }
+
     // For each of `tokens`: may it follow the text and then `path`? All false where `path` itself may not. Nothing but
     // the grammar is asked, and nothing changes.
     std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) const;

@@ -17,6 +17,7 @@
 #include "gguf/reader.h"
 #include "kernels/attention.h"
 #include "kernels/hook.h"
+#include "target/rpc_relay.h"
 
 namespace eaglecpp {
 
@@ -150,7 +151,37 @@ llama_model_params Target::model_params() const {
     p.load_mode = options_.use_mlock ? (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
                                      : (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
     p.use_extra_bufts = use_repack_ || use_kernels_;
+    if (!devices_.empty()) p.devices = const_cast<ggml_backend_dev_t *>(devices_.data());
     return p;
+}
+
+// All that ggml knows but those of servers that are gone; llama.cpp's own order.
+static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::string> & lost) {
+    std::vector<ggml_backend_dev_t> servers, gpus, integrated;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        if (lost.count(ggml_backend_dev_description(dev))) continue;
+        const bool is_server =
+            std::strncmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev)), "RPC", strlen("RPC")) == 0;
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) (is_server ? servers : gpus).push_back(dev);
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU) integrated.push_back(dev);
+    }
+    std::vector<ggml_backend_dev_t> out = servers;
+    const auto & local = gpus.empty() ? integrated : gpus;
+    out.insert(out.end(), local.begin(), local.end());
+    out.push_back(nullptr);
+    return out;
+}
+
+// What came back from a lost server is not true (rpc_relay.h).
+void Target::check_servers() const {
+    for (const LostServer & server : lost_rpc_servers()) {
+        if (lost_before_.count(server.relay)) continue;
+        fail(ErrorKind::broken,
+             "RPC server %s was lost: %s. What it held of the model is gone: start it again and open the engine anew, "
+             "or leave the server out",
+             server.endpoint.c_str(), server.why.c_str());
+    }
 }
 
 void Target::load_model() {
@@ -169,6 +200,8 @@ void Target::load_model() {
         use_repack_ = options_.repack == "on";
     }
     use_kernels_ = options_.kernels != "off" && kernels::status().is_active;
+    for (const LostServer & server : lost_rpc_servers()) lost_before_.insert(server.relay);
+    if (!lost_before_.empty()) devices_ = devices_without(lost_before_);
     const llama_model_params p = model_params();
 
     const std::vector<std::string> files = shards(header);
@@ -187,6 +220,7 @@ void Target::load_model() {
     } catch (const std::bad_alloc &) {
         // found out below
     }
+    check_servers();
     if (!model_) {
         const std::string why = trail.text();
         if (load_without_memory(p)) {
@@ -256,6 +290,7 @@ llama_context_params Target::context_params() const {
     p.n_ubatch = (uint32_t)options_.n_ubatch;
     p.n_seq_max = (uint32_t)(options_.n_sequences * n_ids());
     p.n_outputs_max = (uint32_t)(taps_->needs_all_outputs() ? options_.n_batch : options_.n_sequences * n_round);
+    p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; only samplers on devices ask
     // llama.cpp reserves an output for every id, used or not
     p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
     p.n_threads = options_.n_threads;
@@ -307,6 +342,7 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     } catch (const std::bad_alloc &) {
         // found out below
     }
+    check_servers();
     if (!ctx_) {
         const std::string why = trail.text();
         if (opens_without_memory(p)) {
@@ -537,6 +573,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     } catch (const std::bad_alloc &) {
         rc = -2;
     }
+    check_servers();
     if (rc == 0) return;
     const std::string why = trail.text();
     if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the target's cache", batch.n_rows());
@@ -548,6 +585,65 @@ const float * Target::logits(int row) const {
     const float * p = llama_get_logits_ith(ctx_.get(), row);
     if (!p) fail(ErrorKind::broken, "llama.cpp has no logits for row %d", row);
     return p;
+}
+
+// where the output layer is; null for the CPU
+ggml_backend_dev_t Target::output_device() const {
+    const ggml_tensor * used = head();
+    ggml_backend_dev_t device =
+        used ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(used->buffer)) : nullptr;
+    return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
+}
+
+// llama.cpp's greedy sampler counts the row's logits among what it gives, and all of them would be copied back.
+static LlamaSamplerPtr make_picker() {
+    llama_sampler * greedy = llama_sampler_init_greedy();
+    static llama_sampler_i picking = [&] {
+        llama_sampler_i out = *greedy->iface;
+        out.backend_apply = [](llama_sampler *, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
+            data->sampled = ggml_argmax(ctx, ggml_reshape_1d(ctx, data->logits, ggml_nelements(data->logits)));
+            data->logits = nullptr;
+        };
+        return out;
+    }();
+    greedy->iface = &picking;
+    LlamaSamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+    llama_sampler_chain_add(chain.get(), greedy);
+    return chain;
+}
+
+// llama.cpp's samplers on devices, one for each sequence id that a row may carry. Where a device lacks the operation
+// llama.cpp would give back neither token nor logits, so it is asked first, by a sampler that is thrown away.
+bool Target::pick_on_device(const SeqRange & range, bool on) {
+    if (!on && pickers_.empty()) return false;
+    if (on && can_pick_ && pickers_.empty()) {
+        ggml_backend_dev_t device = output_device();
+        const LlamaSamplerPtr trial = make_picker();
+        // a tap at the very last layer asks for the output of every row of a prompt
+        can_pick_ = device && !taps_->needs_all_outputs() && guarded([&] {
+                        return trial->iface->backend_init(trial.get(), ggml_backend_dev_buffer_type(device), 1);
+                    });
+    }
+    on = on && can_pick_;
+    for (int i = 0; i < range.count; ++i) {
+        const llama_seq_id id = range.first + i;
+        const bool has = pickers_.count(id) > 0;
+        if (has == on) continue;
+        LlamaSamplerPtr picker = on ? make_picker() : nullptr;
+        guarded([&] { llama_set_sampler(ctx_.get(), id, picker.get()); });
+        if (on) {
+            pickers_[id] = std::move(picker);
+        } else {
+            pickers_.erase(id);
+        }
+    }
+    return on;
+}
+
+Token Target::picked(int row) const {
+    const llama_token token = llama_get_sampled_token_ith(ctx_.get(), row);
+    if (token == LLAMA_TOKEN_NULL) fail(ErrorKind::broken, "llama.cpp picked no token for row %d", row);
+    return token;
 }
 
 FeatureRows Target::features() {

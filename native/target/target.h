@@ -8,7 +8,9 @@
 
 #include <llama.h>
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,6 +128,12 @@ class Target {
 
     // of row i of the last decode (rows with output only); valid until the next decode
     const float * logits(int row) const;
+
+    // On a device: from now on the likeliest token of each row of this conversation is found there, and its logits do
+    // not come back, or they do again. False where that cannot be done; then they do.
+    bool pick_on_device(const SeqRange & range, bool on);
+    // the token so found for row i of the last decode
+    Token picked(int row) const;
     // of all rows of the last decode; valid until the next decode
     FeatureRows features();
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
@@ -141,10 +149,12 @@ class Target {
 
   private:
     llama_model_params model_params() const;
+    void check_servers() const;
     void load_model();
     LlamaModelPtr load_without_memory(llama_model_params p) const;
     bool opens_without_memory(llama_context_params p) const;
     void load_lora();
+    ggml_backend_dev_t output_device() const;
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;
     void choose_attention();
@@ -159,6 +169,8 @@ class Target {
     int n_free_cells() const;
 
     TargetOptions options_;
+    std::vector<ggml_backend_dev_t> devices_;  // to use, where ggml knows of some that are gone; null at the end
+    std::set<std::string> lost_before_;        // relays of RPC servers that this model does not use
     bool use_repack_ = true;
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
@@ -171,7 +183,9 @@ class Target {
     int n_slice_ = 0, n_prompt_rows_ = 0;
     int n_order_lost_ = 0;
     std::vector<int> n_held_;  // cells of rejected nodes per conversation, at most
-    LlamaContextPtr ctx_;      // after taps_: the context holds a pointer to them
+    std::map<llama_seq_id, LlamaSamplerPtr> pickers_;
+    bool can_pick_ = true;  // as far as is known
+    LlamaContextPtr ctx_;   // after taps_ and pickers_: the context holds pointers to them
     std::vector<std::pair<llama_adapter_lora *, float>> lora_;
 };
 

@@ -105,8 +105,8 @@ def test_a_llama_cpp_without_the_backend_says_how_to_get_it(serve: Serve) -> Non
 
 
 def test_the_drafter_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "_connected", {"far:50052"})
-    far = {"name": "RPC0", "kind": "gpu", "description": "far:50052"}
+    monkeypatch.setattr(rpc, "_connected", {"far:50052": "127.0.0.1:40000"})
+    far = {"name": "RPC0", "kind": "gpu", "description": "127.0.0.1:40000"}
     near = {"name": "CUDA0", "kind": "gpu", "description": "a GPU"}
     cpu = {"name": "CPU", "kind": "cpu", "description": "a CPU"}
     assert rpc.keep_drafter_here(DraftOptions(), [cpu, far]).draft_device == "cpu"

@@ -55,11 +55,12 @@ static DraftWeights make_weights(const DraftSpec & s, ggml_backend_buffer_type_t
     return w;
 }
 
-static void check_graph(const DraftSpec & spec, const GraphShape & shape, bool flash_attn) {
+static void check_graph(const DraftSpec & spec, const GraphShape & shape, bool flash_attn, int n_top) {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
     const DraftWeights weights = make_weights(spec, buft);
     const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, /*v_transposed=*/!flash_attn, buft);
-    const auto g = build_draft_graph(spec, weights, kv, shape, flash_attn, buft);
+    DraftMemory memory(buft);
+    const auto g = build_draft_graph(spec, weights, kv, shape, {flash_attn, n_top}, memory);
     std::string pattern;
     for (uint8_t v : spec.slides) pattern += v ? 's' : 'f';
     const std::string what =
@@ -67,8 +68,12 @@ static void check_graph(const DraftSpec & spec, const GraphShape & shape, bool f
              shape.n_out, flash_attn ? "fused" : "explicit");
     for (const ggml_tensor * t : {g->features, g->state_idx, g->embd, g->pos, g->pos_out, g->slot, g->v_place, g->mask,
                                   g->mask_window, g->state_slot}) {
-        if (t) CHECK_MSG(t->buffer != nullptr && t->data != nullptr, what + ": no memory for input " + t->name);
+        if (!t) continue;
+        CHECK_MSG(t->buffer != nullptr && t->data != nullptr, what + ": no memory for input " + t->name);
+        const size_t at = (const uint8_t *)t->data - (const uint8_t *)g->packed->data;
+        CHECK_MSG(at % n_align == 0 && at + ggml_nbytes(t) <= ggml_nbytes(g->packed), what + ": not packed " + t->name);
     }
+    CHECK_MSG((g->top_ids != nullptr) == (n_top > 0 && shape.n_out > 0), what + ": picks");
     // nobody fills a mask that no layer reads
     const bool is_last_idle = shape.n_out == 0;
     const auto attends = [&](uint8_t kind) {
@@ -86,7 +91,28 @@ static void check_graph(const DraftSpec & spec, const GraphShape & shape, bool f
     }
 }
 
+// Graphs share one memory; only growing takes it from those before.
+static void memory_is_shared_until_it_grows() {
+    ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
+    const DraftSpec spec = make_spec({0}, false);
+    const DraftWeights weights = make_weights(spec, buft);
+    const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, /*v_transposed=*/true, buft);
+    DraftMemory memory(buft);
+    const auto build = [&](int n_rows) {
+        return build_draft_graph(spec, weights, kv, {/*commit=*/false, n_rows, n_rows, 256}, {false, 8}, memory);
+    };
+    const auto large = build(8);
+    const size_t n_bytes = memory.n_bytes();
+    const auto small = build(2);
+    CHECK(small->epoch == memory.epoch() && large->epoch == memory.epoch());
+    CHECK(memory.n_bytes() == n_bytes);
+    const auto larger = build(32);
+    CHECK(larger->epoch == memory.epoch() && large->epoch != memory.epoch());
+    CHECK(memory.n_bytes() > n_bytes);
+}
+
 int main() {
+    memory_is_shared_until_it_grows();
     const std::vector<std::vector<uint8_t>> patterns = {{0}, {1}, {0, 0}, {1, 1}, {0, 1}, {1, 0}, {1, 0, 1}, {0, 0, 1}};
     for (const auto & slides : patterns) {
         for (bool fc_norm : {false, true}) {
@@ -95,9 +121,13 @@ int main() {
                 for (int n_rows : {1, 2, 3, 7, 8}) {
                     for (int n_out : {0, 1}) {
                         const bool reads_kv = n_out > 0 || spec.n_layer > 1;
-                        check_graph(spec, {/*commit=*/true, n_rows, n_out, reads_kv ? 256 : 0}, flash_attn);
+                        for (int n_top : {0, 8}) {
+                            check_graph(spec, {/*commit=*/true, n_rows, n_out, reads_kv ? 256 : 0}, flash_attn, n_top);
+                        }
                     }
-                    check_graph(spec, {/*commit=*/false, n_rows, n_rows, 256}, flash_attn);
+                    for (int n_top : {0, 8}) {
+                        check_graph(spec, {/*commit=*/false, n_rows, n_rows, 256}, flash_attn, n_top);
+                    }
                 }
             }
         }

@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: MIT
+#include "target/rpc_relay.h"
+
+#include "base/error.h"
+
+#ifdef _WIN32
+
+namespace eaglecpp {
+
+std::string start_rpc_relay(const std::string & endpoint) {
+    return endpoint;
+}
+
+std::vector<LostServer> lost_rpc_servers() {
+    return {};
+}
+
+}  // namespace eaglecpp
+
+#else
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/log.h"
+
+namespace eaglecpp {
+
+namespace {
+
+constexpr size_t n_chunk = 1 << 20;
+// what a server of this version begins its greeting with: ggml connects anew to ask a device for its memory
+constexpr uint8_t greeting[] = {7, 0, 0};
+// a server that says nothing for so long while the network shows no sign of it is gone
+constexpr int idle_s = 10, probe_s = 5, n_probes = 3;
+
+// commands of the protocol that say something back, or whose requests matter here
+enum Command : uint8_t {
+    alloc_buffer = 0,
+    get_alignment = 1,
+    get_max_size = 2,
+    buffer_get_base = 3,
+    set_tensor_hash = 7,
+    get_tensor = 8,
+    copy_tensor = 9,
+    get_device_memory = 11,
+    get_alloc_size = 13,
+    hello = 14,
+    device_count = 15,
+};
+
+// bytes of an answer; -1 = none. That to get_tensor is as long as the request's last number says.
+int64_t answer_size(uint8_t command, const std::vector<uint8_t> & request) {
+    switch (command) {
+        case alloc_buffer:
+        case get_device_memory:
+            return 16;
+        case get_alignment:
+        case get_max_size:
+        case buffer_get_base:
+        case get_alloc_size:
+            return 8;
+        case set_tensor_hash:
+        case copy_tensor:
+            return 1;
+        case hello:
+            return 28;
+        case device_count:
+            return 4;
+        case get_tensor: {
+            uint64_t n = 0;
+            if (request.size() >= sizeof(n)) std::memcpy(&n, &request[request.size() - sizeof(n)], sizeof(n));
+            return (int64_t)n;
+        }
+        default:
+            return -1;
+    }
+}
+
+class Socket {
+  public:
+    explicit Socket(int fd = -1) : fd_(fd) {
+        if (fd_ < 0) return;
+        const int on = 1;
+        setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+#ifdef SO_NOSIGPIPE
+        setsockopt(fd_, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
+#endif
+    }
+    ~Socket() {
+        if (fd_ >= 0) ::close(fd_);
+    }
+    Socket(const Socket &) = delete;
+    Socket & operator=(const Socket &) = delete;
+
+    int fd() const { return fd_; }
+
+    bool send(const void * data, size_t n) {
+#ifdef MSG_NOSIGNAL
+        const int flags = MSG_NOSIGNAL;
+#else
+        const int flags = 0;
+#endif
+        const char * p = (const char *)data;
+        while (n > 0) {
+            const ssize_t sent = ::send(fd_, p, n, flags);
+            if (sent < 0 && errno == EINTR) continue;
+            if (sent <= 0) return false;
+            p += sent, n -= (size_t)sent;
+        }
+        return true;
+    }
+
+    // fills all of it
+    bool receive(void * data, size_t n) {
+        char * p = (char *)data;
+        while (n > 0) {
+            const ssize_t got = ::recv(fd_, p, n, 0);
+            if (got < 0 && errno == EINTR) continue;
+            if (got <= 0) {
+                if (got == 0) errno = 0;
+                return false;
+            }
+            p += got, n -= (size_t)got;
+        }
+        return true;
+    }
+
+    // wakes whoever waits in it
+    void shut() { ::shutdown(fd_, SHUT_RDWR); }
+
+    void keep_alive() {
+        const int on = 1;
+        setsockopt(fd_, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+#ifdef TCP_KEEPIDLE
+        setsockopt(fd_, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+        setsockopt(fd_, IPPROTO_TCP, TCP_KEEPINTVL, &probe_s, sizeof(probe_s));
+        setsockopt(fd_, IPPROTO_TCP, TCP_KEEPCNT, &n_probes, sizeof(n_probes));
+#endif
+#ifdef TCP_USER_TIMEOUT
+        const unsigned patience_ms = 1000 * (idle_s + n_probes * probe_s);
+        setsockopt(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof(patience_ms));
+#endif
+    }
+
+  private:
+    int fd_;
+};
+
+using SocketPtr = std::unique_ptr<Socket>;
+
+SocketPtr connect_to(const std::string & endpoint) {
+    const size_t colon = endpoint.rfind(':');
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_family = AF_INET;
+    hints.ai_socktype = SOCK_STREAM;
+    const std::string host = endpoint.substr(0, colon), port = endpoint.substr(colon + 1);
+    if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return nullptr;
+    SocketPtr out;
+    for (const addrinfo * a = found; a && !out; a = a->ai_next) {
+        const int fd = ::socket(a->ai_family, a->ai_socktype, a->ai_protocol);
+        if (fd < 0) continue;
+        auto s = std::make_unique<Socket>(fd);
+        if (::connect(fd, a->ai_addr, a->ai_addrlen) == 0) out = std::move(s);
+    }
+    freeaddrinfo(found);
+    if (out) out->keep_alive();
+    return out;
+}
+
+// What is known of one server; shared by its relay's threads and never freed, as they are never joined.
+class Relay {
+  public:
+    explicit Relay(std::string endpoint) : endpoint_(std::move(endpoint)) {
+        const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        socklen_t n = sizeof(address);
+        listener_ = std::make_unique<Socket>(fd);
+        if (fd < 0 || ::bind(fd, (sockaddr *)&address, n) != 0 || ::listen(fd, 4) != 0 ||
+            ::getsockname(fd, (sockaddr *)&address, &n) != 0) {
+            fail(ErrorKind::unsupported, "RPC server %s: no socket for a relay to it: %s", endpoint_.c_str(),
+                 std::strerror(errno));
+        }
+        local_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+        std::thread([this] { accept(); }).detach();
+    }
+
+    const std::string & endpoint() const { return endpoint_; }
+    const std::string & local() const { return local_; }
+
+    void lose(const std::string & why) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (!why_.empty()) return;
+            why_ = why;
+        }
+        log_line(LogLevel::error, "RPC server " + endpoint_ + " was lost: " + why);
+    }
+
+    std::string why() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return why_;
+    }
+
+  private:
+    void accept();
+
+    const std::string endpoint_;
+    std::string local_;
+    SocketPtr listener_;
+    std::mutex mutex_;
+    std::string why_;  // it was lost; "" = it was not
+};
+
+// One connection of ggml's. One thread takes its requests, the other gives all answers, those of a dead server as well.
+class Link {
+  public:
+    Link(Relay & relay, SocketPtr client) : relay_(relay), client_(std::move(client)) {
+        // once lost it stays lost here: a server that runs there again knows nothing of what the other one held, and
+        // serves one connection at a time
+        is_dead_ = !relay.why().empty();
+        if (is_dead_) return;
+        server_ = connect_to(relay.endpoint());
+        if (!server_) lose("it cannot be reached");
+    }
+
+    void run() {
+        std::thread answers([this] { give_answers(); });
+        take_requests();
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            is_closed_ = true;
+        }
+        wake_.notify_all();
+        client_->shut();
+        if (server_) server_->shut();
+        answers.join();
+    }
+
+  private:
+    struct Answer {
+        uint8_t command;
+        uint64_t n_bytes;
+    };
+
+    void lose(const std::string & why) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            if (is_closed_ || is_dead_) return;
+            is_dead_ = true;
+        }
+        relay_.lose(why);
+        if (server_) server_->shut();
+        wake_.notify_all();
+    }
+
+    static std::string reason() { return errno == 0 ? "it closed the connection" : std::strerror(errno); }
+
+    bool is_dead() {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return is_dead_;
+    }
+
+    void forward(const void * data, size_t n) {
+        if (is_dead()) return;
+        errno = 0;
+        if (!server_->send(data, n)) lose(reason());
+    }
+
+    void take_requests() {
+        std::vector<uint8_t> data;
+        uint8_t header[9];
+        while (client_->receive(header, sizeof(header))) {
+            uint64_t n = 0;
+            std::memcpy(&n, header + 1, sizeof(n));
+            const uint8_t command = header[0];
+            const bool is_answered = answer_size(command, {}) >= 0;
+            if (!is_answered) forward(header, sizeof(header));
+            while (n > 0 || is_answered) {
+                // requests that are answered are short
+                data.resize(is_answered ? n : std::min<uint64_t>(n, n_chunk));
+                if (!data.empty() && !client_->receive(data.data(), data.size())) return;
+                n -= data.size();
+                if (!is_answered) {
+                    forward(data.data(), data.size());
+                    continue;
+                }
+                // no other transport than this one
+                if (command == hello) std::fill(data.begin(), data.end(), 0);
+                {
+                    const std::lock_guard<std::mutex> lock(mutex_);
+                    expected_.push_back({command, (uint64_t)answer_size(command, data)});
+                }
+                wake_.notify_all();
+                forward(header, sizeof(header));
+                forward(data.data(), data.size());
+                break;
+            }
+        }
+    }
+
+    void give_answers() {
+        std::vector<uint8_t> data(n_chunk);
+        while (true) {
+            Answer answer;
+            {
+                std::unique_lock<std::mutex> lock(mutex_);
+                wake_.wait(lock, [&] { return is_closed_ || !expected_.empty(); });
+                if (expected_.empty()) return;
+                answer = expected_.front();
+                expected_.pop_front();
+            }
+            uint64_t n = answer.n_bytes;
+            uint64_t size = n;
+            errno = 0;
+            if (!is_dead() && !server_->receive(&size, sizeof(size))) lose(reason());
+            if (!is_dead() && size != n) lose("it answers with other sizes than were asked for");
+            if (!client_->send(&n, sizeof(n))) return;
+            while (n > 0) {
+                const size_t n_part = std::min<uint64_t>(n, n_chunk);
+                errno = 0;
+                if (!is_dead() && !server_->receive(data.data(), n_part)) lose(reason());
+                if (is_dead()) std::fill_n(data.begin(), n_part, 0);
+                if (is_dead() && answer.command == hello)
+                    std::copy(std::begin(greeting), std::end(greeting), data.begin());
+                if (!client_->send(data.data(), n_part)) return;
+                n -= n_part;
+            }
+        }
+    }
+
+    Relay & relay_;
+    SocketPtr client_, server_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<Answer> expected_;  // that are still to come
+    bool is_dead_ = false;         // the server
+    bool is_closed_ = false;       // by the client
+};
+
+void Relay::accept() {
+    while (true) {
+        const int fd = ::accept(listener_->fd(), nullptr, nullptr);
+        if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+        if (fd < 0) return;
+        auto client = std::make_shared<SocketPtr>(std::make_unique<Socket>(fd));
+        std::thread([this, client] { Link(*this, std::move(*client)).run(); }).detach();
+    }
+}
+
+struct Relays {
+    std::mutex mutex;
+    std::vector<Relay *> all;
+};
+
+Relays & relays() {
+    static auto * out = new Relays;  // its threads outlive everything
+    return *out;
+}
+
+}  // namespace
+
+std::string start_rpc_relay(const std::string & endpoint) {
+    auto * relay = new Relay(endpoint);
+    const std::lock_guard<std::mutex> lock(relays().mutex);
+    relays().all.push_back(relay);
+    return relay->local();
+}
+
+std::vector<LostServer> lost_rpc_servers() {
+    const std::lock_guard<std::mutex> lock(relays().mutex);
+    std::vector<LostServer> out;
+    for (Relay * relay : relays().all) {
+        const std::string why = relay->why();
+        if (!why.empty()) out.push_back({relay->endpoint(), relay->local(), why});
+    }
+    return out;
+}
+
+}  // namespace eaglecpp
+
+#endif

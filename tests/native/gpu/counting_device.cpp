@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: MIT
+// A device for tests and counts: computes on the CPU what it is given, but behaves like a GPU towards its callers.
+// Its memory is not host memory, what is copied on its own (async) arrives when the caller waits and not before, and
+// each call that a GPU pays for is counted: waits, bytes up and down, graphs, operations. Loaded as a backend by
+// GGML_BACKEND_PATH=libcounting_device.so; the counters are read through the functions at the end.
+//
+// ggml's interface for backends is not installed with llama-cpp-python, so it is repeated here from
+// ggml/src/ggml-backend-impl.h of the pinned version.
+#include <ggml-backend.h>
+#include <ggml-cpp.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "counting_device.h"
+#include "kernels/ggml_abi.h"
+
+namespace abi = eaglecpp::kernels::abi;
+
+// exported by ggml, declared in its private header
+extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t, abi::BufferInterface, void *,
+                                                          size_t);
+
+namespace {
+
+struct BackendInterface {
+    const char * (*get_name)(ggml_backend_t);
+    void (*free)(ggml_backend_t);
+    void (*set_tensor_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t);
+    void (*get_tensor_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t);
+    void (*set_tensor_2d_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t, size_t, size_t, size_t);
+    void (*get_tensor_2d_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t, size_t, size_t, size_t);
+    bool (*cpy_tensor_async)(ggml_backend_t, ggml_backend_t, const ggml_tensor *, ggml_tensor *);
+    void (*synchronize)(ggml_backend_t);
+    ggml_backend_graph_plan_t (*graph_plan_create)(ggml_backend_t, const ggml_cgraph *);
+    void (*graph_plan_free)(ggml_backend_t, ggml_backend_graph_plan_t);
+    void (*graph_plan_update)(ggml_backend_t, ggml_backend_graph_plan_t, const ggml_cgraph *);
+    ggml_status (*graph_plan_compute)(ggml_backend_t, ggml_backend_graph_plan_t);
+    ggml_status (*graph_compute)(ggml_backend_t, ggml_cgraph *);
+    void (*event_record)(ggml_backend_t, ggml_backend_event_t);
+    void (*event_wait)(ggml_backend_t, ggml_backend_event_t);
+    void (*graph_optimize)(ggml_backend_t, ggml_cgraph *, void *);
+};
+
+struct Backend {
+    ggml_guid_t guid;
+    BackendInterface iface;
+    ggml_backend_dev_t device;
+    void * context;
+};
+
+struct DeviceInterface {
+    const char * (*get_name)(ggml_backend_dev_t);
+    const char * (*get_description)(ggml_backend_dev_t);
+    void (*get_memory)(ggml_backend_dev_t, size_t *, size_t *);
+    enum ggml_backend_dev_type (*get_type)(ggml_backend_dev_t);
+    void (*get_props)(ggml_backend_dev_t, ggml_backend_dev_props *);
+    ggml_backend_t (*init_backend)(ggml_backend_dev_t, const char *);
+    ggml_backend_buffer_type_t (*get_buffer_type)(ggml_backend_dev_t);
+    ggml_backend_buffer_type_t (*get_host_buffer_type)(ggml_backend_dev_t);
+    ggml_backend_buffer_t (*buffer_from_host_ptr)(ggml_backend_dev_t, void *, size_t, size_t);
+    bool (*supports_op)(ggml_backend_dev_t, const ggml_tensor *);
+    bool (*supports_buft)(ggml_backend_dev_t, ggml_backend_buffer_type_t);
+    bool (*offload_op)(ggml_backend_dev_t, const ggml_tensor *);
+    ggml_backend_event_t (*event_new)(ggml_backend_dev_t);
+    void (*event_free)(ggml_backend_dev_t, ggml_backend_event_t);
+    void (*event_synchronize)(ggml_backend_dev_t, ggml_backend_event_t);
+};
+
+struct Device {
+    DeviceInterface iface;
+    ggml_backend_reg_t reg;
+    void * context;
+};
+
+struct RegInterface {
+    const char * (*get_name)(ggml_backend_reg_t);
+    size_t (*get_device_count)(ggml_backend_reg_t);
+    ggml_backend_dev_t (*get_device)(ggml_backend_reg_t, size_t);
+    void * (*get_proc_address)(ggml_backend_reg_t, const char *);
+};
+
+struct Reg {
+    int api_version;
+    RegInterface iface;
+    void * context;
+};
+
+constexpr int api_version = 2;
+constexpr size_t n_align = 256;
+constexpr size_t n_memory = (size_t)8 << 30;
+constexpr int n_offload_rows = 32;  // as CUDA
+
+EaglecppCounts counts;
+
+// Counts without computing or copying: models of any size then cost nothing, as memory that nobody touches does. What
+// is read back are the numbers 0, 1, 2 and so on: distinct ids, or the smallest of floats in ascending order.
+const bool is_idle = [] {
+    const char * value = std::getenv("EAGLECPP_COUNTING_IDLE");
+    return value && *value == '1';
+}();
+
+void copy_in(void * to, const void * from, size_t n) {
+    if (!is_idle) std::memcpy(to, from, n);
+}
+
+void copy_out(void * to, const void * from, size_t n) {
+    if (!is_idle) {
+        std::memcpy(to, from, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n / sizeof(i); ++i) std::memcpy((char *)to + i * sizeof(i), &i, sizeof(i));
+}
+
+// --- memory ------------------------------------------------------------------------------------------------------
+
+void * memory_of(ggml_backend_buffer_t buffer) {
+    return ((abi::Buffer *)buffer)->context;
+}
+
+void wait_up(size_t n_bytes) {
+    ++counts.waits;
+    counts.bytes_up += n_bytes;
+}
+
+void wait_down(size_t n_bytes) {
+    ++counts.waits;
+    counts.bytes_down += n_bytes;
+}
+
+const abi::BufferInterface buffer_interface = {
+    /*free_buffer=*/[](ggml_backend_buffer_t b) {
+        counts.bytes_held -= ((abi::Buffer *)b)->size;
+        ++counts.frees;
+        std::free(memory_of(b));
+    },
+    /*get_base=*/memory_of,
+    /*init_tensor=*/nullptr,
+    /*memset_tensor=*/
+    [](ggml_backend_buffer_t, ggml_tensor * t, uint8_t value, size_t at, size_t n) {
+        wait_up(0);
+        if (!is_idle) std::memset((char *)t->data + at, value, n);
+    },
+    /*set_tensor=*/
+    [](ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t at, size_t n) {
+        wait_up(n);
+        copy_in((char *)t->data + at, data, n);
+    },
+    /*get_tensor=*/
+    [](ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t at, size_t n) {
+        wait_down(n);
+        copy_out(data, (const char *)t->data + at, n);
+    },
+    /*set_tensor_2d=*/
+    [](ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t at, size_t n, size_t n_copies, size_t to,
+       size_t from) {
+        wait_up(n * n_copies);
+        for (size_t i = 0; i < n_copies; ++i) {
+            copy_in((char *)t->data + at + i * to, (const char *)data + i * from, n);
+        }
+    },
+    /*get_tensor_2d=*/
+    [](ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t at, size_t n, size_t n_copies, size_t from,
+       size_t to) {
+        wait_down(n * n_copies);
+        for (size_t i = 0; i < n_copies; ++i) {
+            copy_out((char *)data + i * to, (const char *)t->data + at + i * from, n);
+        }
+    },
+    /*cpy_tensor=*/
+    [](ggml_backend_buffer_t, const ggml_tensor * from, ggml_tensor * to) {
+        if (ggml_backend_buffer_get_type(from->buffer) != ggml_backend_buffer_get_type(to->buffer)) return false;
+        wait_up(0);
+        copy_in(to->data, from->data, ggml_nbytes(from));
+        return true;
+    },
+    /*clear=*/
+    [](ggml_backend_buffer_t b, uint8_t value) {
+        wait_up(0);
+        if (!is_idle) std::memset(memory_of(b), value, ((abi::Buffer *)b)->size);
+    },
+    /*reset=*/nullptr,
+};
+
+extern Device device;
+
+abi::BufferType buffer_type = {
+    {
+        /*get_name=*/[](ggml_backend_buffer_type_t) { return "Counting0"; },
+        /*alloc_buffer=*/
+        [](ggml_backend_buffer_type_t buft, size_t n) -> ggml_backend_buffer_t {
+            void * memory = std::aligned_alloc(n_align, GGML_PAD(n ? n : 1, n_align));
+            if (!memory) return nullptr;
+            // as a GPU's: what was there before
+            if (!is_idle) std::memset(memory, 0xff, n);
+            counts.bytes_held += n;
+            ++counts.allocations;
+            return ggml_backend_buffer_init(buft, buffer_interface, memory, n);
+        },
+        /*get_alignment=*/[](ggml_backend_buffer_type_t) { return n_align; },
+        /*get_max_size=*/nullptr,
+        /*get_alloc_size=*/nullptr,
+        /*is_host=*/nullptr,
+    },
+    (ggml_backend_dev_t)&device,
+    nullptr,
+};
+
+// --- backend -----------------------------------------------------------------------------------------------------
+
+struct Stream {
+    Stream() {
+        // several would wait for each other wherever cores are scarce
+        ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get()));
+        const auto set =
+            (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
+        if (set) set(cpu.get(), 1);
+    }
+
+    ggml_backend_ptr cpu{ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)};
+    std::vector<std::function<void()>> ups, downs;
+    bool is_busy = false;  // a wait has something to wait for
+
+    void flush(std::vector<std::function<void()>> & all) {
+        for (const auto & f : all) f();
+        all.clear();
+    }
+};
+
+Stream & stream(ggml_backend_t backend) {
+    return *(Stream *)((Backend *)backend)->context;
+}
+
+const BackendInterface backend_interface = {
+    /*get_name=*/[](ggml_backend_t) { return "Counting0"; },
+    /*free=*/
+    [](ggml_backend_t backend) {
+        delete &stream(backend);
+        delete (Backend *)backend;
+    },
+    /*set_tensor_async=*/
+    [](ggml_backend_t backend, ggml_tensor * t, const void * data, size_t at, size_t n) {
+        counts.bytes_up += n;
+        ++counts.copies;
+        stream(backend).is_busy = true;
+        stream(backend).ups.push_back([=] { copy_in((char *)t->data + at, data, n); });
+    },
+    /*get_tensor_async=*/
+    [](ggml_backend_t backend, const ggml_tensor * t, void * data, size_t at, size_t n) {
+        counts.bytes_down += n;
+        ++counts.copies;
+        stream(backend).is_busy = true;
+        const char * from = (const char *)t->data + at;
+        stream(backend).downs.push_back([=] { copy_out(data, from, n); });
+    },
+    nullptr,
+    nullptr,
+    nullptr,
+    /*synchronize=*/
+    [](ggml_backend_t backend) {
+        counts.waits += stream(backend).is_busy;
+        stream(backend).is_busy = false;
+        stream(backend).flush(stream(backend).ups);
+        stream(backend).flush(stream(backend).downs);
+    },
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    /*graph_compute=*/
+    [](ggml_backend_t backend, ggml_cgraph * gf) {
+        ++counts.graphs;
+        stream(backend).is_busy = true;
+        for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+            const ggml_op op = ggml_graph_node(gf, i)->op;
+            counts.operations += op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW &&
+                                 op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
+        }
+        stream(backend).flush(stream(backend).ups);
+        // what an earlier copy has not fetched yet was computed before this
+        stream(backend).flush(stream(backend).downs);
+        return is_idle ? GGML_STATUS_SUCCESS : ggml_backend_graph_compute(stream(backend).cpu.get(), gf);
+    },
+    nullptr,
+    nullptr,
+    nullptr,
+};
+
+uint8_t guid[16] = {'e', 'a', 'g', 'l', 'e', ' ', 'c', 'o', 'u', 'n', 't', 'i', 'n', 'g', '0', '0'};
+
+// --- device ------------------------------------------------------------------------------------------------------
+
+const char * device_name(ggml_backend_dev_t) {
+    return "Counting0";
+}
+
+const char * device_description(ggml_backend_dev_t) {
+    return "the CPU, counted like a GPU";
+}
+
+void device_memory(ggml_backend_dev_t, size_t * free, size_t * total) {
+    *total = n_memory;
+    *free = n_memory - counts.bytes_held;
+}
+
+enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {
+    return GGML_BACKEND_DEVICE_TYPE_GPU;
+}
+
+extern Reg reg;
+
+Device device = {
+    {
+        device_name,
+        device_description,
+        device_memory,
+        device_type,
+        /*get_props=*/
+        [](ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
+            *props = {};
+            props->name = device_name(dev);
+            props->description = device_description(dev);
+            device_memory(dev, &props->memory_free, &props->memory_total);
+            props->type = device_type(dev);
+            props->caps.async = true;
+        },
+        /*init_backend=*/
+        [](ggml_backend_dev_t dev, const char *) {
+            return (ggml_backend_t) new Backend{&guid, backend_interface, dev, new Stream};
+        },
+        /*get_buffer_type=*/[](ggml_backend_dev_t) { return (ggml_backend_buffer_type_t)&buffer_type; },
+        nullptr,
+        nullptr,
+        /*supports_op=*/
+        [](ggml_backend_dev_t, const ggml_tensor * op) {
+            return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
+        },
+        /*supports_buft=*/
+        [](ggml_backend_dev_t, ggml_backend_buffer_type_t buft) {
+            return buft == (ggml_backend_buffer_type_t)&buffer_type;
+        },
+        /*offload_op=*/
+        [](ggml_backend_dev_t, const ggml_tensor * op) {
+            return op->op == GGML_OP_MUL_MAT && op->ne[1] >= n_offload_rows;
+        },
+        nullptr,
+        nullptr,
+        nullptr,
+    },
+    (ggml_backend_reg_t)&reg,
+    nullptr,
+};
+
+Reg reg = {
+    api_version,
+    {
+        /*get_name=*/[](ggml_backend_reg_t) { return "Counting"; },
+        /*get_device_count=*/[](ggml_backend_reg_t) { return (size_t)1; },
+        /*get_device=*/[](ggml_backend_reg_t, size_t) { return (ggml_backend_dev_t)&device; },
+        /*get_proc_address=*/[](ggml_backend_reg_t, const char *) { return (void *)nullptr; },
+    },
+    nullptr,
+};
+
+}  // namespace
+
+extern "C" {
+
+ggml_backend_reg_t ggml_backend_init(void) {
+    return (ggml_backend_reg_t)&reg;
+}
+
+int ggml_backend_score(void) {
+    return 1;
+}
+
+EaglecppCounts eaglecpp_counts(void) {
+    return counts;
+}
+}

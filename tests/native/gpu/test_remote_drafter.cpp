@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+// A drafter on a device of its own against the same one on the CPU: the same logits, candidates, keys and values for
+// every number of rows, whatever fills its graphs up to their size; and what that costs in waits and bytes.
+#include <ggml-cpp.h>
+
+#include <cmath>
+#include <random>
+
+#include "../check.h"
+#include "../engine/tiny_models.h"
+#include "../gguf/draft_files.h"
+#include "base/error.h"
+#include "counting_device.h"
+#include "draft/drafter.h"
+#include "target/llama_bridge.h"
+
+using namespace eaglecpp;
+
+static constexpr int n_ctx = 600;
+static constexpr float tolerance = 2e-5f;
+
+// A drafter with tables of its own, and a conversation.
+struct Side {
+    Side(const DraftFile & file, ggml_backend_dev_t device, bool is_remote, bool flash_attn) {
+        DrafterOptions o;
+        o.device = device;
+        o.n_ctx = n_ctx;
+        o.type_kv = GGML_TYPE_F32;
+        o.flash_attn = flash_attn;
+        o.use_kernels = false;
+        o.is_remote = is_remote;
+        drafter = std::make_unique<Drafter>(file, o);
+        const DraftSpec & s = drafter->spec();
+        std::vector<uint8_t> table(sizeof(float) * s.n_embd * s.n_vocab);
+        fill((float *)table.data(), s.n_embd * s.n_vocab, 1, 1.0f);
+        drafter->set_embedding(EmbeddingTable::from_bytes(std::move(table), GGML_TYPE_F32, s.n_embd, s.n_vocab));
+        int seed = 2;
+        ggml_context * ctx = drafter->weights().ctx.get();
+        for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
+            std::vector<float> values(ggml_nelements(t));
+            fill(values.data(), values.size(), ++seed, 1.0f / std::sqrt((float)t->ne[0]));
+            ggml_backend_tensor_set(t, values.data(), 0, values.size() * sizeof(float));
+        }
+        drafter->finish();
+        open();
+    }
+
+    static void fill(float * out, size_t n, int seed, float deviation) {
+        std::mt19937 random(seed);
+        std::normal_distribution<float> normal(0.0f, deviation);
+        for (size_t i = 0; i < n; ++i) out[i] = normal(random);
+    }
+
+    void open() { seq = std::make_unique<DraftSequence>(*drafter); }
+
+    std::unique_ptr<Drafter> drafter;
+    std::unique_ptr<DraftSequence> seq;
+};
+
+struct Rows {
+    std::vector<std::vector<float>> layers;
+    Tokens tokens;
+};
+
+static Rows make_rows(const DraftSpec & s, int n) {
+    static std::mt19937 random{3};
+    std::normal_distribution<float> normal;
+    Rows out;
+    for (int a = 0; a < s.n_aux(); ++a) {
+        out.layers.emplace_back((size_t)n * s.n_embd_target);
+        for (float & v : out.layers.back()) v = normal(random);
+    }
+    for (int i = 0; i < n; ++i) out.tokens.push_back((Token)(random() % s.n_vocab));
+    return out;
+}
+
+static void commit(Side & side, const Rows & rows, bool want_output) {
+    FeatureRows f;
+    for (const auto & l : rows.layers) f.layer.push_back(l.data());
+    f.n_rows = (int)rows.tokens.size();
+    side.seq->commit(f, rows.tokens.data(), want_output);
+}
+
+static void compare(Side & a, Side & b, int n_rows, const std::string & what) {
+    const int n = a.drafter->spec().n_draft_vocab;
+    CoupledSampling sampling;
+    sampling.seed = 7;
+    for (int i = 0; i < n_rows; ++i) {
+        const auto ours = a.seq->candidates(i, 4), theirs = b.seq->candidates(i, 4);
+        sampling.top_k = i % 2 ? 0 : 10;
+        const auto drawn = a.seq->candidates(i, 3, sampling, 11), theirs_drawn = b.seq->candidates(i, 3, sampling, 11);
+        for (const auto & [x, y] : {std::pair{&ours, &theirs}, std::pair{&drawn, &theirs_drawn}}) {
+            if (!CHECK_MSG(x->size() == y->size(), what)) return;
+            for (size_t j = 0; j < x->size(); ++j) {
+                CHECK_MSG((*x)[j].token == (*y)[j].token, what + strf(": row %d candidate %zu", i, j));
+                CHECK_NEAR((*x)[j].logp, (*y)[j].logp, tolerance);
+                CHECK_NEAR((*x)[j].logq, (*y)[j].logq, tolerance);
+            }
+        }
+        float gap = 0.0f;
+        for (int j = 0; j < n; ++j) gap = std::max(gap, std::fabs(a.seq->logits(i)[j] - b.seq->logits(i)[j]));
+        CHECK_MSG(gap < tolerance, what + strf(": logits of row %d differ by %g", i, gap));
+    }
+    const DraftSpec & s = a.drafter->spec();
+    std::vector<float> x(s.n_embd), y(s.n_embd);
+    for (int row = -1; row < a.seq->n_draft_rows(); ++row) {
+        a.seq->get_state(row, x.data());
+        b.seq->get_state(row, y.data());
+        for (int j = 0; j < s.n_embd; ++j) CHECK_NEAR(x[j], y[j], tolerance);
+    }
+}
+
+// rounds of every number of committed rows, each with levels of every width
+static void rounds_are_the_same(Side & a, Side & b, const std::string & what) {
+    const DraftSpec & s = a.drafter->spec();
+    for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 130, 17}) {
+        const Rows rows = make_rows(s, n);
+        const bool want_output = n != 130;
+        commit(a, rows, want_output);
+        commit(b, rows, want_output);
+        if (!want_output) continue;
+        compare(a, b, 1, what + strf(": %d committed rows", n));
+        std::vector<int> parents{-1};
+        for (int width : {1, 3, 2, 5}) {
+            std::vector<DraftRow> level;
+            for (int i = 0; i < width; ++i) level.push_back({(i * 7 + n) % s.n_vocab, parents[i % parents.size()]});
+            const int first = a.seq->extend(level);
+            CHECK(b.seq->extend(level) == first);
+            compare(a, b, width, what + strf(": %d committed rows, level of %d", n, width));
+            parents.clear();
+            for (int i = 0; i < width; ++i) parents.push_back(first + i);
+        }
+    }
+}
+
+// What one conversation leaves, the next one must not read.
+static void caches_serve_again(Side & a, Side & b) {
+    const uint64_t n_before = eaglecpp_counts().allocations, n_freed = eaglecpp_counts().frees;
+    for (int i = 0; i < 3; ++i) {
+        a.seq.reset();
+        b.seq.reset();
+        a.open();
+        b.open();
+        rounds_are_the_same(a, b, strf("conversation %d", i + 1));
+    }
+    CHECK_MSG(eaglecpp_counts().allocations == n_before, "a conversation allocated device memory anew");
+    CHECK_MSG(eaglecpp_counts().frees == n_freed, "a closed conversation freed device memory");
+}
+
+// A round costs one wait for the commit and one for each level, however many rows they have.
+static void a_round_waits_once_a_level(Side & side) {
+    const DraftSpec & s = side.drafter->spec();
+    const auto round = [&](int n_pending) {
+        commit(side, make_rows(s, n_pending), true);
+        side.seq->candidates(0, 4);
+        side.seq->extend({{1, -1}, {2, -1}, {3, -1}, {4, -1}});
+        for (int i = 0; i < 4; ++i) side.seq->candidates(i, 4);
+        side.seq->extend({{1, 0}, {2, 1}, {3, 1}});
+        for (int i = 0; i < 3; ++i) side.seq->candidates(i, 4);
+    };
+    for (int n = 1; n <= 4; ++n) round(n);  // the sizes of this generation
+    const EaglecppCounts before = eaglecpp_counts();
+    const int n_graphs = side.drafter->n_graphs();
+    for (int i = 0; i < 12; ++i) round(1 + i % 4);
+    const EaglecppCounts after = eaglecpp_counts();
+    CHECK_MSG(after.waits - before.waits == 12 * 3, strf("%d waits", (int)(after.waits - before.waits)));
+    CHECK(after.graphs - before.graphs == 12 * 3);
+    CHECK_MSG(side.drafter->n_graphs() == n_graphs, "a graph was built after the first rounds");
+    CHECK(after.allocations == before.allocations);
+}
+
+int main() {
+    llama_start();
+    ggml_backend_register(ggml_backend_init());
+    ggml_backend_dev_t device = find_device("Counting0", -1);
+    const test::Folder folder;
+    const std::string path = folder.file("draft.gguf");
+    for (bool eagle31 : {false, true}) {
+        write_draft_file(path, eagle31);
+        const DraftFile file(path);
+        for (bool flash_attn : {false, true}) {
+            const std::string what = strf("eagle31 %d, flash %d", eagle31, flash_attn);
+            Side cpu(file, nullptr, /*is_remote=*/false, flash_attn);
+            Side filled(file, nullptr, /*is_remote=*/true, flash_attn);
+            rounds_are_the_same(cpu, filled, what + ", filled graphs");
+            Side fresh(file, nullptr, /*is_remote=*/false, flash_attn);
+            Side remote(file, device, /*is_remote=*/false, flash_attn);
+            CHECK(remote.drafter->is_remote() && remote.drafter->form().n_top > 0);
+            rounds_are_the_same(fresh, remote, what + ", device");
+            caches_serve_again(fresh, remote);
+            remote.seq.reset();
+            remote.open();
+            a_round_waits_once_a_level(remote);
+        }
+    }
+    return test::result();
+}
