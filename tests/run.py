@@ -5,7 +5,9 @@
 steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
 libFuzzer, with any other compiler by the harness's own mutator. With the cross-compiler aarch64-linux-gnu-g++
 and qemu-aarch64 the kernels for AArch64 are tested on other machines, too. The Python readers are fuzzed by
-atheris, of which there are wheels for Linux on x86-64.
+atheris, of which there are wheels for Linux on x86-64. The step gpu, which has to
+be asked for, builds ggml's RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and
+keeps them; that takes some minutes.
 """
 
 from __future__ import annotations
@@ -205,6 +207,37 @@ def python() -> None:
     run(BIN / "pytest", "-q", "--durations=10")
 
 
+def gpu() -> str | None:
+    """The tests of devices, on each that can be had without hardware; says which could not be had and why."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from helpers.backends import Backend, build
+
+    folder = cmake(
+        "gpu", "-DEAGLECPP_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release",
+        targets=("counting_device", "test_remote_drafter", "test_graph"),
+    )  # fmt: skip
+    run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "remote_drafter|draft_graph")
+    counting = folder / "tests" / "native" / "gpu" / "libcounting_device.so"
+    backends = [Backend("counting", counting), *build(("rpc", "vulkan"))]
+    for backend in backends:
+        if backend.path is None:
+            print(f"== gpu, {backend.name}: skipped: {backend.why_not}", flush=True)
+            continue
+        environment = {
+            "GGML_BACKEND_PATH": str(backend.path),
+            "EAGLECPP_TEST_RPC_SERVERS": "2" if backend.name == "rpc" else "0",
+            "GGML_VK_VISIBLE_DEVICES": os.environ.get("GGML_VK_VISIBLE_DEVICES", "0"),
+        }
+        os.environ.update(environment)
+        try:
+            run(BIN / "pytest", "-q", ROOT / "tests" / "gpu")
+        finally:
+            for name in environment:
+                os.environ.pop(name, None)
+        print(f"== gpu, {backend.name}: ok", flush=True)
+    return None
+
+
 # a step that could not run returns the reason
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
@@ -215,11 +248,12 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "neon": neon,
     "fuzz": fuzz,
     "python": python,
+    "gpu": gpu,
 }
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or list(STEPS)
+    wanted = sys.argv[1:] or [name for name in STEPS if name != "gpu"]
     unknown = [name for name in wanted if name not in STEPS]
     if unknown:
         sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""The device these tests run on, and tiny models.
+
+`python tests/run.py gpu` runs them on each device that can be had without hardware: the counting device
+(tests/native/gpu), ggml's RPC backend on the loopback interface, ggml's Vulkan backend on Mesa's lavapipe.
+Where llama.cpp was installed with a GPU backend, plain `pytest tests/gpu` runs them on that GPU. Elsewhere
+they are skipped: nothing else is a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp
+from eaglecpp.convert import convert_checkpoint
+from eaglecpp.lowlevel import system_info
+from helpers.rpc_server import RpcServer
+from helpers.tiny import Pair, TargetSpec, make_pair
+
+SERVERS = int(os.environ.get("EAGLECPP_TEST_RPC_SERVERS", "0"))
+SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatch": 128}
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that is not the CPU. `is_exact`: it computes with the CPU's own code."""
+
+    name: str
+    is_exact: bool
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[tuple[str, ...]]:
+    """RPC servers, where the tests are asked to run over some."""
+    running = [RpcServer() for _ in range(SERVERS)]
+    try:
+        yield tuple(server.endpoint for server in running)
+    finally:
+        for server in running:
+            server.kill()
+
+
+@pytest.fixture(scope="session")
+def device(servers: tuple[str, ...]) -> Device:
+    if servers:
+        from eaglecpp.engine import rpc
+
+        rpc.connect(servers)
+    found = [d["name"] for d in system_info()["devices"] if d["kind"] == "gpu"]
+    if not found:
+        pytest.skip("no GPU backend here; `python tests/run.py gpu` brings some")
+    return Device(found[0], found[0].startswith(("Counting", "RPC")))
+
+
+@dataclass(frozen=True)
+class ConvertedPair:
+    """A tiny pair with its drafter as F32 GGUF."""
+
+    pair: Pair
+    draft: Path
+
+
+@pytest.fixture(scope="session")
+def it(tmp_path_factory: pytest.TempPathFactory) -> ConvertedPair:
+    directory = tmp_path_factory.mktemp("gpu")
+    pair = make_pair(directory, "eagle31", TargetSpec())
+    draft = directory / "draft.gguf"
+    convert_checkpoint(pair.checkpoint, target=pair.target.gguf, out=draft, type="F32")
+    return ConvertedPair(pair, draft)
+
+
+@pytest.fixture(scope="session")
+def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Engine]:
+    """`open_engine(place, **options)`; `place`: where target and drafter go."""
+    places: dict[str, dict[str, Any]] = {
+        "all": {"n_gpu_layers": -1, "draft_device": device.name},
+        "some layers": {"n_gpu_layers": 3, "draft_device": device.name},
+        "drafter": {"n_gpu_layers": 0, "draft_device": device.name},
+        "target": {"n_gpu_layers": -1, "draft_device": "cpu"},
+        "cpu": {"n_gpu_layers": 0, "draft_device": "cpu"},
+    }
+
+    def make(place: str, draft: bool = True, **options: Any) -> eaglecpp.Engine:
+        options = {**SIZES, **places[place], "planner_cache": False, **options}
+        return eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft if draft else None, **options)
+
+    return make
+
+
+class Counts(ctypes.Structure):
+    """tests/native/gpu/counting_device.h"""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
+            "bytes_held",
+        )
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def counts(device: Device) -> Callable[[], Counts]:
+    """Reads the counters of the counting device; other devices do not count."""
+    if not device.name.startswith("Counting"):
+        pytest.skip(f"{device.name} does not count")
+    read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts
+    read.restype = Counts
+    return read

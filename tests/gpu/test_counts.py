@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: MIT
+"""What a round of an 8B-class target with vocabulary 128256 costs a device: waits, bytes, graphs; with the
+drafter and without. Counted by the counting device, which computes nothing of it (docs/gpu.md has the table).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from helpers.sparse import N_VOCAB, WIDTH, write_drafter, write_target
+
+from .conftest import Counts
+
+PROGRAM = """
+import ctypes, json, os, sys
+from eaglecpp import Engine
+
+read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts
+names = sys.argv[3].split(",")
+read.restype = type("Counts", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_uint64) for name in names]})
+
+def counted(engine, **options):
+    # token 128255 wins every time: nothing is accepted but by lot, two tokens a round
+    plain = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True, "spec_synth_rates": (1.0, 1.0, 0.0)}
+    options = plain | options
+    prompt = [5 + i % 90 for i in range(1100)]
+    engine.generate(prompt, **options)  # the sizes of this generation
+    before = read()
+    done = engine.generate([*prompt, 7], **options)
+    after = read()
+    n = max(1, done.stats.rounds)
+    return {name: (getattr(after, name) - getattr(before, name)) / n for name in names} | {
+        "rounds": n, "nodes": done.stats.draft_n / n, "held": after.bytes_held
+    }
+
+options = dict(n_ctx=2048, n_threads=1, n_leaves_max=16, n_draft_max=16, planner_cache=False, exact="off")
+out = {}
+with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
+    tree = "tree:k=4,depth=3,nodes=16"
+    out["tree"] = counted(engine, strategy=tree)
+    out["sampled"] = counted(engine, strategy=tree, temperature=0.8)
+    out["chain"] = counted(engine, strategy="chain:3")
+    out["off"] = counted(engine, strategy="off", spec_synth_rates=None)
+print(json.dumps(out))
+"""
+
+
+@pytest.fixture(scope="module")
+def counted(counts: Callable[[], Counts], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("sparse")
+    target, draft = folder / "target.gguf", folder / "draft.gguf"
+    write_target(target)
+    write_drafter(draft)
+    names = ",".join(name for name, _ in Counts._fields_)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, str(target), str(draft), names],
+        env={**os.environ, "EAGLECPP_COUNTING_IDLE": "1", "EAGLECPP_PLANNER_CACHE": "0"},
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    for name, values in found.items():
+        print(name, {key: round(value, 1) for key, value in values.items()})
+    return found
+
+
+def test_a_greedy_round_brings_no_logits_back(counted: dict[str, Any]) -> None:
+    """What comes back are the target's features, 48 KiB a row, and a few numbers."""
+    row = 4 * N_VOCAB
+    features = 3 * 4 * WIDTH
+    assert counted["tree"]["bytes_down"] < features * (counted["tree"]["nodes"] + 1) + 16384
+    assert counted["chain"]["bytes_down"] < features * (counted["chain"]["nodes"] + 1) + 16384
+    assert counted["off"]["bytes_down"] < features + 4096
+    # a sampler needs the rows of the nodes; the drafter's stay where they are
+    assert counted["sampled"]["bytes_down"] > 8 * row
+
+
+def test_the_drafter_waits_once_a_level(counted: dict[str, Any]) -> None:
+    """Three waits more than the target's own: a commit and two levels."""
+    assert counted["tree"]["waits"] - counted["off"]["waits"] <= 3.5
+    assert counted["tree"]["graphs"] - counted["off"]["graphs"] <= 3.5
+
+
+def test_nothing_is_allocated_in_the_middle_of_an_answer(counted: dict[str, Any]) -> None:
+    assert counted["tree"]["allocations"] == counted["chain"]["allocations"] == 0

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""The drafter on a device against PyTorch: every switch, every number of rows, every type of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from eaglecpp.convert import convert_checkpoint
+from eaglecpp.lowlevel import Drafter, EngineOptions
+from helpers.random_drafter import DraftShape
+from helpers.reference.drafter import Drafter as Reference
+from helpers.tiny import TinyTarget, make_target
+
+from .conftest import Device
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 17)
+SHAPES = {
+    "eagle3": DraftShape(),
+    "eagle31": DraftShape(fc_norm=True, norm_output=True),
+    "two-layers": DraftShape(n_layers=2),
+    "three-layers-and-a-window": DraftShape(window=13, n_layers=3, full_layers=(1,)),
+    "qk-norm-and-biases": DraftShape(qk_norm=True, attention_bias=True, fc_bias=True),
+}
+# Largest difference of a logit, by the type of the weights; logits are of the order of 3. What halves and 8
+# bits round is the same on the CPU. GPUs compute with halves; a row rotated to a wrong position differs by
+# 0.14 and more.
+EXACT = {"F32": 2e-3, "F16": 4e-2, "Q8_0": 0.5}
+HALF = {"F32": 6e-2, "F16": 6e-2, "Q8_0": 0.5}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
+    return make_target(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def load(
+    target: TinyTarget, device: Device, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[Drafter, Reference]]:
+    def make(name: str, dtype: str, flash_attn: str, place: str) -> tuple[Drafter, Reference]:
+        folder = tmp_path_factory.mktemp("draft")
+        checkpoint = SHAPES[name].write(folder / "checkpoint")
+        path: Path = folder / "draft.gguf"
+        convert_checkpoint(
+            checkpoint, target=target.gguf, out=path, type=dtype, aux_layers=list(SHAPES[name].layers)
+        )
+        options = EngineOptions()
+        options.n_ctx, options.n_threads = 512, 1
+        options.draft_type_kv = "f32" if dtype == "F32" else "f16"
+        options.flash_attn, options.draft_device = flash_attn, place
+        native = Drafter(str(path), options)
+        assert native.info["device"] == (device.name if place == device.name else "CPU")
+        return native, Reference.load(checkpoint)
+
+    return make
+
+
+def rows_of(shape: DraftShape, n_rows: int) -> tuple[np.ndarray, list[int]]:
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(len(shape.layers), n_rows, shape.n_embd_target)).astype(np.float32)
+    return features, rng.integers(0, shape.n_vocab, n_rows).tolist()
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "F32") for name in SHAPES), *((n, d) for n in ("eagle3", "eagle31") for d in ("F16", "Q8_0"))],
+)
+def test_logits_equal_the_reference(
+    name: str, flash_attn: str, dtype: str, device: Device, load: Callable[..., tuple[Drafter, Reference]]
+) -> None:
+    """Every number of committed rows by itself: each is a graph of its own on a device."""
+    bound = (EXACT if device.is_exact else HALF)[dtype]
+    native, reference = load(name, dtype, flash_attn, device.name)
+    features, tokens = rows_of(SHAPES[name], sum(ROWS))
+    start = 0
+    for n_rows in ROWS:
+        part = slice(start, start + n_rows)
+        logits, _ = native.commit(np.ascontiguousarray(features[:, part]), tokens[part])
+        ref_logits, ref_state = reference.commit(torch.from_numpy(features[:, part].copy()), tokens[part])
+        assert np.abs(logits - ref_logits.numpy()).max() < bound, f"{n_rows} committed rows"
+        # a level of n_rows, as far as the drafter has room
+        level = [(7 * i + 3) % 367 for i in range(n_rows)]
+        fed = np.repeat(ref_state.numpy()[None], n_rows, 0)
+        out, _ = native.extend(fed, level, [-1] * n_rows, 1)
+        ref_out, _ = reference.extend(torch.from_numpy(fed), level, [-1] * n_rows, 1)
+        assert np.abs(out - ref_out.numpy()).max() < bound, f"a level of {n_rows}"
+        reference.truncate(start + n_rows)
+        native.truncate(start + n_rows)
+        start += n_rows
+
+
+def test_a_drafter_goes_where_it_is_told(
+    device: Device, load: Callable[..., tuple[Drafter, Reference]]
+) -> None:
+    features, tokens = rows_of(SHAPES["eagle3"], 5)
+    here, _ = load("eagle3", "F32", "off", "cpu")
+    there, _ = load("eagle3", "F32", "off", device.name)
+    gap = np.abs(here.commit(features, tokens)[0] - there.commit(features, tokens)[0]).max()
+    assert gap < (EXACT if device.is_exact else HALF)["F32"]
+
+
+def test_an_unknown_device_is_named(target: TinyTarget, tmp_path: Path) -> None:
+    options = EngineOptions()
+    options.draft_device = "Nowhere7"
+    checkpoint = SHAPES["eagle3"].write(tmp_path / "checkpoint")
+    convert_checkpoint(
+        checkpoint, target=target.gguf, out=tmp_path / "d.gguf", type="F32", aux_layers=[2, 4, 5]
+    )
+    with pytest.raises(
+        ValueError, match="draft_device: no device 'Nowhere7'; expected auto, cpu or one of CPU"
+    ):
+        Drafter(str(tmp_path / "d.gguf"), options)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: MIT
+"""The engine on a device: the CPU's text and acceptance from every placement, and an end to everything.
+
+Devices that compute with the CPU's code give the CPU's text. GPUs round otherwise, so theirs may part where
+the two best tokens are nearly alike; how nearly is bounded here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp
+from helpers.lora import write_lora
+from helpers.tiny import prompt_ids
+
+from .conftest import SERVERS, ConvertedPair, Counts, Device
+
+Open = Callable[..., eaglecpp.Engine]
+PLACES = ["all", "some layers", "drafter", "target"]
+STRATEGIES = ["chain:1", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"]
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 60, "n_probs": 2}
+MARGIN = 0.1  # of log-probability between the two best tokens, below which a GPU may choose the other
+
+
+def assert_same_text(ours: eaglecpp.Completion, theirs: eaglecpp.Completion, margin: float) -> None:
+    """The same tokens up to the first place where the two best are closer than `margin`."""
+    for i, (a, b) in enumerate(zip(ours.tokens, theirs.tokens, strict=True)):
+        if a == b:
+            continue
+        best, second = (value for _, value in theirs.logprobs[i].top[:2])
+        assert best - second < margin, f"token {i}: {a} for {b}, which led by {best - second:.3f}"
+        return
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_placement_gives_the_cpus_text(place: str, device: Device, open_engine: Open) -> None:
+    margin = 1e-3 if device.is_exact else MARGIN
+    n_accepted: dict[str, dict[str, int]] = {}
+    # what is exact differs by device, and with it what a strategy is cut to
+    with open_engine("cpu", exact="off") as cpu, open_engine(place, exact="off") as engine:
+        where = engine.device_info
+        assert ("CPU" if place == "target" else device.name) == where["draft"]
+        for seed in (1, 2, 3):
+            prompt = prompt_ids(40, seed)
+            plain = cpu.generate(prompt, strategy="off", **GREEDY)
+            for strategy in STRATEGIES:
+                ours = engine.generate(prompt, strategy=strategy, **GREEDY)
+                assert_same_text(ours, plain, margin)
+                if strategy == "auto":
+                    continue
+                theirs = cpu.generate(prompt, strategy=strategy, **GREEDY)
+                both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
+                both["here"] += ours.stats.draft_n_accepted
+                both["cpu"] += theirs.stats.draft_n_accepted
+    for strategy, n in n_accepted.items():
+        assert n["cpu"] > 20, strategy
+        # where texts part they may fit the drafter less or more
+        slack = 0.01 if device.is_exact else 0.1
+        assert abs(n["here"] - n["cpu"]) <= slack * n["cpu"] + 1, (strategy, n)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.8, "seed": 1},
+        {"temperature": 1.2, "seed": 2, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"temperature": 0.8, "seed": 3, "top_k": 100},
+        {"temperature": 0.8, "seed": 4, "rng": "llama"},
+        {"temperature": 0.0, "grammar": r"root ::= [ -~]*"},
+    ],
+    ids=["warm", "hot and whole", "more than is picked", "llama-rng", "grammar"],
+)
+def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
+    """What a device picked must be what the CPU finds in whole rows, whatever the sampler cuts."""
+    options = {"max_tokens": 60, "ignore_eos": True, "strategy": "chain:4", **sampling}
+    with open_engine("cpu") as cpu, open_engine("drafter") as engine:
+        for seed in (1, 2):
+            prompt = prompt_ids(40, seed)
+            ours, theirs = (e.generate(prompt, **options) for e in (engine, cpu))
+            assert ours.tokens == theirs.tokens, "the target is the same, and on the CPU"
+            n, n_cpu = ours.stats.draft_n_accepted, theirs.stats.draft_n_accepted
+            assert abs(n - n_cpu) <= (0.01 if device.is_exact else 0.1) * n_cpu + 1, (n, n_cpu)
+
+
+@pytest.mark.parametrize("strategy", ["off", *STRATEGIES])
+def test_tokens_found_on_the_device_are_those_of_the_logits(strategy: str, open_engine: Open) -> None:
+    """With `n_probs` the logits come back and the CPU looks for the likeliest; without, the device does."""
+    with open_engine("all") as engine:
+        for seed in (1, 2):
+            prompt = prompt_ids(40, seed)
+            expected = engine.generate(prompt, strategy=strategy, **GREEDY)
+            found = engine.generate(prompt, strategy=strategy, **{**GREEDY, "n_probs": 0})
+            assert found.tokens == expected.tokens
+            assert engine.generate(prompt, temperature=0.8, seed=1, max_tokens=9).tokens
+
+
+def test_conversations_side_by_side(device: Device, open_engine: Open) -> None:
+    margin = 1e-3 if device.is_exact else MARGIN
+    with open_engine("cpu", draft=False) as cpu, open_engine("all", n_sequences=3) as engine:
+        sessions = [engine.session() for _ in range(3)]
+        streams = [
+            session.stream(prompt_ids(30 + 9 * i, i + 1), strategy=STRATEGIES[i], **GREEDY)
+            for i, session in enumerate(sessions)
+        ]
+        texts: list[list[int]] = [[] for _ in streams]
+        live = dict(enumerate(streams))
+        while live:
+            for i, stream in list(live.items()):
+                chunk = next(stream, None)
+                if chunk is None:
+                    del live[i]
+                else:
+                    texts[i] += chunk.tokens
+        for i, text in enumerate(texts):
+            plain = cpu.generate(prompt_ids(30 + 9 * i, i + 1), **GREEDY)
+            for at, (a, b) in enumerate(zip(text, plain.tokens, strict=True)):
+                best, second = (value for _, value in plain.logprobs[at].top[:2])
+                if a != b:
+                    assert best - second < margin
+                    break
+
+
+def test_sessions_come_and_go(open_engine: Open) -> None:
+    """Closing a conversation frees what it held on the device while the engine goes on."""
+    with open_engine("all", n_sequences=2) as engine:
+        expected = None
+        for _ in range(6):
+            with engine.session() as session:
+                tokens = session.generate(prompt_ids(40), strategy="chain:2", **GREEDY).tokens
+                session.generate(prompt_ids(90, seed=4), strategy=STRATEGIES[2], **GREEDY)
+            expected = expected or tokens
+            assert tokens == expected
+    with open_engine("all") as engine:
+        assert engine.generate(prompt_ids(40), strategy="chain:2", **GREEDY).tokens == expected
+
+
+def test_a_prefix_is_used_again(device: Device, open_engine: Open) -> None:
+    margin = 1e-3 if device.is_exact else MARGIN
+    with open_engine("cpu", draft=False) as cpu, open_engine("all") as engine:
+        system = prompt_ids(200, seed=3)
+        for seed in (5, 6, 7):
+            prompt = [*system[: 200 - 20 * (seed == 7)], *prompt_ids(50, seed=seed)]
+            ours = engine.generate(prompt, strategy="tree:k=3,depth=4,nodes=12", **GREEDY)
+            assert ours.timings["reused_n"] >= (0 if seed == 5 else 179)
+            assert_same_text(ours, cpu.generate(prompt, **GREEDY), margin)
+
+
+def test_a_lora_is_applied(device: Device, open_engine: Open, it: ConvertedPair, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter.gguf"
+    write_lora(adapter, it.pair.target.gguf, size=0.5)
+    options: dict[str, Any] = {"lora": [(str(adapter), 1.0)]}
+    with open_engine("cpu", draft=False, **options) as cpu, open_engine("all", **options) as engine:
+        prompt = prompt_ids(40)
+        expected = cpu.generate(prompt, **GREEDY)
+        ours = engine.generate(prompt, strategy="chain:4", **GREEDY)
+        assert_same_text(ours, expected, 1e-3 if device.is_exact else MARGIN)
+    with open_engine("cpu", draft=False) as cpu:
+        assert cpu.generate(prompt, **GREEDY).tokens != expected.tokens
+
+
+def test_an_exception_leaves_the_conversation_whole(open_engine: Open) -> None:
+    with open_engine("all") as engine:
+        prompt = prompt_ids(40)
+        expected = engine.generate(prompt, strategy="chain:4", **GREEDY).tokens
+        with pytest.raises(eaglecpp.EagleError):
+            engine.generate(prompt_ids(1100), max_tokens=4)
+        with engine.stream(prompt, strategy="chain:4", **GREEDY) as stream:
+            next(stream)
+            next(stream)
+        assert engine.generate(prompt, strategy="chain:4", **GREEDY).tokens == expected
+
+
+@pytest.mark.skipif(SERVERS > 0, reason="a process of its own would need servers of its own")
+def test_a_killed_process_leaves_the_device_usable(
+    device: Device, open_engine: Open, it: ConvertedPair
+) -> None:
+    program = (
+        "import sys\n"
+        "from eaglecpp import Engine\n"
+        "options = dict(n_ctx=512, n_threads=1, draft_device=sys.argv[3])\n"
+        "with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:\n"
+        "    with engine.stream([5] * 40, max_tokens=400, ignore_eos=True, strategy='chain:4') as stream:\n"
+        "        next(stream)\n"
+        "        print('under way', flush=True)\n"
+        "        list(stream)\n"
+    )
+    command = [sys.executable, "-P", "-c", program, str(it.pair.target.gguf), str(it.draft), device.name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "under way\n"
+        child.kill()
+    with open_engine("all") as engine:
+        assert engine.generate(prompt_ids(40), strategy="chain:4", **GREEDY).tokens
+
+
+def test_no_layer_on_the_device_sends_it_nothing(
+    open_engine: Open, counts: Callable[[], Counts], it: ConvertedPair
+) -> None:
+    """A prompt's batches of 32 rows and more would go there, weights included."""
+    with open_engine("cpu", draft=False) as engine:
+        before = counts()
+        engine.generate(prompt_ids(200), max_tokens=4, temperature=0.0)
+        after = counts()
+    assert (after.graphs, after.bytes_up) == (before.graphs, before.bytes_up)
+
+
+def test_a_round_costs_the_drafter_one_wait_a_level(open_engine: Open, counts: Callable[[], Counts]) -> None:
+    """Target on the CPU: what is counted is the drafter's."""
+    strategy = "tree:k=4,depth=3,nodes=16"
+    with open_engine("drafter", n_leaves_max=16) as engine:
+        engine.generate(prompt_ids(40), strategy=strategy, **GREEDY)
+        before = counts()
+        done = engine.generate(prompt_ids(60, seed=2), strategy=strategy, **GREEDY)
+        after = counts()
+    rounds = done.stats.rounds
+    assert after.waits - before.waits <= 3 * rounds + 2, "one for the commit, one for each of two levels"
+    assert after.graphs - before.graphs <= 3 * rounds + 2
+    assert after.allocations == before.allocations
+    # ids, logits and probabilities of 64 tokens for 1 row and twice 4
+    assert (after.bytes_down - before.bytes_down) / rounds <= 9 * 64 * 12

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: MIT
+"""A server that dies in the middle of an answer: one clear error, in a process that lives on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import SERVERS, ConvertedPair
+
+pytestmark = pytest.mark.skipif(
+    SERVERS == 0, reason="no RPC servers here; `python tests/run.py gpu` starts some"
+)
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[3])
+from eaglecpp import Engine
+from eaglecpp.errors import EngineBrokenError
+from eaglecpp.lowlevel import system_info
+from helpers.rpc_server import RpcServer
+
+target, draft = sys.argv[1:3]
+options = dict(n_ctx=512, n_threads=1, planner_cache=False)
+prompt, greedy = [5] * 40, dict(max_tokens=30, temperature=0.0, ignore_eos=True, strategy="chain:4")
+with Engine.open(target, draft, **options) as engine:
+    expected = engine.generate(prompt, **greedy).tokens
+
+kept, lost = RpcServer(), RpcServer()
+engine = Engine.open(target, draft, rpc=(kept.endpoint, lost.endpoint), **options)
+assert engine.generate(prompt, **greedy).tokens == expected
+print(engine.device_info["target"])
+try:
+    with engine.stream([7] * 60, max_tokens=400, temperature=0.0, ignore_eos=True) as stream:
+        next(stream)
+        next(stream)
+        lost.kill()
+        for _ in stream:
+            pass
+    raise SystemExit("nothing was said")
+except EngineBrokenError as error:
+    print(error)
+try:
+    engine.generate(prompt, **greedy)
+    raise SystemExit("the engine went on")
+except EngineBrokenError:
+    pass
+engine.close()
+
+# without the server that is gone, with the one that is not
+with Engine.open(target, draft, rpc=(kept.endpoint,), **options) as engine:
+    assert engine.generate(prompt, **greedy).tokens == expected
+# the same server again
+again = RpcServer(lost.port)
+with Engine.open(target, draft, rpc=(kept.endpoint, lost.endpoint), **options) as engine:
+    assert engine.generate(prompt, **greedy).tokens == expected
+# gone before anything is loaded
+again.kill()
+try:
+    Engine.open(target, draft, rpc=(lost.endpoint,), **options)
+except EngineBrokenError as error:
+    print(error)
+except Exception as error:
+    print(type(error).__name__, error)
+kept.kill()
+print("lived on")
+"""
+
+
+def test_a_lost_server_is_one_error_and_the_process_lives_on(
+    it: ConvertedPair, servers: tuple[str, ...]
+) -> None:
+    from pathlib import Path
+
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-P", "-c", PROGRAM, str(it.pair.target.gguf), str(it.draft), tests]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "RPC0" in lines[0] and "RPC1" in lines[0]
+    assert "RPC server 127.0.0.1:" in lines[1] and "was lost: " in lines[1]
+    assert "start it again and open the engine anew" in lines[1]
+    assert lines[-1] == "lived on"

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""ggml's backends that the installed llama.cpp lacks, built once from the sources of the same release as
+libraries that GGML_BACKEND_PATH names: RPC, and Vulkan, for which Mesa's lavapipe is a device on any machine.
+
+They are kept under `$XDG_CACHE_HOME/eaglecpp-tests`, or where EAGLECPP_TEST_BACKENDS says. On Debian as root
+what Vulkan's needs to be built is installed; elsewhere its absence is the reason that comes back.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["Backend", "build", "folder", "sources"]
+
+DEBIAN = ("mesa-vulkan-drivers", "libvulkan-dev", "glslc", "spirv-headers")
+# VK_EXT_layer_settings: ggml-vulkan names it without a guard, Vulkan headers before 1.3.272 lack it
+OLD_HEADERS = """\
+#pragma once
+#ifdef __cplusplus
+#include <vulkan/vulkan_core.h>
+#if VK_HEADER_VERSION < 272
+#include <cstdint>
+#include <vector>
+namespace vk {
+enum class LayerSettingTypeEXT { eBool32 = 0 };
+struct LayerSettingEXT {
+    const char * layer; const char * name;
+    LayerSettingTypeEXT type; uint32_t count; const void * values;
+};
+struct LayerSettingsCreateInfoEXT {
+    int32_t sType = 1000496000; const void * pNext = nullptr;
+    uint32_t count; const LayerSettingEXT * settings;
+    LayerSettingsCreateInfoEXT(const std::vector<LayerSettingEXT> & s)
+        : count((uint32_t)s.size()), settings(s.data()) {}
+};
+}
+#endif
+#endif
+"""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One backend's library, or why there is none."""
+
+    name: str
+    path: Path | None
+    why_not: str = ""
+
+
+def folder() -> Path:
+    """Where builds are kept, one folder for each release of llama-cpp-python."""
+    if given := os.environ.get("EAGLECPP_TEST_BACKENDS"):
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "eaglecpp-tests" / f"llama-cpp-python-{metadata.version('llama-cpp-python')}"
+
+
+def sources(into: Path) -> Path:
+    """llama.cpp's sources of the installed release, out of its source distribution. Raises OSError."""
+    version = metadata.version("llama-cpp-python")
+    found = into / f"llama_cpp_python-{version}" / "vendor" / "llama.cpp"
+    if found.is_dir():
+        return found
+    archive = into / f"llama_cpp_python-{version}.tar.gz"
+    if not archive.is_file():
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(into)]
+        command += ["--no-binary", "llama-cpp-python", f"llama-cpp-python=={version}"]
+        if subprocess.run(command, check=False).returncode != 0 or not archive.is_file():
+            raise OSError(f"the sources of llama-cpp-python {version} could not be downloaded")
+    with tarfile.open(archive) as tar:
+        tar.extractall(into, filter="data")
+    return found
+
+
+def _install() -> str:
+    """What building for Vulkan takes; the reason it cannot be had, or ""."""
+    if shutil.which("glslc") and Path("/usr/include/vulkan/vulkan.h").exists():
+        return ""
+    if shutil.which("apt-get") and hasattr(os, "getuid") and os.getuid() == 0:
+        subprocess.run(["apt-get", "update", "-qq"], check=False)
+        install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *DEBIAN]
+        subprocess.run(install, check=False, stdout=subprocess.DEVNULL)
+    if shutil.which("glslc") and Path("/usr/include/vulkan/vulkan.h").exists():
+        return ""
+    return f"no glslc or no Vulkan headers; Debian and Ubuntu: apt-get install {' '.join(DEBIAN)}"
+
+
+def build(names: Sequence[str]) -> list[Backend]:
+    """The backends asked for, built where they are not kept from an earlier time."""
+    return [_backend(name) for name in names]
+
+
+def _backend(name: str) -> Backend:
+    if sys.platform != "linux":
+        return Backend(name, None, "built on Linux only")
+    kept = folder() / f"libggml-{name}.so"
+    if kept.is_file():
+        return Backend(name, kept)
+    if name == "vulkan" and (why_not := _install()):
+        return Backend(name, None, why_not)
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        made = _compile(name, sources(folder()))
+    except (OSError, subprocess.CalledProcessError) as error:
+        return Backend(name, None, f"could not be built: {error}")
+    partial = kept.with_suffix(f".{os.getpid()}")
+    shutil.copy(made, partial)
+    partial.replace(kept)
+    return Backend(name, kept)
+
+
+def _compile(name: str, llama: Path) -> Path:
+    made = folder() / f"build-{name}"
+    header = folder() / "old_vulkan_headers.h"
+    header.write_text(OLD_HEADERS, encoding="utf-8")
+    off = ("NATIVE", "OPENMP", "LLAMAFILE")
+    options = [
+        *(f"-DGGML_{option}=OFF" for option in off),
+        "-DGGML_BACKEND_DL=ON", "-DBUILD_SHARED_LIBS=ON", "-DCMAKE_BUILD_TYPE=Release", "-DGGML_RPC_RDMA=OFF",
+        f"-DGGML_{name.upper()}=ON",
+        *([f"-DCMAKE_CXX_FLAGS=-include {header}"] if name == "vulkan" else []),
+    ]  # fmt: skip
+    for command in (
+        ["cmake", "-G", "Ninja", "-S", str(llama / "ggml"), "-B", str(made), *options],
+        ["cmake", "--build", str(made), "--target", f"ggml-{name}"],
+    ):
+        print("+", *command, flush=True)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return next(made.rglob(f"libggml-{name}.so"))

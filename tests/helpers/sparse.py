@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""Models of real sizes whose files hold nothing: headers, then a hole. For the counting device in its idle
+mode, which computes nothing; what such a model costs in waits and bytes is what a real one costs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
+
+__all__ = ["N_LAYERS", "N_VOCAB", "N_VOCAB_DRAFT", "WIDTH", "write_drafter", "write_target"]
+
+WIDTH, N_FF, N_HEADS, N_KV_HEADS, HEAD = 4096, 14336, 32, 8, 128
+N_LAYERS, N_VOCAB, N_VOCAB_DRAFT = 32, 128256, 32000
+LAYERS = [2, 16, 29]
+F32, Q4_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_0
+
+
+def _tokenizer(writer: GGUFWriter) -> None:
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"t{i}" for i in range(N_VOCAB)])
+    writer.add_token_scores([0.0] * N_VOCAB)
+    writer.add_token_types([gguf.TokenType.NORMAL] * N_VOCAB)
+
+
+def _write(path: Path, writer: GGUFWriter, tensors: dict[str, tuple[int, ...]]) -> None:
+    sizes = []
+    for name, shape in tensors.items():
+        kind = F32 if len(shape) == 1 else Q4_0
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+        sizes.append(int(np.prod(shape)) // int(block) * int(block_bytes))
+        if name == "d2t":
+            kind, sizes[-1] = GGMLQuantizationType.I64, 8 * shape[0]
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), sizes[-1], kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    assert writer.fout is not None
+    file = writer.fout[0]
+    writer.write_padding(file, file.tell())
+    for name, n_bytes in zip(tensors, sizes, strict=True):
+        if name == "d2t":
+            file.write(np.arange(N_VOCAB_DRAFT, dtype=np.int64).tobytes())
+        else:
+            file.seek(n_bytes, 1)
+        writer.write_padding(file, n_bytes)
+    file.truncate()
+    writer.close()
+    assert path.stat().st_blocks * 512 < 100 << 20, "this file system fills holes"
+
+
+def _layer(name: str, n_in: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{name}.attn_norm.weight": (WIDTH,),
+        f"{name}.ffn_norm.weight": (WIDTH,),
+        f"{name}.attn_q.weight": (N_HEADS * HEAD, n_in),
+        f"{name}.attn_k.weight": (N_KV_HEADS * HEAD, n_in),
+        f"{name}.attn_v.weight": (N_KV_HEADS * HEAD, n_in),
+        f"{name}.attn_output.weight": (WIDTH, N_HEADS * HEAD),
+        f"{name}.ffn_gate.weight": (N_FF, WIDTH),
+        f"{name}.ffn_up.weight": (N_FF, WIDTH),
+        f"{name}.ffn_down.weight": (WIDTH, N_FF),
+    }
+
+
+def _sizes(writer: GGUFWriter, n_layers: int) -> None:
+    writer.add_context_length(8192)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(n_layers)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_head_count(N_HEADS)
+    writer.add_head_count_kv(N_KV_HEADS)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(500000.0)
+    writer.add_vocab_size(N_VOCAB)
+
+
+def write_target(path: Path) -> None:
+    """An 8B target of the llama architecture."""
+    writer = GGUFWriter(path, "llama")
+    _sizes(writer, N_LAYERS)
+    writer.add_rope_dimension_count(HEAD)
+    _tokenizer(writer)
+    tensors: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (N_VOCAB, WIDTH),
+        "output_norm.weight": (WIDTH,),
+        "output.weight": (N_VOCAB, WIDTH),
+    }
+    for i in range(N_LAYERS):
+        tensors |= _layer(f"blk.{i}", WIDTH)
+    _write(path, writer, tensors)
+
+
+def write_drafter(path: Path) -> None:
+    """An EAGLE-3 drafter for it, with the target's embeddings and a vocabulary of its own."""
+    writer = GGUFWriter(path, "eagle3")
+    _sizes(writer, 1)
+    writer.add_array("eagle3.target_layers", LAYERS)
+    writer.add_uint32("eagle3.target_hidden_size", WIDTH)
+    _tokenizer(writer)
+    tensors: dict[str, tuple[int, ...]] = {
+        "fc.weight": (WIDTH, len(LAYERS) * WIDTH),
+        "output_norm.weight": (WIDTH,),
+        "output.weight": (N_VOCAB_DRAFT, WIDTH),
+        "blk.0.attn_norm_2.weight": (WIDTH,),
+        "d2t": (N_VOCAB_DRAFT,),
+        **_layer("blk.0", 2 * WIDTH),
+    }
+    _write(path, writer, tensors)
