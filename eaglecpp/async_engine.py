@@ -87,6 +87,8 @@ class _Task:
     place: _Place | None = None
     stream: Stream | None = None
     is_prefilling: bool = True
+    watch: bool = False
+    live: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -156,6 +158,11 @@ class AsyncStream(AsyncIterator["Chunk"]):
             raise ValueError("this generation has not begun")
         return self._task.stream.completion()
 
+    @property
+    def live(self) -> dict[str, Any]:
+        """The native counters after the last chunk; only with `watch`."""
+        return self._task.live
+
     def cancel(self) -> None:
         """Ends the generation before the next round. What it gave stays."""
         self._is_over = True
@@ -223,10 +230,14 @@ class AsyncEngine:
 
     async def ready(self) -> Self:
         """Waits until the engine is open; raises what kept it from opening."""
-        await asyncio.to_thread(self._opened.wait)
+        await asyncio.to_thread(self.wait_opened)
+        return self
+
+    def wait_opened(self) -> None:
+        """As `ready`, for a thread that may wait."""
+        self._opened.wait()
         if self._failure is not None:
             raise self._failure
-        return self
 
     @property
     def engine(self) -> Engine:
@@ -263,9 +274,11 @@ class AsyncEngine:
         grammar: Any = None,
         json_schema: str | Mapping[str, Any] | None = None,
         response_format: Mapping[str, Any] | None = None,
+        watch: bool = False,
         **options: Any,
     ) -> AsyncStream:
         """Queues a generation; arguments as `Session.stream`. What can be wrong with them is raised here.
+        `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
         Raises QueueFullError, ContextFullError, GrammarError, EngineBrokenError, TypeError, ValueError.
         """
@@ -283,7 +296,7 @@ class AsyncEngine:
         tokens = engine.prompt_tokens(prompt)
         check_fit(len(tokens), engine)
         loop = asyncio.get_running_loop()
-        task = _Task(tokens, rest, loop, asyncio.Queue())
+        task = _Task(tokens, rest, loop, asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
                 raise EngineBrokenError(f"the engine has failed: {self._broken}; open it anew")
@@ -443,6 +456,8 @@ class AsyncEngine:
                 events.append((task, "error", result))
             elif result is not None:
                 task.is_prefilling = False
+                if task.watch and task.place is not None:
+                    task.live = self.engine.native.timings(task.place.session._sequence)
                 if result.finish_reason is not None:
                     self._leave(task)
                 events.append((task, "chunk", result))

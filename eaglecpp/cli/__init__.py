@@ -37,6 +37,7 @@ COMMANDS = {
     "pull": ("eaglecpp.cli.pull:pull", "Fetch a model, and its drafter, by name."),
     "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
     "run": ("eaglecpp.cli.run:run", "Answer a prompt through the model's chat template."),
+    "serve": ("eaglecpp.cli.serve:serve", "Serve models by Ollama's and OpenAI's API."),
     "show": ("eaglecpp.cli.show:show", "Show what a stored model is."),
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
 }

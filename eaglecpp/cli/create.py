@@ -37,7 +37,7 @@ def create(
     name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, strict: bool, as_json: bool
 ) -> None:
     """Create the model NAME from a Modelfile."""
-    from eaglecpp.cli.list import draft_text
+    from eaglecpp.store.describe import draft_text
     from eaglecpp.modelfile import Modelfile, require_ollama
     from eaglecpp.store.create import create_model
 

@@ -71,15 +71,19 @@ def engine_options(function: F) -> F:
 
 
 def engine_options_but(
-    taken: tuple[str, ...] = (), defaults: Mapping[str, Any] = MappingProxyType({})
+    taken: tuple[str, ...] = (),
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    classes: tuple[type, ...] = (DraftOptions, ModelOptions, SamplingOptions),
 ) -> Callable[[F], F]:
     """As `engine_options`, for a command that uses some flags otherwise, or has defaults of its own.
 
-    taken: flags that options lose; defaults: by "group.field", for the help text
+    taken: flags that options lose; defaults: by "group.field", for the help text; classes: whose options
     """
 
     def decorate(function: F) -> F:
-        for group, cls in (("draft", DraftOptions), ("model", ModelOptions), ("sampling", SamplingOptions)):
+        groups = {DraftOptions: "draft", ModelOptions: "model", SamplingOptions: "sampling"}
+        for cls in classes:
+            group = groups[cls]
             for option in reversed(describe(cls)):
                 flags = tuple(flag for flag in option.flags if flag not in taken)
                 if flags:

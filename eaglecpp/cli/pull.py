@@ -41,8 +41,8 @@ def pull(
     as_json: bool,
 ) -> None:
     """Pull MODEL: hf.co/user/repo[:quant], or a name of Ollama's library such as llama3.2:3b."""
-    from eaglecpp.cli.list import draft_text
     from eaglecpp.opening.fetch import pull as pull_model
+    from eaglecpp.store.describe import draft_text
 
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")

@@ -17,7 +17,7 @@ from eaglecpp import Engine
 from eaglecpp.cli import main
 from eaglecpp.cli.chat.model import ChatModel, find_source
 from eaglecpp.cli.doctor import _model_lines
-from eaglecpp.cli.list import draft_text
+from eaglecpp.store.describe import draft_text
 from eaglecpp.cli.terminal import not_drafted, stats_line
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile, resolve

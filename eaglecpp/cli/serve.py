@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp serve`: Ollama's and OpenAI's API on one port, and a page."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eaglecpp.cli.common import engine_options_but, given
+from eaglecpp.cli.terminal import note
+from eaglecpp.options import DraftOptions, ModelOptions, Strategy, describe
+
+__all__ = ["serve"]
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class Size(click.ParamType[int]):
+    """512M, 8G, or bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r}: expected a size such as 512M or 8G", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+class Seconds(click.ParamType[float]):
+    """30, 5m, 1h30m; negative = for ever."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from eaglecpp.server.errors import ApiError
+        from eaglecpp.server.ollama import keep_alive
+
+        try:
+            seconds = keep_alive(value)
+        except ApiError:
+            self.fail(f"{value!r}: expected seconds, or a duration such as 5m", param, ctx)
+        assert seconds is not None
+        return seconds
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
+              help="Address to listen on; 0.0.0.0 is every network this machine is in.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")
+@click.option("--draft", metavar="D", help="The drafter of MODEL where that is a file; text: the text itself.")
+@click.option("--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
+@click.option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
+@click.option("-np", "--parallel", type=click.IntRange(1, 128), default=4, show_default=True,
+              help="Conversations of one model at a time; each has a context of its own.")  # fmt: skip
+@click.option("--max-queue", type=click.IntRange(0), default=512, show_default=True,
+              help="Requests that may wait for each model; more are refused.")  # fmt: skip
+@click.option("--max-body", type=Size(), default="32M", show_default=True, help="Longest body of a request.")
+@click.option("--max-time", type=Seconds(), default="0", help="Longest time of one answer.  [default: no limit]")
+@click.option("--keep-alive", type=Seconds(), default="5m", show_default=True,
+              help="How long an unused model stays in memory; negative = for ever.")  # fmt: skip
+@click.option("--memory", type=Size(), default="0",
+              help="Memory that models may take.  [default: most of what is free at the start]")  # fmt: skip
+@click.option("--max-models", type=click.IntRange(1), default=3, show_default=True,
+              help="Models in memory at a time; the one not used for longest goes first.")  # fmt: skip
+@click.option("--api-key", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
+              help="Ask for this key (repeatable).")  # fmt: skip
+@click.option("--allow-origin", multiple=True, metavar="ORIGIN",
+              help="Let pages of this origin use the server (repeatable); * = all.")  # fmt: skip
+@click.option("--allow-host", multiple=True, metavar="NAME",
+              help="A name by which this machine is called (repeatable).")  # fmt: skip
+@click.option("--insecure", is_flag=True, help="Let requests pull by http or from bad certificates.")
+@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+@engine_options_but(taken=("--draft",), classes=(DraftOptions, ModelOptions))
+def serve(
+    model: str | None,
+    host: str,
+    port: int,
+    draft: str | None,
+    strategy: str,
+    no_draft: bool,
+    parallel: int,
+    max_queue: int,
+    max_body: int,
+    max_time: float,
+    keep_alive: float,
+    memory: int,
+    max_models: int,
+    api_key: tuple[str, ...],
+    allow_origin: tuple[str, ...],
+    allow_host: tuple[str, ...],
+    insecure: bool,
+    log_json: bool,
+    **options: Any,
+) -> None:
+    """Serve the models of this machine, by Ollama's and OpenAI's API.
+
+    MODEL is loaded at once and stays; without it a model is loaded when a request names it. It may be the
+    path of a GGUF file, which is then served under the name of the file.
+    """
+    from eaglecpp.server.config import ServerConfig
+    from eaglecpp.server.run import bind
+    from eaglecpp.server.run import serve as run
+
+    if no_draft and strategy not in ("", "off"):
+        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
+    strategy = "off" if no_draft else str(Strategy.parse(strategy)) if strategy else ""
+    files, preload = _served(model)
+    if draft is not None and not files:
+        raise click.UsageError("--draft needs MODEL to be a file; a stored model has its drafter in the store")
+    config = ServerConfig(
+        host=host,
+        port=port,
+        n_parallel=parallel,
+        n_queue=max_queue,
+        n_body=max_body,
+        request_s=max_time,
+        keep_alive_s=-1.0 if model is not None else keep_alive,
+        n_bytes=memory,
+        n_models=max_models,
+        keys=api_key,
+        origins=allow_origin,
+        hosts=allow_host,
+        engine=_by_group(given(options)),
+        draft=draft,
+        strategy=strategy,
+        insecure=insecure,
+    )
+    listener = bind(host, port)
+    _set_log(log_json)
+    address = _address(host, listener.getsockname()[1])
+    if not config.is_loopback and not api_key:
+        note(f"warning: everyone who reaches {address} can use this server; --api-key asks for a key")
+
+    def started() -> None:
+        note(f"eaglecpp serves {address} (Ollama's API, OpenAI's at {address}/v1, a page in the browser)")
+
+    try:
+        run(config, files, preload, listener, started)
+    except KeyboardInterrupt:
+        return
+
+
+def _served(model: str | None) -> tuple[dict[str, Path], str]:
+    """Files that are served by a name, and what to load at once. Raises ModelNotFoundError."""
+    from eaglecpp.locate import find_path
+    from eaglecpp.store import resolve_model
+
+    if model is None:
+        return {}, ""
+    path = find_path(model, "target")
+    if path is None:
+        resolve_model(model)
+        return {}, model
+    return {path.stem: path.absolute()}, path.stem
+
+
+def _by_group(options: dict[str, Any]) -> dict[str, Any]:
+    """Options by "group.field"."""
+    homes = {option.name: "model" for option in describe(ModelOptions)}
+    homes |= {option.name: "draft" for option in describe(DraftOptions)}
+    return {f"{homes[name]}.{name}": value for name, value in options.items()}
+
+
+def _address(host: str, port: int) -> str:
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{name}:{port}"
+
+
+def _set_log(as_json: bool) -> None:
+    from eaglecpp.server.run import JsonLog
+
+    logging.getLogger("eaglecpp.server").setLevel(os.environ.get("EAGLECPP_SERVER_LOG", "INFO").upper())
+    logging.getLogger("uvicorn").setLevel("WARNING")
+    if as_json:
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLog())

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: MIT
+"""The ASGI application: routes, errors in each API's form, the log of requests, start and end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from eaglecpp.server import anthropic, library, ollama, openai, responses
+from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
+from eaglecpp.server.errors import ApiError, error_response
+from eaglecpp.server.http import ClientGoneError, dump
+from eaglecpp.server.metrics import Metrics
+from eaglecpp.server.models import ModelPool
+from eaglecpp.server.security import Gate
+
+__all__ = ["Server", "make_app"]
+
+_log = logging.getLogger("eaglecpp.server.access")
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+          ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}  # fmt: skip
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class Server:
+    """What all requests share. files: GGUF files served under a name."""
+
+    def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.pool = ModelPool(config, self.metrics, files)
+        self.library = library.Library(files)
+        self.started = time.time()
+
+
+def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None, preload: str = "") -> ASGIApp:
+    """The application. preload: the model to load before the first request."""
+    server = Server(config, files or {})
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        if preload:
+            async with server.pool.use(preload):
+                pass
+        try:
+            yield
+        finally:
+            await server.pool.close()
+
+    get, post = ["GET"], ["POST"]
+    routes = [
+        Route("/", _root, methods=get),
+        Route("/static/{name}", _static, methods=get),
+        Route("/health", _health, methods=get),
+        Route("/metrics", _metrics, methods=get),
+        Route("/api/version", _version, methods=get),
+        Route("/api/tags", library.tags, methods=get),
+        Route("/api/ps", library.ps, methods=get),
+        Route("/api/show", library.show, methods=post),
+        Route("/api/chat", ollama.chat, methods=post),
+        Route("/api/generate", ollama.generate, methods=post),
+        Route("/api/create", library.create, methods=post),
+        Route("/api/copy", library.copy, methods=post),
+        Route("/api/delete", library.delete, methods=["DELETE"]),
+        Route("/api/pull", library.pull, methods=post),
+        Route("/api/push", library.refuse_push, methods=post),
+        Route("/api/blobs/{digest}", library.get_blob, methods=get),
+        Route("/api/blobs/{digest}", library.put_blob, methods=post),
+        Route("/api/embed", _no_embeddings, methods=post),
+        Route("/api/embeddings", _no_embeddings, methods=post),
+        Route("/v1/embeddings", _no_embeddings, methods=post),
+        Route("/v1/models", openai.models, methods=get),
+        Route("/v1/models/{name:path}", openai.model, methods=get),
+        Route("/v1/chat/completions", openai.chat, methods=post),
+        Route("/v1/completions", openai.completions, methods=post),
+        Route("/v1/responses", responses.responses, methods=post),
+        Route("/v1/messages", anthropic.messages, methods=post),
+        Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
+    ]
+    app = Starlette(routes=routes, lifespan=life)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.state.server = server
+    return Access(Gate(Faults(app), config), server)
+
+
+class Faults:
+    """Turns what a handler raises into an answer of the API that was asked. Outside of Starlette's own
+    handler, which would log a stack and hide the message.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def watch(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = has_begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except ClientGoneError:
+            if not has_begun:  # nobody reads it; the log says why
+                await Response(status_code=499)(scope, receive, send)
+        except Exception as error:
+            if has_begun:
+                raise
+            await error_response(error, scope["path"])(scope, receive, send)
+
+
+class Access:
+    """Logs and counts requests."""
+
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self.app = app
+        self.server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        finally:
+            route = scope.get("route")
+            path = getattr(route, "path", "other")  # the pattern: names of models are no labels
+            self.server.metrics.requests.add(1, path=path, status=status)
+            ms = 1000 * (time.perf_counter() - started)
+            client = (scope.get("client") or ("-", 0))[0]
+            _log.info(
+                "%s %s %d %.1f ms", scope["method"], scope["path"], status, ms,
+                extra={"method": scope["method"], "path": scope["path"], "status": status,
+                       "ms": round(ms, 1), "client": client},
+            )  # fmt: skip
+
+
+async def _root(request: Request) -> Response:
+    """The page for a browser; for everyone else what Ollama says, which clients look for."""
+    if "text/html" in request.headers.get("accept", ""):
+        return _file("index.html")
+    return PlainTextResponse("Ollama is running")
+
+
+async def _static(request: Request) -> Response:
+    return _file(request.path_params["name"])
+
+
+def _file(name: str) -> Response:
+    path = _STATIC / name
+    if path.suffix not in _TYPES or path.parent != _STATIC or not path.is_file():
+        raise ApiError(404, f"{name}: no such file")
+    return FileResponse(path, headers=_PAGE_HEADERS, media_type=_TYPES[path.suffix])
+
+
+async def _health(request: Request) -> Response:
+    server: Server = request.app.state.server
+    slots = server.pool.slots.values()
+    running = sum(slot.model.engine.n_running for slot in slots)
+    waiting = sum(slot.model.engine.n_waiting for slot in slots)
+    return _json({"status": "ok", "models": len(slots), "running": running, "waiting": waiting})
+
+
+async def _metrics(request: Request) -> Response:
+    server: Server = request.app.state.server
+    metrics = server.metrics
+    for gauge in (metrics.running, metrics.waiting, metrics.loaded):
+        gauge.clear()
+    for slot in server.pool.slots.values():
+        metrics.running.set(slot.model.engine.n_running, model=slot.model.name)
+        metrics.waiting.set(slot.model.engine.n_waiting, model=slot.model.name)
+        metrics.loaded.set(slot.model.n_bytes, model=slot.model.name)
+    return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def _version(request: Request) -> Response:
+    return _json({"version": OLLAMA_VERSION, "eaglecpp": version("eaglecpp")})
+
+
+async def _no_embeddings(request: Request) -> Response:
+    raise ApiError(400, "embeddings are not supported by this server: it generates text only")
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path
+    text = f"{request.method} {path}: {error.detail.lower()}" if error.status_code != 404 else f"{path}: not found"
+    return error_response(ApiError(error.status_code, text), path)
+
+
+def _json(value: object) -> Response:
+    return Response(dump(value), media_type="application/json")

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""What a server is told when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["OLLAMA_VERSION", "ServerConfig"]
+
+OLLAMA_VERSION = "0.33.0"
+"""The version of Ollama whose API this is. Clients compare it; it must be digits and dots."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """n_parallel: conversations of one model at a time; n_queue: requests that may wait for each model
+    n_body:      bytes of a request's body, uploads of blobs aside
+    request_s:   the longest that one answer may take, queue included; 0 = no limit
+    keep_alive_s: how long an unused model stays loaded; < 0 = for ever
+    n_bytes:     memory that loaded models may take; 0 = what is free when the server starts, less a part
+    n_models:    models loaded at a time
+    keys:        API keys of which a request must carry one; () = none is asked for
+    origins:     origins allowed besides those of this machine; ("*",) = all
+    hosts:       names by which the server is reached, checked on a loopback address against DNS rebinding
+    engine:      options of every model that is loaded, by field of `ModelOptions` and `DraftOptions`
+    draft:       the drafter of the model named on the command line
+    strategy:    for all requests that say nothing, "" = each model's own
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 11434
+    n_parallel: int = 4
+    n_queue: int = 512
+    n_body: int = 32 << 20
+    request_s: float = 0.0
+    keep_alive_s: float = 300.0
+    n_bytes: int = 0
+    n_models: int = 3
+    grace_s: float = 5.0
+    keys: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    draft: str | None = None
+    strategy: str = ""
+    insecure: bool = False
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.host in ("localhost", "::1") or self.host.startswith("127.")

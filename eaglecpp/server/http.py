@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: MIT
+"""What all APIs need of HTTP: bodies as JSON whatever their content type, answers that stream, and clients
+that leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from eaglecpp.server.errors import ApiError, as_api_error, error_body
+
+__all__ = ["ClientGoneError", "LiveResponse", "dump", "field", "read_body", "read_json", "sse", "while_there"]
+
+T = TypeVar("T")
+_log = logging.getLogger("eaglecpp.server")
+_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number", list: "a list",
+          dict: "an object"}  # fmt: skip
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for the answer any more."""
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body. Raises ApiError for one that is too long."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise ApiError(413, f"the body has {declared} bytes, this server takes {limit}")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise ApiError(413, f"the body is longer than the {limit} bytes that this server takes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def read_json(request: Request, limit: int) -> dict[str, Any]:
+    """The body as a JSON object. Its content type does not matter: curl -d sends none that says JSON."""
+    data = await read_body(request, limit)
+    if not data.strip():
+        raise ApiError(400, "missing request body")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, f"the body must be a JSON object, found {type(value).__name__}")
+    return value
+
+
+def field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    """A field of a request; null is the same as missing. Raises ApiError for another type."""
+    value = body.get(name)
+    if value is None:
+        return default
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is float and is_number:
+        return float(value)
+    if kind is int and is_number and value == value // 1:
+        return int(value)
+    if kind in (int, float) or not isinstance(value, kind):
+        raise ApiError(400, f"{name} must be {_NAMES[kind]}, found {json.dumps(value)[:80]}", param=name)
+    return value
+
+
+def dump(value: Any) -> bytes:
+    """One JSON value on one line. What JSON has no word for (an infinite log-probability) becomes null."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+            "utf-8", "surrogatepass"
+        )
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def sse(value: Any, event: str = "") -> bytes:
+    """One server-sent event."""
+    head = f"event: {event}\n".encode() if event else b""
+    return head + b"data: " + dump(value) + b"\n\n"
+
+
+async def while_there(request: Request, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled when the client leaves first: ClientGoneError. The body must
+    have been read.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_left(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        await _end(task, gone)
+
+
+class LiveResponse(Response):
+    """Sends its headers at once and then what `parts` gives, until that ends or the client leaves. `stack` is
+    closed in either case. An error in `parts` is sent by `on_error`: the status has gone already.
+    """
+
+    def __init__(self, parts: AsyncIterator[bytes], stack: AsyncExitStack, media_type: str) -> None:
+        self.parts = parts
+        self.stack = stack
+        self.background = None
+        self.status_code = 200
+        self.media_type = media_type
+        self.body = b""
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self.stack:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            pump = asyncio.ensure_future(self._pump(scope, send))
+            gone = asyncio.ensure_future(_left(receive))
+            try:
+                await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+                if pump.done():
+                    pump.result()
+            finally:
+                await _end(pump, gone)
+
+    async def _pump(self, scope: Scope, send: Send) -> None:
+        async def say(data: bytes, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+
+        path = scope["path"]
+        try:
+            async for part in self.parts:
+                await say(part)
+        except OSError:  # the client left while we wrote
+            return
+        except Exception as error:
+            told = as_api_error(error)
+            _log.warning("%s: an error in a stream: %s", path, told.message)
+            body = error_body(told, path)
+            is_lines = self.media_type == "application/x-ndjson"
+            await say(
+                dump(body) + b"\n" if is_lines else sse(body, "error" if path == "/v1/messages" else "")
+            )
+        await say(b"", more=False)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {name: _finite(entry) for name, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value

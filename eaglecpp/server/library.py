@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: MIT
+"""The models of this machine over HTTP: list, show, create, copy, delete, pull, and uploads of files.
+
+The store does the work, in threads. A request names models, never paths: what may be read from this
+machine's files is the operator's choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.modelfile.model import Modelfile
+from eaglecpp.modelfile.names import ModelName, ModelNameError
+from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json, value_text
+from eaglecpp.modelfile.syntax import Command, Document
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import LiveResponse, dump, field, read_json
+from eaglecpp.server.opening import find_as_path
+from eaglecpp.store import Status, Stores
+from eaglecpp.store.describe import everything, list_entry
+from eaglecpp.store.layout import canonical, is_digest
+from eaglecpp.store.model import StoredModel
+
+if TYPE_CHECKING:
+    from eaglecpp.server.app import Server
+
+__all__ = ["Library", "copy", "create", "delete", "get_blob", "ps", "pull", "put_blob", "refuse_push", "show", "tags"]
+
+_UPLOADS = "uploads"
+_UPLOAD_S = 24 * 3600  # an upload that no model was made of goes after that
+_REPORT_S = 0.1  # between two lines of the same step
+
+
+class Library:
+    """files: GGUF files served under a name, besides what the stores hold."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self.files = dict(files)
+
+    async def entries(self) -> list[dict[str, Any]]:
+        """Every model, as /api/tags lists it."""
+        return await asyncio.to_thread(self._entries)
+
+    async def entry(self, name: str) -> dict[str, Any]:
+        """One model. Raises ModelNotFoundError."""
+        return await asyncio.to_thread(self._entry, name)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
+        return [*(file_entry(name, path) for name, path in self.files.items()), *stored]
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        if name in self.files:
+            return file_entry(name, self.files[name])
+        return complete_entry(stored(name))
+
+
+def stored(name: str) -> StoredModel:
+    """The stored model of that name. Raises ModelNotFoundError."""
+    return Stores.open().get(read_name(name))
+
+
+def read_name(text: str) -> ModelName:
+    """The name that a request gives. Raises ApiError."""
+    if find_as_path(text):
+        raise ApiError(400, f"invalid model name '{text}'")
+    try:
+        return canonical(ModelName.parse(f"hf.co/{text[5:]}" if text.startswith("hf://") else text))
+    except ModelNameError as error:
+        raise ApiError(400, f"invalid model name: {error}") from None
+
+
+def complete_entry(model: StoredModel) -> dict[str, Any]:
+    """An entry in which nothing is null that clients read."""
+    entry = list_entry(model)
+    details = {key: value or "" for key, value in entry["details"].items()}
+    family = details["family"]
+    details["families"] = entry["details"]["families"] or ([family] if family else [])
+    return {**entry, "modified_at": _stamp(model.modified), "details": details}
+
+
+def file_entry(name: str, path: Path) -> dict[str, Any]:
+    """The same for a file that is in no store."""
+    from eaglecpp.store.facts import read_facts
+
+    config = read_facts([path]).config()
+    stat = path.stat()
+    details = {
+        "parent_model": "",
+        "format": "gguf",
+        "family": config["model_family"],
+        "families": config["model_families"],
+        "parameter_size": config["model_type"],
+        "quantization_level": config["file_type"],
+    }
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _stamp(datetime.fromtimestamp(stat.st_mtime, UTC)),
+        "size": stat.st_size,
+        "digest": hashlib.sha256(f"{path}:{stat.st_mtime_ns}".encode()).hexdigest(),
+        "details": details,
+    }
+
+
+def file_facts(name: str, path: Path, verbose: bool) -> dict[str, Any]:
+    """What /api/show says of such a file."""
+    from eaglecpp.store.facts import metadata, read_facts
+
+    facts = read_facts([path])
+    template = facts.file.text("tokenizer.chat_template", "")
+    words = ["completion", *(["tools"] if "tools" in template else [])]
+    if "enable_thinking" in template or "<think>" in template:
+        words.append("thinking")
+    entry = file_entry(name, path)
+    return {
+        "license": "",
+        "modelfile": f"FROM {path.name}\n",
+        "parameters": "",
+        "template": template,
+        "system": "",
+        "details": entry["details"],
+        "messages": [],
+        "model_info": metadata(facts.file, arrays=verbose),
+        "capabilities": words,
+        "modified_at": entry["modified_at"],
+    }
+
+
+async def tags(request: Request) -> Response:
+    """`GET /api/tags`."""
+    server: Server = request.app.state.server
+    return _json({"models": await server.library.entries()})
+
+
+async def ps(request: Request) -> Response:
+    """`GET /api/ps`."""
+    server: Server = request.app.state.server
+    found = []
+    for slot in list(server.pool.slots.values()):
+        model = slot.model
+        entry = await server.library.entry(model.name)
+        engine = model.engine
+        n_gpu = engine.engine.model.n_gpu_layers
+        has_gpu = bool(engine.engine.device_info["target"]) and n_gpu != 0
+        found.append(
+            {key: entry[key] for key in ("name", "model", "digest", "details")}
+            | {
+                "size": model.n_bytes,
+                "size_vram": model.n_bytes if has_gpu else 0,
+                "expires_at": _stamp(slot.expires_at),
+                "context_length": model.n_ctx,
+                "n_parallel": server.config.n_parallel,
+                "running": engine.n_running,
+                "waiting": engine.n_waiting,
+                "strategy": str(model.wanted(None)),
+                "draft": None if model.source.draft is None else str(model.source.draft),
+                "drafts": engine.engine.has_draft,
+                "notices": model.notices,
+            }
+        )
+    return _json({"models": found})
+
+
+async def show(request: Request) -> Response:
+    """`POST /api/show`."""
+    server: Server = request.app.state.server
+    body = await read_json(request, server.config.n_body)
+    name = field(body, "model", str) or field(body, "name", str)
+    if not name:
+        raise ApiError(400, "model is required")
+    verbose = field(body, "verbose", bool, False)
+
+    def facts() -> dict[str, Any]:
+        if name in server.library.files:
+            return file_facts(name, server.library.files[name], verbose)
+        model = stored(name)
+        found = everything(model, verbose)
+        found["details"] = complete_entry(model)["details"]
+        found["modified_at"] = _stamp(model.modified)
+        if not found["template"]:
+            found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
+        return found
+
+    return _json(await asyncio.to_thread(facts))
+
+
+async def copy(request: Request) -> Response:
+    """`POST /api/copy`."""
+    from eaglecpp.store.transaction import copy_model
+
+    server: Server = request.app.state.server
+    body = await read_json(request, server.config.n_body)
+    source, destination = field(body, "source", str, ""), field(body, "destination", str, "")
+    if not source or not destination:
+        raise ApiError(400, "source and destination are required")
+    name = read_name(destination)
+
+    def work() -> None:
+        stores = Stores.open()
+        copy_model(stores, stores.get(read_name(source)), name)
+
+    await asyncio.to_thread(work)
+    return Response(b"")
+
+
+async def delete(request: Request) -> Response:
+    """`DELETE /api/delete`."""
+    from eaglecpp.store.transaction import remove_model
+
+    server: Server = request.app.state.server
+    body = await read_json(request, server.config.n_body)
+    name = field(body, "model", str) or field(body, "name", str)
+    if not name:
+        raise ApiError(400, "model is required")
+
+    def work() -> str:
+        stores = Stores.open()
+        model = stores.get(read_name(name))
+        if not model.own:
+            raise ApiError(400, f"'{name}' is in {model.root}, which this server only reads")
+        remove_model(stores.own, model.name)
+        return str(model.name)
+
+    for loaded in {await asyncio.to_thread(work), name}:
+        await server.pool.unload(loaded)
+    return Response(b"")
+
+
+async def pull(request: Request) -> Response:
+    """`POST /api/pull`."""
+    from eaglecpp.store.packaged import find_packaged
+    from eaglecpp.store.pull import pull as pull_model
+
+    server: Server = request.app.state.server
+    body = await read_json(request, server.config.n_body)
+    text = field(body, "model", str) or field(body, "name", str)
+    if not text:
+        raise ApiError(400, "model is required")
+    name = read_name(text)
+    draft = body.get("draft")
+    if draft is not None and not isinstance(draft, str):
+        raise ApiError(400, 'draft must be "auto", "none" or the name of a drafter')
+    if draft is not None and draft not in ("auto", "none") and find_as_path(draft):
+        raise ApiError(400, f"invalid drafter name '{draft}'")
+    packaged = find_packaged(name)
+    insecure = field(body, "insecure", bool, False)
+    if insecure and not server.config.insecure:
+        raise ApiError(400, "insecure: this server was not started with --insecure")
+
+    def work(report: Callable[[Status], None]) -> None:
+        wanted = name if packaged is None else packaged.hub
+        pull_model(Stores.open(), wanted, draft=draft, insecure=insecure, report=report)
+
+    return await _progress(work, is_streamed=field(body, "stream", bool, True))
+
+
+async def create(request: Request) -> Response:
+    """`POST /api/create`."""
+    server: Server = request.app.state.server
+    body = await read_json(request, server.config.n_body)
+    text = field(body, "model", str) or field(body, "name", str)
+    if not text:
+        raise ApiError(400, "model is required")
+    name = read_name(text)
+    if body.get("modelfile") is not None or body.get("path") is not None:
+        raise ApiError(400, "modelfile and path are of an old API; send from, files, template, parameters ...")
+    modelfile = _modelfile(body)
+    quantize = str(body.get("quantize") or body.get("quantization_level") or "")
+    draft_type = field(body, "draft_quantize", str, "")
+
+    def work(report: Callable[[Status], None]) -> None:
+        from eaglecpp.store.create import create_model
+        from eaglecpp.store.pull import pull as pull_model
+
+        stores = Stores.open()
+        with tempfile.TemporaryDirectory() as empty:  # a name that is also a file here stays a name
+            create_model(
+                stores,
+                name,
+                modelfile,
+                Path(empty),
+                quantize=quantize,
+                draft_type=draft_type,
+                fetch=lambda base: pull_model(stores, base, report=report).model,
+                report=report,
+            )
+        report(Status("success"))
+
+    return await _progress(work, is_streamed=field(body, "stream", bool, True))
+
+
+async def get_blob(request: Request) -> Response:
+    """`HEAD /api/blobs/{digest}`."""
+    digest = _digest(request)
+    found = await asyncio.to_thread(_find_blob, digest)
+    if found is None:
+        raise ApiError(404, f"blob {digest} not found")
+    return Response(b"")
+
+
+async def put_blob(request: Request) -> Response:
+    """`POST /api/blobs/{digest}`: a file that `create` will name."""
+    digest = _digest(request)
+    if await asyncio.to_thread(_find_blob, digest) is not None:
+        return Response(b"")
+    folder = Stores.open().own.root / _UPLOADS
+    await asyncio.to_thread(_tidy, folder)
+    sha = hashlib.sha256()
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="part-", delete=False) as file:
+        part = Path(file.name)
+        try:
+            async for data in request.stream():
+                sha.update(data)
+                await asyncio.to_thread(file.write, data)
+        except BaseException as error:
+            part.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise ApiError(507, f"the upload cannot be stored: {error.strerror}") from None
+            raise
+    if f"sha256:{sha.hexdigest()}" != digest:
+        part.unlink(missing_ok=True)
+        raise ApiError(400, f"digest mismatch, expected {digest}, got sha256:{sha.hexdigest()}")
+    part.replace(folder / _blob_name(digest))
+    return Response(b"", 201)
+
+
+async def refuse_push(request: Request) -> Response:
+    """`POST /api/push`."""
+    raise ApiError(400, "push is not supported by this server")
+
+
+def _digest(request: Request) -> str:
+    digest = request.path_params["digest"].replace("sha256-", "sha256:", 1)
+    if not is_digest(digest):
+        raise ApiError(400, f"invalid digest {digest!r}, expected sha256: and 64 hex digits")
+    return str(digest)
+
+
+def _blob_name(digest: str) -> str:
+    return f"{digest.replace(':', '-')}.gguf"
+
+
+def _find_blob(digest: str) -> Path | None:
+    store = Stores.open().own
+    uploaded = store.root / _UPLOADS / _blob_name(digest)
+    return uploaded if uploaded.is_file() else store.blob(digest)
+
+
+def _tidy(folder: Path) -> None:
+    """Makes the folder of uploads, and removes what nobody came back for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _UPLOAD_S:
+                path.unlink()
+
+
+def _modelfile(body: Mapping[str, Any]) -> Modelfile:
+    """The request as the Modelfile that says the same. Raises ApiError."""
+    commands = [Command("model", path) for path in _uploaded(body, "files")]
+    base = field(body, "from", str, "")
+    if base:
+        read_name(base)
+        commands.insert(0, Command("model", base))
+    if not commands:
+        raise ApiError(400, "neither 'from' or 'files' was specified")
+    commands += [Command("draft", path) for path in _uploaded(body, "draft_files")]
+    commands += [Command("adapter", path) for path in _uploaded(body, "adapters")]
+    for key in ("template", "system"):
+        if field(body, key, str):
+            commands.append(Command(key, body[key]))
+    licenses = body.get("license")
+    for text in [licenses] if isinstance(licenses, str) else licenses or []:
+        commands.append(Command("license", str(text)))
+    for key, value in field(body, "parameters", dict, {}).items():
+        if key not in PARAMETERS:
+            continue
+        try:
+            typed = from_json(key, value)
+        except (ParameterError, OverflowError) as error:
+            raise ApiError(400, str(error)) from None
+        texts = typed if isinstance(typed, tuple) else (value_text(typed),)
+        commands += [Command(key, text) for text in texts]
+    for entry in field(body, "messages", list, []):
+        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+            raise ApiError(400, "messages: expected objects with role and content")
+        commands.append(Command("message", f"{entry.get('role')}: {entry['content']}"))
+    return Modelfile.from_document(Document(tuple(commands)))
+
+
+def _uploaded(body: Mapping[str, Any], key: str) -> list[str]:
+    """The paths of uploaded blobs, by their digests."""
+    paths = []
+    for name, digest in field(body, key, dict, {}).items():
+        if not isinstance(digest, str) or not is_digest(digest):
+            raise ApiError(400, f"{key}: {name}: expected sha256: and 64 hex digits")
+        path = _find_blob(digest)
+        if path is None:
+            raise ApiError(400, f"{key}: {name}: blob {digest} was not uploaded (POST /api/blobs/{digest})")
+        paths.append(str(path))
+    return paths
+
+
+async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_streamed: bool) -> Response:
+    """Runs `work` in a thread and tells what it reports. A client that leaves ends it at its next report."""
+    loop = asyncio.get_running_loop()
+    lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+    is_over = False
+    last: list[Any] = [None, 0.0]
+
+    def report(status: Status) -> None:
+        if is_over:
+            raise EagleError("the client left")
+        now, key = time.monotonic(), (status.status, status.digest)
+        is_done = status.total and status.completed >= status.total
+        if key == last[0] and now - last[1] < _REPORT_S and not is_done:
+            return
+        last[:] = [key, now]
+        out: dict[str, Any] = {"status": status.status}
+        if status.digest:
+            out["digest"] = status.digest
+        if status.total:
+            out |= {"total": status.total, "completed": status.completed}
+        loop.call_soon_threadsafe(lines.put_nowait, out)
+
+    def run() -> None:
+        try:
+            work(report)
+        finally:
+            loop.call_soon_threadsafe(lines.put_nowait, None)
+
+    if not is_streamed:
+        await asyncio.to_thread(work, lambda status: None)
+        return _json({"status": "success"})
+    task = asyncio.ensure_future(asyncio.to_thread(run))
+    first = await lines.get()  # what fails at once has a status of its own
+    if first is None:
+        await task
+        return _json({"status": "success"})
+
+    async def parts() -> AsyncIterator[bytes]:
+        nonlocal is_over
+        try:
+            line: dict[str, Any] | None = first
+            while line is not None:
+                yield dump(line) + b"\n"
+                line = await lines.get()
+            await task
+        finally:
+            is_over = True
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    return LiveResponse(parts(), AsyncExitStack(), "application/x-ndjson")
+
+
+def _json(value: Any) -> Response:
+    return Response(dump(value), media_type="application/json")
+
+
+def _stamp(when: datetime) -> str:
+    return when.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: MIT
+"""Ollama's `/api/chat` and `/api/generate`: requests to `Ask`, answers to its objects, one on a line."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from eaglecpp.chat.message import Message
+from eaglecpp.server.answer import Answer, Ask, Delta, open_answer
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import LiveResponse, dump, field, read_json, while_there
+
+if TYPE_CHECKING:
+    from eaglecpp.results import TokenLogprob
+    from eaglecpp.server.app import Server
+
+__all__ = ["chat", "generate", "keep_alive", "logprob_list", "now_text"]
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LEVELS = ("low", "medium", "high", "max")
+
+
+async def chat(request: Request) -> Response:
+    """`POST /api/chat`."""
+    server: Server = request.app.state.server
+    body = await read_json(request, server.config.n_body)
+    ask = _common(body)
+    entries = field(body, "messages", list, [])
+    if not entries:
+        return await _load_or_unload(server, ask, {"message": {"role": "assistant", "content": ""}})
+    ask.messages = [_message(entry, index) for index, entry in enumerate(entries)]
+    ask.tools = _tools(body)
+
+    def part(answer: Answer, delta: Delta | None) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": delta.content if delta else ""}
+        if delta and delta.thinking:
+            message["thinking"] = delta.thinking
+        if delta and delta.calls:
+            message["tool_calls"] = _calls(delta)
+        return {"message": message}
+
+    def whole(answer: Answer) -> dict[str, Any]:
+        return part(answer, Delta(answer.content, answer.thinking, answer.calls))
+
+    return await _respond(request, server, ask, body, part, whole)
+
+
+async def generate(request: Request) -> Response:
+    """`POST /api/generate`."""
+    server: Server = request.app.state.server
+    body = await read_json(request, server.config.n_body)
+    ask = _common(body)
+    text, system = field(body, "prompt", str, ""), field(body, "system", str, "")
+    ask.template = field(body, "template", str)
+    is_raw, context = field(body, "raw", bool, False), field(body, "context", list, [])
+    if field(body, "suffix", str, ""):
+        raise ApiError(400, f"{ask.model} does not support insert: suffix is not supported by this server")
+    _refuse_images(body)
+    if not text and not context:
+        return await _load_or_unload(server, ask, {"response": ""})
+    if is_raw:
+        if system or ask.template or context:
+            raise ApiError(400, "raw mode does not support template, system, or context")
+        ask.text = text
+    else:
+        head = [Message("system", system)] if system else []
+        ask.messages = [*head, Message("user", text)]
+    if context:
+        ask.tokens = await _continued(server, ask, context)
+
+    def part(answer: Answer, delta: Delta | None) -> dict[str, Any]:
+        out: dict[str, Any] = {"response": delta.content if delta else ""}
+        if delta and delta.thinking:
+            out["thinking"] = delta.thinking
+        if delta is None and not is_raw:
+            out["context"] = [*answer.prompt.tokens, *answer.completion.tokens]
+        return out
+
+    def whole(answer: Answer) -> dict[str, Any]:
+        return part(answer, None) | part(answer, Delta(answer.content, answer.thinking))
+
+    return await _respond(request, server, ask, body, part, whole)
+
+
+def keep_alive(value: Any) -> float | None:
+    """Seconds; < 0 = for ever; None where nothing was said. Raises ApiError."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value) if value - value == 0 else -1.0
+    text = str(value).strip()
+    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
+    if re.fullmatch(r"\d+(\.\d*)?", digits):
+        return sign * float(digits)
+    found = _DURATION.findall(digits)
+    if not found or "".join(number + unit for number, unit in found) != digits:
+        raise ApiError(400, f"keep_alive {value!r}: expected seconds, or a duration such as 10m")
+    return sign * sum(float(number) * _UNITS[unit] for number, unit in found)
+
+
+def now_text() -> str:
+    """Now, as Ollama writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def logprob_list(answer: Answer, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
+    """Log-probabilities in the form that Ollama and OpenAI share."""
+
+    def one(token: int, logprob: float) -> dict[str, Any]:
+        data = answer.model.engine.engine.token_to_piece(token, special=True)
+        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+    n_top = answer.ask.n_probs or 0
+    return [
+        one(entry.token, entry.logprob) | {"top_logprobs": [one(*top) for top in entry.top[:n_top]]}
+        for entry in logprobs
+    ]
+
+
+def _common(body: Mapping[str, Any]) -> Ask:
+    """The fields that both endpoints have."""
+    model = field(body, "model", str, "")
+    if not model:
+        raise ApiError(400, "model is required")
+    think = body.get("think")
+    if think is not None and not isinstance(think, bool) and think not in _LEVELS:
+        raise ApiError(400, f"think must be true, false or one of {', '.join(_LEVELS)}; found {think!r}")
+    format = body.get("format")
+    wants_logprobs = field(body, "logprobs", bool, False)
+    n_top = field(body, "top_logprobs", int, 0)
+    if not 0 <= n_top <= 20:
+        raise ApiError(400, f"top_logprobs must be between 0 and 20, found {n_top}")
+    draft, strategy = extensions(body)
+    return Ask(
+        model=model,
+        options=field(body, "options", dict, {}),
+        format=format or None,
+        think=think,
+        n_probs=n_top if wants_logprobs else None,
+        truncate=field(body, "truncate", bool, True),
+        keep_alive_s=keep_alive(body.get("keep_alive")),
+        draft=draft,
+        strategy=strategy,
+        exact=field(body, "exact", str),
+        show_drafts=field(body, "show_drafts", bool, False),
+    )
+
+
+def extensions(body: Mapping[str, Any]) -> tuple[bool, str | None]:
+    """Our fields `draft` (false, or a depth as llama.cpp's `speculative.n_max`) and `strategy`."""
+    strategy = field(body, "strategy", str)
+    draft = body.get("draft")
+    if draft is None and "speculative.n_max" in body:
+        n_max = field(body, "speculative.n_max", int, 0)
+        return n_max > 0, strategy or (f"chain:{n_max}" if n_max > 0 else None)
+    if draft is not None and not isinstance(draft, bool):
+        raise ApiError(400, f"draft must be true or false, found {json.dumps(draft)[:80]}", param="draft")
+    return draft is not False, strategy
+
+
+def _message(entry: Any, index: int) -> Message:
+    if not isinstance(entry, dict):
+        raise ApiError(400, f"messages[{index}] must be an object")
+    if entry.get("images"):
+        raise ApiError(400, "images are not supported by this server: models are loaded for text only")
+    try:
+        return Message.from_dict(entry)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ApiError(400, f"messages[{index}]: {error}") from None
+
+
+def _refuse_images(body: Mapping[str, Any]) -> None:
+    if body.get("images"):
+        raise ApiError(400, "images are not supported by this server: models are loaded for text only")
+
+
+def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    tools = field(body, "tools", list, [])
+    for index, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ApiError(400, f"tools[{index}]: expected an object with function.name")
+    return tools
+
+
+def _calls(delta: Delta) -> list[dict[str, Any]]:
+    return [
+        {"id": call.id, "function": {"index": i, "name": call.name, "arguments": dict(call.arguments)}}
+        for i, call in enumerate(delta.calls)
+    ]
+
+
+async def _continued(server: Server, ask: Ask, context: list[Any]) -> list[int]:
+    """The tokens of an old `context` with the new prompt behind them."""
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in context):
+        raise ApiError(400, "context must be a list of token ids, as an earlier answer gave it")
+    async with server.pool.use(ask.model, keep_alive_s=ask.keep_alive_s) as lease:
+        prompt = lease.model.chat_prompt(ask.messages, template=ask.template, truncate=False)
+        return [*context, *prompt.tokens]
+
+
+async def _load_or_unload(server: Server, ask: Ask, empty: Mapping[str, Any]) -> Response:
+    """An empty request loads a model; with a keep_alive of 0 it unloads it."""
+    reason = "load"
+    if ask.keep_alive_s == 0:
+        reason = "unload"
+        await server.pool.unload(ask.model)
+    else:
+        n_ctx = ask.options.get("num_ctx")
+        async with server.pool.use(
+            ask.model, n_ctx=n_ctx if isinstance(n_ctx, int) else 0, keep_alive_s=ask.keep_alive_s
+        ):
+            pass
+    body = {"model": ask.model, "created_at": now_text(), **empty, "done": True, "done_reason": reason}
+    return Response(dump(body), media_type="application/json")
+
+
+async def _respond(
+    request: Request, server: Server, ask: Ask, body: Mapping[str, Any], part: Any, whole: Any
+) -> Response:
+    async with AsyncExitStack() as stack:
+        opened = open_answer(server.pool, ask, server.config.request_s)
+        answer = await while_there(request, stack.enter_async_context(opened))
+        head = {"model": ask.model, "created_at": now_text()}
+        if not field(body, "stream", bool, True):
+            await while_there(request, answer.whole())
+            out = {**head, **whole(answer), **_last(answer)}
+            if ask.n_probs is not None:
+                out["logprobs"] = logprob_list(answer, answer.logprobs)
+            return Response(dump(out), media_type="application/json")
+        return LiveResponse(_lines(answer, part), stack.pop_all(), "application/x-ndjson")
+    raise AssertionError
+
+
+async def _lines(answer: Answer, part: Any) -> AsyncIterator[bytes]:
+    name = answer.ask.model
+    async for delta in answer:
+        shown = answer.ask.show_drafts
+        if delta.is_empty and not delta.logprobs and not shown:
+            continue
+        out = {"model": name, "created_at": now_text(), **part(answer, delta), "done": False}
+        if answer.ask.n_probs is not None:
+            out["logprobs"] = logprob_list(answer, delta.logprobs)
+        if shown:
+            out["drafts"] = _drafts(delta)
+        yield dump(out) + b"\n"
+    yield dump({"model": name, "created_at": now_text(), **part(answer, None), **_last(answer)}) + b"\n"
+
+
+def _drafts(delta: Delta) -> dict[str, Any]:
+    """What the page shows of a round."""
+    live = delta.live
+    plan = live.get("plan", {})
+    return {
+        "pieces": [[one.text, one.is_accepted, one.is_thinking] for one in delta.pieces],
+        "rounds": live.get("rounds", 0),
+        "draft_n": live.get("draft_n", 0),
+        "draft_n_accepted": live.get("draft_n_accepted", 0),
+        "predicted_n": live.get("predicted_n", 0),
+        "predicted_ms": live.get("predicted_ms", 0.0),
+        "speedup": plan.get("speedup"),
+    }
+
+
+def _last(answer: Answer) -> dict[str, Any]:
+    """The end of an answer: why, and Ollama's figures in nanoseconds, with ours beside them."""
+    timings = answer.timings
+    reason = "stop" if answer.reason == "tool_calls" else answer.reason
+    return {
+        "done": True,
+        "done_reason": reason,
+        "total_duration": int(1e9 * (time.perf_counter() - answer.started)),
+        "load_duration": max(1, int(1e6 * answer.load_ms)),
+        "prompt_eval_count": len(answer.prompt.tokens),
+        "prompt_eval_duration": int(1e6 * timings["prompt_ms"]),
+        "eval_count": timings["predicted_n"],
+        "eval_duration": int(1e6 * timings["predicted_ms"]),
+        "timings": timings,
+    }

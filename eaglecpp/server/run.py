@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: MIT
+"""Runs the application on uvicorn: binds the port, logs, and stops gracefully."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from eaglecpp.errors import EagleError
+from eaglecpp.server.app import make_app
+from eaglecpp.server.config import ServerConfig
+
+__all__ = ["JsonLog", "PortInUseError", "bind", "serve"]
+
+_PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class PortInUseError(EagleError):
+    """Another program listens there already."""
+
+
+class JsonLog(logging.Formatter):
+    """One JSON object per line, with the fields that the record carries."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        out: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        out |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        if record.exc_info:
+            out["exception"] = self.formatException(record.exc_info)
+        return json.dumps(out, ensure_ascii=False, default=str)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises PortInUseError, saying who listens there if that is known."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PortInUseError(
+                f"port {port} of {host} is in use{_who(host, port)}; stop that program, or choose another "
+                "port: --port"
+            ) from None
+        raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    listener.listen(2048)
+    listener.set_inheritable(True)
+    return listener
+
+
+def serve(
+    config: ServerConfig,
+    files: Mapping[str, Path],
+    preload: str,
+    listener: socket.socket,
+    on_start: Callable[[], None] | None = None,
+) -> None:
+    """Serves until a signal ends it; running answers get the configured time to finish."""
+    app = make_app(config, files, preload)
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(config.grace_s)),
+            timeout_keep_alive=75,
+            backlog=2048,
+        ),
+        on_start,
+    )
+    server.run(sockets=[listener])
+    if not server.started:
+        raise EagleError("the server could not start; its log says why")
+
+
+class _Server(uvicorn.Server):
+    """Tells when it is ready."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None] | None) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._on_start is not None:
+            self._on_start()
+
+
+def _who(host: str, port: int) -> str:
+    """Which server answers there, as far as it says."""
+    import urllib.request
+
+    name = "127.0.0.1" if host in ("0.0.0.0", "") else host
+    try:
+        with urllib.request.urlopen(f"http://{name}:{port}/api/version", timeout=1.0) as response:
+            told = json.loads(response.read(4096))
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(told, dict):
+        return ""
+    return " by another eaglecpp serve" if "eaglecpp" in told else " by Ollama" if "version" in told else ""

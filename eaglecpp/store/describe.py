@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""A stored model in words: what `list` and `show` print, and what Ollama's `/api/tags` and `/api/show` say.
+
+`list_entry` reads manifest and config only; `everything` reads the heads of the GGUF files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eaglecpp.modelfile.parameters import value_text
+from eaglecpp.modelfile.syntax import format as format_modelfile
+from eaglecpp.options import TEXT
+
+from .model import StoredModel
+from .stored_modelfile import stored_modelfile
+
+if TYPE_CHECKING:
+    from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.modelfile.model import Modelfile
+
+    from .facts import Facts
+
+__all__ = [
+    "capabilities",
+    "draft_text",
+    "drafts_text",
+    "everything",
+    "head_facts",
+    "list_entry",
+    "modelfile_text",
+    "parameter_text",
+]
+
+
+def draft_text(model: StoredModel) -> str:
+    """The DRAFT column: the drafter's architecture, or that the model is one."""
+    if not model.manifest.of_kind("draft"):
+        return TEXT if drafts_text(model) else "-"
+    architecture = model.config.draft_architecture or "yes"
+    return f"{architecture} (drafter only)" if model.is_drafter else architecture
+
+
+def drafts_text(model: StoredModel) -> bool:
+    """Whether the model drafts from the text itself, without a drafter."""
+    wanted = [value for name, value in model.pragmas() if name == "text_drafts"]
+    return wanted[-1:] == ["on"] and not model.manifest.of_kind("draft")
+
+
+def list_entry(model: StoredModel) -> dict[str, Any]:
+    """A model as `list --json` and Ollama's /api/tags have it."""
+    config = model.config
+    details = {
+        "parent_model": "",
+        "format": config.text("model_format") or "gguf",
+        "family": config.text("model_family"),
+        "families": config.values.get("model_families"),
+        "parameter_size": config.text("model_type"),
+        "quantization_level": config.text("file_type"),
+    }
+    return {
+        "name": str(model.name),
+        "model": str(model.name),
+        "modified_at": model.modified.isoformat(),
+        "size": model.size,
+        "digest": model.digest,
+        "details": details,
+        "draft": draft_text(model) if model.manifest.of_kind("draft") else None,
+        "store": str(model.root),
+        "read_only": not model.own,
+    }
+
+
+def everything(model: StoredModel, template: ChatTemplate | None, verbose: bool) -> dict[str, Any]:
+    """What Ollama's /api/show says, and more. template: the one in use; verbose: with long lists, such as the
+    vocabulary.
+    """
+    from .facts import metadata
+
+    facts, draft = head_facts(model)
+    modelfile = stored_modelfile(model)
+    config = model.config
+    return {
+        "license": "\n".join(modelfile.license),
+        "modelfile": modelfile_text(model, modelfile),
+        "parameters": parameter_text(modelfile),
+        "template": modelfile.template or "",
+        "template_in_use": None if template is None else template.describe(),
+        "system": modelfile.system or "",
+        "details": {
+            "parent_model": next((layer.origin for layer in model.manifest.of_kind("model")), ""),
+            "format": config.text("model_format") or "gguf",
+            "family": config.text("model_family") or _architecture(facts or draft),
+            "families": config.values.get("model_families"),
+            "parameter_size": config.text("model_type"),
+            "quantization_level": config.text("file_type"),
+        },
+        "messages": [{"role": turn.role, "content": turn.content} for turn in modelfile.messages],
+        "model_info": {} if facts is None else metadata(facts.file, arrays=verbose),
+        "draft_info": None if draft is None else metadata(draft.file, arrays=verbose),
+        "capabilities": [] if facts is None else capabilities(model, facts),
+        "modified_at": model.modified.isoformat(),
+        "digest": model.digest,
+        "files": {
+            "target": [] if facts is None else _texts(model.target_files()),
+            "draft": None if draft is None else str(model.draft_file()),
+            "adapters": _texts(model.files("adapter")),
+        },
+        "store": str(model.root),
+        "read_only": not model.own,
+    }
+
+
+def head_facts(model: StoredModel) -> tuple[Facts | None, Facts | None]:
+    """The heads of target and drafter."""
+    from .facts import read_facts
+
+    draft = model.draft_file()
+    target = None if model.is_drafter else read_facts(model.target_files())
+    return target, None if draft is None else read_facts([draft])
+
+
+def capabilities(model: StoredModel, facts: Facts) -> list[str]:
+    """What the model can do, in Ollama's words."""
+    words = ["embedding" if f"{facts.architecture}.pooling_type" in facts.file.fields else "completion"]
+    template = facts.file.text("tokenizer.chat_template", "") + "".join(model.texts("template", "prompt"))
+    if "tools" in template or ".Tools" in template:
+        words.append("tools")
+    if ".Suffix" in template:
+        words.append("insert")
+    if "enable_thinking" in template or ".Thinking" in template or "<think>" in template:
+        words.append("thinking")
+    return words
+
+
+def parameter_text(modelfile: Modelfile) -> str:
+    """One line per value, the name padded to 30 columns, texts quoted."""
+    lines = []
+    for name, value in sorted(modelfile.parameters.items()):
+        values = value if isinstance(value, tuple) else (value,)
+        texts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else value_text(v) for v in values)
+        lines += [f"{name:<30} {text}" for text in texts]
+    return "\n".join(lines)
+
+
+def modelfile_text(model: StoredModel, modelfile: Modelfile) -> str:
+    """As Ollama prints it: how to build on it, then what makes the same model again."""
+    head = (
+        f'# Modelfile generated by "eaglecpp show"\n'
+        f"# To build a new Modelfile based on this, replace FROM with:\n# FROM {model.name}\n\n"
+    )
+    return head + format_modelfile(modelfile.to_commands(), modelfile.pragmas)
+
+
+def _architecture(facts: Facts | None) -> str:
+    return "" if facts is None else facts.architecture
+
+
+def _texts(paths: Sequence[Path]) -> list[str]:
+    return [str(path) for path in paths]
