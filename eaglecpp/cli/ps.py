@@ -1,26 +1,80 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp ps`: models that a server holds in memory, with Ollama's columns.
+"""`eaglecpp ps`: models that a server holds in memory, with Ollama's columns and one for drafts.
 
-`run` and `generate` load a model for themselves and free it at the end, so without a server the list is
-empty.
+Asks the server that `eaglecpp serve` runs on this machine. `run` and `generate` load a model for themselves
+and free it at the end, so without a server the list is empty.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 import click
 
-from eaglecpp.cli.table import table
+from eaglecpp.cli.table import human_bytes, human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 
 __all__ = ["ps"]
 
+_ALWAYS_YEARS = 10
+
 
 @click.command()
+@click.option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True, help="The server's address.")
+@click.option("--port", type=click.IntRange(1, 65535), default=11434, show_default=True, help="The server's port.")
+@click.option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key.")
 @click.option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/ps.")
-def ps(as_json: bool) -> None:
+def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
     """List the models a server has loaded."""
+    found = _ask(host, port, api_key)
     if as_json:
-        write_json({"models": []})
+        write_json(found or {"models": []})
         return
-    write(table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"), ()))
-    note("no server is running")
+    models = [] if found is None else found["models"]
+    rows = [
+        (
+            model["name"],
+            model["digest"][:12],
+            human_bytes(model["size"]),
+            "100% GPU" if model["size_vram"] else "100% CPU",
+            str(model["context_length"]),
+            _until(model["expires_at"]),
+            model.get("strategy", "-") if model.get("drafts") else "-",
+        )
+        for model in models
+    ]
+    write(table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"), rows))
+    if found is None:
+        note("no server is running")
+
+
+def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
+    """What the server says; None when none answers. Raises click.ClickException for another answer."""
+    import requests
+
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    address = f"http://{name}:{port}"
+    try:
+        with requests.Session() as session:
+            session.trust_env = False  # a proxy has no business between this machine and itself
+            answer = session.get(f"{address}/api/ps", headers=headers, timeout=10)
+    except requests.ConnectionError:
+        return None
+    except requests.RequestException as error:
+        raise click.ClickException(f"{address} does not answer: {error}") from None
+    try:
+        told = answer.json()
+        if answer.ok and isinstance(told["models"], list):
+            return dict(told)
+        reason = told["error"]
+    except (ValueError, KeyError, TypeError):
+        reason = f"status {answer.status_code}"
+    raise click.ClickException(f"{address}: {reason}")
+
+
+def _until(text: str) -> str:
+    when = datetime.fromisoformat(text)
+    left = when - datetime.now(when.tzinfo)
+    return "Forever" if left.days > 365 * _ALWAYS_YEARS else human_time(when)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server import anthropic, library, ollama, openai, responses
@@ -27,6 +27,7 @@ from eaglecpp.server.security import Gate
 
 __all__ = ["Server", "make_app"]
 
+Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("eaglecpp.server.access")
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
@@ -95,37 +96,26 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None, prel
         Route("/v1/messages", anthropic.messages, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
+    for route in routes:
+        route.app = request_response(_told(route.endpoint))
     app = Starlette(routes=routes, lifespan=life)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.state.server = server
-    return Access(Gate(Faults(app), config), server)
+    return Access(Gate(app, config), server)
 
 
-class Faults:
-    """Turns what a handler raises into an answer of the API that was asked. Outside of Starlette's own
-    handler, which would log a stack and hide the message.
-    """
+def _told(handler: Handler) -> Handler:
+    """The handler, with what it raises turned into an answer of the API that was asked."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_begun = False
-
-        async def watch(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = has_begun or message["type"] == "http.response.start"
-            await send(message)
-
+    async def run(request: Request) -> Response:
         try:
-            await self.app(scope, receive, watch)
-        except ClientGoneError:
-            if not has_begun:  # nobody reads it; the log says why
-                await Response(status_code=499)(scope, receive, send)
+            return await handler(request)
+        except ClientGoneError:  # nobody reads this; the log does
+            return Response(status_code=499)
         except Exception as error:
-            if has_begun:
-                raise
-            await error_response(error, scope["path"])(scope, receive, send)
+            return error_response(error, request.url.path)
+
+    return run
 
 
 class Access:

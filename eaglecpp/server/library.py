@@ -155,13 +155,11 @@ async def ps(request: Request) -> Response:
         model = slot.model
         entry = await server.library.entry(model.name)
         engine = model.engine
-        n_gpu = engine.engine.model.n_gpu_layers
-        has_gpu = bool(engine.engine.device_info["target"]) and n_gpu != 0
         found.append(
             {key: entry[key] for key in ("name", "model", "digest", "details")}
             | {
                 "size": model.n_bytes,
-                "size_vram": model.n_bytes if has_gpu else 0,
+                "size_vram": model.n_bytes if model.on_gpu else 0,
                 "expires_at": _stamp(slot.expires_at),
                 "context_length": model.n_ctx,
                 "n_parallel": server.config.n_parallel,

@@ -26,6 +26,7 @@ from eaglecpp.context import choose_n_ctx, free_memory, head_keys
 from eaglecpp.engine import Engine
 from eaglecpp.errors import MismatchError, ModelNotFoundError
 from eaglecpp.locate import find_path
+from eaglecpp.lowlevel import system_info
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, Strategy
@@ -160,6 +161,12 @@ class LoadedModel:
     @property
     def thinks(self) -> bool:
         return self.tags is not None
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether layers lie on a GPU."""
+        devices = system_info()["devices"]
+        return self.engine.engine.model.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in devices)
 
     def token_bytes(self, token: int) -> bytes:
         return self.engine.engine.token_to_piece(token)
