@@ -119,7 +119,8 @@ class ToolReader:
         text = self._held.lstrip()
         if not self._names:
             return False
-        return any(text.startswith(begin) or begin.startswith(text) for begin in _BARE) if text else True
+        begins = (*_BARE, *(f"[{name}(" for name in self._names))
+        return any(text.startswith(begin) or begin.startswith(text) for begin in begins)
 
     def _take_text(self, final: bool) -> Iterator[str]:
         opening = self._marks.open if self._marks else ""
@@ -134,7 +135,7 @@ class ToolReader:
         if opening and not final:
             n_sure -= next(n for n in range(min(len(opening) - 1, n_sure), -1, -1) if self._held.endswith(opening[:n]))
         text, self._held = self._held[:n_sure], self._held[n_sure:]
-        if text and (self._said or self.n_calls == 0 or text.strip()):
+        if text.strip() or (text and not self.n_calls):
             yield self._told(text)
 
     def _told(self, text: str) -> str:

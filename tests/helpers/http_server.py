@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT
+"""A real server on the loopback, in a thread of the test, and requests to it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import requests
+import uvicorn
+
+from eaglecpp.server.app import make_app
+from eaglecpp.server.config import ServerConfig
+from eaglecpp.server.run import bind
+
+PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
+MODEL = "demo"
+FAST = {"model.n_ctx": 512, "model.n_threads": 1, "draft.exact": "off", "draft.planner_cache": False}
+
+
+class TestServer:
+    """`with TestServer(...)`: the demo pair under the name "demo", unless other files are named."""
+
+    __test__ = False
+
+    def __init__(self, files: Mapping[str, Path] | None = None, preload: str = "", **config: Any) -> None:
+        given = {"draft": str(DRAFT), "n_parallel": 2, "engine": FAST, "keep_alive_s": -1.0, "grace_s": 2.0}
+        self.config = ServerConfig(**(given | config))
+        self.listener = bind("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        app = make_app(self.config, {MODEL: TARGET} if files is None else files, preload)
+        settings = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
+        self.server = uvicorn.Server(settings)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        while not self.server.started:
+            if not self.thread.is_alive():
+                raise RuntimeError("the server did not start")
+            self.thread.join(0.02)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+        self.listener.close()
+
+    def get(self, path: str, **options: Any) -> requests.Response:
+        return requests.get(self.url + path, timeout=120, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> requests.Response:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return requests.post(self.url + path, data=data, timeout=120, **options)
+
+    def lines(self, path: str, body: Any) -> Iterator[dict[str, Any]]:
+        """A streamed answer of Ollama's API."""
+        with self.post(path, body, stream=True) as answer:
+            assert answer.headers["content-type"] == "application/x-ndjson"
+            for line in answer.iter_lines():
+                yield json.loads(line)
+
+    def events(self, path: str, body: Any) -> Iterator[Any]:
+        """A streamed answer in server-sent events; the last of OpenAI's is the text [DONE]."""
+        with self.post(path, {**body, "stream": True}, stream=True) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            for line in answer.iter_lines():
+                if line.startswith(b"data: "):
+                    yield json.loads(line[6:]) if line != b"data: [DONE]" else "[DONE]"
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        values = [line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if line.startswith(name)]
+        return sum(float(value) for key, value in values if key.partition("{")[0] == name)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: MIT
+"""Ollama's API: the shapes its clients read, and the traps that broke them elsewhere."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from helpers.http_server import MODEL, TestServer
+
+QUESTION = "What does os.path.join do?"
+SAID = "Join two or more pathname components"
+
+
+def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
+    options = {"temperature": 0, "num_predict": 40} | rest.pop("options", {})
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}], "options": options} | rest
+
+
+def whole(server: TestServer, body: dict[str, Any], path: str = "/api/chat") -> dict[str, Any]:
+    answer = server.post(path, {**body, "stream": False})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def error(server: TestServer, path: str, body: Any, status: int = 400) -> str:
+    answer = server.post(path, body)
+    assert answer.status_code == status, answer.text
+    assert set(answer.json()) == {"error"}
+    return str(answer.json()["error"])
+
+
+def test_the_version_has_digits_and_dots_only(server: TestServer) -> None:
+    told = server.get("/api/version").json()
+    assert [int(part) for part in told["version"].split(".")] >= [0, 6, 4]
+    assert told["eaglecpp"]
+
+
+def test_the_root_is_what_clients_look_for_and_a_page_for_browsers(server: TestServer) -> None:
+    assert server.get("/").text == "Ollama is running"
+    page = server.get("/", headers={"Accept": "text/html,*/*"})
+    assert "<title>eaglecpp</title>" in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_models_are_listed_without_nulls(server: TestServer) -> None:
+    (entry,) = [one for one in server.get("/api/tags").json()["models"] if one["name"] == MODEL]
+    assert entry["model"] == MODEL and entry["size"] > 0 and len(entry["digest"]) == 64
+    assert datetime.fromisoformat(entry["modified_at"])
+    details = entry["details"]
+    assert all(isinstance(details[key], str) for key in ("format", "family", "parameter_size", "quantization_level"))
+    assert details["families"] == ["llama"]
+
+
+@pytest.mark.parametrize("key", ["model", "name"])
+def test_show_has_what_editors_need(server: TestServer, key: str) -> None:
+    told = server.post("/api/show", {key: MODEL}).json()
+    info = told["model_info"]
+    assert info[f"{info['general.architecture']}.context_length"] > 0
+    assert "completion" in told["capabilities"]
+    assert all(isinstance(told[name], str) for name in ("parameters", "template", "modelfile", "license", "system"))
+
+
+def test_loaded_models_are_shown_with_times_that_python_reads(server: TestServer) -> None:
+    (loaded,) = server.get("/api/ps").json()["models"]
+    assert datetime.fromisoformat(loaded["expires_at"]) > datetime.now().astimezone()
+    assert loaded["context_length"] == 512 and loaded["name"] == MODEL
+
+
+def test_an_answer_streams_line_by_line(server: TestServer) -> None:
+    lines = list(server.lines("/api/chat", ask()))
+    assert all(isinstance(line["message"]["content"], str) for line in lines)
+    assert all(line["message"]["role"] == "assistant" for line in lines)
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert SAID in "".join(line["message"]["content"] for line in lines)
+    last = lines[-1]
+    assert last["done_reason"] in ("stop", "length")
+    assert last["eval_count"] == last["timings"]["predicted_n"] > 0
+    assert all(type(last[key]) is int for key in ("total_duration", "load_duration", "prompt_eval_count",
+                                                  "prompt_eval_duration", "eval_duration"))  # fmt: skip
+
+
+def test_a_whole_answer_is_one_object_and_the_same_text(server: TestServer) -> None:
+    told = whole(server, ask())
+    streamed = "".join(line["message"]["content"] for line in server.lines("/api/chat", ask()))
+    assert told["message"]["content"] == streamed
+    assert told["timings"]["acceptance_length"] >= 1.0
+
+
+def test_drafting_can_be_chosen_for_each_request_and_changes_no_text(server: TestServer) -> None:
+    plain = whole(server, ask(draft=False))
+    chain = whole(server, ask(strategy="chain:3"))
+    assert plain["timings"]["draft_n"] == 0 and plain["timings"]["plan"]["strategy"] == "off"
+    assert chain["timings"]["draft_n_accepted"] > 0 and chain["timings"]["plan"]["strategy"] == "chain:3"
+    assert plain["message"] == chain["message"]
+    assert "chain:99" in error(server, "/api/chat", ask(strategy="chain:99"))
+    assert "expected auto" in error(server, "/api/chat", ask(strategy="quick"))
+
+
+def test_the_page_sees_which_text_was_drafted(server: TestServer) -> None:
+    lines = list(server.lines("/api/chat", ask(strategy="chain:3", show_drafts=True)))
+    pieces = [piece for line in lines[:-1] for piece in line["drafts"]["pieces"]]
+    assert "".join(text for text, _, _ in pieces) == "".join(line["message"]["content"] for line in lines)
+    assert {accepted for _, accepted, _ in pieces} == {True, False}
+    assert lines[-2]["drafts"]["draft_n"] == lines[-1]["timings"]["draft_n"]
+
+
+def test_a_seed_repeats_its_text_and_another_gives_another(server: TestServer) -> None:
+    def sampled(seed: int) -> str:
+        return str(whole(server, ask("hello", options={"temperature": 40, "top_p": 1, "seed": seed}))["message"]["content"])
+
+    assert sampled(3) == sampled(3)
+    assert len({sampled(seed) for seed in range(4)}) > 1
+
+
+def test_stop_and_limits_end_the_answer(server: TestServer) -> None:
+    told = whole(server, ask(options={"stop": ["pathname"]}))
+    assert told["done_reason"] == "stop" and told["message"]["content"].endswith("or more ")
+    told = whole(server, ask(options={"num_predict": 3}))
+    assert (told["done_reason"], told["eval_count"]) == ("length", 3)
+
+
+def test_json_and_schemas_are_obeyed(server: TestServer) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [17]}}, "required": ["n"]}
+    told = whole(server, ask(format=schema))
+    assert json.loads(told["message"]["content"]) == {"n": 17}
+    told = whole(server, ask(format="json", options={"num_predict": 200}))
+    assert told["message"]["content"].lstrip().startswith(("{", "["))
+    assert "invalid format" in error(server, "/api/chat", ask(format="yaml"))
+
+
+def test_log_probabilities_are_of_the_tokens_of_the_text(server: TestServer) -> None:
+    told = whole(server, ask(logprobs=True, top_logprobs=2))
+    assert "".join(one["token"] for one in told["logprobs"]) == told["message"]["content"]
+    assert all(one["logprob"] <= 0 and len(one["top_logprobs"]) == 2 for one in told["logprobs"])
+    assert "top_logprobs" in error(server, "/api/chat", ask(logprobs=True, top_logprobs=21))
+
+
+def test_a_prompt_that_goes_on_is_found_in_the_cache(server: TestServer) -> None:
+    first = whole(server, ask("Explain math.sqrt."))
+    turns = [
+        {"role": "user", "content": "Explain math.sqrt."},
+        first["message"],
+        {"role": "user", "content": "And len?"},
+    ]
+    second = whole(server, {**ask(), "messages": turns})
+    assert second["timings"]["reused_n"] > first["prompt_eval_count"]
+    assert second["prompt_eval_count"] == second["timings"]["reused_n"] + second["timings"]["prompt_n"]
+
+
+def test_generate_takes_prompts_with_and_without_a_template(server: TestServer) -> None:
+    body = {"model": MODEL, "prompt": QUESTION, "options": {"temperature": 0, "num_predict": 30}}
+    told = whole(server, body, "/api/generate")
+    assert SAID in told["response"]
+    assert told["context"][-1] != told["context"][0] and len(told["context"]) > told["eval_count"]
+    raw = whole(server, {**body, "raw": True}, "/api/generate")
+    assert raw["response"] != told["response"] and "context" not in raw
+    again = whole(server, {**body, "prompt": "And len?", "context": told["context"]}, "/api/generate")
+    assert again["prompt_eval_count"] > len(told["context"])
+    other = {**body, "template": "{{ .Prompt }} means: ", "system": "unused"}
+    assert whole(server, other, "/api/generate")["prompt_eval_count"] != told["prompt_eval_count"]
+    assert "raw mode" in error(server, "/api/generate", {**body, "raw": True, "system": "x"})
+    assert "suffix" in error(server, "/api/generate", {**body, "suffix": "x"})
+
+
+def test_old_messages_make_room_and_the_answer_says_so(server: TestServer) -> None:
+    turns = []
+    for i in range(30):
+        turns += [{"role": "user", "content": f"Number {i}: what is len?"}, {"role": "assistant", "content": "It counts."}]
+    turns.append({"role": "user", "content": QUESTION})
+    told = whole(server, {**ask(), "messages": turns})
+    assert told["timings"]["messages_left_out"] > 0 and told["prompt_eval_count"] < 512
+    refused = error(server, "/api/chat", {**ask(), "messages": turns, "truncate": False})
+    assert "the context holds 512" in refused
+
+
+def test_a_context_that_is_long_enough_is_never_loaded_again(server: TestServer) -> None:
+    before = server.metric("eaglecpp_model_loads_total")
+    for n_ctx in (128, 512, 8192):
+        whole(server, ask(options={"num_ctx": n_ctx, "num_predict": 2}))
+    assert server.metric("eaglecpp_model_loads_total") == before
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"{", "not JSON"),
+        (b"", "missing request body"),
+        (b"[1]", "must be a JSON object"),
+        (b"[" * 100_000, "not JSON"),
+        ({}, "model is required"),
+        ({"model": 7}, "model must be a string"),
+        ({"model": MODEL, "messages": "x"}, "messages must be a list"),
+        ({"model": MODEL, "messages": ["x"]}, "messages[0] must be an object"),
+        ({"model": MODEL, "messages": [{"content": "x"}]}, "expected a role"),
+        ({"model": MODEL, "messages": [{"role": "user", "content": 7}]}, "content must be text"),
+        ({"model": MODEL, "messages": [{"role": "user", "content": "x", "images": ["aa"]}]}, "images"),
+        (ask(options={"temperature": "hot"}), "temperature"),
+        (ask(options={"top_p": True}), "top_p"),
+        (ask(think="very"), "think"),
+        (ask(keep_alive="soon"), "keep_alive"),
+        (ask(tools=[{"type": "function"}]), "tools[0]"),
+        (ask(draft="yes"), "draft must be"),
+        (ask(format={"type": "object", "properties": 7}), "schema"),
+    ],
+)
+def test_bad_requests_are_400_in_the_form_of_this_api(server: TestServer, body: Any, said: str) -> None:
+    assert said in error(server, "/api/chat", body)
+
+
+def test_unknown_models_are_404_and_paths_are_none(server: TestServer) -> None:
+    assert "'nobody' not found" in error(server, "/api/chat", ask(model="nobody"), 404)
+    for path in ("/etc/passwd", "../demo-target.gguf", "./x", "~/x", "C:\\x.gguf"):
+        assert "not found" in error(server, "/api/chat", ask(model=path), 404)
+        assert "invalid model name" in error(server, "/api/create", {"model": "x", "from": path})
+
+
+def test_embeddings_are_refused_with_the_reason(server: TestServer) -> None:
+    assert "embeddings" in error(server, "/api/embed", {"model": MODEL, "input": "x"})
+    assert "embeddings" in error(server, "/api/embeddings", {"model": MODEL, "prompt": "x"})
+
+
+def test_a_body_needs_no_content_type(server: TestServer) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    answer = server.post("/api/show", {"model": MODEL}, headers=headers)
+    assert answer.status_code == 200
+
+
+def test_an_empty_request_loads_and_unloads(store_root: object) -> None:
+    with TestServer() as own:
+        assert own.get("/api/ps").json()["models"] == []
+        told = whole(own, {"model": MODEL, "messages": [], "keep_alive": "10m"})
+        assert (told["done"], told["done_reason"]) == (True, "load")
+        (loaded,) = own.get("/api/ps").json()["models"]
+        left = datetime.fromisoformat(loaded["expires_at"]) - datetime.now().astimezone()
+        assert 500 < left.total_seconds() <= 600
+        told = whole(own, {"model": MODEL, "prompt": "", "keep_alive": 0}, "/api/generate")
+        assert told["done_reason"] == "unload"
+        assert own.get("/api/ps").json()["models"] == []
