@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: MIT
+"""Many clients, clients that leave, strangers, limits, and other servers."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from eaglecpp.cli import main
+from eaglecpp.server.run import PortInUseError, bind
+from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer
+
+QUESTIONS = ("What does os.path.join do?", "What is len?", "Explain math.sqrt.", "What is collections.deque?")
+
+
+def ask(text: str, **rest: Any) -> dict[str, Any]:
+    options = {"temperature": 0, "num_predict": 30} | rest.pop("options", {})
+    return {"model": MODEL, "messages": [{"role": "user", "content": text}], "options": options} | rest
+
+
+def endless(**rest: Any) -> dict[str, Any]:
+    """A request whose answer goes on until the context is full."""
+    return ask("What is len?", options={"ignore_eos": True, "num_predict": 400}, **rest)
+
+
+def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "that took too long"
+        time.sleep(0.02)
+
+
+def running(server: TestServer) -> tuple[int, int]:
+    told = server.get("/health").json()
+    return told["running"], told["waiting"]
+
+
+def test_the_same_request_gives_the_same_text_whoever_else_is_served(server: TestServer) -> None:
+    def text(question: str) -> str:
+        body = ask(question, stream=False, strategy="chain:3", options={"temperature": 40, "seed": 5})
+        return str(server.post("/api/chat", body).json()["message"]["content"])
+
+    alone = [text(question) for question in QUESTIONS]
+    with ThreadPoolExecutor(8) as pool:  # more than there are places
+        together = list(pool.map(text, QUESTIONS * 3))
+    assert together == alone * 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_place(server: TestServer, stream: bool) -> None:
+    """Nobody reads the rest of the answer, so nobody writes it."""
+    until(lambda: running(server) == (0, 0))
+    before = server.metric("eaglecpp_predicted_tokens_total")
+    host, port = server.url.removeprefix("http://").split(":")
+    client = http.client.HTTPConnection(host, int(port))
+    client.request("POST", "/api/chat", json.dumps(endless(stream=stream)))
+    until(lambda: running(server)[0] == 1)
+    if stream:
+        client.getresponse().readline()
+    client.sock.shutdown(socket.SHUT_RDWR)
+    client.close()
+    until(lambda: running(server) == (0, 0), seconds=5)
+    assert server.metric("eaglecpp_predicted_tokens_total") - before < 400
+
+
+def test_a_client_that_leaves_the_queue_is_never_served(server: TestServer) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    clients = [http.client.HTTPConnection(host, int(port)) for _ in range(4)]
+    for client in clients:
+        client.request("POST", "/api/chat", json.dumps(endless()))
+    until(lambda: running(server) == (2, 2))
+    for client in reversed(clients):
+        client.sock.shutdown(socket.SHUT_RDWR)
+        client.close()
+    until(lambda: running(server) == (0, 0), seconds=5)
+
+
+def test_nobody_stalls_for_another_ones_prompt(store_root: Path) -> None:
+    """A long prompt is read in slices; between two of them everyone else gets a round."""
+    engine = FAST | {"model.n_ctx": 2048, "model.n_batch": 32}
+    with TestServer(engine=engine, preload=MODEL) as own:
+        lines = own.lines("/api/chat", endless())
+        next(lines)
+        done = threading.Event()
+
+        def long_prompt() -> None:
+            own.post("/api/generate", {"model": MODEL, "prompt": "len is " * 600, "stream": False,
+                                       "options": {"num_predict": 1}})  # fmt: skip
+            done.set()
+
+        reader = threading.Thread(target=long_prompt)
+        reader.start()
+        until(lambda: running(own)[0] == 2)
+        n_between = 0
+        while not done.is_set():
+            next(lines)
+            n_between += 1
+        lines.close()
+        reader.join()
+    assert n_between >= 10, "a prompt of some 40 slices"
+
+
+def test_a_full_queue_is_told_at_once(store_root: Path) -> None:
+    with TestServer(n_parallel=1, n_queue=1, preload=MODEL) as own:
+        host, port = own.url.removeprefix("http://").split(":")
+        clients = [http.client.HTTPConnection(host, int(port)) for _ in range(2)]
+        for number, client in enumerate(clients):
+            client.request("POST", "/api/chat", json.dumps(endless()))
+            until(lambda n=number: sum(running(own)) == n + 1)  # type: ignore[misc]
+        refused = own.post("/v1/chat/completions", {"model": MODEL, "messages": ask("x")["messages"]})
+        assert refused.status_code == 503 and refused.headers["retry-after"]
+        assert refused.json()["error"]["code"] == "queue_full"
+        for client in clients:
+            client.close()
+
+
+def test_limits_of_body_and_time(store_root: Path) -> None:
+    with TestServer(n_body=2000, request_s=0.5, preload=MODEL) as own:
+        assert own.post("/api/chat", ask("x" * 3000)).status_code == 413
+        parts = (b"x" * 500 for _ in range(10))  # no length is declared
+        assert requests.post(f"{own.url}/api/chat", data=parts, timeout=30).status_code == 413
+        body = endless(stream=False)
+        body["options"] |= {"num_predict": 490}
+        slow = own.post("/api/chat", body)
+        assert slow.status_code in (200, 504)
+        if slow.status_code == 504:
+            assert "longer than this server allows" in slow.json()["error"]
+        until(lambda: running(own) == (0, 0), seconds=5)
+
+
+def test_keys_are_asked_for_where_there_are_any(store_root: Path) -> None:
+    with TestServer(keys=("secret", "other")) as own:
+        assert own.get("/api/tags").status_code == 401
+        assert own.get("/v1/models").json()["error"]["code"] == "invalid_api_key"
+        assert own.get("/api/tags", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        for headers in ({"Authorization": "Bearer secret"}, {"X-Api-Key": "other"}):
+            assert own.get("/api/tags", headers=headers).status_code == 200
+        assert own.get("/health").status_code == 200
+
+
+def test_pages_of_strangers_are_refused(server: TestServer) -> None:
+    evil = {"Origin": "https://evil.example"}
+    assert server.get("/api/tags", headers=evil).status_code == 403
+    assert "access-control-allow-origin" not in server.get("/api/tags", headers=evil).headers
+    for origin in ("http://localhost:3000", "app://x", "tauri://localhost", "vscode-webview://x", server.url):
+        assert server.get("/api/tags", headers={"Origin": origin}).headers["access-control-allow-origin"] == origin
+    asked = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST",
+             "Access-Control-Request-Headers": "x-stainless-os,openai-beta"}  # fmt: skip
+    told = requests.options(f"{server.url}/v1/chat/completions", headers=asked, timeout=30)
+    allowed = told.headers["access-control-allow-headers"].lower()
+    assert told.status_code == 204 and "x-stainless-os" in allowed and "openai-beta" in allowed
+
+
+def test_names_that_strangers_gave_this_machine_are_refused(server: TestServer) -> None:
+    """A page of evil.example that points its own name to 127.0.0.1 is no local page."""
+    assert server.get("/api/tags", headers={"Host": "evil.example:11434"}).status_code == 403
+    assert server.get("/api/tags", headers={"Host": "localhost:1"}).status_code == 200
+
+
+def test_a_port_in_use_is_told_with_who_uses_it(server: TestServer) -> None:
+    port = server.listener.getsockname()[1]
+    with pytest.raises(PortInUseError, match=r"in use by another eaglecpp serve; .*--port"):
+        bind("127.0.0.1", port)
+
+
+def test_metrics_are_prometheus_text(server: TestServer) -> None:
+    server.post("/api/chat", ask("What is len?", stream=False))
+    text = server.get("/metrics").text
+    assert "# TYPE eaglecpp_first_token_seconds histogram" in text
+    assert server.metric("eaglecpp_predicted_tokens_total") >= server.metric("eaglecpp_rounds_total") > 0
+    assert server.metric("eaglecpp_first_token_seconds_count") > 0
+
+
+def test_models_are_made_copied_and_deleted_and_two_servers_see_them(server: TestServer, tmp_path: Path) -> None:
+    """One store, two servers: what one makes the other serves, and what one deletes is gone for both."""
+    data = DRAFT.read_bytes()
+    draft = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    target = f"sha256:{hashlib.sha256(TARGET.read_bytes()).hexdigest()}"
+    assert server.post("/api/blobs/sha256:" + "0" * 64, data).status_code == 400
+    assert requests.head(f"{server.url}/api/blobs/{draft}", timeout=30).status_code == 404
+    for digest, path in ((draft, DRAFT), (target, TARGET)):
+        assert server.post(f"/api/blobs/{digest}", path.read_bytes()).status_code == 201
+        assert requests.head(f"{server.url}/api/blobs/{digest}", timeout=30).status_code == 200
+    body = {"model": "made", "files": {"a.gguf": target}, "draft_files": {"b.gguf": draft}, "system": "Be brief.",
+            "parameters": {"temperature": 0, "num_predict": 5, "num_ctx": 512, "stop": ["zzz"]}}  # fmt: skip
+    assert list(server.lines("/api/create", body))[-1] == {"status": "success"}
+    with TestServer(files={}, draft=None) as other:
+        shown = other.post("/api/show", {"model": "made"}).json()
+        assert shown["system"] == "Be brief." and 'stop                           "zzz"' in shown["parameters"]
+        told = other.post("/api/chat", ask("Hi", model="made", stream=False, options={}) | {"options": {}}).json()
+        assert told["eval_count"] == 5 and told["timings"]["plan"]["strategy"] == "auto"
+        assert server.post("/api/copy", {"source": "made", "destination": "twin"}).status_code == 200
+        assert {"made:latest", "twin:latest"} <= {m["name"] for m in other.get("/api/tags").json()["models"]}
+        (loaded,) = other.get("/api/ps").json()["models"]
+        assert loaded["drafts"] and loaded["draft"]
+        for name in ("made", "twin"):
+            answer = requests.delete(f"{other.url}/api/delete", json={"model": name}, timeout=30)
+            assert answer.status_code == 200, answer.text
+        assert other.get("/api/ps").json()["models"] == []
+    assert server.post("/api/show", {"model": "made"}).status_code == 404
+    assert requests.delete(f"{server.url}/api/delete", json={"model": "made"}, timeout=30).status_code == 404
+
+
+def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(store_root: Path, tmp_path: Path) -> None:
+    second = tmp_path / "second.gguf"
+    shutil.copy(TARGET, second)
+    files = {MODEL: TARGET, "second": second}
+    with TestServer(files=files, n_models=1) as own:
+        for name in (MODEL, "second", MODEL):
+            assert own.post("/api/chat", ask("Hi", model=name, stream=False)).status_code == 200
+            assert [one["name"] for one in own.get("/api/ps").json()["models"]] == [name]
+    with TestServer(files=files, n_bytes=1 << 20) as own:
+        refused = own.post("/api/chat", ask("Hi"))
+        assert refused.status_code == 503 and "GiB" in refused.json()["error"]
+
+
+def test_a_longer_context_is_opened_where_a_prompt_needs_it(store_root: Path) -> None:
+    with TestServer(engine=FAST | {"model.n_ctx": 128}, preload=MODEL) as own:
+        long = ask("What is len? " * 40, stream=False)
+        assert own.post("/api/chat", long | {"truncate": False}).status_code == 400
+        told = own.post("/api/chat", long | {"options": {"num_ctx": 512, "num_predict": 2}})
+        assert told.status_code == 200, told.text
+        assert own.get("/api/ps").json()["models"][0]["context_length"] == 512
+
+
+def test_the_end_of_the_server_ends_answers_and_frees_models(store_root: Path) -> None:
+    with TestServer(preload=MODEL, grace_s=0.5) as own:
+        lines = own.lines("/api/chat", endless())
+        next(lines)
+    assert not own.thread.is_alive()
+    with pytest.raises(requests.ConnectionError):
+        own.get("/health")
+
+
+def test_ps_shows_what_a_server_has_loaded(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(server.listener.getsockname()[1])
+    assert main(["ps", "--port", port]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"]
+    assert told[1].split()[0] == MODEL and "Forever" in told[1]
+    assert main(["ps", "--port", port, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["models"][0]["name"] == MODEL

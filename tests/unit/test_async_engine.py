@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: MIT
+"""AsyncEngine: many tasks over one engine thread, each with the text it would have had alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp import Engine
+from eaglecpp.async_engine import AsyncEngine, QueueFullError, TurnLock
+from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
+OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, 120))
+
+
+async def opened(models: Models, **options: Any) -> AsyncEngine:
+    given = {"n_parallel": 2, "n_ctx": 256, "n_threads": 1, "exact": "off"} | options
+    return await AsyncEngine.open(models.target, models.draft, **given)
+
+
+def test_each_task_gets_the_text_it_has_alone(models: Models) -> None:
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
+        alone = [engine.generate(prompt, **OPTIONS).tokens for prompt in PROMPTS]
+
+    async def work() -> list[list[int]]:
+        async with await opened(models) as engine:
+            made = await asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in PROMPTS))
+            assert engine.is_idle
+            return [one.tokens for one in made]
+
+    assert run(work()) == alone
+
+
+def test_a_stream_gives_chunks_and_then_the_whole(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models) as engine, engine.stream(PROMPTS[0], **OPTIONS) as stream:
+            assert await stream.started(30)
+            chunks = [chunk async for chunk in stream]
+            whole = stream.completion()
+            assert "".join(chunk.text for chunk in chunks) == whole.text
+            assert chunks[-1].finish_reason == whole.finish_reason == "length"
+            assert stream.queue_ms >= 0 and whole.prompt_tokens == stream.prompt_tokens
+
+    run(work())
+
+
+def test_what_is_wrong_with_a_request_is_raised_before_it_waits(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models) as engine:
+            with pytest.raises(ContextFullError, match="the context holds 256"):
+                engine.stream([1] * 256)
+            with pytest.raises(ValueError, match="top_p"):
+                engine.stream("ab", top_p=2)
+            with pytest.raises(TypeError, match="unknown option"):
+                engine.stream("ab", warmth=2)
+            with pytest.raises(ValueError, match="expected auto"):
+                engine.stream("ab", strategy="fast")
+
+    run(work())
+
+
+def test_an_error_belongs_to_its_request(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models) as engine:
+            good = asyncio.create_task(engine.generate(PROMPTS[0], **OPTIONS))
+            with pytest.raises(GrammarError):
+                await engine.generate("ab", grammar="root ::= (", max_tokens=4)
+            assert len((await good).tokens) == 24
+
+    run(work())
+
+
+def test_leaving_frees_the_place_for_who_waits(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models, n_parallel=1) as engine:
+            first = engine.stream("ab", max_tokens=-1, ignore_eos=True)
+            await anext(first)
+            waiting = engine.stream("cd", max_tokens=4)
+            assert not await waiting.started(0.05)
+            assert (engine.n_running, engine.n_waiting) == (1, 1)
+            first.cancel()
+            async for _ in waiting:
+                pass
+            assert len(waiting.completion().tokens) == 4
+            assert first.completion().finish_reason == "cancelled"
+
+    run(work())
+
+
+def test_a_cancelled_task_leaves_too(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models) as engine:
+            task = asyncio.create_task(engine.generate("ab", max_tokens=-1, ignore_eos=True))
+            while not engine.n_running:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while not engine.is_idle:
+                await asyncio.sleep(0.005)
+
+    run(work())
+
+
+def test_a_full_queue_is_an_error_at_once(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models, n_parallel=1, n_queue=1) as engine:
+            streams = [engine.stream("ab", max_tokens=-1, ignore_eos=True)]
+            await streams[0].started()
+            streams.append(engine.stream("ab", max_tokens=1))
+            with pytest.raises(QueueFullError, match="1 requests wait for 1 places"):
+                engine.stream("ab")
+            for stream in streams:
+                stream.cancel()
+
+    run(work())
+
+
+def test_a_prompt_goes_where_its_beginning_lies(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models) as engine:
+            texts = ("ab cd ef gh ij kl", "op qr st uv wx yz")
+            for text in texts:
+                await engine.generate(text, max_tokens=4)
+            for text in reversed(texts):
+                made = await engine.generate(text, max_tokens=4)
+                assert made.stats.reused_n == len(made.prompt_tokens) - 1
+
+    run(work())
+
+
+def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with await opened(models) as engine:
+            def fail(*arguments: object) -> None:
+                raise EngineBrokenError("llama.cpp failed")
+
+            monkeypatch.setattr("eaglecpp.async_engine._step_together", fail)
+            with pytest.raises(EngineBrokenError):
+                await engine.generate("ab", max_tokens=4)
+            assert engine.broken is not None
+            with pytest.raises(EngineBrokenError, match="open it anew"):
+                engine.stream("ab")
+
+    run(work())
+
+
+def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) -> None:
+    async def work() -> None:
+        engine = await opened(models)
+        assert await engine.call(lambda one: one.n_ctx) == 256
+        stream = engine.stream("ab", max_tokens=-1, ignore_eos=True)
+        await stream.started()
+        await engine.close()
+        assert [chunk async for chunk in stream] is not None
+        with pytest.raises(ValueError, match="closed"):
+            engine.stream("ab")
+        with pytest.raises(ValueError, match="closed"):
+            await engine.call(lambda one: one.n_ctx)
+
+    run(work())
+
+
+def test_turns_are_taken_in_the_order_of_asking() -> None:
+    import threading
+
+    lock, order, threads = TurnLock(), [], []
+    with lock:
+        for number in range(5):
+            def wait(number: int = number) -> None:
+                with lock:
+                    order.append(number)
+
+            threads.append(threading.Thread(target=wait))
+            threads[-1].start()
+            while lock._next < number + 2:
+                pass
+    for thread in threads:
+        thread.join()
+    assert order == list(range(5))
