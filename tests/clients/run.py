@@ -33,6 +33,10 @@ CLIENTS = {
     "haystack": ("llama-cpp-haystack",),
     "llm": ("llm", "llm-llama-cpp"),
     "guidance": ("guidance",),
+    "serve_openai": ("openai",),
+    "serve_ollama": ("ollama",),
+    "serve_anthropic": ("anthropic",),
+    "serve_page": ("playwright",),  # and a Chromium of this machine
 }  # fmt: skip
 
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp serve` as a process of its own, for clients of its APIs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+TARGET = os.environ.get("EAGLECPP_CLIENT_MODEL") or str(DEMO / "demo-target.gguf")
+DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
+    None if "EAGLECPP_CLIENT_MODEL" in os.environ else str(DEMO / "demo-draft.gguf")
+)
+MODEL = Path(TARGET).stem
+IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
+"""Whether answers are known."""
+
+
+@contextlib.contextmanager
+def serving(*options: str) -> Iterator[str]:
+    """The address of a server. It has a store of its own, and ends with the block."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    draft = ["--draft", DRAFT] if DRAFT else []
+    command = [sys.executable, "-m", "eaglecpp", "serve", TARGET, *draft, "--port", str(port), "-c", "1024", *options]
+    with tempfile.TemporaryDirectory() as home:
+        process = subprocess.Popen(command, env={**os.environ, "EAGLECPP_MODELS": home})
+        try:
+            url = f"http://127.0.0.1:{port}"
+            for _ in range(3000):
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=60):
+                    break
+                if process.poll() is not None:
+                    raise RuntimeError(f"the server ended with {process.returncode}")
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(60)
+    assert code == 0, f"the server ended with {code}"

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp serve` and the real ollama client: chat, generate, tools, models made from files, errors."""
+
+from __future__ import annotations
+
+from common import done
+from ollama import Client, ResponseError
+from serving import MODEL, TARGET, serving
+
+TURNS = [{"role": "user", "content": "What is len?"}]
+OPTIONS = {"temperature": 0, "num_predict": 24}
+
+
+def weather(city: str) -> str:
+    """The weather somewhere.
+
+    Args:
+        city: where
+    """
+    return city
+
+
+with serving() as url:
+    client = Client(host=url, timeout=300)
+    assert MODEL in [model.model for model in client.list().models]
+    whole = client.chat(MODEL, TURNS, options=OPTIONS)
+    assert whole.message.content and whole.done and whole.eval_count > 0 and whole.total_duration > 0
+    parts = list(client.chat(MODEL, TURNS, options=OPTIONS, stream=True))
+    assert "".join(part.message.content for part in parts) == whole.message.content
+    assert parts[-1].done_reason in ("stop", "length")
+    assert client.chat(MODEL, TURNS, options=OPTIONS, tools=[weather]).message.role == "assistant"
+    schema = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}
+    assert client.chat(MODEL, TURNS, options=OPTIONS, format=schema).message.content.replace(" ", "") == '{"n":7}'
+    told = client.generate(MODEL, "What is len?", options=OPTIONS)
+    assert told.response == whole.message.content and told.context
+    shown = client.show(MODEL)
+    assert shown.modelinfo["general.architecture"] and "completion" in shown.capabilities
+    assert client.ps().models[0].expires_at.year > 2026
+    digest = client.create_blob(TARGET)
+    last = list(client.create("made", files={"t.gguf": digest}, system="Be brief.",
+                              parameters={"temperature": 0}, stream=True))[-1]  # fmt: skip
+    assert last.status == "success" and client.show("made").modelinfo
+    client.copy("made", "twin")
+    assert client.chat("twin", TURNS, options=OPTIONS, keep_alive=0).message.content
+    client.delete("made")
+    client.delete("twin")
+    for name, status in (("made", 404), ("", 400)):
+        try:
+            client.chat(name, TURNS)
+        except ResponseError as error:
+            assert error.status_code == status, error
+        else:
+            raise AssertionError(f"{name!r} was taken")
+done("list, chat, stream, tools, schema, generate, show, ps, create, copy, delete, 2 errors")

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp serve` and the real openai client: chat, streams, tools, schemas, responses, errors."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+from common import done
+from pydantic import BaseModel
+from serving import MODEL, serving
+
+
+class City(BaseModel):
+    name: str
+    size: int
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]},
+    },
+}
+ASK = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "What is len?"}],
+    "max_tokens": 24,
+    "temperature": 0.0,
+}
+
+with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client:
+    assert MODEL in [model.id for model in client.models.list()]
+    whole = client.chat.completions.create(**ASK)
+    first = whole.choices[0].message.content
+    assert first and whole.usage.completion_tokens > 0 and whole.model_extra["timings"]["acceptance_length"] >= 1
+    chunks = list(client.chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == first
+    assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+    plain = client.chat.completions.create(**ASK, extra_body={"draft": False})
+    assert plain.choices[0].message.content == first and plain.model_extra["timings"]["draft_n"] == 0
+    forced = client.chat.completions.create(**ASK, tools=[TOOL], tool_choice="required")
+    assert json.loads(forced.choices[0].message.tool_calls[0].function.arguments) == {"city": "Paris"}
+    with client.chat.completions.stream(**ASK, tools=[TOOL], tool_choice="required") as stream:
+        for _ in stream:
+            pass
+        called = stream.get_final_completion().choices[0]
+    assert called.finish_reason == "tool_calls" and called.message.tool_calls[0].function.name == "weather"
+    parsed = client.chat.completions.parse(**{**ASK, "max_tokens": 200}, response_format=City, seed=1)
+    assert parsed.choices[0].finish_reason == "length" or isinstance(parsed.choices[0].message.parsed, City)
+    text = client.completions.create(model=MODEL, prompt="The", max_tokens=5, logprobs=2)
+    assert len(text.choices[0].logprobs.tokens) == 5
+    told = client.responses.create(model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0)
+    assert told.output_text == first, (told.output_text, first)
+    with client.responses.stream(model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0) as events:
+        for _ in events:
+            pass
+        streamed = events.get_final_response() if told.status == "completed" else None
+    assert streamed is None or streamed.output_text == first
+    with ThreadPoolExecutor(8) as pool:
+        texts = pool.map(lambda _: client.chat.completions.create(**ASK).choices[0].message.content, range(8))
+        assert set(texts) == {first}
+    for wrong, kind, code in (
+        ({"model": "nobody"}, openai.NotFoundError, "model_not_found"),
+        ({"messages": [{"role": "user", "content": "word " * 3000}]}, openai.BadRequestError, "context_length_exceeded"),
+        ({"temperature": -1}, openai.BadRequestError, None),
+    ):
+        try:
+            client.chat.completions.create(**{**ASK, **wrong})
+        except kind as error:
+            assert error.code == code, error
+        else:
+            raise AssertionError(f"{wrong} was taken")
+done("models, chat, stream, usage, tools, schema, completions, responses, 8 at once, 3 errors")
