@@ -22,7 +22,7 @@ import eaglecpp.convert as convert
 if TYPE_CHECKING:
     from eaglecpp import errors as errors
     from eaglecpp.conversations.session import ChatSession
-    from eaglecpp.engine import Engine, ManyStreams, Score, Session, Stream
+    from eaglecpp.engine import AsyncEngine, Engine, ManyStreams, Score, Session, Stream
     from eaglecpp.errors import EagleError
     from eaglecpp.llama import Llama
     from eaglecpp.opening.fetch import pull
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "AsyncEngine": "engine",
     "ChatSession": "conversations.session",
     "Chunk": "results",
     "Completion": "results",
@@ -52,6 +53,7 @@ _HOMES = {
 _SUBMODULES = ("convert", "errors", "lowlevel", "modelfile")
 
 __all__ = [
+    "AsyncEngine",
     "ChatSession",
     "Chunk",
     "Completion",

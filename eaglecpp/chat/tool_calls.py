@@ -133,7 +133,9 @@ class ToolReader:
             return
         n_sure = len(self._held)
         if opening and not final:
-            n_sure -= next(n for n in range(min(len(opening) - 1, n_sure), -1, -1) if self._held.endswith(opening[:n]))
+            n_sure -= next(
+                n for n in range(min(len(opening) - 1, n_sure), -1, -1) if self._held.endswith(opening[:n])
+            )
         text, self._held = self._held[:n_sure], self._held[n_sure:]
         if text.strip() or (text and not self.n_calls):
             yield self._told(text)

@@ -37,9 +37,9 @@ def create(
     name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, strict: bool, as_json: bool
 ) -> None:
     """Create the model NAME from a Modelfile."""
-    from eaglecpp.store.describe import draft_text
     from eaglecpp.modelfile import Modelfile, require_ollama
     from eaglecpp.store.create import create_model
+    from eaglecpp.store.describe import draft_text
 
     wanted = stored_name(name)
     modelfile = Modelfile.from_text(read_input(file), file=None if file == "-" else file, strict=strict)

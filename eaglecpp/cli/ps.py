@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.table import human_bytes, human_time, table
+from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.human import human_bytes
 
 __all__ = ["ps"]
 
@@ -21,8 +22,12 @@ _ALWAYS_YEARS = 10
 
 
 @click.command()
-@click.option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True, help="The server's address.")
-@click.option("--port", type=click.IntRange(1, 65535), default=11434, show_default=True, help="The server's port.")
+@click.option(
+    "--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True, help="The server's address."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=11434, show_default=True, help="The server's port."
+)
 @click.option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key.")
 @click.option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/ps.")
 def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.common import engine_options_but, given
+from eaglecpp.cli.options import engine_options_but, given
 from eaglecpp.cli.terminal import note
-from eaglecpp.options import DraftOptions, ModelOptions, Strategy, describe
+from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 __all__ = ["serve"]
 
@@ -55,16 +55,24 @@ class Seconds(click.ParamType[float]):
 @click.argument("model", required=False)
 @click.option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 is every network this machine is in.")  # fmt: skip
-@click.option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")
-@click.option("--draft", metavar="D", help="The drafter of MODEL where that is a file; text: the text itself.")
-@click.option("--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any."
+)
+@click.option(
+    "--draft", metavar="D", help="The drafter of MODEL where that is a file; text: the text itself."
+)
+@click.option(
+    "--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]"
+)
 @click.option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
 @click.option("-np", "--parallel", type=click.IntRange(1, 128), default=4, show_default=True,
               help="Conversations of one model at a time; each has a context of its own.")  # fmt: skip
 @click.option("--max-queue", type=click.IntRange(0), default=512, show_default=True,
               help="Requests that may wait for each model; more are refused.")  # fmt: skip
 @click.option("--max-body", type=Size(), default="32M", show_default=True, help="Longest body of a request.")
-@click.option("--max-time", type=Seconds(), default="0", help="Longest time of one answer.  [default: no limit]")
+@click.option(
+    "--max-time", type=Seconds(), default="0", help="Longest time of one answer.  [default: no limit]"
+)
 @click.option("--keep-alive", type=Seconds(), default="5m", show_default=True,
               help="How long an unused model stays in memory; negative = for ever.")  # fmt: skip
 @click.option("--memory", type=Size(), default="0",
@@ -115,7 +123,9 @@ def serve(
     strategy = "off" if no_draft else str(Strategy.parse(strategy)) if strategy else ""
     files, preload = _served(model)
     if draft is not None and not files:
-        raise click.UsageError("--draft needs MODEL to be a file; a stored model has its drafter in the store")
+        raise click.UsageError(
+            "--draft needs MODEL to be a file; a stored model has its drafter in the store"
+        )
     config = ServerConfig(
         host=host,
         port=port,
@@ -129,7 +139,7 @@ def serve(
         keys=api_key,
         origins=allow_origin,
         hosts=allow_host,
-        engine=_by_group(given(options)),
+        engine=given(options),
         draft=draft,
         strategy=strategy,
         insecure=insecure,
@@ -151,7 +161,7 @@ def serve(
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:
     """Files that are served by a name, and what to load at once. Raises ModelNotFoundError."""
-    from eaglecpp.locate import find_path
+    from eaglecpp.opening.find import find_path
     from eaglecpp.store import resolve_model
 
     if model is None:
@@ -161,13 +171,6 @@ def _served(model: str | None) -> tuple[dict[str, Path], str]:
         resolve_model(model)
         return {}, model
     return {path.stem: path.absolute()}, path.stem
-
-
-def _by_group(options: dict[str, Any]) -> dict[str, Any]:
-    """Options by "group.field"."""
-    homes = {option.name: "model" for option in describe(ModelOptions)}
-    homes |= {option.name: "draft" for option in describe(DraftOptions)}
-    return {f"{homes[name]}.{name}": value for name, value in options.items()}
 
 
 def _address(host: str, port: int) -> str:

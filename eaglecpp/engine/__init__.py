@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eaglecpp.engine.async_engine import AsyncEngine, AsyncStream
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.many import ManyStreams
     from eaglecpp.engine.scoring import Score
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
     from eaglecpp.engine.stream import Stream
 
 _HOMES = {
+    "AsyncEngine": "async_engine",
+    "AsyncStream": "async_engine",
     "Engine": "engine",
     "ManyStreams": "many",
     "Score": "scoring",
     "Session": "session",
     "Stream": "stream",
 }
-__all__ = ["Engine", "ManyStreams", "Score", "Session", "Stream"]
+__all__ = ["AsyncEngine", "AsyncStream", "Engine", "ManyStreams", "Score", "Session", "Stream"]
 
 
 def __getattr__(name: str) -> Any:

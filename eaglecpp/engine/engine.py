@@ -411,6 +411,11 @@ class Engine:
         return self._handle().device_info()
 
     @property
+    def shared(self) -> Shared:
+        """What its conversations have in common; for those that make their own, as `AsyncEngine` does."""
+        return self._shared
+
+    @property
     def native(self) -> core.Engine:
         """The extension's engine, for what has no method here. Calls on it bypass the one-thread check."""
         return self._handle()

@@ -19,6 +19,8 @@ from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Timings
 
+EXACT = ("auto", "on", "off")
+
 __all__ = ["Request", "Shared", "make_request"]
 
 
@@ -36,7 +38,9 @@ class Shared:
 
 @dataclass(frozen=True)
 class Request:
-    """One generation. strategy: resolved; plan: that strategy in words, and why it is the one."""
+    """One generation. strategy: resolved; plan: that strategy in words, and why it is the one; exact: "" = as
+    the engine was opened.
+    """
 
     prompt: list[int]
     sampling: SamplingOptions
@@ -49,12 +53,14 @@ class Request:
     on_prefill: Callable[[int, int], None] | None
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
+    exact: str = ""
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""
         params = generate_params(self.sampling, self.seed, self.strategy)
         params.log_plan, params.replay = self.log_plan, list(self.replay)
         params.synth_rates = list(self.synth_rates)
+        params.exact = self.exact
         return params
 
 
@@ -64,6 +70,7 @@ def make_request(
     *,
     sampling: SamplingOptions | None = None,
     strategy: str | Strategy | None = None,
+    exact: str | None = None,
     grammar: Any = None,
     json_schema: str | Mapping[str, Any] | None = None,
     response_format: Mapping[str, Any] | None = None,
@@ -84,6 +91,8 @@ def make_request(
         given["grammar"] = text
     chosen = replace(sampling or shared.sampling, **given)
     resolved, why = drafting.resolve(drafting.strategy if strategy is None else Strategy.parse(strategy))
+    if exact is not None and exact not in EXACT:
+        raise ValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
     lines = _replay_lines(replay, drafting.has_draft)
     return Request(
         prompt=shared.vocabulary.prompt_tokens(prompt),
@@ -99,6 +108,7 @@ def make_request(
         on_prefill=on_prefill,
         stop_when=stop_when,
         utf8_errors=utf8_errors,
+        exact=exact or "",
     )
 
 

@@ -53,7 +53,8 @@ class Session:
         `prompt`: text (str, or bytes in UTF-8), tokenized with special tokens and a BOS token where the model
         wants one and the text does not begin with it; or token ids, taken as they are. `sampling` and
         `**options`: see `SamplingOptions`; what is not given is the engine's. `strategy` overrides the
-        engine's. `grammar`, `json_schema`, `response_format`: at most one, see `eaglecpp.engine.grammar`.
+        engine's, and so does `exact` ("auto", "on", "off"; see `DraftOptions`). `grammar`, `json_schema`,
+        `response_format`: at most one, see `eaglecpp.engine.grammar`.
         `on_prefill(n_done, n_prompt)` is called while the prompt is read. `stop_when(tokens)` is called after
         each token with all generated ones; True ends the generation. `utf8_errors`: what becomes of bytes
         that are not UTF-8, "replace" (U+FFFD) or "ignore".

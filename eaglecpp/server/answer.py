@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.reader import AnswerReader, Piece
 from eaglecpp.chat.tool_calls import ToolReader
-from eaglecpp.grammar import resolve_grammar
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json
 from eaglecpp.modelfile.parameters import engine_options as parameter_options
 from eaglecpp.options import SamplingOptions, describe
@@ -28,7 +28,7 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.opening import LoadedModel, Prompt
 
 if TYPE_CHECKING:
-    from eaglecpp.async_engine import AsyncStream
+    from eaglecpp.engine.async_engine import AsyncStream
     from eaglecpp.results import Completion, TokenLogprob
     from eaglecpp.server.models import Lease, ModelPool, Slot
 
@@ -96,7 +96,9 @@ class Answer:
     slot: the model and how it was loaded; prompt: what it was asked
     """
 
-    def __init__(self, slot: Slot, ask: Ask, prompt: Prompt, stream: AsyncStream, deadline: float | None) -> None:
+    def __init__(
+        self, slot: Slot, ask: Ask, prompt: Prompt, stream: AsyncStream, deadline: float | None
+    ) -> None:
         self.slot = slot
         self.ask = ask
         self.prompt = prompt
@@ -153,7 +155,9 @@ class Answer:
                 return
             except TimeoutError:
                 self._stream.cancel()
-                raise ApiError(504, "the request took longer than this server allows", code="timeout") from None
+                raise ApiError(
+                    504, "the request took longer than this server allows", code="timeout"
+                ) from None
             if self.first_s is None:
                 self.first_s = time.perf_counter() - self.started
             pieces = self._reader.read(chunk)
@@ -236,9 +240,7 @@ def _count(pool: ModelPool, answer: Answer) -> None:
     pool.metrics.total_s.observe(time.perf_counter() - answer.started)
 
 
-async def _fitting_prompt(
-    pool: ModelPool, lease: Lease, ask: Ask, n_ctx: int, max_tokens: int
-) -> Prompt:
+async def _fitting_prompt(pool: ModelPool, lease: Lease, ask: Ask, n_ctx: int, max_tokens: int) -> Prompt:
     """The prompt; the model is opened again with a longer context only where one was asked for and the
     prompt, with the answer's own limit, needs it.
     """
@@ -321,7 +323,9 @@ def _grammar(ask: Ask) -> str | None:
     if ask.format == "json":
         return resolve_grammar(response_format={"type": "json_object"})
     if not isinstance(ask.format, Mapping):
-        raise ApiError(400, f'invalid format: {json.dumps(ask.format)[:80]}; expected "json" or a JSON schema')
+        raise ApiError(
+            400, f'invalid format: {json.dumps(ask.format)[:80]}; expected "json" or a JSON schema'
+        )
     return resolve_grammar(json_schema=ask.format)
 
 

@@ -15,7 +15,7 @@ from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.server.answer import Answer, Ask, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
-from eaglecpp.server.openai import must_call, common_ask
+from eaglecpp.server.openai import common_ask, must_call
 
 if TYPE_CHECKING:
     from eaglecpp.server.app import Server
@@ -178,7 +178,10 @@ async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
     start["usage"] = {"input_tokens": len(answer.prompt.tokens), "output_tokens": 0}
     yield one("message_start", message=start)
     index, open_kind = -1, ""
-    empty = {"thinking": {"type": "thinking", "thinking": "", "signature": ""}, "text": {"type": "text", "text": ""}}
+    empty = {
+        "thinking": {"type": "thinking", "thinking": "", "signature": ""},
+        "text": {"type": "text", "text": ""},
+    }
     async for delta in answer:
         for kind, text in (("thinking", delta.thinking), ("text", delta.content)):
             if not text:

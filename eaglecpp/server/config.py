@@ -24,7 +24,7 @@ class ServerConfig:
     keys:        API keys of which a request must carry one; () = none is asked for
     origins:     origins allowed besides those of this machine; ("*",) = all
     hosts:       names by which the server is reached, checked on a loopback address against DNS rebinding
-    engine:      options of every model that is loaded, by field of `ModelOptions` and `DraftOptions`
+    engine:      options of every model that is loaded, by field name of `ModelOptions` and `DraftOptions`
     draft:       the drafter of the model named on the command line
     strategy:    for all requests that say nothing, "" = each model's own
     """

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.responses import JSONResponse
 
-from eaglecpp.async_engine import QueueFullError
 from eaglecpp.chat.gotemplate.errors import TemplateError
+from eaglecpp.engine.async_engine import QueueFullError
 from eaglecpp.errors import (
     ContextFullError,
     EagleError,

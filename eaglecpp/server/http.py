@@ -80,7 +80,9 @@ def dump(value: Any) -> bytes:
             "utf-8", "surrogatepass"
         )
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "replace"
+        )
 
 
 def sse(value: Any, event: str = "") -> bytes:

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,23 +21,40 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.errors import EagleError
 from eaglecpp.modelfile.model import Modelfile
-from eaglecpp.modelfile.names import ModelName, ModelNameError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json, value_text
 from eaglecpp.modelfile.syntax import Command, Document
+from eaglecpp.opening.template import choose_template
+from eaglecpp.references import reference
+from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json
-from eaglecpp.server.opening import find_as_path
+from eaglecpp.server.opening import means_path
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.describe import everything, list_entry
-from eaglecpp.store.layout import canonical, is_digest
+from eaglecpp.store.facts import Facts, metadata, read_facts
+from eaglecpp.store.layout import is_digest
 from eaglecpp.store.model import StoredModel
+from eaglecpp.store.resolve import resolved
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.server.app import Server
 
-__all__ = ["Library", "copy", "create", "delete", "get_blob", "ps", "pull", "put_blob", "refuse_push", "show", "tags"]
+__all__ = [
+    "Library",
+    "copy",
+    "create",
+    "delete",
+    "get_blob",
+    "ps",
+    "pull",
+    "put_blob",
+    "refuse_push",
+    "show",
+    "tags",
+]
 
 _UPLOADS = "uploads"
 _UPLOAD_S = 24 * 3600  # an upload that no model was made of goes after that
@@ -76,10 +92,10 @@ def stored(name: str) -> StoredModel:
 
 def read_name(text: str) -> ModelName:
     """The name that a request gives. Raises ApiError."""
-    if find_as_path(text):
+    if means_path(text):
         raise ApiError(400, f"invalid model name '{text}'")
     try:
-        return canonical(ModelName.parse(f"hf.co/{text[5:]}" if text.startswith("hf://") else text))
+        return reference.read_name(text)
     except ModelNameError as error:
         raise ApiError(400, f"invalid model name: {error}") from None
 
@@ -95,8 +111,6 @@ def complete_entry(model: StoredModel) -> dict[str, Any]:
 
 def file_entry(name: str, path: Path) -> dict[str, Any]:
     """The same for a file that is in no store."""
-    from eaglecpp.store.facts import read_facts
-
     config = read_facts([path]).config()
     stat = path.stat()
     details = {
@@ -119,8 +133,6 @@ def file_entry(name: str, path: Path) -> dict[str, Any]:
 
 def file_facts(name: str, path: Path, verbose: bool) -> dict[str, Any]:
     """What /api/show says of such a file."""
-    from eaglecpp.store.facts import metadata, read_facts
-
     facts = read_facts([path])
     template = facts.file.text("tokenizer.chat_template", "")
     words = ["completion", *(["tools"] if "tools" in template else [])]
@@ -139,6 +151,12 @@ def file_facts(name: str, path: Path, verbose: bool) -> dict[str, Any]:
         "capabilities": words,
         "modified_at": entry["modified_at"],
     }
+
+
+def _template(model: StoredModel, facts: Facts) -> ChatTemplate:
+    tokens = set(facts.tokens)
+    gguf = facts.file.text("tokenizer.chat_template", "")
+    return choose_template(resolved(model), gguf, lambda text: text.encode() in tokens)
 
 
 async def tags(request: Request) -> Response:
@@ -166,7 +184,7 @@ async def ps(request: Request) -> Response:
                 "running": engine.n_running,
                 "waiting": engine.n_waiting,
                 "strategy": str(model.wanted(None)),
-                "draft": None if model.source.draft is None else str(model.source.draft),
+                "draft": None if model.source.found.draft is None else str(model.source.found.draft),
                 "drafts": engine.engine.has_draft,
                 "notices": model.notices,
             }
@@ -187,7 +205,10 @@ async def show(request: Request) -> Response:
         if name in server.library.files:
             return file_facts(name, server.library.files[name], verbose)
         model = stored(name)
-        found = everything(model, verbose)
+        files = [] if model.is_drafter else model.target_files()
+        facts = read_facts(files) if files else None
+        template = None if facts is None else _template(model, facts)
+        found = everything(model, template, verbose)
         found["details"] = complete_entry(model)["details"]
         found["modified_at"] = _stamp(model.modified)
         if not found["template"]:
@@ -242,7 +263,7 @@ async def delete(request: Request) -> Response:
 async def pull(request: Request) -> Response:
     """`POST /api/pull`."""
     from eaglecpp.store.packaged import find_packaged
-    from eaglecpp.store.pull import pull as pull_model
+    from eaglecpp.store.remote.pull import pull as pull_model
 
     server: Server = request.app.state.server
     body = await read_json(request, server.config.n_body)
@@ -253,7 +274,7 @@ async def pull(request: Request) -> Response:
     draft = body.get("draft")
     if draft is not None and not isinstance(draft, str):
         raise ApiError(400, 'draft must be "auto", "none" or the name of a drafter')
-    if draft is not None and draft not in ("auto", "none") and find_as_path(draft):
+    if draft is not None and draft not in ("auto", "none") and means_path(draft):
         raise ApiError(400, f"invalid drafter name '{draft}'")
     packaged = find_packaged(name)
     insecure = field(body, "insecure", bool, False)
@@ -276,14 +297,16 @@ async def create(request: Request) -> Response:
         raise ApiError(400, "model is required")
     name = read_name(text)
     if body.get("modelfile") is not None or body.get("path") is not None:
-        raise ApiError(400, "modelfile and path are of an old API; send from, files, template, parameters ...")
+        raise ApiError(
+            400, "modelfile and path are of an old API; send from, files, template, parameters ..."
+        )
     modelfile = _modelfile(body)
     quantize = str(body.get("quantize") or body.get("quantization_level") or "")
     draft_type = field(body, "draft_quantize", str, "")
 
     def work(report: Callable[[Status], None]) -> None:
         from eaglecpp.store.create import create_model
-        from eaglecpp.store.pull import pull as pull_model
+        from eaglecpp.store.remote.pull import pull as pull_model
 
         stores = Stores.open()
         with tempfile.TemporaryDirectory() as empty:  # a name that is also a file here stays a name

@@ -17,12 +17,12 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from eaglecpp.async_engine import TurnLock
-from eaglecpp.context import free_memory
+from eaglecpp.engine.async_engine import TurnLock
+from eaglecpp.opening.context import free_memory
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.metrics import Metrics
-from eaglecpp.server.opening import LoadedModel, Source, engine_options, estimate, find_source
+from eaglecpp.server.opening import LoadedModel, Source, estimate, find_source, plan_source
 
 __all__ = ["Lease", "ModelPool", "Slot"]
 
@@ -180,8 +180,8 @@ class ModelPool:
             if old.model.engine.broken is None:
                 await self._until(lambda: old.n_users == 0)
             await self._unload(old)
-        options = engine_options(source, self.config, n_ctx)
-        await self._make_room(estimate(source, options["model"], self.config.n_parallel), source.name)
+        plan = await asyncio.to_thread(plan_source, source, self.config, n_ctx)
+        await self._make_room(estimate(source, plan, self.config.n_parallel), source.name)
         started = time.perf_counter()
         _log.info("loading %s", source.name, extra={"model": source.name})
         model = await asyncio.to_thread(LoadedModel.load, source, self.config, n_ctx, self._turns)

@@ -185,7 +185,7 @@ def _refuse_images(body: Mapping[str, Any]) -> None:
 
 
 def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tools = field(body, "tools", list, [])
+    tools: list[dict[str, Any]] = field(body, "tools", list, [])
     for index, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

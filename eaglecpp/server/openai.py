@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.server.answer import Answer, Ask, Delta, open_answer
+from eaglecpp.server.answer import Answer, Ask, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
 from eaglecpp.server.ollama import extensions, keep_alive, logprob_list
@@ -210,7 +210,9 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
         options["stop"] = [text for text in texts if text]
     for key, low, high in (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0)):
         if key in options and not low <= options[key] <= high:
-            raise ApiError(400, f"{key} must be between {low:g} and {high:g}, found {options[key]}", param=key)
+            raise ApiError(
+                400, f"{key} must be between {low:g} and {high:g}, found {options[key]}", param=key
+            )
     sampling: dict[str, Any] = {}
     if bias := field(body, "logit_bias", dict):
         try:
@@ -335,7 +337,7 @@ async def _chunks(answer: Answer, head: _Head, body: Mapping[str, Any]) -> Async
 
 def _wants_usage(body: Mapping[str, Any]) -> bool:
     options = field(body, "stream_options", dict, {})
-    return field(options, "include_usage", bool, False)
+    return bool(field(options, "include_usage", bool, False))
 
 
 def must_call(ask: Ask, choice: Any) -> list[str]:
@@ -350,15 +352,17 @@ def must_call(ask: Ask, choice: Any) -> list[str]:
     if isinstance(choice, dict):
         function = choice.get("function", choice)
         name = function.get("name") if isinstance(function, dict) else None
-        if name in names:
-            return [name]
+        if name is not None and name in names:
+            return [str(name)]
         raise ApiError(400, f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
     raise ApiError(400, "tool_choice must be none, auto, required or a function", param="tool_choice")
 
 
 def _n_top(number: int) -> int:
     if not 0 <= number <= _N_TOP:
-        raise ApiError(400, f"top_logprobs must be between 0 and {_N_TOP}, found {number}", param="top_logprobs")
+        raise ApiError(
+            400, f"top_logprobs must be between 0 and {_N_TOP}, found {number}", param="top_logprobs"
+        )
     return number
 
 

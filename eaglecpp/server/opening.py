@@ -15,27 +15,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.async_engine import AsyncEngine
 from eaglecpp.chat.conversation import Conversation, fold_system
 from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.chat.tool_calls import CallMarks, call_marks
-from eaglecpp.context import choose_n_ctx, free_memory, head_keys
-from eaglecpp.engine import Engine
+from eaglecpp.engine import AsyncEngine, Engine
 from eaglecpp.errors import MismatchError, ModelNotFoundError
-from eaglecpp.locate import find_path
 from eaglecpp.lowlevel import system_info
 from eaglecpp.modelfile.model import Modelfile
-from eaglecpp.modelfile.syntax import Command
-from eaglecpp.options import TEXT, DraftOptions, ModelOptions, Strategy
-from eaglecpp.store import ResolvedModel, Stores, resolve_draft, resolve_model
+from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
+from eaglecpp.opening.find import Found, find_here, with_own_draft
+from eaglecpp.opening.plan import OpeningPlan, make_plan
+from eaglecpp.opening.template import choose_template
+from eaglecpp.options import Strategy
+from eaglecpp.references.reference import is_path_text
+from eaglecpp.store import Stores, resolve_model
 
 if TYPE_CHECKING:
     from eaglecpp.server.config import ServerConfig
 
-__all__ = ["LoadedModel", "Prompt", "Source", "engine_options", "estimate", "find_source"]
+__all__ = ["LoadedModel", "Prompt", "Source", "estimate", "find_source", "means_path", "plan_source"]
 
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _SEQUENCE_IDS = 256  # of llama.cpp, shared by the leaves of all conversations
@@ -50,19 +51,19 @@ class Source:
     """What a name stands for now. state: changes when the stored model does."""
 
     name: str
-    model: ResolvedModel
-    draft: Path | None
-    drafts_text: bool
+    found: Found
     state: str
 
     @property
     def modelfile(self) -> Modelfile:
         """The model's Modelfile; of a bare file, one that only says FROM."""
-        return self.model.modelfile or Modelfile(from_=(Command("model", str(self.model.target)),))
+        return self.found.modelfile
 
     @property
     def n_weight_bytes(self) -> int:
-        files = [*_parts(self.model.target), *([self.draft] if self.draft else []), *self.model.adapters]
+        """Bytes of everything that is loaded."""
+        draft = [self.found.draft] if self.found.draft else []
+        files = [*_parts(self.found.target), *draft, *self.found.model.adapters]
         return sum(path.stat().st_size for path in files)
 
 
@@ -75,34 +76,49 @@ class Prompt:
     n_left_out: int = 0
 
 
-def find_source(name: str, config: ServerConfig, files: Mapping[str, Path] = {}) -> Source:  # noqa: B006
+def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> Source:
     """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name.
 
     Raises ModelNotFoundError.
     """
     if name in files:
-        model = ResolvedModel(name, "path", files[name])
-        state = f"{files[name]}:{files[name].stat().st_mtime_ns}"
-    else:
-        if find_as_path(name):
-            raise ModelNotFoundError(f"model '{name}' not found")
-        try:
-            model = resolve_model(name)
-        except ModelNotFoundError as error:
-            raise ModelNotFoundError(f"model '{name}' not found: {error}") from None
-        state = f"{model.target}:{model.draft}:{_digest(model)}"
-    draft, drafts_text = model.draft, model.engine_options().get("text_drafts") == "on" and model.draft is None
-    if config.draft is not None and name in files:
-        drafts_text = config.draft == TEXT
-        draft = None if drafts_text else (find_path(config.draft, "drafter") or resolve_draft(config.draft))
-    return Source(name, model, draft, drafts_text, state)
+        found = find_here(files[name], config.draft)
+        return Source(name, found, f"{files[name]}:{files[name].stat().st_mtime_ns}")
+    if means_path(name):
+        raise ModelNotFoundError(f"model '{name}' not found")
+    try:
+        model = resolve_model(name)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f"model '{name}' not found: {error}") from None
+    stored = None if model.name is None else Stores.open().find(model.name)
+    digest = "" if stored is None else stored.digest
+    return Source(name, with_own_draft(model), f"{model.target}:{model.draft}:{digest}")
 
 
-def find_as_path(name: str) -> bool:
+def means_path(name: str) -> bool:
     """Whether a request's model is meant as a path. Clients name models; which files are served is the
     operator's choice.
     """
-    return name.startswith(("/", ".", "~", "\\")) or name.lower().endswith(".gguf") or "\\" in name
+    return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
+
+
+def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
+    """How the model is opened: as it says, under what the server was told, with room for several
+    conversations. n_ctx: tokens of one conversation, 0 = as model and memory allow.
+    """
+    strategy = Strategy.parse(config.strategy) if config.strategy else None
+    options: dict[str, Any] = dict(config.engine) | {"n_sequences": config.n_parallel}
+    n_ids = _SEQUENCE_IDS // config.n_parallel - 1
+    options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
+    if n_ctx:
+        options["n_ctx"] = n_ctx
+    defaults = {"model.n_batch": _N_BATCH}
+    plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults)
+    if not plan.context.n_ctx:
+        options["n_ctx"] = _choose_n_ctx(source, config.n_parallel)
+        plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults)
+    off = plan.strategy.value.kind == "off"
+    return plan.without_drafts() if off and source.found.draft is None else plan
 
 
 class LoadedModel:
@@ -118,41 +134,38 @@ class LoadedModel:
         self.notices = list(notices)
         self.n_ctx = engine.engine.n_ctx
         self.folds_system = False
-        self.template = self._choose_template()
+        self.template = engine.engine.chat_template
         self.tags: ThinkTags | None = (
             None if self.template.language == "family" else tags_of(self.template.text)
         )
         self.calls: CallMarks | None = call_marks(self.template.text)
-        self.think_marks = self._marks(self.tags.open + self.tags.close + self.tags.plain if self.tags else "")
+        self.think_marks = self._marks(
+            self.tags.open + self.tags.close + self.tags.plain if self.tags else ""
+        )
         self.call_marks = self._marks(self.calls.open + self.calls.close if self.calls else "")
 
     @classmethod
     def load(
         cls, source: Source, config: ServerConfig, n_ctx: int, turns: AbstractContextManager[Any]
     ) -> LoadedModel:
-        """Opens the engine. n_ctx: tokens of one conversation, 0 = as model and memory allow."""
-        options = engine_options(source, config, n_ctx)
-        n_bytes = estimate(source, options["model"], config.n_parallel)
-        notices = [str(notice) for notice in source.model.notices]
-        strategy = _strategy(source, config)
+        """Opens the engine, in a thread of its own."""
+        plan = plan_source(source, config, n_ctx)
+        notices = list(plan.notices)
 
         def open_engine() -> Engine:
-            can_draft = source.draft is not None or source.drafts_text
-            if strategy.kind == "off" or not can_draft:
-                return Engine(source.model.target, strategy="off", **options)
-            draft = TEXT if source.drafts_text else source.draft
             try:
-                return Engine(source.model.target, draft, strategy=strategy, **options)
+                return Engine.from_plan(plan)
             except MismatchError as error:
-                if config.draft is not None:
+                if source.found.draft_asked:
                     raise
                 notices.append(f"running without the drafter, it does not fit: {error}")
                 _log.warning("%s: %s", source.name, notices[-1])
-                return Engine(source.model.target, strategy="off", **options)
+                return Engine.from_plan(plan.without_drafts())
 
         engine = AsyncEngine(open_engine, n_queue=config.n_queue, turns=turns)
         engine.wait_opened()
-        return cls(source, engine, strategy, n_bytes, notices)
+        n_bytes = estimate(source, plan, config.n_parallel)
+        return cls(source, engine, plan.strategy.value, n_bytes, notices)
 
     @property
     def name(self) -> str:
@@ -208,7 +221,7 @@ class LoadedModel:
             system = self.source.modelfile.system
         conversation = Conversation(system, self.source.modelfile.messages, turns)
         made: dict[int, Prompt] = {}
-        chosen = self.template if not template else self._choose_template(template)
+        chosen = self.template if not template else self._other_template(template)
 
         def make(part: Sequence[Message]) -> Prompt:
             if len(part) not in made:
@@ -243,68 +256,25 @@ class LoadedModel:
         """A prompt without a template."""
         return Prompt(self.engine.engine.prompt_tokens(text), text[-100:])
 
-    def _choose_template(self, asked: str | None = None) -> ChatTemplate:
-        engine, modelfile = self.engine.engine, self.source.modelfile
-        eos = engine.native.eos
-        eos_text = b"" if eos < 0 else engine.token_to_piece(eos, special=True)
-        return ChatTemplate.choose(
-            modelfile=asked or modelfile.template,
-            gguf=engine.native.chat_template(),
-            stored=self.source.model.stored_template,
-            choice="modelfile" if asked else modelfile.settings.chat_template,
-            has_token=lambda text: self._control_token(text) is not None,
-            bos_text=engine.bos_text.decode("utf-8", "replace"),
-            eos_text=eos_text.decode("utf-8", "replace"),
-        )
+    def _other_template(self, text: str) -> ChatTemplate:
+        """A template that a request brings."""
+        engine = self.engine.engine
+        model = replace(self.source.found.model, modelfile=replace(self.source.modelfile, template=text))
+        bos_text, eos_text = engine.vocabulary.border_texts
+        return choose_template(model, "", engine.vocabulary.has_token, bos_text=bos_text, eos_text=eos_text)
 
     def _marks(self, text: str) -> dict[int, str]:
         """The control tokens, which have no text of their own, among the marks in `text`."""
-        tokens = {mark: self._control_token(mark) for mark in _CONTROL.findall(text)}
+        vocabulary = self.engine.engine.vocabulary
+        tokens = {mark: vocabulary.token_of(mark) for mark in _CONTROL.findall(text)}
         return {
             token: mark for mark, token in tokens.items() if token is not None and not self.token_bytes(token)
         }
 
-    def _control_token(self, text: str) -> int | None:
-        engine = self.engine.engine
-        tokens = engine.tokenize(text, add_bos=False)
-        whole = len(tokens) == 1 and engine.token_to_piece(tokens[0], special=True) == text.encode()
-        return tokens[0] if whole else None
 
-
-def _strategy(source: Source, config: ServerConfig) -> Strategy:
-    text = config.strategy or source.model.engine_options().get("strategy", "auto")
-    return Strategy.parse(text)
-
-
-def engine_options(source: Source, config: ServerConfig, n_ctx: int) -> dict[str, Any]:
-    """The option objects: the model's own, under the server's."""
-    own = source.modelfile.engine_options()
-    model = _group(own, "model.") | _group(config.engine, "model.")
-    drafting = _group(own, "draft.") | _group(config.engine, "draft.")
-    model.setdefault("n_batch", _N_BATCH)
-    model["n_sequences"] = config.n_parallel
-    model["lora"] = tuple((str(path), 1.0) for path in source.model.adapters)
-    asked = n_ctx or int(model.get("n_ctx") or 0)
-    model["n_ctx"] = asked or _choose_n_ctx(source, model, config.n_parallel)
-    if source.drafts_text:
-        drafting["text_drafts"] = "on"
-    n_ids = _SEQUENCE_IDS // config.n_parallel - 1
-    drafting.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
-    return {"model": ModelOptions(**model), "drafting": DraftOptions(**drafting)}
-
-
-def _choose_n_ctx(source: Source, options: Mapping[str, Any], n_parallel: int) -> int:
-    """As for one conversation, in the share of the memory that each of them has."""
-    n_free = free_memory()
-    if n_free is not None:
-        n_weights = source.n_weight_bytes
-        n_free = n_weights + max(n_free - n_weights, 0) // n_parallel
-    return choose_n_ctx(source.model.target, n_ubatch=options.get("n_ubatch", 512), n_free=n_free).n_ctx
-
-
-def estimate(source: Source, options: ModelOptions, n_parallel: int) -> int:
+def estimate(source: Source, plan: OpeningPlan, n_parallel: int) -> int:
     """Bytes that a model takes: its files, caches in F16, and what every engine has."""
-    keys = head_keys(source.model.target)
+    keys = head_keys(source.found.target)
     arch = keys.get("general.architecture", "")
 
     def number(name: str) -> int:
@@ -315,19 +285,20 @@ def estimate(source: Source, options: ModelOptions, n_parallel: int) -> int:
     n_heads = number("attention.head_count") or 1
     n_head_dim = number("attention.key_length") or number("embedding_length") // n_heads
     n_kv = 2 * number("block_count") * (number("attention.head_count_kv") or n_heads) * n_head_dim
-    n_ctx = options.n_ctx if options.n_ctx > 0 else 4096
+    n_ctx = plan.model_options().n_ctx
+    n_ctx = n_ctx if n_ctx > 0 else number("context_length") or 4096
     return source.n_weight_bytes + 2 * n_kv * n_ctx * n_parallel + 100 * _MIB
 
 
-def _group(options: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): value for name, value in options.items() if name.startswith(prefix)}
+def _choose_n_ctx(source: Source, n_parallel: int) -> int:
+    """As for one conversation, in the share of the memory that each of them has."""
+    n_free = free_memory()
+    if n_free is not None:
+        n_weights = source.n_weight_bytes
+        n_free = n_weights + max(n_free - n_weights, 0) // n_parallel
+    return choose_n_ctx(source.found.target, n_free=n_free).n_ctx
 
 
 def _parts(target: Path) -> list[Path]:
     match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", target.name)
     return sorted(target.parent.glob(f"{match[1]}-*-of-{match[2]}.gguf")) if match else [target]
-
-
-def _digest(model: ResolvedModel) -> str:
-    stored = None if model.name is None else Stores.open().find(model.name)
-    return "" if stored is None else stored.digest

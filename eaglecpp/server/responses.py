@@ -17,7 +17,7 @@ from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.server.answer import Answer, Ask, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
-from eaglecpp.server.openai import must_call, common_ask, read_format, read_message, read_tools
+from eaglecpp.server.openai import common_ask, must_call, read_format, read_message, read_tools
 
 if TYPE_CHECKING:
     from eaglecpp.server.app import Server

@@ -64,16 +64,18 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ApiError | None:
         host = _host(headers.get("host", ""))
-        if self.config.is_loopback and host and host not in (*_LOCAL, *self.config.hosts):
-            if not host.endswith((".localhost", ".local", ".internal")):
-                return ApiError(403, f"this server is not called {host!r} (--allow-host)")
+        if self.config.is_loopback and host and not self._is_called(host):
+            return ApiError(403, f"this server is not called {host!r} (--allow-host)")
         if origin and not self._allows(origin, headers):
             return ApiError(403, f"pages of {origin} may not use this server (--allow-origin)")
-        if self.config.keys and scope["method"] != "OPTIONS" and not _is_open(scope["path"]):
-            if not _knows(headers, self.config.keys):
-                return ApiError(401, "this server asks for an API key: Authorization: Bearer KEY",
-                                code="invalid_api_key")  # fmt: skip
+        needs_key = self.config.keys and scope["method"] != "OPTIONS" and not _is_open(scope["path"])
+        if needs_key and not _knows(headers, self.config.keys):
+            text = "this server asks for an API key: Authorization: Bearer KEY"
+            return ApiError(401, text, code="invalid_api_key")
         return None
+
+    def _is_called(self, host: str) -> bool:
+        return host in (*_LOCAL, *self.config.hosts) or host.endswith((".localhost", ".local", ".internal"))
 
     def _allows(self, origin: str, headers: Headers) -> bool:
         if "*" in self.config.origins or origin in self.config.origins or origin.startswith(_SCHEMES):
@@ -90,7 +92,8 @@ def _is_open(path: str) -> bool:
 
 def _knows(headers: Headers, keys: Sequence[str]) -> bool:
     given = headers.get("authorization", "").removeprefix("Bearer ").strip() or headers.get("x-api-key", "")
-    return any([hmac.compare_digest(given.encode(), key.encode()) for key in keys])
+    same = [hmac.compare_digest(given.encode(), key.encode()) for key in keys]  # all, in the same time
+    return any(same)
 
 
 def _host(text: str) -> str:

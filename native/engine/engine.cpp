@@ -75,6 +75,13 @@ auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     }
 }
 
+static Exactness exactness_of(const std::string & text) {
+    if (text == "on") return Exactness::on;
+    if (text == "auto") return Exactness::automatic;
+    if (text == "off") return Exactness::off;
+    fail(ErrorKind::value, "exact: '%s' is not one of auto, on, off", text.c_str());
+}
+
 Engine::Engine(const EngineOptions & options) {
     if (options.n_sequences < 1)
         fail(ErrorKind::value, "n_sequences: expected at least 1, found %d", options.n_sequences);
@@ -82,12 +89,7 @@ Engine::Engine(const EngineOptions & options) {
         fail(ErrorKind::value, "n_draft_max %d and n_leaves_max %d: expected 0 to 1024 and at least 1",
              options.n_draft_max, options.n_leaves_max);
     }
-    if (options.exact != "auto" && options.exact != "on" && options.exact != "off") {
-        fail(ErrorKind::value, "exact: '%s' is not one of auto, on, off", options.exact.c_str());
-    }
-    exactness_ = options.exact == "on"     ? Exactness::on
-                 : options.exact == "auto" ? Exactness::automatic
-                                           : Exactness::off;
+    exactness_ = exactness_of(options.exact);
     if (!options.draft_path.empty()) draft_file_ = std::make_unique<DraftFile>(options.draft_path);
     check_text_options(options);
     TargetOptions target_options = options;
@@ -236,6 +238,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
              prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model()));
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
+    const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     std::optional<SynthAcceptance> synth;
     if (!params.synth_rates.empty()) synth.emplace(params.synth_rates, params.sampling.seed);
     auto sampler = std::make_unique<Sampler>(params.sampling, target_->model(), n_ctx);
@@ -255,7 +258,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.sampler = std::move(sampler);
     s.synth = std::move(synth);
     s.decode_start_ms = 0.0;
-    begin_plan(s);
+    begin_plan(s, exactness);
     s.is_active = true;
     return s.stats.n_reused;
 }
@@ -275,7 +278,7 @@ void Engine::check_strategy(const Strategy & st) const {
     }
 }
 
-void Engine::begin_plan(Sequence & s) {
+void Engine::begin_plan(Sequence & s, Exactness exactness) {
     if (!s.params.replay.empty()) {
         std::vector<Decision> decisions;
         for (const std::string & line : s.params.replay) decisions.push_back(Decision::from_line(line));
@@ -291,7 +294,7 @@ void Engine::begin_plan(Sequence & s) {
     const bool is_fixed = s.params.replay.empty() && !(s.params.strategy.kind == Strategy::Kind::automatic);
     s.uses_text = drafts_text_ && !(is_fixed && (drafter_ || s.params.strategy.kind == Strategy::Kind::off));
     if (s.uses_text) s.text.assign(s.tokens);
-    planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness_);
+    planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
     s.plan_log.clear();
 }
@@ -665,7 +668,8 @@ ExactRows Engine::measure_exact_rows() {
     if (!sequences_.empty()) fail(ErrorKind::value, "exact rows are measured before a conversation is opened");
     ExactRows out;
     if (can_draft() && !*target_->never_exact()) {
-        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, target_->options().n_draft_max + 1); },
+        const int n_rows_max = target_->options().n_sequences * (target_->options().n_draft_max + 1);
+        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max); },
                       [&] { target_->clear(); });
     }
     set_exact_rows(out.counts);

@@ -112,7 +112,7 @@ class Engine {
     void check_text_options(const EngineOptions & options);
     void set_planner();
     void count_text(Sequence & s, const MatchResult & result);
-    void begin_plan(Sequence & s);
+    void begin_plan(Sequence & s, Exactness exactness);
     void decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results);
     void draft(Sequence & s);
     void grow(Sequence & s);

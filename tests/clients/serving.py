@@ -32,7 +32,19 @@ def serving(*options: str) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     draft = ["--draft", DRAFT] if DRAFT else []
-    command = [sys.executable, "-m", "eaglecpp", "serve", TARGET, *draft, "--port", str(port), "-c", "1024", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "eaglecpp",
+        "serve",
+        TARGET,
+        *draft,
+        "--port",
+        str(port),
+        "-c",
+        "1024",
+        *options,
+    ]
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(command, env={**os.environ, "EAGLECPP_MODELS": home})
         try:

@@ -7,7 +7,12 @@ import anthropic
 from common import done
 from serving import MODEL, serving
 
-ASK = {"model": MODEL, "max_tokens": 24, "temperature": 0.0, "messages": [{"role": "user", "content": "What is len?"}]}
+ASK = {
+    "model": MODEL,
+    "max_tokens": 24,
+    "temperature": 0.0,
+    "messages": [{"role": "user", "content": "What is len?"}],
+}
 TOOL = {
     "name": "weather",
     "input_schema": {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]},
@@ -27,7 +32,10 @@ with serving() as url, anthropic.Anthropic(base_url=url, api_key="x", timeout=30
     turns = [
         *ASK["messages"],
         {"role": "assistant", "content": [block.model_dump() for block in called.content]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": called.content[0].id, "content": "sun"}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": called.content[0].id, "content": "sun"}],
+        },
     ]
     assert client.messages.create(**{**ASK, "messages": turns}, tools=[TOOL]).content
     assert client.messages.count_tokens(model=MODEL, messages=ASK["messages"]).input_tokens > 3

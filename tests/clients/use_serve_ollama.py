@@ -30,7 +30,10 @@ with serving() as url:
     assert parts[-1].done_reason in ("stop", "length")
     assert client.chat(MODEL, TURNS, options=OPTIONS, tools=[weather]).message.role == "assistant"
     schema = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}
-    assert client.chat(MODEL, TURNS, options=OPTIONS, format=schema).message.content.replace(" ", "") == '{"n":7}'
+    assert (
+        client.chat(MODEL, TURNS, options=OPTIONS, format=schema).message.content.replace(" ", "")
+        == '{"n":7}'
+    )
     told = client.generate(MODEL, "What is len?", options=OPTIONS)
     assert told.response == whole.message.content and told.context
     shown = client.show(MODEL)

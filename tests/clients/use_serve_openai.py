@@ -35,7 +35,9 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
     assert MODEL in [model.id for model in client.models.list()]
     whole = client.chat.completions.create(**ASK)
     first = whole.choices[0].message.content
-    assert first and whole.usage.completion_tokens > 0 and whole.model_extra["timings"]["acceptance_length"] >= 1
+    assert (
+        first and whole.usage.completion_tokens > 0 and whole.model_extra["timings"]["acceptance_length"] >= 1
+    )
     chunks = list(client.chat.completions.create(**ASK, stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == first
     assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
@@ -54,7 +56,9 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
     assert len(text.choices[0].logprobs.tokens) == 5
     told = client.responses.create(model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0)
     assert told.output_text == first, (told.output_text, first)
-    with client.responses.stream(model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0) as events:
+    with client.responses.stream(
+        model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0
+    ) as events:
         for _ in events:
             pass
         streamed = events.get_final_response() if told.status == "completed" else None
@@ -64,7 +68,11 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
         assert set(texts) == {first}
     for wrong, kind, code in (
         ({"model": "nobody"}, openai.NotFoundError, "model_not_found"),
-        ({"messages": [{"role": "user", "content": "word " * 3000}]}, openai.BadRequestError, "context_length_exceeded"),
+        (
+            {"messages": [{"role": "user", "content": "word " * 3000}]},
+            openai.BadRequestError,
+            "context_length_exceeded",
+        ),
         ({"temperature": -1}, openai.BadRequestError, None),
     ):
         try:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The page of `eaglecpp serve` in a headless Chromium: a question, drafted tokens in colour, stop, side by side, a
-phone, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser, EAGLECPP_SCREENSHOTS a folder.
+"""The page of `eaglecpp serve` in a headless Chromium: a question, drafted tokens in colour, stop, side by
+side, a phone, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser,
+EAGLECPP_SCREENSHOTS a folder.
 """
 
 from __future__ import annotations
@@ -65,10 +66,12 @@ with serving() as url, sync_playwright() as tools:
     expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
     page.keyboard.press("Control+k")
     expect(page.locator(".turn")).to_have_count(0)
-    markup = "**bold** `code` <img src=x onerror=alert(1)> [x](javascript:alert(1))\n\n- one\n- two\n\n```py\nx = 1\n```"
+    markup = (
+        "**bold** `code` <img src=x onerror=alert(1)> [x](javascript:a(1))\n\n- one\n- two\n\n```\n1\n```"
+    )
     shown = page.evaluate(
-        "async (text) => { const m = await import('/static/markdown.js'); const d = document.createElement('div');"
-        "d.append(m.render(text)); return d.innerHTML }",
+        "async (text) => { const m = await import('/static/markdown.js');"
+        "const d = document.createElement('div'); d.append(m.render(text)); return d.innerHTML }",
         markup,
     )
     assert "<strong>bold</strong>" in shown and "<li>two</li>" in shown and "<pre" in shown, shown
@@ -87,4 +90,6 @@ with serving() as url, sync_playwright() as tools:
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers
     browser.close()
-done(f"question, {n_coloured} coloured pieces, side by side, reload, keyboard, stop, Markdown, phone, no other host")
+done(
+    f"question, {n_coloured} coloured pieces, side by side, reload, keys, stop, Markdown, phone, no other host"
+)

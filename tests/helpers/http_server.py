@@ -19,7 +19,7 @@ from eaglecpp.server.run import bind
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
 MODEL = "demo"
-FAST = {"model.n_ctx": 512, "model.n_threads": 1, "draft.exact": "off", "draft.planner_cache": False}
+FAST = {"n_ctx": 512, "n_threads": 1, "exact": "off", "planner_cache": False}
 
 
 class TestServer:
@@ -74,5 +74,7 @@ class TestServer:
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels."""
-        values = [line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if line.startswith(name)]
+        values = [
+            line.rsplit(" ", 1) for line in self.get("/metrics").text.splitlines() if line.startswith(name)
+        ]
         return sum(float(value) for key, value in values if key.partition("{")[0] == name)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.async_engine import AsyncEngine, QueueFullError, TurnLock
+from eaglecpp.engine.async_engine import AsyncEngine, QueueFullError, TurnLock
 from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError
 
 if TYPE_CHECKING:
@@ -143,10 +143,11 @@ def test_a_prompt_goes_where_its_beginning_lies(models: Models) -> None:
 def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with await opened(models) as engine:
+
             def fail(*arguments: object) -> None:
                 raise EngineBrokenError("llama.cpp failed")
 
-            monkeypatch.setattr("eaglecpp.async_engine._step_together", fail)
+            monkeypatch.setattr("eaglecpp.engine.async_engine.next_chunks", fail)
             with pytest.raises(EngineBrokenError):
                 await engine.generate("ab", max_tokens=4)
             assert engine.broken is not None
@@ -163,7 +164,8 @@ def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) ->
         stream = engine.stream("ab", max_tokens=-1, ignore_eos=True)
         await stream.started()
         await engine.close()
-        assert [chunk async for chunk in stream] is not None
+        rest = [chunk async for chunk in stream]
+        assert all(chunk.finish_reason is None for chunk in rest)
         with pytest.raises(ValueError, match="closed"):
             engine.stream("ab")
         with pytest.raises(ValueError, match="closed"):
@@ -178,6 +180,7 @@ def test_turns_are_taken_in_the_order_of_asking() -> None:
     lock, order, threads = TurnLock(), [], []
     with lock:
         for number in range(5):
+
             def wait(number: int = number) -> None:
                 with lock:
                     order.append(number)

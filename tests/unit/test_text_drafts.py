@@ -17,7 +17,6 @@ from eaglecpp import Engine
 from eaglecpp.cli import main
 from eaglecpp.cli.chat.model import ChatModel, find_source
 from eaglecpp.cli.doctor import _model_lines
-from eaglecpp.store.describe import draft_text
 from eaglecpp.cli.terminal import not_drafted, stats_line
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile, resolve
@@ -25,6 +24,7 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.results import Timings
 from eaglecpp.store import Stores, resolve_model
 from eaglecpp.store.create import create_model
+from eaglecpp.store.describe import draft_text
 from eaglecpp.store.remote.find_draft import find_draft
 
 if TYPE_CHECKING:

@@ -25,19 +25,22 @@ def read(text: str, marks: CallMarks | None = HERMES, size: int = 3) -> tuple[st
 
 FORMS = {
     "Hermes": ("<tool_call>", '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', [F1]),
-    "a list": ("<tool_call>", '<tool_call>[{"name":"f","arguments":{"a":1}},{"name":"g"}]</tool_call>', [F1, G]),
+    "a list": ("<tool_call>",
+               '<tool_call>[{"name":"f","arguments":{"a":1}},{"name":"g"}]</tool_call>', [F1, G]),
     "several": ("<tool_call>", '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>\n'
                 '<tool_call>{"name":"g","arguments":{}}</tool_call>', [F1, G]),
     "Qwen coder": ("<tool_call>", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
                    "</tool_call>", [F1]),
-    "GLM": ("<tool_call>", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", [F1]),
+    "GLM": ("<tool_call>", "<tool_call>f\n"
+            "<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", [F1]),
     "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]', [F1]),
     "Mistral, newer": ("[TOOL_CALLS]", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', [F1, G]),
     "Llama": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}', [F1]),
     "Llama, marked": ("<|python_tag|>", '<|python_tag|>{"name": "f", "parameters": {"a": 1}}', [F1]),
     "Llama 3.2": ("<|python_tag|>", "[f(a=1), g()]", [F1, G]),
     "Granite": ("<|tool_call|>", '<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]', [F1]),
-    "DeepSeek": ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
+    "DeepSeek": ("<｜tool▁calls▁begin｜>",
+                 "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
                  '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [F1]),
     "fenced": ("", '```json\n{"name": "f", "arguments": {"a": 1}}\n```', [F1]),
 }  # fmt: skip

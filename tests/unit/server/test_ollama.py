@@ -51,7 +51,9 @@ def test_models_are_listed_without_nulls(server: TestServer) -> None:
     assert entry["model"] == MODEL and entry["size"] > 0 and len(entry["digest"]) == 64
     assert datetime.fromisoformat(entry["modified_at"])
     details = entry["details"]
-    assert all(isinstance(details[key], str) for key in ("format", "family", "parameter_size", "quantization_level"))
+    assert all(
+        isinstance(details[key], str) for key in ("format", "family", "parameter_size", "quantization_level")
+    )
     assert details["families"] == ["llama"]
 
 
@@ -61,7 +63,9 @@ def test_show_has_what_editors_need(server: TestServer, key: str) -> None:
     info = told["model_info"]
     assert info[f"{info['general.architecture']}.context_length"] > 0
     assert "completion" in told["capabilities"]
-    assert all(isinstance(told[name], str) for name in ("parameters", "template", "modelfile", "license", "system"))
+    assert all(
+        isinstance(told[name], str) for name in ("parameters", "template", "modelfile", "license", "system")
+    )
 
 
 def test_loaded_models_are_shown_with_times_that_python_reads(server: TestServer) -> None:
@@ -110,7 +114,11 @@ def test_the_page_sees_which_text_was_drafted(server: TestServer) -> None:
 
 def test_a_seed_repeats_its_text_and_another_gives_another(server: TestServer) -> None:
     def sampled(seed: int) -> str:
-        return str(whole(server, ask("hello", options={"temperature": 40, "top_p": 1, "seed": seed}))["message"]["content"])
+        return str(
+            whole(server, ask("hello", options={"temperature": 40, "top_p": 1, "seed": seed}))["message"][
+                "content"
+            ]
+        )
 
     assert sampled(3) == sampled(3)
     assert len({sampled(seed) for seed in range(4)}) > 1
@@ -169,7 +177,10 @@ def test_generate_takes_prompts_with_and_without_a_template(server: TestServer) 
 def test_old_messages_make_room_and_the_answer_says_so(server: TestServer) -> None:
     turns = []
     for i in range(30):
-        turns += [{"role": "user", "content": f"Number {i}: what is len?"}, {"role": "assistant", "content": "It counts."}]
+        turns += [
+            {"role": "user", "content": f"Number {i}: what is len?"},
+            {"role": "assistant", "content": "It counts."},
+        ]
     turns.append({"role": "user", "content": QUESTION})
     told = whole(server, {**ask(), "messages": turns})
     assert told["timings"]["messages_left_out"] > 0 and told["prompt_eval_count"] < 512

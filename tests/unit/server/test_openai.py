@@ -88,7 +88,8 @@ def test_results_of_tools_are_read(server: TestServer) -> None:
     turns = [
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": None,
-         "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]},
+         "tool_calls": [{"id": "c1", "type": "function",
+                         "function": {"name": "weather", "arguments": "{}"}}]},
         {"role": "tool", "tool_call_id": "c1", "content": "sun"},
     ]  # fmt: skip
     assert whole(server, ask(messages=turns, tools=[TOOL]))["choices"][0]["finish_reason"]
@@ -139,7 +140,11 @@ def test_responses_call_tools(server: TestServer) -> None:
     tool = {"type": "function", **TOOL["function"]}  # type: ignore[dict-item]
     body = {"model": MODEL, "input": "Hello", "tools": [tool], "tool_choice": "required", "temperature": 0}
     (call,) = whole(server, body, "/v1/responses")["output"]
-    assert (call["type"], call["name"], json.loads(call["arguments"])) == ("function_call", "weather", {"city": "Paris"})
+    assert (call["type"], call["name"], json.loads(call["arguments"])) == (
+        "function_call",
+        "weather",
+        {"city": "Paris"},
+    )
     turns = [
         {"role": "user", "content": "Hello"},
         call,
@@ -167,7 +172,8 @@ def test_messages_stream_and_whole_say_the_same(server: TestServer) -> None:
 
 def test_messages_call_tools(server: TestServer) -> None:
     tool = {"name": "weather", "input_schema": TOOL["function"]["parameters"]}  # type: ignore[index]
-    body = {"model": MODEL, "max_tokens": 100, "temperature": 0, "tools": [tool], "tool_choice": {"type": "any"},
+    body = {"model": MODEL, "max_tokens": 100, "temperature": 0,
+            "tools": [tool], "tool_choice": {"type": "any"},
             "messages": [{"role": "user", "content": "Hello"}]}  # fmt: skip
     told = whole(server, body, "/v1/messages")
     (block,) = told["content"]
@@ -190,7 +196,8 @@ def test_messages_call_tools(server: TestServer) -> None:
         ("/v1/chat/completions", ask(logit_bias={"x": 1}), 400),
         ("/v1/chat/completions", ask("long " * 2000), 400),
         ("/v1/chat/completions",
-         ask(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]), 400),
+         ask(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+         400),
         ("/v1/completions", {"model": MODEL, "prompt": 7}, 400),
         ("/v1/completions", {"model": MODEL, "prompt": [10**9]}, 400),
         ("/v1/embeddings", {"model": MODEL, "input": "x"}, 400),

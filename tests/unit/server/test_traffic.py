@@ -89,7 +89,7 @@ def test_a_client_that_leaves_the_queue_is_never_served(server: TestServer) -> N
 
 def test_nobody_stalls_for_another_ones_prompt(store_root: Path) -> None:
     """A long prompt is read in slices; between two of them everyone else gets a round."""
-    engine = FAST | {"model.n_ctx": 2048, "model.n_batch": 32}
+    engine = FAST | {"n_ctx": 2048, "n_batch": 32}
     with TestServer(engine=engine, preload=MODEL) as own:
         lines = own.lines("/api/chat", endless())
         next(lines)
@@ -155,7 +155,10 @@ def test_pages_of_strangers_are_refused(server: TestServer) -> None:
     assert server.get("/api/tags", headers=evil).status_code == 403
     assert "access-control-allow-origin" not in server.get("/api/tags", headers=evil).headers
     for origin in ("http://localhost:3000", "app://x", "tauri://localhost", "vscode-webview://x", server.url):
-        assert server.get("/api/tags", headers={"Origin": origin}).headers["access-control-allow-origin"] == origin
+        assert (
+            server.get("/api/tags", headers={"Origin": origin}).headers["access-control-allow-origin"]
+            == origin
+        )
     asked = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST",
              "Access-Control-Request-Headers": "x-stainless-os,openai-beta"}  # fmt: skip
     told = requests.options(f"{server.url}/v1/chat/completions", headers=asked, timeout=30)
@@ -183,7 +186,9 @@ def test_metrics_are_prometheus_text(server: TestServer) -> None:
     assert server.metric("eaglecpp_first_token_seconds_count") > 0
 
 
-def test_models_are_made_copied_and_deleted_and_two_servers_see_them(server: TestServer, tmp_path: Path) -> None:
+def test_models_are_made_copied_and_deleted_and_two_servers_see_them(
+    server: TestServer, tmp_path: Path
+) -> None:
     """One store, two servers: what one makes the other serves, and what one deletes is gone for both."""
     data = DRAFT.read_bytes()
     draft = f"sha256:{hashlib.sha256(data).hexdigest()}"
@@ -193,13 +198,18 @@ def test_models_are_made_copied_and_deleted_and_two_servers_see_them(server: Tes
     for digest, path in ((draft, DRAFT), (target, TARGET)):
         assert server.post(f"/api/blobs/{digest}", path.read_bytes()).status_code == 201
         assert requests.head(f"{server.url}/api/blobs/{digest}", timeout=30).status_code == 200
-    body = {"model": "made", "files": {"a.gguf": target}, "draft_files": {"b.gguf": draft}, "system": "Be brief.",
+    body = {"model": "made", "files": {"a.gguf": target}, "draft_files": {"b.gguf": draft},
+            "system": "Be brief.",
             "parameters": {"temperature": 0, "num_predict": 5, "num_ctx": 512, "stop": ["zzz"]}}  # fmt: skip
     assert list(server.lines("/api/create", body))[-1] == {"status": "success"}
     with TestServer(files={}, draft=None) as other:
         shown = other.post("/api/show", {"model": "made"}).json()
-        assert shown["system"] == "Be brief." and 'stop                           "zzz"' in shown["parameters"]
-        told = other.post("/api/chat", ask("Hi", model="made", stream=False, options={}) | {"options": {}}).json()
+        assert (
+            shown["system"] == "Be brief." and 'stop                           "zzz"' in shown["parameters"]
+        )
+        told = other.post(
+            "/api/chat", ask("Hi", model="made", stream=False, options={}) | {"options": {}}
+        ).json()
         assert told["eval_count"] == 5 and told["timings"]["plan"]["strategy"] == "auto"
         assert server.post("/api/copy", {"source": "made", "destination": "twin"}).status_code == 200
         assert {"made:latest", "twin:latest"} <= {m["name"] for m in other.get("/api/tags").json()["models"]}
@@ -213,7 +223,9 @@ def test_models_are_made_copied_and_deleted_and_two_servers_see_them(server: Tes
     assert requests.delete(f"{server.url}/api/delete", json={"model": "made"}, timeout=30).status_code == 404
 
 
-def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(store_root: Path, tmp_path: Path) -> None:
+def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(
+    store_root: Path, tmp_path: Path
+) -> None:
     second = tmp_path / "second.gguf"
     shutil.copy(TARGET, second)
     files = {MODEL: TARGET, "second": second}
@@ -227,7 +239,7 @@ def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(store_root:
 
 
 def test_a_longer_context_is_opened_where_a_prompt_needs_it(store_root: Path) -> None:
-    with TestServer(engine=FAST | {"model.n_ctx": 128}, preload=MODEL) as own:
+    with TestServer(engine=FAST | {"n_ctx": 128}, preload=MODEL) as own:
         long = ask("What is len? " * 40, stream=False)
         assert own.post("/api/chat", long | {"truncate": False}).status_code == 400
         told = own.post("/api/chat", long | {"options": {"num_ctx": 512, "num_predict": 2}})

@@ -7,8 +7,8 @@
             ...
 
 Everything native happens in the engine's own thread. Between two rounds it admits waiting requests, drops
-cancelled ones, reads at most one slice of one prompt, and then lets every conversation that is generating take
-a round, all verified in one batch: each of them gets at least one token per turn of the loop, and none waits
+cancelled ones and reads at most one slice of one prompt; then every conversation that is generating takes a
+round, all verified in one batch. So each of them gets at least one token per turn of the loop, and none waits
 longer than one slice for another's prompt. A request gets the free conversation whose cached text its prompt
 continues.
 
@@ -24,19 +24,20 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.request import Request, make_request
+from eaglecpp.engine.sequence import NativeSequence
+from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError
-from eaglecpp.grammar import resolve_grammar
-from eaglecpp.options import SamplingOptions, Strategy, split
 
 if TYPE_CHECKING:
+    from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.results import Chunk, Completion
-    from eaglecpp.session import Prompt, Session, Stream
 
 __all__ = ["AsyncEngine", "AsyncStream", "QueueFullError", "TurnLock"]
 
@@ -75,10 +76,9 @@ class TurnLock:
 
 @dataclass(eq=False)
 class _Task:
-    """One request, from the queue to its last event. The engine's thread writes everything but `cancelled`."""
+    """One request, from the queue to its last event. The engine's thread writes all but `cancelled`."""
 
-    prompt: list[int]
-    options: dict[str, Any]
+    request: Request
     loop: asyncio.AbstractEventLoop
     events: asyncio.Queue[tuple[str, Any]]
     asked: float = field(default_factory=time.perf_counter)
@@ -95,7 +95,7 @@ class _Task:
 class _Place:
     """One of the engine's conversations: what its caches hold, and who uses it."""
 
-    session: Session
+    sequence: NativeSequence
     tokens: list[int] = field(default_factory=list)
     task: _Task | None = None
     used: float = 0.0
@@ -115,7 +115,7 @@ class AsyncStream(AsyncIterator["Chunk"]):
 
     @property
     def prompt_tokens(self) -> list[int]:
-        return list(self._task.prompt)
+        return list(self._task.request.prompt)
 
     @property
     def queue_ms(self) -> float:
@@ -265,38 +265,17 @@ class AsyncEngine:
 
     # Generating
 
-    def stream(
-        self,
-        prompt: Prompt,
-        *,
-        sampling: SamplingOptions | None = None,
-        strategy: str | Strategy | None = None,
-        grammar: Any = None,
-        json_schema: str | Mapping[str, Any] | None = None,
-        response_format: Mapping[str, Any] | None = None,
-        watch: bool = False,
-        **options: Any,
-    ) -> AsyncStream:
+    def stream(self, prompt: Prompt, *, watch: bool = False, **options: Any) -> AsyncStream:
         """Queues a generation; arguments as `Session.stream`. What can be wrong with them is raised here.
         `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
-        Raises QueueFullError, ContextFullError, GrammarError, EngineBrokenError, TypeError, ValueError.
+        Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError. A grammar is parsed
+        when the generation begins.
         """
         engine = self.engine
-        text = resolve_grammar(grammar, json_schema, response_format)
-        own = ("stop_when", "utf8_errors", "log_plan", "replay", "spec_synth_rates", "spec_synth_len")
-        rest = {name: options.pop(name) for name in own if name in options}
-        (given,) = split(options, SamplingOptions)
-        if text is not None:
-            given["grammar"] = text
-        rest["sampling"] = replace(sampling or engine.sampling, **given)
-        if strategy is not None:
-            rest["strategy"] = Strategy.parse(strategy)
-            engine.resolve(rest["strategy"])
-        tokens = engine.prompt_tokens(prompt)
-        check_fit(len(tokens), engine)
-        loop = asyncio.get_running_loop()
-        task = _Task(tokens, rest, loop, asyncio.Queue(), watch=watch)
+        request = make_request(engine.shared, prompt, **options)
+        check_fit(len(request.prompt), engine)
+        task = _Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
                 raise EngineBrokenError(f"the engine has failed: {self._broken}; open it anew")
@@ -370,7 +349,8 @@ class AsyncEngine:
     def _run(self, engine: Engine | Callable[[], Engine]) -> None:
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
-            self._places = [_Place(self._engine.session()) for _ in range(self._engine.n_free)]
+            shared = self._engine.shared
+            self._places = [_Place(NativeSequence(shared.native)) for _ in range(self._engine.n_free)]
         except BaseException as error:
             self._failure = error
             self._closing = "now"
@@ -425,9 +405,9 @@ class AsyncEngine:
                 if not free or not self._waiting:
                     return
                 task = self._waiting.popleft()
-            place = _best_place(free, task.prompt)
+            place = _best_place(free, task.request.prompt)
             try:
-                task.stream = place.session.stream(task.prompt, **task.options)
+                task.stream = Stream(place.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
                 _tell([(task, "error", error)])
@@ -442,7 +422,7 @@ class AsyncEngine:
         streams = [task.stream for task in tasks if task.stream is not None]
         try:
             with self._turns:
-                results = _step_together(self.engine, streams)
+                results = next_chunks(streams)
         except Exception as error:
             self._note_broken(error)
             for task in tasks:
@@ -457,7 +437,7 @@ class AsyncEngine:
             elif result is not None:
                 task.is_prefilling = False
                 if task.watch and task.place is not None:
-                    task.live = self.engine.native.timings(task.place.session._sequence)
+                    task.live = task.place.sequence.timings()
                 if result.finish_reason is not None:
                     self._leave(task)
                 events.append((task, "chunk", result))
@@ -471,7 +451,7 @@ class AsyncEngine:
         if place is not None:
             place.task, place.used = None, time.perf_counter()
             with contextlib.suppress(EagleError, ValueError):
-                place.tokens = place.session.tokens
+                place.tokens = place.sequence.tokens
         with contextlib.suppress(ValueError):
             self._running.remove(task)
 
@@ -502,29 +482,10 @@ def check_fit(n_prompt: int, engine: Engine) -> None:
     """Raises ContextFullError for a prompt that leaves no room for an answer."""
     if n_prompt >= engine.n_ctx:
         raise ContextFullError(
-            f"the prompt has {n_prompt} tokens but the context holds {engine.n_ctx} and the answer needs room; "
+            f"the prompt has {n_prompt} tokens but the context holds {engine.n_ctx} and the answer needs "
+            "room; "
             f"raise n_ctx (the model was trained for {engine.native.n_ctx_train}) or shorten the prompt"
         )
-
-
-def _step_together(engine: Engine, streams: Sequence[Stream]) -> list[Chunk | BaseException | None]:
-    """One native step for all of them; for each its chunk, None while its prompt is read, or the error of
-    turning its tokens into text.
-    """
-    by_sequence = {stream._session._sequence: stream for stream in streams}
-    with engine.calling() as native:
-        results = {result.sequence: result for result in native.step(list(by_sequence))}
-    out: list[Chunk | BaseException | None] = []
-    for sequence, stream in by_sequence.items():
-        result = results[sequence]
-        if not result.tokens and not result.finish:
-            out.append(None)
-            continue
-        try:
-            out.append(stream._take(result))
-        except Exception as error:
-            out.append(error)
-    return out
 
 
 def _best_place(free: Sequence[_Place], prompt: list[int]) -> _Place:
@@ -577,4 +538,8 @@ def _settle_error(future: asyncio.Future[Any], error: BaseException) -> None:
 
 
 def _broken_error(error: BaseException) -> EngineBrokenError:
-    return error if isinstance(error, EngineBrokenError) else EngineBrokenError(f"the engine has failed: {error!r}")
+    return (
+        error
+        if isinstance(error, EngineBrokenError)
+        else EngineBrokenError(f"the engine has failed: {error!r}")
+    )
