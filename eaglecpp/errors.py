@@ -20,6 +20,7 @@ __all__ = [
     "MismatchError",
     "ModelNotFoundError",
     "OutOfMemoryError",
+    "QueueFullError",
     "TrainError",
     "UnsupportedError",
     "VersionError",
@@ -62,6 +63,10 @@ class TrainError(EagleError):
 
 class OutOfMemoryError(EagleError):
     """Weights, caches or compute buffers did not fit in the memory of a device."""
+
+
+class QueueFullError(EagleError):
+    """More requests are waiting for an `AsyncEngine` than it was told to keep."""
 
 
 class EngineBusyError(EagleError):

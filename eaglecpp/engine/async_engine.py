@@ -33,21 +33,17 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.request import Request, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError
+from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError, QueueFullError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.results import Chunk, Completion
 
-__all__ = ["AsyncEngine", "AsyncStream", "QueueFullError", "TurnLock"]
+__all__ = ["AsyncEngine", "AsyncStream", "TurnLock"]
 
 T = TypeVar("T")
 _log = logging.getLogger("eaglecpp.async")
 _REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's place
-
-
-class QueueFullError(EagleError):
-    """More requests are waiting than the engine was told to keep."""
 
 
 class TurnLock:

@@ -18,7 +18,7 @@ from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, whil
 from eaglecpp.server.openai import common_ask, must_call
 
 if TYPE_CHECKING:
-    from eaglecpp.server.app import Server
+    from eaglecpp.server.state import Server
 
 __all__ = ["count_tokens", "messages"]
 

@@ -21,11 +21,10 @@ from eaglecpp.server import anthropic, library, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError, error_response
 from eaglecpp.server.http import ClientGoneError, dump
-from eaglecpp.server.metrics import Metrics
-from eaglecpp.server.models import ModelPool
 from eaglecpp.server.security import Gate
+from eaglecpp.server.state import Server
 
-__all__ = ["Server", "make_app"]
+__all__ = ["make_app"]
 
 Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("eaglecpp.server.access")
@@ -39,17 +38,6 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-
-
-class Server:
-    """What all requests share. files: GGUF files served under a name."""
-
-    def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
-        self.config = config
-        self.metrics = Metrics()
-        self.pool = ModelPool(config, self.metrics, files)
-        self.library = library.Library(files)
-        self.started = time.time()
 
 
 def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None, preload: str = "") -> ASGIApp:

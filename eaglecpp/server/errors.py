@@ -9,7 +9,6 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from eaglecpp.chat.gotemplate.errors import TemplateError
-from eaglecpp.engine.async_engine import QueueFullError
 from eaglecpp.errors import (
     ContextFullError,
     EagleError,
@@ -17,6 +16,7 @@ from eaglecpp.errors import (
     MismatchError,
     ModelNotFoundError,
     OutOfMemoryError,
+    QueueFullError,
     UnsupportedError,
 )
 

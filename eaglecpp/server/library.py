@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,25 +24,17 @@ from eaglecpp.errors import EagleError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json, value_text
 from eaglecpp.modelfile.syntax import Command, Document
-from eaglecpp.opening.template import choose_template
-from eaglecpp.references import reference
-from eaglecpp.references.names import ModelName, ModelNameError
+from eaglecpp.server.catalog import read_name, stamp
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json
 from eaglecpp.server.opening import means_path
 from eaglecpp.store import Status, Stores
-from eaglecpp.store.describe import everything, list_entry
-from eaglecpp.store.facts import Facts, metadata, read_facts
 from eaglecpp.store.layout import is_digest
-from eaglecpp.store.model import StoredModel
-from eaglecpp.store.resolve import resolved
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.server.app import Server
+    from eaglecpp.server.state import Server
 
 __all__ = [
-    "Library",
     "copy",
     "create",
     "delete",
@@ -59,104 +50,6 @@ __all__ = [
 _UPLOADS = "uploads"
 _UPLOAD_S = 24 * 3600  # an upload that no model was made of goes after that
 _REPORT_S = 0.1  # between two lines of the same step
-
-
-class Library:
-    """files: GGUF files served under a name, besides what the stores hold."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self.files = dict(files)
-
-    async def entries(self) -> list[dict[str, Any]]:
-        """Every model, as /api/tags lists it."""
-        return await asyncio.to_thread(self._entries)
-
-    async def entry(self, name: str) -> dict[str, Any]:
-        """One model. Raises ModelNotFoundError."""
-        return await asyncio.to_thread(self._entry, name)
-
-    def _entries(self) -> list[dict[str, Any]]:
-        stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
-        return [*(file_entry(name, path) for name, path in self.files.items()), *stored]
-
-    def _entry(self, name: str) -> dict[str, Any]:
-        if name in self.files:
-            return file_entry(name, self.files[name])
-        return complete_entry(stored(name))
-
-
-def stored(name: str) -> StoredModel:
-    """The stored model of that name. Raises ModelNotFoundError."""
-    return Stores.open().get(read_name(name))
-
-
-def read_name(text: str) -> ModelName:
-    """The name that a request gives. Raises ApiError."""
-    if means_path(text):
-        raise ApiError(400, f"invalid model name '{text}'")
-    try:
-        return reference.read_name(text)
-    except ModelNameError as error:
-        raise ApiError(400, f"invalid model name: {error}") from None
-
-
-def complete_entry(model: StoredModel) -> dict[str, Any]:
-    """An entry in which nothing is null that clients read."""
-    entry = list_entry(model)
-    details = {key: value or "" for key, value in entry["details"].items()}
-    family = details["family"]
-    details["families"] = entry["details"]["families"] or ([family] if family else [])
-    return {**entry, "modified_at": _stamp(model.modified), "details": details}
-
-
-def file_entry(name: str, path: Path) -> dict[str, Any]:
-    """The same for a file that is in no store."""
-    config = read_facts([path]).config()
-    stat = path.stat()
-    details = {
-        "parent_model": "",
-        "format": "gguf",
-        "family": config["model_family"],
-        "families": config["model_families"],
-        "parameter_size": config["model_type"],
-        "quantization_level": config["file_type"],
-    }
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": _stamp(datetime.fromtimestamp(stat.st_mtime, UTC)),
-        "size": stat.st_size,
-        "digest": hashlib.sha256(f"{path}:{stat.st_mtime_ns}".encode()).hexdigest(),
-        "details": details,
-    }
-
-
-def file_facts(name: str, path: Path, verbose: bool) -> dict[str, Any]:
-    """What /api/show says of such a file."""
-    facts = read_facts([path])
-    template = facts.file.text("tokenizer.chat_template", "")
-    words = ["completion", *(["tools"] if "tools" in template else [])]
-    if "enable_thinking" in template or "<think>" in template:
-        words.append("thinking")
-    entry = file_entry(name, path)
-    return {
-        "license": "",
-        "modelfile": f"FROM {path.name}\n",
-        "parameters": "",
-        "template": template,
-        "system": "",
-        "details": entry["details"],
-        "messages": [],
-        "model_info": metadata(facts.file, arrays=verbose),
-        "capabilities": words,
-        "modified_at": entry["modified_at"],
-    }
-
-
-def _template(model: StoredModel, facts: Facts) -> ChatTemplate:
-    tokens = set(facts.tokens)
-    gguf = facts.file.text("tokenizer.chat_template", "")
-    return choose_template(resolved(model), gguf, lambda text: text.encode() in tokens)
 
 
 async def tags(request: Request) -> Response:
@@ -178,7 +71,7 @@ async def ps(request: Request) -> Response:
             | {
                 "size": model.n_bytes,
                 "size_vram": model.n_bytes if model.on_gpu else 0,
-                "expires_at": _stamp(slot.expires_at),
+                "expires_at": stamp(slot.expires_at),
                 "context_length": model.n_ctx,
                 "n_parallel": server.config.n_parallel,
                 "running": engine.n_running,
@@ -201,21 +94,7 @@ async def show(request: Request) -> Response:
         raise ApiError(400, "model is required")
     verbose = field(body, "verbose", bool, False)
 
-    def facts() -> dict[str, Any]:
-        if name in server.library.files:
-            return file_facts(name, server.library.files[name], verbose)
-        model = stored(name)
-        files = [] if model.is_drafter else model.target_files()
-        facts = read_facts(files) if files else None
-        template = None if facts is None else _template(model, facts)
-        found = everything(model, template, verbose)
-        found["details"] = complete_entry(model)["details"]
-        found["modified_at"] = _stamp(model.modified)
-        if not found["template"]:
-            found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
-        return found
-
-    return _json(await asyncio.to_thread(facts))
+    return _json(await server.library.facts(name, verbose))
 
 
 async def copy(request: Request) -> Response:
@@ -491,7 +370,3 @@ async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_stre
 
 def _json(value: Any) -> Response:
     return Response(dump(value), media_type="application/json")
-
-
-def _stamp(when: datetime) -> str:
-    return when.astimezone(UTC).isoformat().replace("+00:00", "Z")

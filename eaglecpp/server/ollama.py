@@ -21,7 +21,7 @@ from eaglecpp.server.http import LiveResponse, dump, field, read_json, while_the
 
 if TYPE_CHECKING:
     from eaglecpp.results import TokenLogprob
-    from eaglecpp.server.app import Server
+    from eaglecpp.server.state import Server
 
 __all__ = ["chat", "generate", "keep_alive", "logprob_list", "now_text"]
 

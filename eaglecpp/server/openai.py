@@ -21,7 +21,7 @@ from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, whil
 from eaglecpp.server.ollama import extensions, keep_alive, logprob_list
 
 if TYPE_CHECKING:
-    from eaglecpp.server.app import Server
+    from eaglecpp.server.state import Server
 
 __all__ = [
     "chat",
