@@ -188,7 +188,8 @@ def main() -> None:
                 )
             )
             results.append({"users": n_users, "server": name, **asdict(middle)})
-            print(f"| {n_users} | {name} | {middle.tokens_s:.1f} | {middle.least:.2f} | {middle.first_s:.2f} s | "
+            print(f"| {n_users} | {name} | {middle.tokens_s:.1f} | {middle.least:.2f} | "
+                  f"{middle.first_s:.2f} s | "
                   f"{middle.first_p95_s:.2f} s | {middle.accepted:.0%} |", flush=True)  # fmt: skip
     if args.json:
         args.json.write_text(
@@ -201,9 +202,8 @@ def make_prompts(args: argparse.Namespace, n_users: int) -> list[list[int]]:
         entries = json.loads(args.prompts.read_text(encoding="utf-8"))["prompts"]
         ids = [entry["prompt_ids"] for entry in entries]
         return [ids[i % len(ids)] for i in range(n_users)]
-    return [
-        [100 + (7919 * (i + 1) * (j + 1)) % 5000 for j in range(args.prompt_tokens)] for i in range(n_users)
-    ]
+    n = args.prompt_tokens
+    return [[100 + (7919 * (i + 1) * (j + 1)) % 5000 for j in range(n)] for i in range(n_users)]
 
 
 if __name__ == "__main__":

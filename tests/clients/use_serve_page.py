@@ -90,6 +90,4 @@ with serving() as url, sync_playwright() as tools:
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers
     browser.close()
-done(
-    f"question, {n_coloured} coloured pieces, side by side, reload, keys, stop, Markdown, phone, no other host"
-)
+done(f"question, {n_coloured} coloured pieces, side by side, reload, keys, stop, phone, no other host")
