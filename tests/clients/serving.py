@@ -43,6 +43,8 @@ def serving(*options: str) -> Iterator[str]:
         str(port),
         "-c",
         "1024",
+        "-t",
+        "1",  # two wait for each other where other programs compute
         *options,
     ]
     with tempfile.TemporaryDirectory() as home:

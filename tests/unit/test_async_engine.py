@@ -81,6 +81,25 @@ def test_an_error_belongs_to_its_request(models: Models) -> None:
     run(work())
 
 
+def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
+    """An engine that was opened for any batch plans exact ones for who asks for them."""
+
+    async def work() -> None:
+        async with await opened(models, exact="auto") as engine:
+            made = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
+            assert made.stats.exact
+            with pytest.raises(ValueError, match="exact must be one of auto, on, off"):
+                engine.stream("ab", exact="sometimes")
+        async with await opened(models, exact="off") as engine:  # nothing was measured: nothing is known
+            plain = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
+            assert plain.stats.draft_n == 0 and "to be exact" in plain.stats.plan["why"]
+            assert plain.tokens == made.tokens
+            drafted = await engine.generate(PROMPTS[1], **OPTIONS, exact="off")
+            assert drafted.stats.draft_n > 0
+
+    run(work())
+
+
 def test_leaving_frees_the_place_for_who_waits(models: Models) -> None:
     async def work() -> None:
         async with await opened(models, n_parallel=1) as engine:

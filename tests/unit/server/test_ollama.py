@@ -100,6 +100,9 @@ def test_drafting_can_be_chosen_for_each_request_and_changes_no_text(server: Tes
     assert plain["timings"]["draft_n"] == 0 and plain["timings"]["plan"]["strategy"] == "off"
     assert chain["timings"]["draft_n_accepted"] > 0 and chain["timings"]["plan"]["strategy"] == "chain:3"
     assert plain["message"] == chain["message"]
+    exact = whole(server, ask(strategy="chain:3", exact="on"))  # this server measured nothing
+    assert exact["timings"]["draft_n"] == 0 and exact["message"] == plain["message"]
+    assert "exact must be" in error(server, "/api/chat", ask(exact="very"))
     assert "chain:99" in error(server, "/api/chat", ask(strategy="chain:99"))
     assert "expected auto" in error(server, "/api/chat", ask(strategy="quick"))
 
