@@ -5,8 +5,8 @@
 
 Every user asks for one streamed completion of fixed length at the same time. Shown for each number of users:
 tokens per second of all together, the slowest user's speed over the mean, the time to the first token (median
-and 95th percentile), and ours over theirs. Prompts are token ids, different for every user; nothing is cached
-from one run to the next. llama-server runs plainly with as many slots as users (`-np`, `-cb`); --best-draft
+and 95th percentile), and ours over theirs. Prompts are token ids, different for every user and every turn, so
+that nothing is found in a cache. llama-server runs plainly with as many slots as users (`-np`, `-cb`); --best-draft
 also runs its own drafting.
 """
 
@@ -177,7 +177,8 @@ def main() -> None:
             ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
             for turn in range(args.turns + 1):  # the first warms up
                 for name, port in ports.items():
-                    run = asyncio.run(crowd(port, prompts, args.tokens, args.temperature))
+                    fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]  # in no cache yet
+                    run = asyncio.run(crowd(port, fresh, args.tokens, args.temperature))
                     if turn:
                         runs.setdefault(name, []).append(run)
         for name, of_kind in runs.items():

@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,8 +96,8 @@ def complete_entry(model: StoredModel) -> dict[str, Any]:
 
 def file_entry(name: str, path: Path) -> dict[str, Any]:
     """The same for a file that is in no store."""
-    config = read_facts([path]).config()
     stat = path.stat()
+    config = _config(path, stat.st_mtime_ns)
     details = {
         "parent_model": "",
         "format": "gguf",
@@ -113,6 +114,12 @@ def file_entry(name: str, path: Path) -> dict[str, Any]:
         "digest": hashlib.sha256(f"{path}:{stat.st_mtime_ns}".encode()).hexdigest(),
         "details": details,
     }
+
+
+@lru_cache(maxsize=64)
+def _config(path: Path, mtime: int) -> dict[str, Any]:
+    """The head of a file in the words of stores; lists are asked for often."""
+    return read_facts([path]).config()
 
 
 def file_facts(name: str, path: Path, verbose: bool) -> dict[str, Any]:

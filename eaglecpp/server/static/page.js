@@ -9,6 +9,7 @@ const N_BARS = 160;
 
 let chats = load("chats", []);
 let current = load("current", null);
+let models = null;  // the promise of their list
 let running = [];  // AbortControllers of the answers under way
 
 function load(name, otherwise) {
@@ -183,6 +184,9 @@ function messages() {
 
 async function answerLast() {
   const owner = chat();
+  setRunning(true);
+  await models;  // a question may come before the list of models has
+  if (!$("model").value) await (models = loadModels());
   const asked = messages();
   const wanted = options();
   const both = $("compare").checked;
@@ -366,7 +370,7 @@ $("menu").onclick = () => {
 $("setup-open").onclick = () => $("setup").showModal();
 $("setup").onclose = () => {
   for (const name of SETTINGS) save(name, $(name).value);
-  if (!$("model").options.length) loadModels();
+  if (!$("model").options.length) models = loadModels();
 };
 $("delete").onclick = () => {
   stop();
@@ -387,4 +391,4 @@ for (const name of SWITCHES) {
 }
 for (const name of SETTINGS) $(name).value = load(name, "");
 draw();
-loadModels();
+models = loadModels();
