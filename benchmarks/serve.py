@@ -6,8 +6,8 @@
 Every user asks for one streamed completion of fixed length at the same time. Shown for each number of users:
 tokens per second of all together, the slowest user's speed over the mean, the time to the first token (median
 and 95th percentile), and ours over theirs. Prompts are token ids, different for every user and every turn, so
-that nothing is found in a cache. llama-server runs plainly with as many slots as users (`-np`, `-cb`); --best-draft
-also runs its own drafting.
+that nothing is found in a cache. llama-server runs plainly with as many slots as users (`-np`, `-cb`);
+--best-draft also runs its own drafting, where it can load the drafter.
 """
 
 from __future__ import annotations
