@@ -17,6 +17,7 @@ TOOL = {
     "name": "weather",
     "input_schema": {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]},
 }
+LONG = {**ASK, "max_tokens": 200}
 
 with serving() as url, anthropic.Anthropic(base_url=url, api_key="x", timeout=300, max_retries=0) as client:
     whole = client.messages.create(**ASK)
@@ -24,9 +25,9 @@ with serving() as url, anthropic.Anthropic(base_url=url, api_key="x", timeout=30
     with client.messages.stream(**ASK) as stream:
         text = "".join(stream.text_stream)
     assert text == whole.content[0].text
-    called = client.messages.create(**ASK, tools=[TOOL], tool_choice={"type": "any"})
+    called = client.messages.create(**LONG, tools=[TOOL], tool_choice={"type": "any"})
     assert called.stop_reason == "tool_use" and called.content[0].input == {"city": "Paris"}
-    with client.messages.stream(**ASK, tools=[TOOL], tool_choice={"type": "any"}) as stream:
+    with client.messages.stream(**LONG, tools=[TOOL], tool_choice={"type": "any"}) as stream:
         final = stream.get_final_message()
     assert final.content[0].input == {"city": "Paris"}
     turns = [

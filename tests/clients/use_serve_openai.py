@@ -30,6 +30,7 @@ ASK = {
     "max_tokens": 24,
     "temperature": 0.0,
 }
+LONG = {**ASK, "max_tokens": 200}
 
 with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client:
     assert MODEL in [model.id for model in client.models.list()]
@@ -43,9 +44,9 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
     assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
     plain = client.chat.completions.create(**ASK, extra_body={"draft": False})
     assert plain.choices[0].message.content == first and plain.model_extra["timings"]["draft_n"] == 0
-    forced = client.chat.completions.create(**ASK, tools=[TOOL], tool_choice="required")
+    forced = client.chat.completions.create(**LONG, tools=[TOOL], tool_choice="required")
     assert json.loads(forced.choices[0].message.tool_calls[0].function.arguments) == {"city": "Paris"}
-    with client.chat.completions.stream(**ASK, tools=[TOOL], tool_choice="required") as stream:
+    with client.chat.completions.stream(**LONG, tools=[TOOL], tool_choice="required") as stream:
         for _ in stream:
             pass
         called = stream.get_final_completion().choices[0]
