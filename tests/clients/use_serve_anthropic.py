@@ -10,7 +10,7 @@ from serving import MODEL, serving
 ASK = {
     "model": MODEL,
     "max_tokens": 24,
-    "temperature": 0.0,
+    "extra_body": {"temperature": 0},
     "messages": [{"role": "user", "content": "What is len?"}],
 }
 TOOL = {
