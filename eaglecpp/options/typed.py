@@ -109,6 +109,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
 
     sampling: SamplingOptions | None
     strategy: str | Strategy | None
+    exact: str | None
     json_schema: str | Mapping[str, Any] | None
     response_format: Mapping[str, Any] | None
     on_prefill: Callable[[int, int], None] | None
