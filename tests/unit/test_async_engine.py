@@ -102,11 +102,11 @@ def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
 
 def test_leaving_frees_the_place_for_who_waits(models: Models) -> None:
     async def work() -> None:
-        async with await opened(models, n_parallel=1) as engine:
+        async with await opened(models, n_parallel=1, n_ctx=8192) as engine:
             first = engine.stream("ab", max_tokens=-1, ignore_eos=True)
             await anext(first)
             waiting = engine.stream("cd", max_tokens=4)
-            assert not await waiting.started(0.05)
+            assert not await waiting.started(0.01)
             assert (engine.n_running, engine.n_waiting) == (1, 1)
             first.cancel()
             async for _ in waiting:
@@ -119,7 +119,7 @@ def test_leaving_frees_the_place_for_who_waits(models: Models) -> None:
 
 def test_a_cancelled_task_leaves_too(models: Models) -> None:
     async def work() -> None:
-        async with await opened(models) as engine:
+        async with await opened(models, n_ctx=8192) as engine:
             task = asyncio.create_task(engine.generate("ab", max_tokens=-1, ignore_eos=True))
             while not engine.n_running:
                 await asyncio.sleep(0.005)
@@ -134,7 +134,7 @@ def test_a_cancelled_task_leaves_too(models: Models) -> None:
 
 def test_a_full_queue_is_an_error_at_once(models: Models) -> None:
     async def work() -> None:
-        async with await opened(models, n_parallel=1, n_queue=1) as engine:
+        async with await opened(models, n_parallel=1, n_queue=1, n_ctx=8192) as engine:
             streams = [engine.stream("ab", max_tokens=-1, ignore_eos=True)]
             await streams[0].started()
             streams.append(engine.stream("ab", max_tokens=1))
@@ -178,8 +178,8 @@ def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch:
 
 def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) -> None:
     async def work() -> None:
-        engine = await opened(models)
-        assert await engine.call(lambda one: one.n_ctx) == 256
+        engine = await opened(models, n_ctx=8192)
+        assert await engine.call(lambda one: one.n_ctx) == 8192
         stream = engine.stream("ab", max_tokens=-1, ignore_eos=True)
         await stream.started()
         await engine.close()
