@@ -669,8 +669,7 @@ ExactRows Engine::measure_exact_rows() {
     ExactRows out;
     if (can_draft() && !*target_->never_exact()) {
         const int n_rows_max = target_->options().n_sequences * (target_->options().n_draft_max + 1);
-        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max); },
-                      [&] { target_->clear(); });
+        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max); }, [&] { target_->clear(); });
     }
     set_exact_rows(out.counts);
     return out;
