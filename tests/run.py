@@ -52,7 +52,10 @@ def lint() -> None:
         p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp", ".inc"}
     )
     run(BIN / "clang-format", "--dry-run", "--Werror", *sources)
-    run(BIN / "lint-imports")
+    # -S: an editable installation names the root of the checkout as a part of `eaglecpp`, too
+    paths = (str(ROOT), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    run(sys.executable, "-S", "-c", program, environment={"PYTHONPATH": os.pathsep.join(paths)})
 
 
 def types() -> None:
