@@ -7,6 +7,7 @@ and free it at the end, so without a server the list is empty.
 
 from __future__ import annotations
 
+import socket
 from datetime import datetime
 from typing import Any
 
@@ -56,6 +57,8 @@ def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
 
 def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
     """What the server says; None when none answers. Raises click.ClickException for another answer."""
+    if not _listens(host, port):
+        return None
     import requests
 
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
@@ -77,6 +80,16 @@ def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         reason = f"status {answer.status_code}"
     raise click.ClickException(f"{address}: {reason}")
+
+
+def _listens(host: str, port: int) -> bool:
+    """Whether anybody does: asked first, since the library for the real question is slow to load."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host.strip("[]"))
+    try:
+        socket.create_connection((name, port), timeout=10).close()
+    except OSError:
+        return False
+    return True
 
 
 def _until(text: str) -> str:

@@ -120,15 +120,15 @@ def _named(
     stores: Stores, model: ResolvedModel, draft: str, wants_draft: bool, report: Report
 ) -> tuple[Path | None, str, bool, bool]:
     """The fields of `Found` for a drafter by reference: from this machine, else fetched."""
-    from eaglecpp.store.facts import read_facts
-    from eaglecpp.store.remote.find_draft import find_draft
-
     try:
         return find_path(draft, "drafter") or resolve_draft(draft, stores), "asked for", False, True
     except ModelNotFoundError:
         if not wants_draft:
             return None, "", False, False
     find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is beside it
+    from eaglecpp.store.facts import read_facts  # slow to load, as is all that fetches
+    from eaglecpp.store.remote.find_draft import find_draft
+
     facts = read_facts([model.target])
     file = find_draft(stores, draft, Path.cwd(), [model.target], facts, report=report).file
     return file, "asked for, from the Hub", False, True
