@@ -125,7 +125,8 @@ class AsyncStream(AsyncIterator["Chunk"]):
         if self._task.begun or self._held or self._is_over:
             return True
         try:
-            event = await asyncio.wait_for(self._task.events.get(), timeout)
+            async with asyncio.timeout(timeout):  # wait_for may lose a cancellation until Python 3.12
+                event = await self._task.events.get()
         except TimeoutError:
             return False
         if event[0] == "error":

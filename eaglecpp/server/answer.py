@@ -150,7 +150,8 @@ class Answer:
         while True:
             try:
                 left = None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
-                chunk = await asyncio.wait_for(anext(chunks), left)
+                async with asyncio.timeout(left):  # wait_for may lose a cancellation until Python 3.12
+                    chunk = await anext(chunks)
             except StopAsyncIteration:
                 return
             except TimeoutError:

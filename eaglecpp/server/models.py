@@ -241,7 +241,9 @@ class ModelPool:
             left = [one.seconds_left for one in self.slots.values() if one.n_users == 0]
             waits = [max(0.0, seconds) for seconds in left if seconds is not None]
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._uses_changed.wait(), min(waits, default=None))
+                # not wait_for, which loses a cancellation that comes with the event, until Python 3.12
+                async with asyncio.timeout(min(waits, default=None)):
+                    await self._uses_changed.wait()
             async with self._loading:
                 for slot in list(self.slots.values()):
                     seconds = slot.seconds_left
