@@ -57,11 +57,11 @@ def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
 
 def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
     """What the server says; None when none answers. Raises click.ClickException for another answer."""
-    if not _listens(host, port):
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    if not _listens(name.strip("[]"), port):
         return None
     import requests
 
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     address = f"http://{name}:{port}"
     try:
@@ -84,9 +84,8 @@ def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
 
 def _listens(host: str, port: int) -> bool:
     """Whether anybody does: asked first, since the library for the real question is slow to load."""
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host.strip("[]"))
     try:
-        socket.create_connection((name, port), timeout=10).close()
+        socket.create_connection((host, port), timeout=10).close()
     except OSError:
         return False
     return True

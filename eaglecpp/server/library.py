@@ -89,9 +89,7 @@ async def show(request: Request) -> Response:
     """`POST /api/show`."""
     server: Server = request.app.state.server
     body = await read_json(request, server.config.n_body)
-    name = field(body, "model", str) or field(body, "name", str)
-    if not name:
-        raise ApiError(400, "model is required")
+    name = _model_of(body)
     verbose = field(body, "verbose", bool, False)
 
     return _json(await server.library.facts(name, verbose))
@@ -116,15 +114,21 @@ async def copy(request: Request) -> Response:
     return Response(b"")
 
 
+def _model_of(body: dict[str, Any]) -> str:
+    """The model that a body names; `name` is what older clients of Ollama say. Raises ApiError."""
+    name: str | None = field(body, "model", str) or field(body, "name", str)
+    if not name:
+        raise ApiError(400, "model is required")
+    return name
+
+
 async def delete(request: Request) -> Response:
     """`DELETE /api/delete`."""
     from eaglecpp.store.transaction import remove_model
 
     server: Server = request.app.state.server
     body = await read_json(request, server.config.n_body)
-    name = field(body, "model", str) or field(body, "name", str)
-    if not name:
-        raise ApiError(400, "model is required")
+    name = _model_of(body)
 
     def work() -> str:
         stores = Stores.open()
@@ -146,9 +150,7 @@ async def pull(request: Request) -> Response:
 
     server: Server = request.app.state.server
     body = await read_json(request, server.config.n_body)
-    text = field(body, "model", str) or field(body, "name", str)
-    if not text:
-        raise ApiError(400, "model is required")
+    text = _model_of(body)
     name = read_name(text)
     draft = body.get("draft")
     if draft is not None and not isinstance(draft, str):
@@ -171,9 +173,7 @@ async def create(request: Request) -> Response:
     """`POST /api/create`."""
     server: Server = request.app.state.server
     body = await read_json(request, server.config.n_body)
-    text = field(body, "model", str) or field(body, "name", str)
-    if not text:
-        raise ApiError(400, "model is required")
+    text = _model_of(body)
     name = read_name(text)
     if body.get("modelfile") is not None or body.get("path") is not None:
         raise ApiError(
