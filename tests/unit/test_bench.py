@@ -18,6 +18,7 @@ from eaglecpp.bench import measure, plan_report
 from eaglecpp.bench.strategies import _expected, _grown
 from eaglecpp.cli import main
 from eaglecpp.results import Timings
+from helpers.clock import set_clock
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -44,7 +45,7 @@ def test_everybody_answers_the_same_prompts_once_a_pass(engine: Engine) -> None:
 
 def test_it_keeps_its_time(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("eaglecpp.bench.strategies.time.monotonic", lambda: clock[0])
+    set_clock(monkeypatch, "eaglecpp.bench.strategies", monotonic=lambda: clock[0])
     n_answers = 0
 
     def answer(*args: Any, **options: Any) -> Timings:

@@ -15,6 +15,7 @@ import pytest
 from eaglecpp import Completion, Engine
 from eaglecpp._extension import core
 from eaglecpp.engine.planner_cache import PlannerCache, fingerprint
+from helpers.clock import set_clock
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -158,7 +159,7 @@ def test_it_is_saved_before_the_end_of_a_long_life(
         engine.generate("ab", max_tokens=20, temperature=0.0)
         assert not list(home.glob("*.costs"))
         later = time.monotonic() + 61
-        monkeypatch.setattr("eaglecpp.engine.planner_cache.time.monotonic", lambda: later)
+        set_clock(monkeypatch, "eaglecpp.engine.planner_cache", monotonic=lambda: later)
         engine.generate("ab", max_tokens=20, temperature=0.0)
         assert len(list(home.glob("*.costs"))) == len(list(home.glob("*.acceptance"))) == 1
 

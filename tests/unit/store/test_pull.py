@@ -17,6 +17,7 @@ from eaglecpp.store.layout import partial_path
 from eaglecpp.store.remote.download import new_session
 from eaglecpp.store.remote.pull import Pulled, pull
 from eaglecpp.store.transaction import remove_model
+from helpers.clock import set_clock
 from helpers.hub_server import HubServer, digest_of, layer_entry
 from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny
@@ -105,7 +106,7 @@ def test_nothing_is_downloaded_twice(models: HubServer, stores: Stores, root: Pa
 def test_a_broken_connection_is_continued_where_it_broke(
     models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglecpp.store.remote.download.time.sleep", lambda seconds: None)
+    set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     models.faults.cut_after = [500_000, 700_000]
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
     first = 500_000 // 65_536 * 65_536  # whole chunks are kept
@@ -142,7 +143,7 @@ def test_a_damaged_rest_is_thrown_away(
 def test_a_server_that_ignores_ranges_starts_again(
     models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglecpp.store.remote.download.time.sleep", lambda seconds: None)
+    set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     models.faults.cut_after = [500_000]
     models.faults.ignore_ranges = True
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
@@ -152,7 +153,7 @@ def test_a_server_that_ignores_ranges_starts_again(
 def test_a_connection_that_never_moves_gives_up_and_keeps_what_came(
     models: HubServer, stores: Stores, tiny: Tiny, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglecpp.store.remote.download.time.sleep", lambda seconds: None)
+    set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     models.faults.cut_after = [400_000] + [0] * 10
     with pytest.raises(OfflineError, match=r"the connection broke 6 times.*run the command again to go on"):
         fetch(stores, f"hf.co/{REPO}:Q4_K_M")

@@ -19,6 +19,7 @@ from eaglecpp.train.fit.evaluate import Acceptance
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
+from helpers.clock import set_clock
 from helpers.training import N_VOCAB, SPEC, draft_ids, make_source
 
 HYPER = Hyper(n_steps=2, lr=0.01, batch_tokens=60)
@@ -122,7 +123,7 @@ def test_budgets_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     n_tokens = sum(make_source(12).lengths[:9])
     assert epochs.progress.tokens == 2 * n_tokens
     looks = itertools.count()
-    monkeypatch.setattr("eaglecpp.train.fit.loop.time.monotonic", lambda: 0.01 * next(looks))
+    set_clock(monkeypatch, "eaglecpp.train.fit.loop", monotonic=lambda: 0.01 * next(looks))
     minutes = make_trainer(tmp_path / "minutes", Budget(minutes=0.5 / 60), Recorder()).run()
     assert 0.5 <= minutes.progress.seconds < 0.6
     rates = [row[4] for row in minutes.progress.losses]
