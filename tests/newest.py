@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""Builds and tests a copy of this checkout against another release of llama-cpp-python, and says what broke.
+
+    python tests/newest.py [VERSION] [--only build,abi,cpp,python,architectures] [--out REPORT.md]
+
+Without VERSION it takes the newest release that pip finds. The last commit is cloned into a temporary folder,
+the pin is moved there, and every part runs to its end whatever the others did. The report has one line per
+part, the tests that failed, and the end of what a part printed. Exit status 1 when something broke. Nothing
+in this checkout changes; CONTRIBUTING.md says what moving on takes. Needs what tests/run.py needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = "llama-cpp-python"
+# file -> how often it names the pinned version
+PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
+PARTS = ("build", "abi", "cpp", "python", "architectures")
+N_LAST = 30
+_FAILED = re.compile(
+    r"^(?:(?:FAILED|ERROR) \S+.*"  # pytest
+    r"|\s*\d+ - \S+ \((?:Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run)\).*)$",  # ctest
+    re.M,
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one part gave. failed: names of tests; output: everything it printed."""
+
+    part: str
+    ok: bool
+    seconds: float
+    output: str
+
+    @property
+    def failed(self) -> list[str]:
+        return [" ".join(line.split()) for line in _FAILED.findall(self.output)]
+
+
+def pinned(root: Path) -> str:
+    """The version that pyproject.toml names. Raises ValueError."""
+    found = re.search(rf'"{PACKAGE}==([^"]+)"', (root / "pyproject.toml").read_text(encoding="utf-8"))
+    if found is None:
+        raise ValueError(f'{root / "pyproject.toml"}: expected "{PACKAGE}==VERSION"')
+    return found[1]
+
+
+def move_pin(root: Path, version: str) -> None:
+    """Makes the checkout in `root` ask for this version. Raises ValueError when the pins are not where PINS
+    says.
+    """
+    old = pinned(root)
+    for name, n_expected in PINS.items():
+        text = (root / name).read_text(encoding="utf-8")
+        if text.count(f'"{old}"') + text.count(f"=={old}") != n_expected:
+            raise ValueError(f"{root / name}: expected the version {old} {n_expected} times")
+        text = text.replace(f'"{old}"', f'"{version}"').replace(f"=={old}", f"=={version}")
+        (root / name).write_text(text, encoding="utf-8")
+
+
+def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
+    """The version and the unpacked sources of that release."""
+    wanted = PACKAGE if version is None else f"{PACKAGE}=={version}"
+    pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:", "-d")
+    subprocess.run([*pip, str(folder), wanted], check=True)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder, filter="data")
+    found = archive.name.removesuffix(".tar.gz").rpartition("-")[2]
+    return found, archive.with_name(archive.name.removesuffix(".tar.gz")) / "vendor" / "llama.cpp"
+
+
+def run_part(part: str, commands: Sequence[Sequence[str | Path]], cwd: Path) -> Outcome:
+    """Runs the commands one after the other until one fails; shows and keeps what they print."""
+    begun, lines, ok = time.monotonic(), [], True
+    for command in commands:
+        print("+", *command, flush=True)
+        words = [str(word) for word in command]
+        with subprocess.Popen(
+            words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line)
+        if process.returncode != 0:
+            lines.append(f"exit status {process.returncode}: {' '.join(words)}\n")
+            ok = False
+            break
+    return Outcome(part, ok, time.monotonic() - begun, "".join(lines))
+
+
+def report(old: str, new: str, outcomes: Sequence[Outcome]) -> str:
+    """The report in Markdown."""
+    lines = [f"# {PACKAGE} {new} (pinned: {old})", "", "| part | | seconds |", "| --- | --- | --- |"]
+    lines += [f"| {o.part} | {'ok' if o.ok else 'BROKEN'} | {o.seconds:.0f} |" for o in outcomes]
+    for outcome in outcomes:
+        if outcome.ok:
+            continue
+        lines += ["", f"## {outcome.part}", ""]
+        lines += [f"- `{name}`" for name in outcome.failed]
+        last = outcome.output.splitlines()[-N_LAST:]
+        lines += ["", "```", *last, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("version", nargs="?", help="the newest release unless given")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, by commas; build always runs")
+    parser.add_argument("--out", type=Path, default=None, help="where the report goes, too")
+    args = parser.parse_args()
+    wanted = args.only.split(",")
+    unknown = [part for part in wanted if part not in PARTS]
+    if unknown:
+        parser.error(f"unknown part {unknown[0]!r}; expected some of {', '.join(PARTS)}")
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "sdist").mkdir()
+        version, sources = fetch_sources(args.version, folder / "sdist")
+        checkout = folder / "checkout"
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(checkout)], check=True)
+        old = pinned(checkout)
+        if version == old:
+            print(f"the pin is {PACKAGE} {old} already: this shows what it gives")
+        else:
+            move_pin(checkout, version)
+        scripts = checkout / ".venv" / ("Scripts" if os.name == "nt" else "bin")
+        python = scripts / "python"
+        options = (
+            "-DEAGLECPP_PYTHON=OFF",
+            "-DEAGLECPP_TESTS=ON",
+            f"-DPython_EXECUTABLE={python}",
+            f"-DEAGLECPP_LLAMA_SOURCE={sources}",
+        )
+        libraries = "import llama_cpp, pathlib; print(pathlib.Path(llama_cpp.__file__).parent / 'lib')"
+        build = run_part(
+            "build",
+            [[sys.executable, "-m", "venv", ".venv"], [scripts / "pip", "install", "-q", ".[test]"]],
+            checkout,
+        )
+        outcomes = [build]
+        if build.ok:
+            where = subprocess.run(
+                [str(python), "-c", libraries], cwd=folder, capture_output=True, text=True, check=True
+            ).stdout.strip()
+            commands: dict[str, list[Sequence[str | Path]]] = {
+                "abi": [
+                    [scripts / "cmake", "-G", "Ninja", "-S", ".", "-B", "build/abi", *options],
+                    [scripts / "cmake", "--build", "build/abi", "--target", "test_abi"],  # static assertions
+                ],
+                "cpp": [[python, "tests/run.py", "cpp"]],
+                "python": [[python, "tests/run.py", "python"]],
+                "architectures": [
+                    [python, "tests/architectures/run.py", "--source", sources, "--libraries", where]
+                ],
+            }
+            outcomes += [run_part(part, commands[part], checkout) for part in PARTS[1:] if part in wanted]
+        text = report(old, version, outcomes)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text, encoding="utf-8")
+    sys.exit(0 if all(outcome.ok for outcome in outcomes) else 1)
+
+
+if __name__ == "__main__":
+    main()
