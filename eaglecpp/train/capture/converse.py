@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture import crowd
 from eaglecpp.train.capture.crowd import Said, Task, Wanted
-from eaglecpp.train.capture.files import as_line, differences, locked, open_behind, write_line
+from eaglecpp.train.capture.files import locked, open_behind, read_entries, write_line
 from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.capture.questions import FOLLOW_UPS, OPENINGS, SYSTEMS, question
@@ -240,41 +239,9 @@ def _entry(written: _Written) -> dict[str, Any]:
 def _read(out: Path, header: dict[str, Any]) -> tuple[dict[int, str], int, Counter[str]]:
     """What is there: index to reason ("" for a good one), how many bytes are whole lines, reasons."""
     done: dict[int, str] = {}
-    n_good = 0
-    if out.exists():
-        with out.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if not line.endswith(b"\n"):
-                    if number == 1 and not as_line(header).startswith(line):
-                        raise DataError(
-                            f"{out}: expected conversations of an earlier run, found another file"
-                        )
-                    break  # the half line of a killed run
-                entry = _parsed(line, f"{out}:{number}")
-                if number == 1:
-                    _check_header(out, entry, header)
-                else:
-                    done[int(entry["index"])] = str(entry.get("dropped", ""))
-                n_good += len(line)
+
+    def take(place: str, entry: dict[str, Any]) -> None:
+        done[entry["index"]] = str(entry.get("dropped", ""))
+
+    n_good = read_entries(out, header, "conversations", take)
     return done, n_good, Counter(reason for reason in done.values() if reason)
-
-
-def _parsed(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict) or not ("format" in entry or type(entry.get("index")) is int):
-        raise DataError(f"{place}: expected a conversation, found {line[:60]!r}; name another folder")
-    return entry
-
-
-def _check_header(out: Path, found: dict[str, Any], header: dict[str, Any]) -> None:
-    if found.get("format") != FORMAT:
-        raise DataError(f"{out}: expected conversations of an earlier run, found something else")
-    differing = differences(header, found)
-    if differing:
-        raise DataError(
-            f"{out}: these conversations were written by another target or with other settings "
-            f"({differing}); name another folder, or delete this file"
-        )

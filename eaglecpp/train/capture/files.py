@@ -6,7 +6,7 @@ says what they are for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from eaglecpp.errors import DataError
 
-__all__ = ["as_line", "differences", "locked", "open_behind", "write_line"]
+__all__ = ["as_line", "differences", "locked", "open_behind", "read_entries", "write_line"]
 
 
 @contextmanager
@@ -37,6 +37,50 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     )
 
 
+def read_entries(
+    out: Path, header: Mapping[str, Any], what: str, take: Callable[[str, dict[str, Any]], None]
+) -> int:
+    """Hands the lines behind the header of a file that is gone on with to `take`: their place, for messages,
+    and what they say. Returns how many bytes are whole lines: 0 for a file that is not there. A half line,
+    which a killed run leaves, is passed over.
+
+    what: of what kind the lines are, in the plural, for messages
+    Raises DataError for a file of something else and for one with another header.
+    """
+    if not out.exists():
+        return 0
+    is_other = f"{out}: expected {what} of an earlier run, found something else; name another file"
+    n_bytes = 0
+    with out.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            place = f"{out}:{number}"
+            if not line.endswith(b"\n"):
+                if number == 1 and not as_line(header).startswith(line):
+                    raise DataError(is_other)
+                break
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                entry = None
+            if number == 1:
+                if not isinstance(entry, dict) or entry.get("format") != header["format"]:
+                    raise DataError(is_other)
+                differing = differences(header, entry)
+                if differing:
+                    raise DataError(
+                        f"{out}: these {what} are another target's or were made with other settings "
+                        f"({differing}); name another file, or delete this one"
+                    )
+            elif not isinstance(entry, dict) or type(entry.get("index")) is not int:
+                raise DataError(
+                    f"{place}: expected one of the {what}, found {line[:60]!r}; name another file"
+                )
+            else:
+                take(place, entry)
+            n_bytes += len(line)
+    return n_bytes
+
+
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Nobody else writes `out` meanwhile. Raises `DataError` when another process does."""
@@ -54,5 +98,5 @@ def write_line(stream: BinaryIO, entry: dict[str, Any]) -> None:
     stream.flush()
 
 
-def as_line(entry: dict[str, Any]) -> bytes:
+def as_line(entry: Mapping[str, Any]) -> bytes:
     return json.dumps(entry, separators=(",", ":")).encode() + b"\n"

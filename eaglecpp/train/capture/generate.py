@@ -24,7 +24,7 @@ from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture import crowd
 from eaglecpp.train.capture.crowd import Task, Wanted
-from eaglecpp.train.capture.files import as_line, differences, locked, open_behind, write_line
+from eaglecpp.train.capture.files import locked, open_behind, read_entries, write_line
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.data.chats import ChatEncoder, template_of
 from eaglecpp.train.data.records import Chat, Prompt, read_prompts
@@ -36,7 +36,6 @@ _FORMAT = "eaglecpp answers"
 _MIN_ROOM = 16
 """Tokens of context that must be left for an answer."""
 _N_SEEDS = 1 << 31
-_NO_ANSWERS = "expected recorded answers, found something else; name another file"
 
 
 @dataclass(frozen=True)
@@ -147,50 +146,18 @@ def _header(engine: Engine, sampling: SamplingOptions) -> dict[str, Any]:
 
 def _read(out: Path, header: dict[str, Any], prompts: Sequence[Sequence[int]]) -> tuple[set[int], int]:
     """Which prompts the file answers already, and how many of its bytes are whole lines."""
-    if not out.exists():
-        return set(), 0
     done: set[int] = set()
-    n_good = 0
-    with out.open("rb") as stream:
-        for number, line in enumerate(stream, 1):
-            if not line.endswith(b"\n"):
-                if number == 1 and not as_line(header).startswith(line):
-                    raise DataError(f"{out}: {_NO_ANSWERS}")
-                break  # the half line of a killed run
-            entry = _entry(line, f"{out}:{number}")
-            if number == 1:
-                _check_header(out, entry, header)
-            else:
-                done.add(_checked(entry, prompts, f"{out}:{number}"))
-            n_good += len(line)
-    return done, n_good
 
+    def take(place: str, entry: dict[str, Any]) -> None:
+        done.add(_checked(entry, prompts, place))
 
-def _entry(line: bytes, place: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict):
-        raise DataError(f"{place}: expected a recorded answer, found {line[:60]!r}; name another file")
-    return entry
-
-
-def _check_header(out: Path, found: dict[str, Any], header: dict[str, Any]) -> None:
-    if found.get("format") != _FORMAT:
-        raise DataError(f"{out}: {_NO_ANSWERS}")
-    differing = differences(header, found)
-    if differing:
-        raise DataError(
-            f"{out}: these answers were made with another target or other options ({differing}); "
-            "name another file, or delete this one"
-        )
+    return done, read_entries(out, header, "recorded answers", take)
 
 
 def _checked(entry: dict[str, Any], prompts: Sequence[Sequence[int]], place: str) -> int:
     """The index of an entry, after making sure that it answers the prompt of that index."""
-    index = entry.get("index")
-    if type(index) is not int or not 0 <= index < len(prompts):
+    index: int = entry["index"]
+    if not 0 <= index < len(prompts):
         raise DataError(f"{place}: expected an answer to one of {len(prompts)} prompts, found index {index}")
     expected = token_hash(prompts[index]).hex()
     if entry.get("prompt_hash") != expected:

@@ -111,7 +111,7 @@ def test_other_settings_and_files_are_refused(engine: Engine, written: Path, tmp
     with pytest.raises(DataError, match="seed: expected 4, found 3"):
         converse(engine, out, N, replace(SETTINGS, seed=4))
     out.write_text('{"messages": []}\n')
-    with pytest.raises(DataError, match="expected a conversation, found"):
+    with pytest.raises(DataError, match="expected conversations of an earlier run"):
         converse(engine, out, N, SETTINGS)
     assert out.read_text() == '{"messages": []}\n'
 
