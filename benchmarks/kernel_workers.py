@@ -203,7 +203,7 @@ class OurEngine:
 
 
 KINDS: dict[str, Callable[[dict[str, Any]], Timed]] = {"theirs": Theirs, "rows": OurRows, "engine": OurEngine}
-IMPORTS = {"theirs": "llama_cpp", "rows": "eaglecpp.lowlevel", "engine": "eaglecpp.engine"}
+IMPORTS = {"theirs": "llama_cpp", "rows": "eaglecpp.lowlevel", "engine": "eaglecpp.engine.engine"}
 
 
 def memory() -> dict[str, int]:
