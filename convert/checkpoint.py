@@ -17,6 +17,7 @@ from typing import Any
 from . import safetensors_file, torch_zip
 from .config import load_json
 from .errors import CheckpointError, SourceError
+from .mistral_format import from_mistral
 from .tensor import TensorSource
 
 __all__ = ["Checkpoint", "open_checkpoint"]
@@ -72,8 +73,9 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
 
 
 def _open_directory(directory: Path, name: str) -> Checkpoint:
-    config = _load_config(directory)
     found = [(index, _weight_files(directory, patterns), read) for index, patterns, read in _FORMATS]
+    if not any((directory / name).is_file() for name in ("config.json", "params.json")):
+        _with_config(directory, {})  # says so before a missing weight file would
     usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
     if not usable:
         raise CheckpointError(
@@ -91,6 +93,7 @@ def _open_directory(directory: Path, name: str) -> Checkpoint:
     tensors = _merge(files, read)
     if shards is not None:
         _check_index(directory / index, shards, tensors)
+    config, tensors = _with_config(directory, tensors)
     return Checkpoint(name, directory, config, tensors, tuple(files), notes=notes)
 
 
@@ -109,14 +112,20 @@ def _open_file(path: Path) -> Checkpoint:
         hint = " (already a GGUF?)" if path.suffix == ".gguf" else ""
         raise SourceError(f"{path}: expected a .safetensors or .bin file or a checkpoint directory{hint}")
     name = path.resolve().parent.name if path.stem in ("model", "pytorch_model") else path.stem
-    return Checkpoint(name, path.resolve().parent, _load_config(path.parent), read(path), (path,))
+    config, tensors = _with_config(path.parent, read(path))
+    return Checkpoint(name, path.resolve().parent, config, tensors, (path,))
 
 
-def _load_config(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{path}: not found; a drafter's sizes and switches are in its config.json")
-    return load_json(path)
+def _with_config(
+    directory: Path, tensors: dict[str, TensorSource]
+) -> tuple[dict[str, Any], dict[str, TensorSource]]:
+    """The config beside the weights, and the weights in its words."""
+    path, params = directory / "config.json", directory / "params.json"
+    if path.is_file():
+        return load_json(path), tensors
+    if params.is_file():
+        return from_mistral(load_json(params), tensors)
+    raise CheckpointError(f"{path}: not found; a drafter's sizes and switches are in its config.json")
 
 
 def _shards(directory: Path, index: str) -> dict[str, str] | None:

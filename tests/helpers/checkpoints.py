@@ -102,6 +102,17 @@ def _automodel(config: Config, weights: Weights) -> tuple[Config, Weights]:
     return config, {name if name in outside else f"model.{name}": value for name, value in weights.items()}
 
 
+def _deepspec(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    ids = {
+        "target_layer_ids": _post(config),
+        "ttt_length": 7,
+        "step_loss_decay": 0.8,
+        "layer_types": ["full_attention"],
+    }
+    config = {**_plain(config), "architectures": ["Qwen3Eagle3Model"], "model_type": "qwen3", **ids}
+    return {k: v for k, v in config.items() if k != _IDS}, weights
+
+
 FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
     "eagle": _eagle,
     "specforge": _specforge,
@@ -110,6 +121,7 @@ FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
     "modelopt": _modelopt,
     "torchspec": _torchspec,
     "automodel": _automodel,
+    "deepspec": _deepspec,
 }
 
 
@@ -129,7 +141,9 @@ def write_checkpoint(
     save: how to store the weights (default: one model.safetensors).
     """
     shape = shape or DraftShape()
-    config, weights = FAMILIES[family](shape.config(), shape.weights())
+    config, weights = shape.config(), shape.weights()
+    if not (shape.eagle1 or shape.gemma):  # which have layouts of their own
+        config, weights = FAMILIES[family](config, weights)
     config = {**config, **(edit or {})}
     weights = {**_without(weights, *drop), **(add or {})}
     directory.mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from helpers.random_drafter import DraftShape
 
-__all__ = ["CASES", "EAGLE3", "EAGLE31", "TOUCHY"]
+__all__ = ["CASES", "EAGLE1", "EAGLE3", "EAGLE31", "GEMMA", "MISTRAL", "SMALL", "TOUCHY"]
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -17,6 +19,12 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
 EAGLE3 = DraftShape()
+EAGLE1 = DraftShape(eagle1=True, layers=(9,), own_head=False, n_draft_vocab=367)
+MISTRAL = replace(EAGLE1, eagle1_norms=True)
+GEMMA = DraftShape(layers=(2, 3, 4, 6, 7), gemma="keys", n_draft_vocab=367, head_dim=32)
+# embeddings so small that eps decides what the norm makes of them
+SMALL = replace(GEMMA, embedding=1e-3)
+DEEPSPEC = DraftShape(layers=(1, 2, 4, 5, 7), qk_norm=True, n_draft_vocab=367)
 EAGLE31 = DraftShape(fc_norm=True, norm_output=True)
 # features so small that eps decides what the norms make of them
 TOUCHY = DraftShape(scale=1e-3)
@@ -51,5 +59,14 @@ CASES = {
         window=13, n_layers=3, full_layers=(1,), fc_norm=True, norm_output=True
     ),
     "whole-vocabulary": DraftShape(n_draft_vocab=367),
+    "eagle1": EAGLE1,
+    "eagle1-biases": replace(EAGLE1, fc_bias=True, attention_bias=True),
+    "eagle1-own-head": replace(EAGLE1, own_head=True, own_embedding=False),
+    "eagle1-two-layers": replace(EAGLE1, n_layers=2, n_kv_heads=4),
+    "mistral": MISTRAL,
+    "mistral-two-layers": replace(MISTRAL, n_layers=2),
+    "deepspec": DEEPSPEC,
+    "gemma-keys": GEMMA,
+    "gemma-values": replace(GEMMA, gemma="values"),
     "tables-of-the-target": DraftShape(own_embedding=False, own_head=False, n_draft_vocab=367),
 }

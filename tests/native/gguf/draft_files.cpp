@@ -41,6 +41,17 @@ const std::vector<std::pair<Flaw, const char *>> all_flaws = {
     {Flaw::not_gguf, "not a GGUF file"},
 };
 
+const std::vector<std::pair<Flaw, const char *>> eagle_flaws = {
+    {Flaw::narrow_target, "as wide as its target"},
+    {Flaw::layer_beyond_target, "expected the one id 7"},
+    {Flaw::no_target_layers, "target_layers"},
+    {Flaw::norm_it_has_not, "unknown tensor 'blk.0.attn_norm.weight'"},
+    {Flaw::written_by_a_fork, "written by a fork"},
+    {Flaw::missing_switch, "norm_output"},
+    {Flaw::missing_tensor, "missing tensor 'fc.weight'"},
+    {Flaw::d2t_out_of_range, "entry 3 is 99"},
+};
+
 namespace {
 
 constexpr int n_embd = 32, n_ff = 48, n_head = 2, n_head_kv = 1, head_dim = 16, n_vocab = 20, n_draft_vocab = 8,
@@ -48,11 +59,16 @@ constexpr int n_embd = 32, n_ff = 48, n_head = 2, n_head_kv = 1, head_dim = 16, 
 
 class Writer {
   public:
-    Writer(bool eagle31, Flaw flaw) : arch_(eagle31 ? keys::arch_eagle31 : keys::arch_eagle3), flaw_(flaw) {
+    Writer(Kind kind, Flaw flaw)
+        : arch_(kind == Kind::eagle    ? keys::arch_eagle
+                : kind == Kind::eagle3 ? keys::arch_eagle3
+                                       : keys::arch_eagle31),
+          flaw_(flaw),
+          fuses_embedding_(kind == Kind::eagle) {
         gguf_.reset(gguf_init_empty());
         ctx_.reset(ggml_init({16 << 20, nullptr, false}));
-        set_keys(eagle31);
-        add_tensors(eagle31);
+        set_keys(kind);
+        add_tensors(kind);
     }
 
     void write(const std::string & path) { gguf_write_to_file(gguf_.get(), path.c_str(), false); }
@@ -65,7 +81,7 @@ class Writer {
     void str(const char * pattern, const char * v) { gguf_set_val_str(gguf_.get(), key(pattern).c_str(), v); }
     bool is(Flaw flaw) const { return flaw_ == flaw; }
 
-    void set_keys(bool eagle31) {
+    void set_keys(Kind kind) {
         gguf_set_val_str(gguf_.get(), keys::architecture, is(Flaw::wrong_architecture) ? "llama" : arch_.c_str());
         gguf_set_val_str(gguf_.get(), keys::name, "tiny");
         if (!is(Flaw::missing_size)) u32(keys::block_count, 1);
@@ -88,14 +104,16 @@ class Writer {
         f32(keys::rms_epsilon, is(Flaw::nan_epsilon) ? NAN : 1e-5f);
         f32(keys::rope_freq_base, 10000.0f);
         if (is(Flaw::unknown_scaling)) str(keys::rope_scaling_type, "cubic");
-        const int32_t layers[] = {1, 3, is(Flaw::layer_beyond_target) ? 9 : 5};
-        gguf_set_arr_data(gguf_.get(), key(keys::target_layers).c_str(), GGUF_TYPE_INT32, layers,
-                          is(Flaw::no_target_layers) ? 0 : n_aux);
-        u32(keys::target_hidden_size, n_embd);
+        const int32_t last = fuses_embedding_ ? n_layer_target + 1 : 5;
+        const int32_t layers[] = {1, 3, is(Flaw::layer_beyond_target) ? 9 : last};
+        const int n_layers = is(Flaw::no_target_layers) ? 0 : (fuses_embedding_ ? 1 : n_aux);
+        const char * ids = is(Flaw::written_by_a_fork) ? "{arch}.extract_layers" : keys::target_layers;
+        gguf_set_arr_data(gguf_.get(), key(ids).c_str(), GGUF_TYPE_INT32, layers + n_aux - n_layers, n_layers);
+        u32(keys::target_hidden_size, is(Flaw::narrow_target) ? n_embd / 2 : n_embd);
         gguf_set_val_u32(gguf_.get(), keys::target_block_count, n_layer_target);
-        if (eagle31) {
-            flag(keys::fc_norm, true);
-            if (!is(Flaw::missing_switch)) flag(keys::norm_output, true);
+        if (kind == Kind::eagle31) flag(keys::fc_norm, true);
+        if (kind != Kind::eagle3) {
+            if (!is(Flaw::missing_switch)) flag(keys::norm_output, !fuses_embedding_);
             str(keys::rope_type, is(Flaw::unknown_rope_type) ? "spiral" : "norm");
             u32(keys::draft_vocab_size, n_draft_vocab);
         }
@@ -114,17 +132,20 @@ class Writer {
         gguf_add_tensor(gguf_.get(), t);
     }
 
-    void add_tensors(bool eagle31) {
-        if (!is(Flaw::missing_tensor)) tensor(keys::t_fc, {n_aux * n_embd, n_embd});
-        for (int i = 0; eagle31 && i < n_aux; ++i) tensor(fill(keys::t_fc_norm, i), {n_embd});
-        tensor(keys::t_output_norm, {is(Flaw::wrong_shape) ? n_embd + 1 : n_embd},
-               is(Flaw::quantised_norm) ? GGML_TYPE_Q8_0 : GGML_TYPE_F32);
+    void add_tensors(Kind kind) {
+        const int n_in = fuses_embedding_ ? n_embd : 2 * n_embd;
+        if (!is(Flaw::missing_tensor)) tensor(keys::t_fc, {(fuses_embedding_ ? 2 : n_aux) * n_embd, n_embd});
+        for (int i = 0; kind == Kind::eagle31 && i < n_aux; ++i) tensor(fill(keys::t_fc_norm, i), {n_embd});
+        if (!fuses_embedding_) {
+            tensor(keys::t_output_norm, {is(Flaw::wrong_shape) ? n_embd + 1 : n_embd},
+                   is(Flaw::quantised_norm) ? GGML_TYPE_Q8_0 : GGML_TYPE_F32);
+        }
         tensor(keys::t_output, {n_embd, n_draft_vocab});
-        tensor(fill(keys::t_attn_norm, 0), {n_embd});
-        tensor(fill(keys::t_attn_norm_2, 0), {n_embd});
-        tensor(fill(keys::t_attn_q, 0), {2 * n_embd, n_head * head_dim});
-        tensor(fill(keys::t_attn_k, 0), {2 * n_embd, n_head_kv * head_dim});
-        tensor(fill(keys::t_attn_v, 0), {2 * n_embd, n_head_kv * head_dim});
+        if (!fuses_embedding_ || is(Flaw::norm_it_has_not)) tensor(fill(keys::t_attn_norm, 0), {n_embd});
+        if (!fuses_embedding_) tensor(fill(keys::t_attn_norm_2, 0), {n_embd});
+        tensor(fill(keys::t_attn_q, 0), {n_in, n_head * head_dim});
+        tensor(fill(keys::t_attn_k, 0), {n_in, n_head_kv * head_dim});
+        tensor(fill(keys::t_attn_v, 0), {n_in, n_head_kv * head_dim});
         tensor(fill(keys::t_attn_output, 0), {n_head * head_dim, n_embd});
         tensor(fill(keys::t_ffn_norm, 0), {n_embd});
         tensor(fill(keys::t_ffn_gate, 0), {n_embd, n_ff});
@@ -142,14 +163,15 @@ class Writer {
 
     std::string arch_;
     Flaw flaw_;
+    bool fuses_embedding_;
     gguf_context_ptr gguf_;
     ggml_context_ptr ctx_;
 };
 
 }  // namespace
 
-void write_draft_file(const std::string & path, bool eagle31, Flaw flaw) {
-    Writer(eagle31, flaw).write(path);
+void write_draft_file(const std::string & path, Kind kind, Flaw flaw) {
+    Writer(kind, flaw).write(path);
     const auto size = std::filesystem::file_size(path);
     if (flaw == Flaw::truncated_data) std::filesystem::resize_file(path, size - 100);
     if (flaw == Flaw::truncated_header) std::filesystem::resize_file(path, 300);

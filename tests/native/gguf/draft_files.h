@@ -33,11 +33,17 @@ enum class Flaw {
     truncated_data,
     truncated_header,
     not_gguf,
+    // of EAGLE-1
+    narrow_target,
+    norm_it_has_not,
+    written_by_a_fork,
 };
 
-extern const std::vector<std::pair<Flaw, const char *>> all_flaws;  // with a word the error must contain
+enum class Kind { eagle, eagle3, eagle31 };  // eagle31: fc_norm, norm_output
 
-// Writes a drafter of architecture `eagle31` (fc_norm, norm_output) or `eagle3` to `path`.
-void write_draft_file(const std::string & path, bool eagle31, Flaw flaw = Flaw::none);
+// with a word the error must contain
+extern const std::vector<std::pair<Flaw, const char *>> all_flaws, eagle_flaws;
+
+void write_draft_file(const std::string & path, Kind kind, Flaw flaw = Flaw::none);
 
 }  // namespace eaglecpp

@@ -22,9 +22,9 @@ static std::string error_of(const std::string & path) {
     return "";
 }
 
-static void reads_both_architectures() {
+static void reads_every_architecture() {
     const std::string path = temp_file();
-    write_draft_file(path, /*eagle31=*/true);
+    write_draft_file(path, Kind::eagle31);
     const DraftFile f31(path);
     CHECK(f31.spec().arch == "eagle31");
     CHECK(f31.spec().fc_norm && f31.spec().norm_output && !f31.spec().norm_before_fc);
@@ -32,19 +32,26 @@ static void reads_both_architectures() {
     CHECK(f31.spec().n_draft_vocab == 8 && f31.d2t()[3] == 6);
     CHECK(!f31.spec().has_embedding && f31.spec().has_head);
     CHECK(f31.tokens().size() == 20);
-    write_draft_file(path, /*eagle31=*/false);
+    write_draft_file(path, Kind::eagle3);
     const DraftFile f3(path);
     CHECK(f3.spec().arch == "eagle3" && !f3.spec().fc_norm && !f3.spec().norm_output);
+    CHECK(!f3.spec().fuses_embedding && f3.spec().attn_scale == 0.25f);  // 1 / sqrt(16)
+    write_draft_file(path, Kind::eagle);
+    const DraftFile f1(path);
+    CHECK(f1.spec().fuses_embedding && !f1.spec().has_all_norms() && f1.spec().n_fc_in() == 64);
+    CHECK(f1.spec().target_layers == (std::vector<int32_t>{7}));
     std::filesystem::remove(path);
 }
 
 static void every_flaw_is_refused_with_its_place() {
     const std::string path = temp_file();
-    for (const auto & [flaw, word] : all_flaws) {
-        write_draft_file(path, /*eagle31=*/true, flaw);
-        const std::string text = error_of(path);
-        CHECK_MSG(text.find(word) != std::string::npos && text.find(path) != std::string::npos,
-                  strf("'%s' and the path in '%s'", word, text.c_str()));
+    for (const auto & [kind, flaws] : {std::pair{Kind::eagle31, &all_flaws}, {Kind::eagle, &eagle_flaws}}) {
+        for (const auto & [flaw, word] : *flaws) {
+            write_draft_file(path, kind, flaw);
+            const std::string text = error_of(path);
+            CHECK_MSG(text.find(word) != std::string::npos && text.find(path) != std::string::npos,
+                      strf("'%s' and the path in '%s'", word, text.c_str()));
+        }
     }
     std::filesystem::remove(path);
     CHECK(error_of(path).find("no such file") != std::string::npos);
@@ -62,7 +69,7 @@ static void an_assertion_under_guard_becomes_an_error() {
 }
 
 int main() {
-    reads_both_architectures();
+    reads_every_architecture();
     every_flaw_is_refused_with_its_place();
     an_assertion_under_guard_becomes_an_error();
     return test::result();

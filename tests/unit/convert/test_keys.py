@@ -11,7 +11,7 @@ import gguf
 import pytest
 
 from eaglecpp.convert import ConvertReport
-from eaglecpp.convert.keys import EAGLE3, EAGLE31, KEYS, TENSORS
+from eaglecpp.convert.keys import EAGLE, EAGLE3, EAGLE31, KEYS, TENSORS
 from eaglecpp.convert.metadata import GGUF_TYPES
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
@@ -39,28 +39,52 @@ def test_documentation_gives_the_listed_types() -> None:
         )
 
 
-@pytest.mark.parametrize("arch", [EAGLE3, EAGLE31])
+GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
+GEMMAS_KEYS = {
+    "{arch}.attention.scale",
+    "{arch}.attention.value_norm",
+    "{arch}.hidden_activation",
+    "{arch}.embedding_scale",
+    "{arch}.final_logit_softcapping",
+}
+SHAPES = {
+    EAGLE: DraftShape(eagle1=True, own_head=False, n_draft_vocab=367),
+    EAGLE3: DraftShape(),
+    EAGLE31: EVERYTHING,
+}
+
+
+@pytest.mark.parametrize("arch", SHAPES)
 def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
     arch: str, convert: Convert, tmp_path: Path
 ) -> None:
-    shape = DraftShape() if arch == EAGLE3 else EVERYTHING
+    shape = SHAPES[arch]
     measured = {"eaglecpp": {"held_out": {"length": 2.0, "rates": [0.5, 0.25]}}}
-    edit = None if arch == EAGLE3 else {"logit_scale": 0.5, **measured}
+    edit = {"logit_scale": 0.5, **measured} if arch == EAGLE31 else None
     reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit=edit)).out)
     found = {name.replace(f"{arch}.", "{arch}.", 1): field for name, field in reader.fields.items()}
     listed = {key.name: key for key in KEYS if arch in key.archs}
     for key in listed.values():
         if key.presence != "optional" or (arch == EAGLE31 and "factor" not in key.name):
+            if key.name in GEMMAS_KEYS:  # which no Llama layer has
+                continue
             kind, sub = GGUF_TYPES[key.type]
             assert found[key.name].types == [kind, *([sub] if sub else [])], key.name
     own = {name for name in found if not name.startswith(("GGUF.", "general.", "tokenizer."))}
     assert own <= listed.keys()
 
 
+def test_gemmas_keys_are_written_in_their_types(convert: Convert, tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", shape=GEMMA)).out)
+    listed = {key.name: key for key in KEYS}
+    for name in GEMMAS_KEYS:
+        assert reader.fields[name.replace("{arch}", EAGLE31)].types == [GGUF_TYPES[listed[name].type][0]]
+
+
 def test_every_listed_tensor_can_be_written(convert: Convert, tmp_path: Path) -> None:
     written = {
         re.sub(r"blk\.\d", "blk.{i}", re.sub(r"fc_norm\.\d", "fc_norm.{a}", tensor.name))
-        for shape in (EVERYTHING, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}))
+        for shape in (EVERYTHING, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}), GEMMA)
         for tensor in convert(
             write_checkpoint(tmp_path / "in", "automodel", shape), layer_ids="boundary"
         ).tensors
