@@ -16,14 +16,23 @@ _CONTEXT = 4096
 
 
 def new_spec(
-    target: GgufFile, n_vocab: int, n_layer: int, layers: Sequence[int], *, eagle3: bool = False
+    target: GgufFile,
+    n_vocab: int,
+    n_layer: int,
+    layers: Sequence[int],
+    *,
+    eagle3: bool = False,
+    eagle1: bool = False,
 ) -> DraftSpec:
-    """One layer of the target's own shape, EAGLE 3.1 or plain EAGLE-3, over the whole vocabulary.
+    """One layer of the target's own shape, EAGLE 3.1, plain EAGLE-3 or EAGLE-1, over the whole vocabulary.
 
-    layers: boundary ids, ascending, at most n_layer. RoPE has the target's base and no scaling: the drafter
-    learns its own use of positions. Raises MismatchError for layers that the target does not have.
+    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. RoPE has the target's base
+    and no scaling: the drafter learns its own use of positions. Raises MismatchError for layers that the
+    target does not have.
     """
-    if list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
+    if eagle1:
+        layers = (n_layer + 1,)
+    elif list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
         raise MismatchError(
             f"--aux-layers: expected ascending ids from 0 to {n_layer}, the blocks of {target.path.name}, "
             f"found {', '.join(map(str, layers))}"
@@ -39,7 +48,7 @@ def new_spec(
     n_embd = int(number("embedding_length", 0))
     n_heads = int(number("attention.head_count", 0)) or max(1, n_embd // 128)
     return DraftSpec(
-        family="torchspec",
+        family="eagle1" if eagle1 else "torchspec",
         hidden_size=n_embd,
         target_hidden_size=n_embd,
         intermediate_size=int(number("feed_forward_length", 0)) or 4 * n_embd,
@@ -53,10 +62,11 @@ def new_spec(
         rms_norm_eps=number("attention.layer_norm_rms_epsilon", 1e-5),
         rope=RopeSpec(number("rope.freq_base", 10000.0)),
         aux_layers=tuple(layers),
-        layer_ids_rule="boundary",
+        layer_ids_rule="final" if eagle1 else "boundary",
         target_block_count=n_layer,
-        fc_norm=not eagle3,
-        norm_output=not eagle3,
+        fuses_embedding=eagle1,
+        fc_norm=not (eagle3 or eagle1),
+        norm_output=not (eagle3 or eagle1),
     )
 
 
@@ -74,6 +84,7 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         "a sliding window": any(spec.sliding_layers),
         f"rope scaling {spec.rope.scaling}": spec.rope.scaling not in ("none", "linear", "llama3"),
         "logit_scale": spec.logit_scale != 1.0,
+        "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     if found:

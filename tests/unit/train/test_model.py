@@ -49,7 +49,7 @@ def reference(model: DraftModel) -> Drafter:
         "norm_output": spec.norm_output,
         "norm_before_residual": spec.norm_before_residual,
     }
-    return Drafter(config, weights, model.embedding)
+    return Drafter(config, weights, model.embedding, model.head.detach())
 
 
 def chain_logits(drafter: Drafter, sample: Sample, anchor: int, n_steps: int) -> list[torch.Tensor]:
