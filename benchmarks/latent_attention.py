@@ -6,9 +6,10 @@ the expanded one (a cache of every head's keys and values).
 
 The absorbed form is what eaglecpp runs. The expanded one is stood in for by a usual drafter whose attention
 has the same numbers: 64 heads with keys and values of their own, 160 wide, are as many cached values and
-products as Kimi's 64 keys of 192 and values of 128. Everything else is made narrow, and what is reported is the
-time of a level of draft rows over a long text less that over a short one: attention alone. What the forms do
-once per row is the same number of products in both (`kv_b_proj`, applied to the row or to its query and result).
+products as Kimi's 64 keys of 192 and values of 128. Everything else is made narrow, and what is reported is
+the time of a level of draft rows over a long text less that over a short one: attention alone. What the forms
+do once per row is the same number of products in both (`kv_b_proj`, applied to the row or to its query and
+result).
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
     python tests/parity/full_size.py [--type F32 ...] [--vocab 4096]
 
 Not part of the default tests: it takes some 9 GB of memory and as many of disk, and minutes. Everything of
-the layer and of the fusion has the sizes of lightseekorg/kimi-k2.6-eagle3.1-mla (width 7168, 64 heads, ranks 1536
-and 512, feed-forward 18432, three features, YaRN); the weights are random and the vocabulary is cut to `--vocab`,
-as a head does the same to each of its rows. Both sides commit the same rows and draft `N_STEPS` more, each fed
-the reference's state. Exit status 1 when a difference is above its type's bound.
+the layer and of the fusion has the sizes of lightseekorg/kimi-k2.6-eagle3.1-mla (width 7168, 64 heads, ranks
+1536 and 512, feed-forward 18432, three features, YaRN); the weights are random and the vocabulary is cut to
+`--vocab`, as a head does the same to each of its rows. Both sides commit the same rows and draft `N_STEPS`
+more, each fed the reference's state. Exit status 1 when a difference is above its type's bound.
 """
 
 from __future__ import annotations
