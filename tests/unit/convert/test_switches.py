@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertError, ConvertReport
+from eaglecpp.convert import ConvertError, ConvertReport, inspect_file
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TargetSpec, make_target
@@ -131,6 +131,15 @@ def test_latent_attention_has_the_keys_and_tensors_of_deepseek2(written: Callabl
     np.testing.assert_array_equal(file.tensors["blk.0.attn_k_b.weight"], heads[:, :12].swapaxes(1, 2))
     np.testing.assert_array_equal(file.tensors["blk.0.attn_v_b.weight"], heads[:, 12:])
     assert not {"blk.0.attn_q.weight", "blk.0.attn_k.weight"} & file.tensors.keys()
+
+
+def test_latent_attention_is_told(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(latent=LatentShape())))
+    assert inspect_file(report.out)["latent_attention"] == {
+        "kv_rank": 32, "q_rank": 24, "key_length": 20, "value_length": 16,
+    }  # fmt: skip
+    plain = convert(write_checkpoint(tmp_path / "plain", "vllm"))
+    assert inspect_file(plain.out)["latent_attention"] is None
 
 
 def test_latent_queries_from_one_matrix(written: Callable[..., Written]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Drafters with latent attention: their sizes, how they start, and that files and engine hold what was trained."""
+"""Drafters with latent attention: sizes, how they start, and that the engine computes what was trained."""
 
 from __future__ import annotations
 
