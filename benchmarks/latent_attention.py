@@ -18,7 +18,6 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +42,15 @@ FORMS = {
 }
 
 
-@dataclass(frozen=True)
-class Made:
-    """A drafter's file and its form."""
-
-    form: str
-    path: Path
-
-
 def options(n_ctx: int, n_threads: int, flash_attn: str) -> EngineOptions:
     made = EngineOptions()
     made.n_ctx, made.n_threads, made.flash_attn, made.draft_device = n_ctx, n_threads, flash_attn, "cpu"
     return made
 
 
-def filled(made: Made, n_rows: int, n_threads: int, flash_attn: str) -> tuple[Drafter, np.ndarray[Any, Any]]:
+def filled(path: Path, n_rows: int, n_threads: int, flash_attn: str) -> tuple[Drafter, np.ndarray[Any, Any]]:
     """A drafter with `n_rows` committed rows, and the state of the last."""
-    drafter = Drafter(str(made.path), options(n_rows + 256, n_threads, flash_attn))
+    drafter = Drafter(str(path), options(n_rows + 256, n_threads, flash_attn))
     rng = np.random.default_rng(1)
     n_left = n_rows
     while n_left > 1:
@@ -85,53 +76,49 @@ def level_ms(drafter: Drafter, state: np.ndarray[Any, Any], n_rows: int, repeat:
 @click.option(
     "--context", "contexts", type=int, multiple=True, default=(1024, 4096, 16384), show_default=True
 )
-@click.option(
-    "--rows", type=int, multiple=True, default=(1, 4, 16), show_default=True, help="Rows of a level."
-)
+@click.option("--rows", type=int, multiple=True, default=(1, 8), show_default=True, help="Rows of a level.")
+@click.option("--form", "forms", type=click.Choice(list(FORMS)), multiple=True, default=tuple(FORMS))
 @click.option("--threads", type=int, default=1, show_default=True)
-@click.option("--repeat", type=int, default=7, show_default=True)
+@click.option("--repeat", type=int, default=5, show_default=True)
 @click.option("--json", "out", type=click.Path(path_type=Path), help="Write the results here.")
 def main(
-    contexts: tuple[int, ...], rows: tuple[int, ...], threads: int, repeat: int, out: Path | None
+    contexts: tuple[int, ...],
+    rows: tuple[int, ...],
+    forms: tuple[str, ...],
+    threads: int,
+    repeat: int,
+    out: Path | None,
 ) -> None:
-    """Time of attention and size of the cache, absorbed against expanded, fused and explicit."""
+    """Milliseconds of attention in a level of draft rows: absorbed and expanded, fused and explicit."""
     warn_if_busy()
+    ways = [(form, fused) for form in forms for fused in ("fused", "explicit")]
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         target = make_target(root / "target")
-        for form, shape in FORMS.items():
+        for form in forms:
+            shape = FORMS[form]
             checkpoint = shape.write(root / form)
             convert_checkpoint(checkpoint, target.gguf, root / f"{form}.gguf", "F16", aux_layers=shape.layers)
         for n_ctx in contexts:
-            for flash_attn in ("on", "off"):
-                drafters = {}
-                for form in FORMS:
-                    made = Made(form, root / f"{form}.gguf")
-                    drafters[form] = [filled(made, n, threads, flash_attn) for n in (SHORT, n_ctx)]
-                for n_rows in rows:
-                    # in turns, so that a machine that slows down slows both
-                    spent: dict[str, list[float]] = {form: [] for form in FORMS}
-                    for _ in range(3):
-                        for form, (short, long) in drafters.items():
-                            base = level_ms(*short, n_rows, repeat)
-                            spent[form].append(level_ms(*long, n_rows, repeat) - base)
-                    found = {form: statistics.median(times) for form, times in spent.items()}
-                    results.append({"context": n_ctx, "fused": flash_attn, "rows": n_rows, "ms": found})
-                    note(f"{n_ctx} rows, fused {flash_attn}, level of {n_rows}: {found}")
-                del drafters
-    print(
-        table(
-            ["context", "fused", "rows of a level", "absorbed ms", "expanded ms", "expanded / absorbed"],
-            [
-                [
-                    str(r["context"]), r["fused"], str(r["rows"]), r["ms"]["absorbed"], r["ms"]["expanded"],
-                    r["ms"]["expanded"] / max(r["ms"]["absorbed"], 1e-6),
+            drafters = {
+                (form, fused): [
+                    filled(root / f"{form}.gguf", n, threads, "on" if fused == "fused" else "off")
+                    for n in (SHORT, n_ctx)
                 ]
-                for r in results
-            ],
-        )
-    )  # fmt: skip
+                for form, fused in ways
+            }
+            for n_rows in rows:
+                spent: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
+                for _ in range(3):  # in turns, so that a machine that slows down slows all
+                    for way, (short, long) in drafters.items():
+                        base = level_ms(*short, n_rows, repeat)
+                        spent[way].append(level_ms(*long, n_rows, repeat) - base)
+                found = {" ".join(way): statistics.median(times) for way, times in spent.items()}
+                results.append({"context": n_ctx, "rows": n_rows, "ms": found})
+                note(f"{n_ctx} rows of text, level of {n_rows}: {found}")
+    head = ["text", "rows of a level", *(f"{form}, {fused}" for form, fused in ways)]
+    print(table(head, [[str(r["context"]), str(r["rows"]), *r["ms"].values()] for r in results]))
     sizes = {"absorbed": KIMI.kv_rank + KIMI.rope, "expanded": 2 * N_HEADS * 160}
     print(f"\nvalues in the cache per position: absorbed {sizes['absorbed']}, expanded {sizes['expanded']}")
     if out is not None:

@@ -34,9 +34,9 @@ def latent_heads(
     q, c, shared = torch.split(rows, [rows.shape[-1] - latent.cached_dim, latent.kv_rank, rope], dim=-1)
     if latent.q_rank:
         q = F.linear(F.rms_norm(q, (latent.q_rank,), w["q_a_norm"], eps), w["q_b"])
-    q = q.unflatten(-1, (spec.n_heads, latent.key_dim))
+    q = q.reshape(*q.shape[:-1], spec.n_heads, latent.key_dim)
     kv = F.linear(F.rms_norm(c, (latent.kv_rank,), w["kv_a_norm"], eps), w["kv_b"])
-    kv = kv.unflatten(-1, (spec.n_heads, latent.nope_dim + latent.value_dim))
+    kv = kv.view(*kv.shape[:-1], spec.n_heads, latent.nope_dim + latent.value_dim)
     turned = rotate(_halves(torch.cat([q[..., latent.nope_dim :], shared.unsqueeze(-2)], dim=-2)), cos, sin)
     shared = turned[..., -1:, :].expand(*turned.shape[:-2], spec.n_heads, rope)
     width = max(latent.key_dim, latent.value_dim)

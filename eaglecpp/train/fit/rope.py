@@ -51,7 +51,8 @@ def _yarn_kept(spec: DraftSpec) -> NDArray[np.float64]:
     low = max(0.0, math.floor(at(rope.beta_fast or 32.0)))
     high = min(n - 1.0, math.ceil(at(rope.beta_slow or 1.0)))
     ramp = np.clip((np.arange(n // 2) - low) / max(0.001, high - low), 0.0, 1.0)
-    return (1.0 - ramp) * (1.0 if rope.ext_factor is None else rope.ext_factor)
+    kept: NDArray[np.float64] = (1.0 - ramp) * (1.0 if rope.ext_factor is None else rope.ext_factor)
+    return kept
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
