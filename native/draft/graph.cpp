@@ -201,7 +201,7 @@ class Builder {
         q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
         name(q, "q", il);
         ggml_tensor * y = ggml_mul_mat(ctx_, l.wv_b, swapped(attend(il, q)));  // [value_dim, n_q, n_head]
-        return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), a.value_dim * s_.n_head, n_q);
+        return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
     // q [key_dim, n_q, n_head] -> [value_dim, n_head, n_q]

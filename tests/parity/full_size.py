@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """One layer of latent attention in Kimi's dimensions against PyTorch, by the type of the drafter's file.
 
-    python tests/parity/full_size.py [--type F32 ...] [--vocab 4096]
+    python tests/parity/full_size.py [--type F32 ...] [--vocab 4096] [--width 7168] [--feed-forward 18432]
 
 Not part of the default tests: it takes some 9 GB of memory and as many of disk, and minutes. Everything of
 the layer and of the fusion has the sizes of lightseekorg/kimi-k2.6-eagle3.1-mla (width 7168, 64 heads, ranks
@@ -47,10 +47,11 @@ BOUNDS = {"F32": 2e-5, "BF16": 1e-3, "F16": 1e-3, "Q8_0": 3e-2, "Q4_K": 0.3}
 in bf16, so the first three differ by the rounding of activations alone."""
 
 
-def write_target(path: Path, n_vocab: int) -> None:
+def write_target(path: Path, shape: DraftShape) -> None:
     """The keys that a conversion reads, and no tensors."""
     writer = gguf.GGUFWriter(path, "deepseek2")
-    writer.add_embedding_length(KIMI.n_embd)
+    n_vocab = shape.n_vocab
+    writer.add_embedding_length(shape.n_embd)
     writer.add_block_count(N_BLOCKS)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("kimi-k2")
@@ -114,15 +115,20 @@ def main() -> int:
     )
     parser.add_argument("--type", nargs="+", default=list(BOUNDS), choices=list(BOUNDS))
     parser.add_argument("--vocab", type=int, default=4096)
+    parser.add_argument(
+        "--width", type=int, default=KIMI.n_embd, help="less: a quicker run, attention in full"
+    )
+    parser.add_argument("--feed-forward", type=int, default=KIMI.n_ff)
     args = parser.parse_args()
-    shape = replace(KIMI, n_vocab=args.vocab, n_draft_vocab=args.vocab)
+    sizes = {"n_embd": args.width, "n_embd_target": args.width, "n_ff": args.feed_forward}
+    shape = replace(KIMI, n_vocab=args.vocab, n_draft_vocab=args.vocab, **sizes)
     rng = np.random.default_rng(5)
-    features = (3.0 * rng.normal(size=(3, N_ROWS, KIMI.n_embd))).astype(np.float32)
+    features = (3.0 * rng.normal(size=(3, N_ROWS, args.width))).astype(np.float32)
     tokens = rng.integers(0, args.vocab, N_ROWS).tolist()
     n_failed = 0
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        write_target(root / "target.gguf", args.vocab)
+        write_target(root / "target.gguf", shape)
         write_checkpoint(root / "checkpoint", shape)
         gc.collect()
         steps = expected(root / "checkpoint", features, tokens)
