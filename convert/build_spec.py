@@ -16,6 +16,7 @@ from typing import Any
 from .config import flag, id_list, integer, number
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
+from .latent import has_latent, parse_latent
 from .layer_ids import Convention, LayerIds, resolve_layer_ids
 from .rope import parse_rope
 from .spec import DraftSpec
@@ -57,7 +58,8 @@ def build_spec(
     n_layers, layer_note = _count_layers(config, shapes)
     n_aux = _count_features(shapes, target_hidden)
     ids = _layer_ids(seen, config, dialect, target.block_count, n_aux, options)
-    rope, rope_note = parse_rope(config)
+    latent, latent_note = parse_latent(config) if has_latent(shapes) else (None, "")
+    rope, rope_note = parse_rope(config, deepseek=latent is not None)
     window, sliding, window_note = _sliding(config, n_layers)
     _check_activation(config)
     norm_output, feed_note = _feed(config, options)
@@ -69,8 +71,8 @@ def build_spec(
         intermediate_size=integer(config, "intermediate_size"),
         n_layers=n_layers,
         n_heads=n_heads,
-        n_kv_heads=integer(config, "num_key_value_heads", n_heads),
-        head_dim=_head_dim(config, hidden, n_heads),
+        n_kv_heads=n_heads if latent else integer(config, "num_key_value_heads", n_heads),
+        head_dim=latent.key_dim if latent else _head_dim(config, hidden, n_heads),
         vocab_size=vocab,
         draft_vocab_size=_draft_vocab(config, shapes, vocab),
         context_length=integer(config, "max_position_embeddings", 2048),
@@ -92,11 +94,12 @@ def build_spec(
         logit_scale=number(config, "logit_scale", 1.0),
         sliding_window=window,
         sliding_layers=sliding,
+        latent=latent,
         held_out_rates=_held_out_rates(seen),
         stock_boundary_ok=target.block_count not in ids.ids or target.stock_has_last_boundary,
     )
     _check_shared(spec)
-    notes = (layer_note, *ids.notes, rope_note, window_note, feed_note, *dialect.notes(seen))
+    notes = (layer_note, *ids.notes, latent_note, rope_note, window_note, feed_note, *dialect.notes(seen))
     return spec, tuple(note for note in notes if note)
 
 

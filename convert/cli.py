@@ -177,6 +177,7 @@ def _report_facts(report: ConvertReport) -> dict[str, Any]:
 def _report_text(report: ConvertReport) -> str:
     spec = report.spec
     switches = [name for name in SWITCHES if getattr(spec, name)]
+    switches += ["latent attention"] if spec.latent else []
     layers = f"{spec.n_layers} layer{'s' if spec.n_layers > 1 else ''}"
     rows = [
         ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),

@@ -22,7 +22,11 @@ EAGLE31 = "eagle31"
 BOTH = (EAGLE3, EAGLE31)
 
 Presence = Literal["required", "always", "optional"]
-When = Literal["always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs"]
+When = Literal[
+    "always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs", "q_rank",
+    "no_q_rank",
+]  # fmt: skip
+Attention = Literal["", "full", "latent"]
 Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
 
 
@@ -51,7 +55,9 @@ class TensorSpec:
     drafter checkpoints: H, Ht, A, V, Vd, I, hd, Q = heads * hd, KV = kv heads * hd,
     U = 2H in layer 0, else H.
     when: `always`, `optional` (its presence is the switch), or the switch that demands it.
-    role: row of the type table in `quantize.py`.
+    ql, kl, dn, dr, dv = ranks and head widths of latent attention, O = heads * dv, or Q without it.
+    role: row of the type table in `quantize.py`. attention: the kind that has it, "" = both. part: `keys` or
+    `values`, the rows of kv_b_proj that this tensor takes of each head, the keys' transposed.
     """
 
     name: str
@@ -62,6 +68,8 @@ class TensorSpec:
     archs: tuple[str, ...]
     meaning: str
     first_layer_only: bool = False
+    attention: Attention = ""
+    part: Literal["", "keys", "values"] = ""
 
 
 def _k(
@@ -84,9 +92,22 @@ KEYS: tuple[KeySpec, ...] = (
     _k("{arch}.embedding_length", "u32", "required", "H, width of the drafter"),
     _k("{arch}.feed_forward_length", "u32", "required", "I, width of the feed-forward part"),
     _k("{arch}.attention.head_count", "u32", "required", "query heads"),
-    _k("{arch}.attention.head_count_kv", "u32", "required", "key and value heads"),
-    _k("{arch}.attention.key_length", "u32", "always", "hd, head width", "embedding_length / head_count"),
-    _k("{arch}.attention.value_length", "u32", "always", "as key_length", "embedding_length / head_count"),
+    _k("{arch}.attention.head_count_kv", "u32", "required", "key and value heads; latent attention: 1"),
+    _k("{arch}.attention.key_length", "u32", "always",
+       "hd, head width; latent attention: kl + dr, what a position leaves in the cache",
+       "embedding_length / head_count"),
+    _k("{arch}.attention.value_length", "u32", "always", "as key_length; latent attention: kl",
+       "embedding_length / head_count"),
+    _k("{arch}.attention.kv_lora_rank", "u32", "optional", "kl, width of the latent; latent attention",
+       archs=_31),
+    _k("{arch}.attention.q_lora_rank", "u32", "optional",
+       "ql; latent attention whose queries are of low rank", archs=_31),
+    _k("{arch}.attention.key_length_mla", "u32", "optional", "dn + dr, width of a key; latent attention",
+       archs=_31),
+    _k("{arch}.attention.value_length_mla", "u32", "optional", "dv, width of a value; latent attention",
+       archs=_31),
+    _k("{arch}.attention.scale", "f32", "optional", "factor on the scores; latent attention",
+       "1 / sqrt(key_length)", archs=_31),
     _k("{arch}.attention.layer_norm_rms_epsilon", "f32", "required", "epsilon of every norm"),
     _k("{arch}.vocab_size", "u32", "always", "V, tokens of the target", "length of tokenizer.ggml.tokens"),
     _k("{arch}.target_layers", "i32[]", "required", "aux layers: boundary ids in concatenation order"),
@@ -98,7 +119,8 @@ KEYS: tuple[KeySpec, ...] = (
     _k("{arch}.draft_vocab_size", "u32", "required", "Vd, rows of the draft head", archs=_31),
     _k("{arch}.logit_scale", "f32", "optional", "factor on the logits; when not 1", "1", archs=_31),
     _k("{arch}.rope.freq_base", "f32", "always", "theta of the rotary embedding", "10000"),
-    _k("{arch}.rope.dimension_count", "u32", "always", "rotated values per head: all", "key_length"),
+    _k("{arch}.rope.dimension_count", "u32", "always", "rotated values per head: all; latent attention: dr",
+       "key_length"),
     _k("{arch}.rope.type", "string", "required", "norm: q and k rows in pairs; neox: as in HF", archs=_31),
     _k("{arch}.rope.scaling.type", "string", "optional", "linear or yarn; when scaled", "none"),
     _k("{arch}.rope.scaling.factor", "f32", "optional", "stretch of the context; linear and yarn", "1"),
@@ -128,9 +150,10 @@ KEYS: tuple[KeySpec, ...] = (
 
 def _t(
     name: str, source: str, shape: tuple[str, ...], role: Role, when: When, meaning: str,
-    archs: tuple[str, ...] = BOTH, first: bool = False,
+    archs: tuple[str, ...] = BOTH, first: bool = False, attention: Attention = "",
+    part: Literal["", "keys", "values"] = "",
 ) -> TensorSpec:  # fmt: skip
-    return TensorSpec(name, source, shape, role, when, archs, meaning, first)
+    return TensorSpec(name, source, shape, role, when, archs, meaning, first, attention, part)
 
 
 _L = "layers.{i}."
@@ -147,16 +170,38 @@ TENSORS: tuple[TensorSpec, ...] = (
        "layer 0: norm of the token embedding; later layers: norm before attention"),
     _t("blk.{i}.attn_norm_2.weight", _L + "hidden_norm.weight", ("H",), "norm", "always",
        "norm of the feature", first=True),
-    _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "always", ""),
-    _t("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always", ""),
-    _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "always", ""),
-    _t("blk.{i}.attn_q.bias", _L + "self_attn.q_proj.bias", ("Q",), "bias", "optional", "", _31),
-    _t("blk.{i}.attn_k.bias", _L + "self_attn.k_proj.bias", ("KV",), "bias", "optional", "", _31),
-    _t("blk.{i}.attn_v.bias", _L + "self_attn.v_proj.bias", ("KV",), "bias", "optional", "", _31),
-    _t("blk.{i}.attn_q_norm.weight", _L + "self_attn.q_norm.weight", ("hd",), "norm", "qk_norm", "", _31),
-    _t("blk.{i}.attn_k_norm.weight", _L + "self_attn.k_norm.weight", ("hd",), "norm", "qk_norm", "", _31),
-    _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "Q"), "matrix", "always", ""),
-    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", "", _31),
+    _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "no_q_rank", ""),
+    _t("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always", "",
+       attention="full"),
+    _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "always", "",
+       attention="full"),
+    _t("blk.{i}.attn_q.bias", _L + "self_attn.q_proj.bias", ("Q",), "bias", "optional", "", _31,
+       attention="full"),
+    _t("blk.{i}.attn_k.bias", _L + "self_attn.k_proj.bias", ("KV",), "bias", "optional", "", _31,
+       attention="full"),
+    _t("blk.{i}.attn_v.bias", _L + "self_attn.v_proj.bias", ("KV",), "bias", "optional", "", _31,
+       attention="full"),
+    _t("blk.{i}.attn_q_norm.weight", _L + "self_attn.q_norm.weight", ("hd",), "norm", "qk_norm", "", _31,
+       attention="full"),
+    _t("blk.{i}.attn_k_norm.weight", _L + "self_attn.k_norm.weight", ("hd",), "norm", "qk_norm", "", _31,
+       attention="full"),
+    _t("blk.{i}.attn_q_a.weight", _L + "self_attn.q_a_proj.weight", ("ql", "U"), "matrix", "q_rank", "", _31,
+       attention="latent"),
+    _t("blk.{i}.attn_q_a_norm.weight", _L + "self_attn.q_a_layernorm.weight", ("ql",), "norm", "q_rank", "",
+       _31, attention="latent"),
+    _t("blk.{i}.attn_q_b.weight", _L + "self_attn.q_b_proj.weight", ("Q", "ql"), "matrix", "q_rank",
+       "each head: dn values, then dr that rotate in pairs", _31, attention="latent"),
+    _t("blk.{i}.attn_kv_a_mqa.weight", _L + "self_attn.kv_a_proj_with_mqa.weight", ("kl+dr", "U"), "matrix",
+       "always", "the latent, then the key's part that rotates", _31, attention="latent"),
+    _t("blk.{i}.attn_kv_a_norm.weight", _L + "self_attn.kv_a_layernorm.weight", ("kl",), "norm", "always",
+       "of the latent", _31, attention="latent"),
+    _t("blk.{i}.attn_k_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "kl", "dn"), "matrix", "always",
+       "keys of each head from the latent, transposed", _31, attention="latent", part="keys"),
+    _t("blk.{i}.attn_v_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "dv", "kl"), "matrix", "always",
+       "values of each head from the latent", _31, attention="latent", part="values"),
+    _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "O"), "matrix", "always", ""),
+    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", "", _31,
+       attention="full"),
     _t("blk.{i}.ffn_norm.weight", _L + "post_attention_layernorm.weight", ("H",), "norm", "always", ""),
     _t("blk.{i}.ffn_gate.weight", _L + "mlp.gate_proj.weight", ("I", "H"), "matrix", "always", ""),
     _t("blk.{i}.ffn_up.weight", _L + "mlp.up_proj.weight", ("I", "H"), "matrix", "always", ""),

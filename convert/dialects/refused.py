@@ -23,6 +23,9 @@ KNOWN_ARCHITECTURES = frozenset(
         "Eagle3LlamaForCausalLM",
         "Eagle3Speculator",
         "Eagle3DraftModel",
+        "Eagle3DeepseekV2ForCausalLM",
+        "Eagle3DeepseekV3ForCausalLM",
+        "DeepseekV3ForCausalLMEagle3",
     }
 )
 
@@ -44,7 +47,16 @@ _EAGLE_CONFIG_OTHER = {
 
 def refuse(seen: Seen) -> None:
     """Raise UnsupportedError when the checkpoint is one we know and cannot convert."""
-    for check in (_parallel, _mla, _megatron, _mixture, _quantised, _eagle_1, _architecture, _eagle_config):
+    for check in (
+        _parallel,
+        _half_latent,
+        _megatron,
+        _mixture,
+        _quantised,
+        _eagle_1,
+        _architecture,
+        _eagle_config,
+    ):
         reason = check(seen)
         if reason:
             raise UnsupportedError(reason)
@@ -59,11 +71,14 @@ def _parallel(seen: Seen) -> str:
     return "P-EAGLE checkpoint: not supported, it drafts all tokens at once from a mask feature"
 
 
-def _mla(seen: Seen) -> str:
-    tensors = any("kv_a_proj_with_mqa" in name or "kv_b_proj" in name for name in seen.shapes)
-    if not tensors and not re.fullmatch(r"Eagle3DeepseekV[23]ForCausalLM", seen.architecture):
+def _half_latent(seen: Seen) -> str:
+    """The class name and the tensors of latent attention come together."""
+    if not seen.is_latent_class or seen.has_latent_tensors:
         return ""
-    return "drafter with multi-head latent attention (Eagle3DeepseekV2, Kimi): not supported yet"
+    return (
+        f"architecture {seen.architecture!r} has latent attention, but the checkpoint has no tensor "
+        "kv_a_proj_with_mqa"
+    )
 
 
 def _megatron(seen: Seen) -> str:

@@ -61,6 +61,7 @@ class TrainOptions:
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     finetune: str | None = None
     eagle3: bool = False
+    mla: bool = False
     share_head: bool = False
     random_start: bool = False
     draft_vocab: int = 0
@@ -211,6 +212,7 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
     kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
+    kind += ", latent attention" if plan.spec.latent else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
     listener.note(
         f"drafter: {kind}, layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
@@ -226,7 +228,7 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
 def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     n_vocab = len(corpus.counts)
     layers = options.aux_layers or default_layers(corpus.n_layer)
-    spec = new_spec(file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3)
+    spec = new_spec(file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, mla=options.mla)
     size = n_vocab if options.share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
     chosen = vocab.choose(corpus.counts, size, corpus.special)
     spec = with_vocab(spec, len(chosen.ids))

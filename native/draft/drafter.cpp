@@ -168,7 +168,7 @@ void DraftSequence::run(DraftGraph & g, const Token * tokens, const std::vector<
     std::fill_n(slots, n_idle, kv_->idle_slot());
     std::copy(slots_.begin(), slots_.end(), slots + n_idle);
     if (g.v_place) {
-        const size_t n_row = (size_t)s.head_dim * s.n_head_kv;
+        const size_t n_row = (size_t)s.value_dim() * s.n_head_kv;
         int64_t * places = input<int64_t>(drafter_, g, g.v_place);
         for (int i = 0; i < n_all; ++i) {
             for (size_t c = 0; c < n_row; ++c) places[i * n_row + c] = (int64_t)c * kv_->n_slots() + slots[i];

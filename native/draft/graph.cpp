@@ -50,7 +50,7 @@ class Builder {
         g_.pos = input(GGML_TYPE_I32, n, 0, "pos");
         g_.slot = input(GGML_TYPE_I64, n, 0, "slot");
         if (kv_.v_transposed())
-            g_.v_place = input(GGML_TYPE_I64, (int64_t)n * s_.head_dim * s_.n_head_kv, 0, "v_place");
+            g_.v_place = input(GGML_TYPE_I64, (int64_t)n * s_.value_dim() * s_.n_head_kv, 0, "v_place");
         g_.n_mask_rows = s_.n_layer > 1 ? n : shape_.n_out;
         g_.pos_out = g_.pos;
         if (shape_.n_out > 0) {
@@ -140,14 +140,16 @@ class Builder {
             u = rms(x, l.attn_norm);
         }
         name(u, "attn_input", il);
-        store(kv_.k()[il], rope(heads(l.wk, l.bk, l.k_norm, u, s_.n_head_kv), g_.pos));
-        store_v(kv_.v()[il], heads(l.wv, l.bv, nullptr, u, s_.n_head_kv));
+        if (s_.has_latent()) {
+            store_latent(il, u);
+        } else {
+            store(kv_.k()[il], rope(heads(l.wk, l.bk, l.k_norm, u, s_.n_head_kv), g_.pos));
+            store_v(kv_.v()[il], heads(l.wv, l.bv, nullptr, u, s_.n_head_kv));
+        }
         if (n_q == 0) return nullptr;
 
-        ggml_tensor * pos = n_q == shape_.n_rows ? g_.pos : g_.pos_out;
-        ggml_tensor * q = rope(heads(l.wq, l.bq, l.q_norm, tail(u, n_q), s_.n_head), pos);
-        name(q, "q", il);
-        ggml_tensor * h = ggml_add(ctx_, linear(l.wo, l.bo, attend(il, q)), tail(residual, n_q));
+        ggml_tensor * seen = s_.has_latent() ? attend_latent(il, tail(u, n_q)) : attend_full(il, tail(u, n_q));
+        ggml_tensor * h = ggml_add(ctx_, linear(l.wo, l.bo, seen), tail(residual, n_q));
         ggml_tensor * m = rms(h, l.ffn_norm);
         m = ggml_swiglu_split(ctx_, linear(l.gate, l.gate_b, m), linear(l.up, l.up_b, m));
         h = ggml_add(ctx_, linear(l.down, l.down_b, m), h);
@@ -155,31 +157,89 @@ class Builder {
         return h;
     }
 
-    // q [head_dim, n_head, n_q] -> [head_dim * n_head, n_q]
-    ggml_tensor * attend(int il, ggml_tensor * q) {
-        const int64_t n_q = q->ne[2];
-        const float scale = 1.0f / std::sqrt((float)s_.head_dim);
-        ggml_tensor * rows = tail(mask(il), (int)n_q);
-        ggml_tensor * k = cache_view(kv_.k()[il]);
-        q = ggml_permute(ctx_, q, 0, 2, 1, 3);  // [head_dim, n_q, n_head]
-        ggml_tensor * y;
-        if (form_.flash_attn) {
-            y = ggml_flash_attn_ext(ctx_, q, k, cache_view(kv_.v()[il]), rows, scale, 0.0f,
-                                    0.0f);  // [head_dim, n_head, n_q]
-        } else {
-            ggml_tensor * p = ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), rows, scale, 0.0f);
-            ggml_tensor * v = kv_.v()[il];
-            v = ggml_view_3d(ctx_, v, shape_.n_kv, s_.head_dim, s_.n_head_kv, v->nb[1], v->nb[1] * s_.head_dim, 0);
-            y = ggml_cont(ctx_, ggml_permute(ctx_, ggml_mul_mat(ctx_, v, p), 0, 2, 1, 3));
-        }
-        name(y, "attn_out", il);
-        return ggml_reshape_2d(ctx_, y, s_.head_dim * s_.n_head, n_q);
+    // the positions of the last n rows
+    ggml_tensor * positions(int64_t n) { return n == shape_.n_rows ? g_.pos : g_.pos_out; }
+
+    // heads side by side and rows side by side change places
+    ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
+
+    // u [U, n_q] -> [head_dim * n_head, n_q]
+    ggml_tensor * attend_full(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        ggml_tensor * q = rope(heads(l.wq, l.bq, l.q_norm, u, s_.n_head), positions(u->ne[1]));
+        name(q, "q", il);
+        return ggml_reshape_2d(ctx_, attend(il, swapped(q)), s_.head_dim * s_.n_head, u->ne[1]);
     }
 
-    // cache [head_dim * n_head_kv, n_slots] -> [head_dim, n_kv, n_head_kv]
-    ggml_tensor * cache_view(ggml_tensor * cache) {
-        const size_t n_head_bytes = ggml_row_size(cache->type, s_.head_dim);
-        return ggml_view_3d(ctx_, cache, s_.head_dim, shape_.n_kv, s_.n_head_kv, cache->nb[1], n_head_bytes, 0);
+    // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.
+    void store_latent(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
+        ggml_tensor * row = ggml_mul_mat(ctx_, l.wkv_a, u);
+        ggml_tensor * latent = rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), l.kv_a_norm);
+        ggml_tensor * rotated =
+            rope(ggml_view_3d(ctx_, row, s_.latent.rope_dim, 1, n, row->nb[1], row->nb[1], n_latent * sizeof(float)),
+                 g_.pos);
+        store(kv_.k()[il], ggml_concat(ctx_, ggml_reshape_3d(ctx_, latent, n_latent, 1, n), rotated, 0));
+        if (kv_.v_transposed()) store_v(kv_.v()[il], latent);
+    }
+
+    // The absorbed form: a head's key and value matrices are applied to its query and its result rather than to every
+    // row of the cache, which all heads then share. u [U, n_q] -> [value_dim * n_head, n_q]
+    ggml_tensor * attend_latent(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        const LatentSpec & a = s_.latent;
+        const int64_t n_q = u->ne[1];
+        ggml_tensor * q =
+            l.wq_a ? ggml_mul_mat(ctx_, l.wq_b, rms(ggml_mul_mat(ctx_, l.wq_a, u), l.q_a_norm)) : linear(l.wq, l.bq, u);
+        q = ggml_reshape_3d(ctx_, q, a.nope_dim + a.rope_dim, s_.n_head, n_q);
+        const auto part = [&](int n, int skip) {
+            return ggml_view_3d(ctx_, q, n, s_.n_head, n_q, q->nb[1], q->nb[2], skip * sizeof(float));
+        };
+        ggml_tensor * rotated = rope(part(a.rope_dim, a.nope_dim), positions(n_q));
+        ggml_tensor * absorbed = ggml_mul_mat(ctx_, l.wk_b, swapped(part(a.nope_dim, 0)));  // [kv_rank, n_q, n_head]
+        q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
+        name(q, "q", il);
+        ggml_tensor * y = ggml_mul_mat(ctx_, l.wv_b, swapped(attend(il, q)));  // [value_dim, n_q, n_head]
+        return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
+    }
+
+    // q [key_dim, n_q, n_head] -> [value_dim, n_head, n_q]
+    ggml_tensor * attend(int il, ggml_tensor * q) {
+        ggml_tensor * rows = tail(mask(il), (int)q->ne[1]);
+        ggml_tensor * k = cache_view(kv_.k()[il], s_.key_dim());
+        ggml_tensor * y;
+        if (form_.flash_attn) {
+            ggml_tensor * v = cache_view(s_.has_latent() ? kv_.k()[il] : kv_.v()[il], s_.value_dim());
+            y = ggml_flash_attn_ext(ctx_, q, k, v, rows, s_.score_scale(), 0.0f, 0.0f);
+        } else {
+            ggml_tensor * v = kv_.v()[il];
+            v = ggml_view_3d(ctx_, v, shape_.n_kv, s_.value_dim(), s_.n_head_kv, v->nb[1], v->nb[1] * s_.value_dim(),
+                             0);
+            y = s_.has_latent() ? attend_as_one(k, v, q, rows) : attend_each(k, v, q, rows);
+            y = ggml_cont(ctx_, swapped(y));
+        }
+        name(y, "attn_out", il);
+        return y;
+    }
+
+    ggml_tensor * attend_each(ggml_tensor * k, ggml_tensor * v, ggml_tensor * q, ggml_tensor * rows) {
+        return ggml_mul_mat(ctx_, v, ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), rows, s_.score_scale(), 0.0f));
+    }
+
+    // All heads look at the same keys and values: their queries are rows of one product.
+    ggml_tensor * attend_as_one(ggml_tensor * k, ggml_tensor * v, ggml_tensor * q, ggml_tensor * rows) {
+        const int64_t n_q = q->ne[1], n_head = q->ne[2];
+        ggml_tensor * p = ggml_mul_mat(ctx_, k, ggml_reshape_2d(ctx_, q, q->ne[0], n_q * n_head));
+        p = ggml_soft_max_ext(ctx_, ggml_reshape_3d(ctx_, p, p->ne[0], n_q, n_head), rows, s_.score_scale(), 0.0f);
+        ggml_tensor * y = ggml_mul_mat(ctx_, v, ggml_reshape_2d(ctx_, p, p->ne[0], n_q * n_head));
+        return ggml_reshape_3d(ctx_, y, y->ne[0], n_q, n_head);
+    }
+
+    // cache [n * n_head_kv, n_slots] -> [n, n_kv, n_head_kv]; of latent attention the first n of each row
+    ggml_tensor * cache_view(ggml_tensor * cache, int n) {
+        const size_t n_head_bytes = ggml_row_size(cache->type, n);
+        return ggml_view_3d(ctx_, cache, n, shape_.n_kv, s_.n_head_kv, cache->nb[1], n_head_bytes, 0);
     }
 
     void output(ggml_tensor * h) {
@@ -266,7 +326,7 @@ ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const 
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory) {
     auto g = std::make_unique<DraftGraph>();
-    const size_t n_nodes = 80 + 8 * spec.n_aux() + 64 * (size_t)spec.n_layer;
+    const size_t n_nodes = 80 + 8 * spec.n_aux() + 96 * (size_t)spec.n_layer;
     const size_t n_mem = ggml_tensor_overhead() * 2 * n_nodes + ggml_graph_overhead_custom(n_nodes, false);
     g->ctx.reset(ggml_init({n_mem, nullptr, /*no_alloc=*/true}));
     g->gf = ggml_new_graph_custom(g->ctx.get(), n_nodes, false);

@@ -68,7 +68,7 @@ struct DraftGraph {
     ggml_tensor * pos = nullptr;          // [n_rows] i32
     ggml_tensor * pos_out = nullptr;      // [n_out] i32, of the rows that run fully; `pos` itself where all do
     ggml_tensor * slot = nullptr;         // [n_rows] i64 K/V slot to write
-    ggml_tensor * v_place = nullptr;      // transposed V: [head_dim * n_head_kv * n_rows] i64 element to write
+    ggml_tensor * v_place = nullptr;      // transposed V: [value_dim * n_head_kv * n_rows] i64 element to write
     ggml_tensor * mask = nullptr;         // [n_kv, n_mask_rows] f16, 0 or -inf; null when no full layer attends
     ggml_tensor * mask_window = nullptr;  // the same for layers with a sliding window
     ggml_tensor * state_slot = nullptr;   // [n_out] i64 state slot to write

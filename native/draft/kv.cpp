@@ -12,11 +12,14 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
       v_transposed_(v_transposed),
       n_slots_(pad(n_ctx + n_draft_rows_max + 1)) {
     ctx_.reset(ggml_init({ggml_tensor_overhead() * (2 * spec.n_layer + 2), nullptr, /*no_alloc=*/true}));
-    const int64_t n_row = (int64_t)spec.head_dim * spec.n_head_kv;
+    const int64_t n_k = (int64_t)spec.key_dim() * spec.n_head_kv, n_v = (int64_t)spec.value_dim() * spec.n_head_kv;
     for (int i = 0; i < spec.n_layer; ++i) {
-        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_row, n_slots_));
-        v_.push_back(v_transposed ? ggml_new_tensor_2d(ctx_.get(), type, n_slots_, n_row)
-                                  : ggml_new_tensor_2d(ctx_.get(), type, n_row, n_slots_));
+        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_k, n_slots_));
+        if (v_transposed) {
+            v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_slots_, n_v));
+        } else {
+            v_.push_back(spec.has_latent() ? nullptr : ggml_new_tensor_2d(ctx_.get(), type, n_v, n_slots_));
+        }
     }
     state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, spec.n_embd, 2 + n_draft_rows_max);
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));

@@ -25,8 +25,10 @@ class DraftKv {
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, bool v_transposed,
             ggml_backend_buffer_type_t buft);
 
-    const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [head_dim * n_head_kv, n_slots]
-    const std::vector<ggml_tensor *> & v() const { return v_; }  // the same, or [n_slots, head_dim * n_head_kv]
+    const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [key_dim * n_head_kv, n_slots]
+    // [value_dim * n_head_kv, n_slots], or transposed; null for latent attention that is not transposed: its values are
+    // the first value_dim of the keys
+    const std::vector<ggml_tensor *> & v() const { return v_; }
     bool v_transposed() const { return v_transposed_; }
     ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]
     int idle_slot() const { return n_ctx_ + n_draft_rows_max_; }

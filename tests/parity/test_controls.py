@@ -9,14 +9,16 @@ agrees.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
 
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter
+from helpers.reference.layers import LatentAttention
 
-from .cases import CASES, EAGLE3, EAGLE31, TOUCHY
+from .cases import CASES, EAGLE3, EAGLE31, LATENT31, TOUCHY
 from .conftest import Both, random_rows
 from .steps import CHUNKS, TOLERANCE, compare_steps
 
@@ -77,6 +79,63 @@ class NoWindow(Drafter):
         self.switches = type(self.switches)(False, False, windows=(0,))
 
 
+def latent(kind: type[LatentAttention]) -> type[Drafter]:
+    """A drafter with another latent attention."""
+
+    class Other(Drafter):
+        def latent_attention(self, config: dict[str, Any]) -> LatentAttention:
+            return kind(config)
+
+    Other.__name__ = kind.__name__
+    return Other
+
+
+class RotatedHalves(LatentAttention):
+    """The rotation of Llama's checkpoints."""
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return self.rope(x, positions)
+
+
+class PlainScale(LatentAttention):
+    """Scores without yarn's share."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.scale = (self.nope + self.rotated) ** -0.5
+
+
+class HuggingFaceYarn(LatentAttention):
+    """cos and sin with the magnitude that Llama's yarn has where mscale is not given."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.rope.magnitude = 1 + self.magnify
+
+
+class UnnormedLatent(LatentAttention):
+    """`kv_a_layernorm` left out."""
+
+    def normed(self, latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return latent
+
+
+class SwappedParts(LatentAttention):
+    """Each head's value before its key."""
+
+    def split_head(self, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return kv[..., self.value :], kv[..., : self.value]
+
+
+class UnrotatedKeys(LatentAttention):
+    """Latent attention without positions, as Kimi K3 itself has it."""
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+LATENT_MISTAKES = (RotatedHalves, PlainScale, HuggingFaceYarn, UnnormedLatent, SwappedParts, UnrotatedKeys)
+
 CONTROLS: list[tuple[type[Drafter], DraftShape]] = [
     (SwappedHalves, EAGLE3),
     (SwappedHalves, EAGLE31),
@@ -88,6 +147,11 @@ CONTROLS: list[tuple[type[Drafter], DraftShape]] = [
     (OtherEps, TOUCHY),
     (NoFcNorm, EAGLE31),
     (NoWindow, CASES["sliding-window"]),
+    (LatePosition, LATENT31),
+    (SwappedHalves, LATENT31),
+    *((latent(mistake), LATENT31) for mistake in LATENT_MISTAKES),
+    (latent(HuggingFaceYarn), CASES["latent-uneven-yarn"]),
+    (NoWindow, CASES["latent-window"]),
 ]
 
 

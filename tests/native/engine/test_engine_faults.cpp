@@ -201,7 +201,7 @@ int main() {
     const test::Folder folder;
     target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
     test::write_target(target);
-    write_draft_file(draft, /*eagle31=*/true);
+    write_draft_file(draft, Kind::eagle31);
     a_sequence_steps_once_at_a_time();
 #ifndef _WIN32
     a_commit_is_all_or_nothing();

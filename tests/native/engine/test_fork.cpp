@@ -48,7 +48,7 @@ int main() {
     const test::Folder folder;
     const std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
     test::write_target(target);
-    write_draft_file(draft, /*eagle31=*/true);
+    write_draft_file(draft, Kind::eagle31);
     EngineOptions options = test::tiny_options(target, draft);
     options.n_threads = options.n_threads_batch = 2;
     const auto use = [&](Engine & engine, int id) { test::generate(engine, id, prompt, test::greedy(chain, 4)); };

@@ -156,7 +156,7 @@ int main() {
     const test::Folder folder;
     target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
     test::write_target(target);
-    write_draft_file(draft, /*eagle31=*/true);
+    write_draft_file(draft, Kind::eagle31);
     all_sizes_of_trees_open();
     impossible_sizes_are_refused_by_name();
     refusals_of_llama_cpp_are_not_memory();

@@ -41,18 +41,36 @@ const std::vector<std::pair<Flaw, const char *>> all_flaws = {
     {Flaw::not_gguf, "not a GGUF file"},
 };
 
+const std::vector<std::pair<Flaw, const char *>> latent_flaws = {
+    {Flaw::several_kv_heads, "expected 1 kv head"},
+    {Flaw::short_row, "rows of 20"},
+    {Flaw::no_scale, "attention.scale"},
+    {Flaw::zero_scale, "attention.scale"},
+    {Flaw::no_key_length, "key_length_mla"},
+    {Flaw::rotated_halves, "rope.type"},
+    {Flaw::no_values, "missing tensor 'blk.0.attn_v_b.weight'"},
+    {Flaw::whole_kv_b, "unknown tensor 'blk.0.attn_kv_b.weight'"},
+    {Flaw::keys_not_transposed, "'blk.0.attn_k_b.weight' has shape"},
+    {Flaw::unknown_rope_type, "rope.type"},
+    {Flaw::missing_switch, "norm_output"},
+};
+
 namespace {
 
 constexpr int n_embd = 32, n_ff = 48, n_head = 2, n_head_kv = 1, head_dim = 16, n_vocab = 20, n_draft_vocab = 8,
               n_aux = 3, n_layer_target = 6;
+constexpr int kv_rank = 16, q_rank = 24, nope_dim = 12, rope_dim = 4, value_dim = 10;
 
 class Writer {
   public:
-    Writer(bool eagle31, Flaw flaw) : arch_(eagle31 ? keys::arch_eagle31 : keys::arch_eagle3), flaw_(flaw) {
+    Writer(Kind kind, Flaw flaw)
+        : arch_(kind == Kind::eagle3 ? keys::arch_eagle3 : keys::arch_eagle31),
+          flaw_(flaw),
+          is_latent_(kind == Kind::latent) {
         gguf_.reset(gguf_init_empty());
         ctx_.reset(ggml_init({16 << 20, nullptr, false}));
-        set_keys(eagle31);
-        add_tensors(eagle31);
+        set_keys(kind != Kind::eagle3);
+        add_tensors(kind != Kind::eagle3);
     }
 
     void write(const std::string & path) { gguf_write_to_file(gguf_.get(), path.c_str(), false); }
@@ -81,9 +99,13 @@ class Writer {
             u32(keys::feed_forward_length, n_ff);
         }
         u32(keys::head_count, is(Flaw::zero_heads) ? 0 : n_head);
-        u32(keys::head_count_kv, n_head_kv);
-        u32(keys::key_length, is(Flaw::odd_head_dim) ? 15 : head_dim);
-        if (is(Flaw::odd_head_dim)) u32(keys::value_length, 15);
+        if (is_latent_) {
+            set_latent_keys();
+        } else {
+            u32(keys::head_count_kv, n_head_kv);
+            u32(keys::key_length, is(Flaw::odd_head_dim) ? 15 : head_dim);
+            if (is(Flaw::odd_head_dim)) u32(keys::value_length, 15);
+        }
         u32(keys::vocab_size, n_vocab);
         f32(keys::rms_epsilon, is(Flaw::nan_epsilon) ? NAN : 1e-5f);
         f32(keys::rope_freq_base, 10000.0f);
@@ -96,7 +118,7 @@ class Writer {
         if (eagle31) {
             flag(keys::fc_norm, true);
             if (!is(Flaw::missing_switch)) flag(keys::norm_output, true);
-            str(keys::rope_type, is(Flaw::unknown_rope_type) ? "spiral" : "norm");
+            str(keys::rope_type, is(Flaw::unknown_rope_type) ? "spiral" : (is(Flaw::rotated_halves) ? "neox" : "norm"));
             u32(keys::draft_vocab_size, n_draft_vocab);
         }
         std::vector<std::string> texts;
@@ -104,6 +126,18 @@ class Writer {
         std::vector<const char *> pointers;
         for (const auto & t : texts) pointers.push_back(t.c_str());
         gguf_set_arr_str(gguf_.get(), keys::tokenizer_tokens, pointers.data(), pointers.size());
+    }
+
+    void set_latent_keys() {
+        u32(keys::head_count_kv, is(Flaw::several_kv_heads) ? 2 : 1);
+        u32(keys::key_length, kv_rank + rope_dim - (is(Flaw::short_row) ? 2 : 0));
+        u32(keys::value_length, kv_rank);
+        u32(keys::kv_lora_rank, kv_rank);
+        u32(keys::q_lora_rank, q_rank);
+        if (!is(Flaw::no_key_length)) u32(keys::key_length_mla, nope_dim + rope_dim);
+        u32(keys::value_length_mla, value_dim);
+        u32(keys::rope_dimension_count, rope_dim);
+        if (!is(Flaw::no_scale)) f32(keys::attention_scale, is(Flaw::zero_scale) ? 0.0f : 0.25f);
     }
 
     void tensor(const std::string & name, std::initializer_list<int64_t> ne, ggml_type type = GGML_TYPE_F32) {
@@ -122,10 +156,14 @@ class Writer {
         tensor(keys::t_output, {n_embd, n_draft_vocab});
         tensor(fill(keys::t_attn_norm, 0), {n_embd});
         tensor(fill(keys::t_attn_norm_2, 0), {n_embd});
-        tensor(fill(keys::t_attn_q, 0), {2 * n_embd, n_head * head_dim});
-        tensor(fill(keys::t_attn_k, 0), {2 * n_embd, n_head_kv * head_dim});
-        tensor(fill(keys::t_attn_v, 0), {2 * n_embd, n_head_kv * head_dim});
-        tensor(fill(keys::t_attn_output, 0), {n_head * head_dim, n_embd});
+        if (is_latent_) {
+            add_latent_tensors();
+        } else {
+            tensor(fill(keys::t_attn_q, 0), {2 * n_embd, n_head * head_dim});
+            tensor(fill(keys::t_attn_k, 0), {2 * n_embd, n_head_kv * head_dim});
+            tensor(fill(keys::t_attn_v, 0), {2 * n_embd, n_head_kv * head_dim});
+            tensor(fill(keys::t_attn_output, 0), {n_head * head_dim, n_embd});
+        }
         tensor(fill(keys::t_ffn_norm, 0), {n_embd});
         tensor(fill(keys::t_ffn_gate, 0), {n_embd, n_ff});
         tensor(fill(keys::t_ffn_up, 0), {n_embd, n_ff});
@@ -140,16 +178,33 @@ class Writer {
         gguf_add_tensor(gguf_.get(), d2t);
     }
 
+    void add_latent_tensors() {
+        tensor(fill(keys::t_attn_q_a, 0), {2 * n_embd, q_rank});
+        tensor(fill(keys::t_attn_q_a_norm, 0), {q_rank});
+        tensor(fill(keys::t_attn_q_b, 0), {q_rank, n_head * (nope_dim + rope_dim)});
+        tensor(fill(keys::t_attn_kv_a_mqa, 0), {2 * n_embd, kv_rank + rope_dim});
+        tensor(fill(keys::t_attn_kv_a_norm, 0), {kv_rank});
+        if (is(Flaw::keys_not_transposed)) {
+            tensor(fill(keys::t_attn_k_b, 0), {kv_rank, nope_dim, n_head});
+        } else {
+            tensor(fill(keys::t_attn_k_b, 0), {nope_dim, kv_rank, n_head});
+        }
+        if (!is(Flaw::no_values)) tensor(fill(keys::t_attn_v_b, 0), {kv_rank, value_dim, n_head});
+        if (is(Flaw::whole_kv_b)) tensor("blk.0.attn_kv_b.weight", {kv_rank, n_head * (nope_dim + value_dim)});
+        tensor(fill(keys::t_attn_output, 0), {n_head * value_dim, n_embd});
+    }
+
     std::string arch_;
     Flaw flaw_;
+    bool is_latent_;
     gguf_context_ptr gguf_;
     ggml_context_ptr ctx_;
 };
 
 }  // namespace
 
-void write_draft_file(const std::string & path, bool eagle31, Flaw flaw) {
-    Writer(eagle31, flaw).write(path);
+void write_draft_file(const std::string & path, Kind kind, Flaw flaw) {
+    Writer(kind, flaw).write(path);
     const auto size = std::filesystem::file_size(path);
     if (flaw == Flaw::truncated_data) std::filesystem::resize_file(path, size - 100);
     if (flaw == Flaw::truncated_header) std::filesystem::resize_file(path, 300);

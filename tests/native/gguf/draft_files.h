@@ -33,11 +33,23 @@ enum class Flaw {
     truncated_data,
     truncated_header,
     not_gguf,
+    // of latent attention
+    several_kv_heads,
+    short_row,
+    no_scale,
+    zero_scale,
+    no_key_length,
+    rotated_halves,
+    no_values,
+    whole_kv_b,
+    keys_not_transposed,
 };
 
-extern const std::vector<std::pair<Flaw, const char *>> all_flaws;  // with a word the error must contain
+enum class Kind { eagle3, eagle31, latent };  // eagle31: fc_norm, norm_output; latent: these and latent attention
 
-// Writes a drafter of architecture `eagle31` (fc_norm, norm_output) or `eagle3` to `path`.
-void write_draft_file(const std::string & path, bool eagle31, Flaw flaw = Flaw::none);
+// with a word the error must contain
+extern const std::vector<std::pair<Flaw, const char *>> all_flaws, latent_flaws;
+
+void write_draft_file(const std::string & path, Kind kind, Flaw flaw = Flaw::none);
 
 }  // namespace eaglecpp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Seeds of the fuzz target: `make_corpus FOLDER` writes one valid drafter of each architecture and every malformed one.
+// Seeds of the fuzz target: `make_corpus FOLDER` writes one valid drafter of each kind and every malformed one.
 #include <cstdio>
 #include <filesystem>
 
@@ -12,12 +12,17 @@ int main(int argc, char ** argv) {
     }
     const std::filesystem::path folder(argv[1]);
     std::filesystem::create_directories(folder);
-    for (bool eagle31 : {false, true}) {
-        eaglecpp::write_draft_file((folder / (eagle31 ? "eagle31" : "eagle3")).string(), eagle31);
+    using eaglecpp::Kind;
+    for (const auto & [name, kind] :
+         {std::pair{"eagle3", Kind::eagle3}, {"eagle31", Kind::eagle31}, {"latent", Kind::latent}}) {
+        eaglecpp::write_draft_file((folder / name).string(), kind);
     }
     int n = 0;
-    for (const auto & [flaw, word] : eaglecpp::all_flaws) {
-        eaglecpp::write_draft_file((folder / ("flaw-" + std::to_string(n++))).string(), true, flaw);
+    for (const auto & [kind, flaws] :
+         {std::pair{Kind::eagle31, &eaglecpp::all_flaws}, {Kind::latent, &eaglecpp::latent_flaws}}) {
+        for (const auto & [flaw, word] : *flaws) {
+            eaglecpp::write_draft_file((folder / ("flaw-" + std::to_string(n++))).string(), kind, flaw);
+        }
     }
     return 0;
 }

@@ -24,7 +24,7 @@ static std::string error_of(const std::string & path) {
 
 static void reads_both_architectures() {
     const std::string path = temp_file();
-    write_draft_file(path, /*eagle31=*/true);
+    write_draft_file(path, Kind::eagle31);
     const DraftFile f31(path);
     CHECK(f31.spec().arch == "eagle31");
     CHECK(f31.spec().fc_norm && f31.spec().norm_output && !f31.spec().norm_before_fc);
@@ -32,19 +32,34 @@ static void reads_both_architectures() {
     CHECK(f31.spec().n_draft_vocab == 8 && f31.d2t()[3] == 6);
     CHECK(!f31.spec().has_embedding && f31.spec().has_head);
     CHECK(f31.tokens().size() == 20);
-    write_draft_file(path, /*eagle31=*/false);
+    write_draft_file(path, Kind::eagle3);
     const DraftFile f3(path);
     CHECK(f3.spec().arch == "eagle3" && !f3.spec().fc_norm && !f3.spec().norm_output);
     std::filesystem::remove(path);
 }
 
+static void reads_latent_attention() {
+    const std::string path = temp_file();
+    write_draft_file(path, Kind::latent);
+    const DraftSpec s = DraftFile(path).spec();
+    CHECK(s.has_latent() && s.latent.kv_rank == 16 && s.latent.q_rank == 24);
+    CHECK(s.latent.nope_dim == 12 && s.latent.rope_dim == 4 && s.latent.value_dim == 10);
+    CHECK(s.key_dim() == 20 && s.value_dim() == 16 && s.n_head_kv == 1);
+    CHECK(s.score_scale() == 0.25f && s.rope.n_rot == 4);
+    write_draft_file(path, Kind::eagle31);
+    CHECK(!DraftFile(path).spec().has_latent() && DraftFile(path).spec().score_scale() == 0.25f);  // 1 / sqrt(16)
+    std::filesystem::remove(path);
+}
+
 static void every_flaw_is_refused_with_its_place() {
     const std::string path = temp_file();
-    for (const auto & [flaw, word] : all_flaws) {
-        write_draft_file(path, /*eagle31=*/true, flaw);
-        const std::string text = error_of(path);
-        CHECK_MSG(text.find(word) != std::string::npos && text.find(path) != std::string::npos,
-                  strf("'%s' and the path in '%s'", word, text.c_str()));
+    for (const auto & [kind, flaws] : {std::pair{Kind::eagle31, &all_flaws}, {Kind::latent, &latent_flaws}}) {
+        for (const auto & [flaw, word] : *flaws) {
+            write_draft_file(path, kind, flaw);
+            const std::string text = error_of(path);
+            CHECK_MSG(text.find(word) != std::string::npos && text.find(path) != std::string::npos,
+                      strf("'%s' and the path in '%s'", word, text.c_str()));
+        }
     }
     std::filesystem::remove(path);
     CHECK(error_of(path).find("no such file") != std::string::npos);
@@ -63,6 +78,7 @@ static void an_assertion_under_guard_becomes_an_error() {
 
 int main() {
     reads_both_architectures();
+    reads_latent_attention();
     every_flaw_is_refused_with_its_place();
     an_assertion_under_guard_becomes_an_error();
     return test::result();

@@ -175,11 +175,11 @@ int main() {
     ggml_backend_dev_t device = find_device("Counting0", -1);
     const test::Folder folder;
     const std::string path = folder.file("draft.gguf");
-    for (bool eagle31 : {false, true}) {
-        write_draft_file(path, eagle31);
+    for (Kind kind : {Kind::eagle3, Kind::eagle31, Kind::latent}) {
+        write_draft_file(path, kind);
         const DraftFile file(path);
         for (bool flash_attn : {false, true}) {
-            const std::string what = strf("eagle31 %d, flash %d", eagle31, flash_attn);
+            const std::string what = strf("kind %d, flash %d", (int)kind, flash_attn);
             Side cpu(file, nullptr, /*is_remote=*/false, flash_attn);
             Side filled(file, nullptr, /*is_remote=*/true, flash_attn);
             rounds_are_the_same(cpu, filled, what + ", filled graphs");
