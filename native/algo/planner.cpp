@@ -153,7 +153,8 @@ void Planner::decide_drafter(SequencePlan & plan) {
     // The least a drafted round takes, what one took of late, and what the last one wanted in vain: to draft and then
     // verify nothing for want of means is pure loss.
     const double verify_ms = costs_.verify(n_roots_ + 1) - (plain_ms_ - costs_.plain_host());
-    const double least = rounds(costs_.commit(plan.n_pending_) + costs_.host() + verify_ms);
+    const double commit_ms = costs_.commit(plan.n_pending_ * plan.n_peers_) / plan.n_peers_;
+    const double least = rounds(commit_ms + costs_.host() + verify_ms);
     const double usual = std::min(std::max(plan.usual_extra_, plan.wanted_extra_), saving_share * options_.ledger.cap);
     if (ledger_.covers(std::max(least, usual))) {
         start(plan, Mode::draft, Reason::pays, k);

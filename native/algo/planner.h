@@ -6,9 +6,8 @@
 // A round of the conversations that are decoded in one batch:
 //
 //     planner.begin_round(n_conversations, n_kv);
-//     for each plan:
-//         planner.decide(plan, request);
-//         while (!plan.frontier().empty()) planner.grow(plan, <plan.k() candidates per frontier node>, ms);
+//     for each plan: planner.decide(plan, request);
+//     while any has a frontier: planner.grow(<those, with plan.k() candidates per frontier node>, ms);
 //     planner.choose(plans);
 //     <verify the plan.tree()s in one batch, match>
 //     for each plan: planner.learn(plan, tokens emitted);
@@ -56,6 +55,12 @@ struct RoundRequest {
     const TextDraft * text = nullptr;  // what the text itself proposes; null = nothing and never
 };
 
+// What the drafter proposed in one conversation; children[i]: candidates of plan->frontier()[i], best first.
+struct Proposal {
+    SequencePlan * plan;
+    std::vector<std::vector<Candidate>> children;
+};
+
 class Planner {
   public:
     // Error(value)
@@ -77,9 +82,11 @@ class Planner {
     // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
-    // children[i]: candidates of plan.frontier()[i], best first; `ms`: what the drafter took for them (the first time
-    // that is committing the pending rows). Sets the next frontier; empty when another level does not pay.
-    // Error(value) when a replayed plan does not fit.
+    // One call of the drafter for these conversations together, all of them at their first level or none; `ms`: what it
+    // took (the first time that is committing the pending rows). Sets the next frontiers; empty when another level does
+    // not pay. Error(value) when a replayed plan does not fit.
+    void grow(const std::vector<Proposal> & proposals, double ms);
+    // of one conversation
     void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
 
     // The drafter committed n_rows rows without being asked to draft, so that what waits for it stays small. The round
@@ -156,6 +163,8 @@ class Planner {
     void blend(SequencePlan & plan, int32_t parent, int first_proposed, const double * a, int n_known);
 
     // grow (planner_grow.cpp)
+    void set_frontier(SequencePlan & plan);
+    double level_ms(const SequencePlan & plan, int n_rows) const;
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
     static void expect_like(SequencePlan & plan, int d);

@@ -405,12 +405,11 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
     if (plans_rounds) planner_.set_n_threads(n_threads());
     if (drafter_) drafter_->set_n_threads(n_threads());
     if (plans_rounds) planner_.begin_round((int)sequences.size(), n_kv);
-    for (Sequence * s : sequences) {
-        if (!plans_rounds) continue;
-        draft(*s);
-        plans.push_back(&s->plan);
+    if (plans_rounds) {
+        draft(sequences);
+        for (Sequence * s : sequences) plans.push_back(&s->plan);
+        planner_.choose(plans);
     }
-    if (plans_rounds) planner_.choose(plans);
     std::vector<Round> rounds;
     for (Sequence * s : sequences)
         rounds.push_back({s, plans_rounds ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
@@ -491,7 +490,25 @@ void Engine::commit_prefilled(Sequence & s, int n_rows) {
 
 // --- draft ---------------------------------------------------------------------------------------------------------
 
-void Engine::draft(Sequence & s) {
+void Engine::draft(const std::vector<Sequence *> & sequences) {
+    std::vector<Sequence *> growing;
+    for (Sequence * s : sequences) {
+        const double start = now_ms();
+        decide(*s);
+        if (!s->plan.frontier().empty()) {
+            growing.push_back(s);
+        } else if (s->draft && s->pending.n_rows() >= n_pending_max) {
+            const int n_rows = s->pending.n_rows();
+            s->draft->commit(s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], false);
+            s->pending.clear();
+            planner_.catch_up(s->plan, n_rows, now_ms() - start);
+        }
+        s->stats.draft_ms += now_ms() - start;
+    }
+    if (!growing.empty()) grow(std::move(growing));
+}
+
+void Engine::decide(Sequence & s) {
     RoundRequest request;
     request.root = s.tokens.back();
     request.n_left = s.n_max - (int)s.tokens.size();
@@ -500,20 +517,8 @@ void Engine::draft(Sequence & s) {
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_->keeps_order() && target_->has_room_for_trees() ? s.range.count : 1;
     if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
-    const double start = now_ms();
-    if (s.uses_text) {
-        request.text = &propose_text(s, request.limits);
-    }
+    if (s.uses_text) request.text = &propose_text(s, request.limits);
     planner_.decide(s.plan, request);
-    if (!s.plan.frontier().empty()) {
-        grow(s);
-    } else if (s.draft && s.pending.n_rows() >= n_pending_max) {
-        const int n_rows = s.pending.n_rows();
-        s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
-        s.pending.clear();
-        planner_.catch_up(s.plan, n_rows, now_ms() - start);
-    }
-    s.stats.draft_ms += now_ms() - start;
 }
 
 // More than a round can verify: the planner picks the best of them. What the grammar forbids goes first, with all that
@@ -571,38 +576,66 @@ static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
     return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
 }
 
-// Level by level as the planner asks: the pending rows give the root's children, then draft rows theirs.
-void Engine::grow(Sequence & s) {
+// Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
+// children, then draft rows theirs. Each of them waits for all that it was there for.
+void Engine::grow(std::vector<Sequence *> growing) {
     double start = now_ms();
-    const Pos n_tokens = (Pos)s.tokens.size();  // the index of the root's children
-    s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], true);
-    s.pending.clear();
-    std::vector<int> row_of{-1};  // pool node -> draft row that gives its children
-    std::vector<std::vector<Candidate>> children{propose(s, 0, n_tokens)};
-    drop_forbidden(s, {}, children[0]);
-    planner_.grow(s.plan, children, now_ms() - start);
-    while (!s.plan.frontier().empty()) {
+    const auto spend = [&] {
+        const double ms = now_ms() - start;
+        for (Sequence * s : growing) s->stats.draft_ms += ms;
+        return ms;
+    };
+    std::vector<DraftCommit> commits;
+    for (Sequence * s : growing) {
+        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1]});
+    }
+    DraftSequence::commit_together(commits);
+    std::vector<Proposal> proposals;
+    std::map<Sequence *, std::vector<int>> rows_of;  // pool node -> draft row that gives its children
+    for (Sequence * s : growing) {
+        s->pending.clear();
+        rows_of[s] = {-1};
+        proposals.push_back({&s->plan, {propose(*s, 0, (Pos)s->tokens.size())}});
+        drop_forbidden(*s, {}, proposals.back().children[0]);
+    }
+    while (true) {
+        planner_.grow(proposals, spend());
+        const auto is_over = [](const Sequence * s) { return s->plan.frontier().empty(); };
+        growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
+        if (growing.empty()) return;
         start = now_ms();
-        const std::vector<int32_t> & frontier = s.plan.frontier();
-        std::vector<DraftRow> rows;
-        for (int32_t node : frontier) {
-            rows.push_back({s.plan.pool().token[node], row_of.at(s.plan.pool().parent[node])});
-        }
-        const int first = s.draft->extend(rows);
-        row_of.resize(s.plan.pool().size(), -1);
-        children.clear();
-        for (size_t i = 0; i < frontier.size(); ++i) {
-            row_of[frontier[i]] = first + (int)i;
-            children.push_back(propose(s, (int)i, n_tokens + s.plan.pool().depth[frontier[i]]));
-            if (s.sampler->has_grammar()) {
-                Tokens path;
-                for (int32_t node : s.plan.pool().path(frontier[i])) path.push_back(s.plan.pool().token[node]);
-                path.erase(path.begin());  // the root has been read
-                drop_forbidden(s, path, children.back());
+        std::vector<DraftLevel> levels;
+        for (Sequence * s : growing) {
+            const DraftTree & pool = s->plan.pool();
+            levels.push_back({s->draft.get(), {}});
+            for (int32_t node : s->plan.frontier()) {
+                levels.back().rows.push_back({pool.token[node], rows_of[s].at(pool.parent[node])});
             }
         }
-        planner_.grow(s.plan, children, now_ms() - start);
+        DraftSequence::extend_together(levels);
+        proposals.clear();
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, rows_of[s])});
     }
+}
+
+// what the drafter's last call proposes behind each node of the frontier
+std::vector<std::vector<Candidate>> Engine::propose_level(Sequence & s, std::vector<int> & row_of) {
+    const std::vector<int32_t> & frontier = s.plan.frontier();
+    const DraftTree & pool = s.plan.pool();
+    const int first = s.draft->n_draft_rows() - (int)frontier.size();
+    std::vector<std::vector<Candidate>> children;
+    row_of.resize(pool.size(), -1);
+    for (size_t i = 0; i < frontier.size(); ++i) {
+        row_of[frontier[i]] = first + (int)i;
+        // the root's children lie behind the last token
+        children.push_back(propose(s, (int)i, (Pos)s.tokens.size() + pool.depth[frontier[i]]));
+        if (!s.sampler->has_grammar()) continue;
+        Tokens path;
+        for (int32_t node : pool.path(frontier[i])) path.push_back(pool.token[node]);
+        path.erase(path.begin());  // the root has been read
+        drop_forbidden(s, path, children.back());
+    }
+    return children;
 }
 
 // --- threads -------------------------------------------------------------------------------------------------------

@@ -114,8 +114,10 @@ class Engine {
     void count_text(Sequence & s, const MatchResult & result);
     void begin_plan(Sequence & s, Exactness exactness);
     void decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results);
-    void draft(Sequence & s);
-    void grow(Sequence & s);
+    void draft(const std::vector<Sequence *> & sequences);
+    void decide(Sequence & s);
+    void grow(std::vector<Sequence *> growing);
+    std::vector<std::vector<Candidate>> propose_level(Sequence & s, std::vector<int> & row_of);
     bool is_grammar_cheap(const Sequence & s) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
     const TextDraft & propose_text(Sequence & s, const PlanLimits & limits);
