@@ -64,13 +64,13 @@ void Planner::end_text(SequencePlan & plan) {
     plan.contradiction_ = {};
 }
 
-void Planner::begin_round(int n_roots, int n_kv) {
+void Planner::begin_round(int n_roots, int n_kv, bool is_odd) {
     n_roots_ = std::max(n_roots, 1);
     costs_.set_kv(n_kv);
     if (costs_.take_changed()) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
-    is_measuring_ = is_measuring_due();
+    is_measuring_ = !is_odd && is_measuring_due();
     plans_.clear();
 }
 

@@ -76,8 +76,8 @@ class Planner {
     // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
     void end_text(SequencePlan & plan);
 
-    // Conversations in the coming batch and cells in the target's cache.
-    void begin_round(int n_roots, int n_kv);
+    // Conversations in the coming batch and cells in the target's cache. `is_odd`: it will end by end_odd_round().
+    void begin_round(int n_roots, int n_kv, bool is_odd = false);
 
     // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);

@@ -402,6 +402,12 @@ void DraftSequence::set_state(int row, const float * src) {
     ggml_backend_tensor_set(kv_->state(), src, (1 + row) * n, n);
 }
 
+void DraftSequence::copy_rows(const DraftSequence & source, int n) {
+    drafter_.wait();
+    truncate(0);
+    kv_->copy_rows(*source.kv_, n);
+}
+
 void DraftSequence::truncate(int n_rows) {
     kv_->n_rows = std::min(kv_->n_rows, n_rows);
     parents_.clear();

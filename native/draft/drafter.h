@@ -119,6 +119,9 @@ class DraftSequence {
     void get_state(int row, float * dst) const;
     void set_state(int row, const float * src);
 
+    // Holds the first n committed rows of another conversation of this drafter in place of its own.
+    void copy_rows(const DraftSequence & source, int n);
+
     // keeps the first n committed rows; drops the draft rows
     void truncate(int n_rows);
 

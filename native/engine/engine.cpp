@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 #include <new>
+#include <numeric>
 #include <set>
 
 #include "algo/match.h"
@@ -23,7 +24,9 @@ constexpr int n_pending_max = 128;
 constexpr int n_text_most = 1 << 17;
 // Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
 constexpr double grammar_share = 0.01, grammar_rate = 0.1;
-constexpr int text_share = 2;  // nodes proposed for each that a round may verify
+constexpr int text_share = 2;      // nodes proposed for each that a round may verify
+constexpr int n_shared_least = 8;  // prompt rows that are worth sharing a batch
+constexpr int n_adopt_least = 16;  // rows worth taking over from another conversation
 }  // namespace
 
 class Engine::Use {
@@ -258,6 +261,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.sampler = std::move(sampler);
     s.synth = std::move(synth);
     s.decode_start_ms = 0.0;
+    s.exactness = exactness;
     begin_plan(s, exactness);
     s.is_active = true;
     return s.stats.n_reused;
@@ -378,7 +382,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
 
 std::vector<StepResult> Engine::advance(const std::vector<int> & ids) {
     std::vector<StepResult> results;
-    std::vector<Sequence *> decoding;
+    std::vector<Sequence *> reading, decoding;
     for (int id : ids) {
         Sequence & s = get(id);
         if (s.n_past + 1 >= s.n_max) {
@@ -386,17 +390,23 @@ std::vector<StepResult> Engine::advance(const std::vector<int> & ids) {
             results.push_back(result_of(s, "decode"));
             results.back().finish = "length";
         } else if (s.is_prefilling()) {
-            results.push_back(prefill(s));
+            if (s.n_past == s.stats.n_reused) adopt(s);
+            reading.push_back(&s);
         } else {
             decoding.push_back(&s);
         }
     }
-    if (!decoding.empty()) decode(decoding, results);
+    if (decoding.empty() || !can_share(reading, decoding)) {
+        for (Sequence * s : reading) results.push_back(prefill(*s));
+        reading.clear();
+    }
+    if (!decoding.empty()) decode(decoding, reading, results);
     return results;
 }
 
-// One round of each sequence, verified in one batch.
-void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results) {
+// One round of each sequence, verified in one batch, which as many rows of the prompts share as everyone can wait for.
+void Engine::decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
+                    std::vector<StepResult> & results) {
     const double start = now_ms();
     int n_kv = 0;
     for (const Sequence * s : sequences) n_kv = std::max(n_kv, s->n_past);
@@ -404,7 +414,7 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
     const bool plans_rounds = can_draft();
     if (plans_rounds) planner_.set_n_threads(n_threads());
     if (drafter_) drafter_->set_n_threads(n_threads());
-    if (plans_rounds) planner_.begin_round((int)sequences.size(), n_kv);
+    if (plans_rounds) planner_.begin_round((int)sequences.size(), n_kv, /*is_odd=*/!reading.empty());
     if (plans_rounds) {
         draft(sequences);
         for (Sequence * s : sequences) plans.push_back(&s->plan);
@@ -413,7 +423,9 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
     std::vector<Round> rounds;
     for (Sequence * s : sequences)
         rounds.push_back({s, plans_rounds ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
-    const double verify_ms = verify(rounds);
+    std::vector<Slice> slices;
+    const double verify_ms = verify(rounds, reading, slices);
+    const size_t n_before = results.size();
     for (Round & r : rounds) {
         results.push_back(finish_round(r));
         if (!plans_rounds) continue;
@@ -421,11 +433,17 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
         planner_.learn(s.plan, results.back().tokens);
         if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
     }
-    if (plans_rounds && threads_.was_regular()) planner_.end_round(verify_ms, now_ms() - start);
-    if (plans_rounds && !threads_.was_regular()) planner_.end_odd_round();
+    const bool is_regular = threads_.was_regular() && reading.empty();
+    if (plans_rounds && is_regular) planner_.end_round(verify_ms, now_ms() - start);
+    if (plans_rounds && !is_regular) planner_.end_odd_round();
     for (size_t i = 0; i < plans.size(); ++i) {
-        const int n_tokens = (int)results[results.size() - plans.size() + i].tokens.size();
+        const int n_tokens = (int)results[n_before + i].tokens.size();
         sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
+    }
+    for (const Slice & slice : slices) results.push_back(finish_slice(slice, start));
+    for (Sequence * s : reading) {
+        const auto is_its = [&](const Slice & slice) { return slice.seq == s; };
+        if (std::none_of(slices.begin(), slices.end(), is_its)) results.push_back(result_of(*s, "prefill"));
     }
 }
 
@@ -444,41 +462,122 @@ StepResult Engine::result_of(const Sequence & s, const char * phase) const {
 // cut decides by which kernels its rows are made. The last prompt token gives the first token of the answer: a round
 // with nothing drafted.
 StepResult Engine::prefill(Sequence & s) {
-    const double start = now_ms();
-    // without an answer to give, the last prompt token is not needed either
-    const int n_end = s.n_max > s.n_prompt ? s.n_prompt : s.n_prompt - 1;
-    const int n_slice_end = std::min(s.n_past + target_->n_slice(), n_end);
-    int n = 0;
-    while (s.n_past < n_slice_end) {
-        n = std::min(target_->n_prompt_rows(), n_slice_end - s.n_past);
-        const bool is_last = s.n_past + n == s.n_prompt;
-        prefill_rows(s, n, is_last);
-        const int n_known = is_last ? n - 1 : n;  // rows whose following token is known
-        if (s.draft) commit_prefilled(s, n_known);
-        s.n_past += n_known;
-        if (is_last) break;
+    double start = now_ms();
+    const int n_slice_end = std::min(s.n_past + target_->n_slice(), prompt_end(s));
+    StepResult result = result_of(s, "prefill");
+    while (s.n_past < n_slice_end && result.phase == "prefill") {
+        const Slice slice{&s, 0, std::min(target_->n_prompt_rows(), n_slice_end - s.n_past)};
+        batch_.clear();
+        add_rows(slice);
+        if (!target_->prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
+        run(ThreadPolicy::Kind::prompt);
+        // the last block and the head of all rows round by their number, those of the last row alone do not
+        if (target_->needs_all_outputs() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
+            s.mark_inexact(s.n_past + slice.n_rows - 1);
+        }
+        result = finish_slice(slice, start);
+        start = now_ms();
     }
-    s.stats.prompt_ms += now_ms() - start;
-    if (n_slice_end < s.n_prompt) return result_of(s, "prefill");
-    s.decode_start_ms = now_ms();
-    return finish_round({&s, DraftTree(s.tokens.back()), n - 1});
+    return result;
 }
 
-void Engine::prefill_rows(Sequence & s, int n, bool is_last) {
-    batch_.clear();
-    for (int i = 0; i < n; ++i) {
-        const bool output = target_->needs_all_outputs() || (is_last && i == n - 1);
+// without an answer to give, the last prompt token is not needed either
+int Engine::prompt_end(const Sequence & s) {
+    return s.n_max > s.n_prompt ? s.n_prompt : s.n_prompt - 1;
+}
+
+void Engine::add_rows(const Slice & slice) {
+    const Sequence & s = *slice.seq;
+    for (int i = 0; i < slice.n_rows; ++i) {
+        const bool output = target_->needs_all_outputs() || (slice.is_last() && i == slice.n_rows - 1);
         batch_.add(s.tokens[s.n_past + i], s.n_past + i, s.range, output);
     }
-    if (!target_->prepare_prompt(s.range, n)) s.mark_inexact(s.n_past);
-    run(ThreadPolicy::Kind::prompt);
-    // the last block and the head of all rows round by their number, those of the last row alone do not
-    if (target_->needs_all_outputs() && is_last && !exact_rows_.allows(n)) s.mark_inexact(s.n_past + n - 1);
 }
 
-// Commits what is pending and the first n_rows rows of the last decode.
-void Engine::commit_prefilled(Sequence & s, int n_rows) {
-    FeatureRows features = target_->features();
+// after the batch was run
+StepResult Engine::finish_slice(const Slice & slice, double start_ms) {
+    Sequence & s = *slice.seq;
+    const bool is_last = slice.is_last();
+    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // rows whose following token is known
+    if (s.draft) commit_prefilled(s, slice.row, n_known);
+    s.n_past += n_known;
+    s.stats.prompt_ms += now_ms() - start_ms;
+    if (!is_last) return result_of(s, "prefill");
+    s.decode_start_ms = now_ms();
+    return finish_round({&s, DraftTree(s.tokens.back()), slice.row + slice.n_rows - 1});
+}
+
+// --- prompts beside rounds -----------------------------------------------------------------------------------------
+
+// How a prompt is cut into batches, and with whom it shares them, changes no bits of its rows, as far as is known; or
+// nobody minds.
+bool Engine::cuts_freely(const Sequence & s, int n_rows) const {
+    if (!can_draft() || s.exactness == Exactness::off) return true;
+    return target_->rounds_alike() && exact_rows_.allows_all(n_rows);
+}
+
+bool Engine::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
+    if (reading.empty() || !target_->shares_batches()) return false;
+    const int n_rows = (int)decoding.size() + n_shared_least;
+    const auto cuts = [&](const Sequence * s) { return cuts_freely(*s, n_rows); };
+    return n_rows <= target_->options().n_ubatch && std::all_of(reading.begin(), reading.end(), cuts) &&
+           std::all_of(decoding.begin(), decoding.end(), cuts);
+}
+
+// Rows of the prompts for a batch that has the rounds' rows: the first prompt's first.
+std::vector<Engine::Slice> Engine::cut_slices(const std::vector<Sequence *> & reading) const {
+    const int n_most = target_->options().n_ubatch;
+    int n_left = std::min(n_most - batch_.n_rows(), target_->n_shared_rows());
+    std::vector<Slice> slices;
+    for (Sequence * s : reading) {
+        Slice slice{s, 0, std::min(n_left, prompt_end(*s) - s->n_past)};
+        while (slice.n_rows > 0 && !cuts_freely(*s, batch_.n_rows() + slice.n_rows)) --slice.n_rows;
+        if (slice.n_rows <= 0) continue;
+        slices.push_back(slice);
+        n_left -= slice.n_rows;
+    }
+    return slices;
+}
+
+// A prompt that begins like the text of another conversation takes its rows over, before it has run any of its own.
+void Engine::adopt(Sequence & s) {
+    if (!target_->shares_batches() || !cuts_freely(s, 1 + n_shared_least)) return;
+    const Sequence * best = nullptr;
+    int n_best = s.n_past + n_adopt_least - 1;
+    for (const auto & [id, other] : sequences_) {
+        int n = 0, n_most = std::min(other.n_past, s.n_prompt - 1);
+        if (s.draft) n_most = std::min(n_most, other.draft->n_rows() + other.pending.n_rows());
+        while (n < n_most && other.tokens[n] == s.tokens[n]) ++n;
+        if (&other != &s && n > n_best) best = &other, n_best = n;
+    }
+    if (!best) return;
+    const int n_own = s.n_past, n = n_best;
+    // rows of its own would lie behind those that follow them
+    target_->truncate(s.range, 0);
+    target_->copy_prefix(best->range, s.range, n);
+    s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
+    if (s.draft) {
+        s.pending.clear();
+        const int n_rows = std::min(n, best->draft->n_rows());
+        const bool is_same_next = n < (int)best->tokens.size() && best->tokens[n] == s.tokens[n];
+        const bool is_made_anew = n_rows == n && !is_same_next && best->recent.has(n - 1);
+        s.draft->copy_rows(*best->draft, is_made_anew ? n - 1 : n_rows);
+        if (is_made_anew) s.pending.add(best->recent.row(n - 1), {0});
+        std::vector<int32_t> rows(n - n_rows);
+        std::iota(rows.begin(), rows.end(), 0);
+        if (!rows.empty()) s.pending.add(best->pending.rows(), rows);
+        for (int pos = n_own; pos < n; ++pos) {
+            if (best->recent.has(pos)) s.recent.add(pos, best->recent.row(pos), 0);
+        }
+    }
+    s.n_past = n;
+    s.stats.n_reused = n;
+    s.stats.n_prompt = s.n_prompt - n;
+}
+
+// Commits what is pending and the rows [row, row + n_rows) of the last decode.
+void Engine::commit_prefilled(Sequence & s, int row, int n_rows) {
+    FeatureRows features = target_->features().from(row, drafter_->spec().n_embd_target);
     s.recent.add_last(s.n_past, features, n_rows);
     if (s.pending.n_rows() > 0) {
         s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
@@ -671,14 +770,24 @@ void Engine::run(ThreadPolicy::Kind kind) {
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------
 
-double Engine::verify(std::vector<Round> & rounds) {
+// Trees come first, so that each lies in one of llama.cpp's batches.
+double Engine::verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading,
+                      std::vector<Slice> & slices) {
     const double start = now_ms();
     batch_.clear();
     for (Round & r : rounds) r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
-    run(ThreadPolicy::Kind::decode);
+    slices = cut_slices(reading);
+    for (Slice & slice : slices) {
+        slice.row = batch_.n_rows();
+        add_rows(slice);
+    }
+    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
     note_exactness(rounds);
+    if (!exact_rows_.allows(batch_.n_rows())) {
+        for (const Slice & slice : slices) slice.seq->mark_inexact(slice.seq->n_past);
+    }
     return ms;
 }
 
@@ -701,8 +810,12 @@ ExactRows Engine::measure_exact_rows() {
     if (!sequences_.empty()) fail(ErrorKind::value, "exact rows are measured before a conversation is opened");
     ExactRows out;
     if (can_draft() && !*target_->never_exact()) {
-        const int n_rows_max = target_->options().n_sequences * (target_->options().n_draft_max + 1);
-        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max); }, [&] { target_->clear(); });
+        const TargetOptions & o = target_->options();
+        const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
+        // prompts share batches where there are several conversations
+        const int n_batch = n_rows_max + (target_->rounds_alike() ? target_->n_shared_rows() : 0);
+        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max, n_batch); },
+                      [&] { target_->clear(); });
     }
     set_exact_rows(out.counts);
     return out;
