@@ -140,8 +140,10 @@ class Planner {
     // price of time for this conversation, in its tokens per ms: all others wait, too
     double lambda(const SequencePlan & plan) const { return n_roots_ * plan.recent_.speed() / plain_ms_; }
 
-    // what the ledger still covers in this round
-    double ms_left() const { return ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host(); }
+    // what the ledger still covers in this round; each of those who draft together may spend its part
+    double ms_left(const SequencePlan & plan) const {
+        return (ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host()) / plan.n_peers_;
+    }
 
     // decide (planner.cpp)
     bool is_measuring_due() const;
@@ -152,6 +154,7 @@ class Planner {
     void decide_replay(SequencePlan & plan);
     static void check_text(const SequencePlan & plan);
     void start(SequencePlan & plan, Mode mode, Reason reason, int k);
+    int n_buyers(const SequencePlan & plan) const;
     void set_prices(SequencePlan & plan);
 
     // drafts from the text (planner_text.cpp)
@@ -207,11 +210,12 @@ class Planner {
     TextAcceptance text_acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    RecentSpeed speed_;      // of the batches of late
-    SizeHabit habit_;        // of conversations alone in their batch
-    int n_nodes_last_ = 0;   // draft nodes of the last batch
-    int n_plain_ = 0;        // plain rounds measured
-    int n_since_plain_ = 0;  // rounds since the last one
+    RecentSpeed speed_;        // of the batches of late
+    SizeHabit habit_;          // of conversations alone in their batch
+    int n_nodes_last_ = 0;     // draft nodes of the last batch
+    int n_drafting_last_ = 0;  // conversations of it that drafted
+    int n_plain_ = 0;          // plain rounds measured
+    int n_since_plain_ = 0;    // rounds since the last one
     bool is_plain_wanted_ = false;
 
     // the round under way

@@ -390,8 +390,13 @@ std::vector<StepResult> Engine::advance(const std::vector<int> & ids) {
             results.push_back(result_of(s, "decode"));
             results.back().finish = "length";
         } else if (s.is_prefilling()) {
-            if (s.n_past == s.stats.n_reused) adopt(s);
-            reading.push_back(&s);
+            const bool is_begun = s.n_past > s.stats.n_reused;
+            if (!is_begun) adopt(s);
+            if (!is_begun && waits_for(s, reading)) {
+                results.push_back(result_of(s, "prefill"));
+            } else {
+                reading.push_back(&s);
+            }
         } else {
             decoding.push_back(&s);
         }
@@ -443,7 +448,10 @@ void Engine::decode(const std::vector<Sequence *> & sequences, const std::vector
     for (const Slice & slice : slices) results.push_back(finish_slice(slice, start));
     for (Sequence * s : reading) {
         const auto is_its = [&](const Slice & slice) { return slice.seq == s; };
-        if (std::none_of(slices.begin(), slices.end(), is_its)) results.push_back(result_of(*s, "prefill"));
+        if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
+        // where the drafts left no room for any, the first prompt has a batch of its own: nobody waits for ever
+        const bool is_next = slices.empty() && s == reading.front();
+        results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
     }
 }
 
@@ -539,21 +547,41 @@ std::vector<Engine::Slice> Engine::cut_slices(const std::vector<Sequence *> & re
     return slices;
 }
 
+static int n_common(const Tokens & a, const Tokens & b, int n_most) {
+    int n = 0;
+    while (n < n_most && a[n] == b[n]) ++n;
+    return n;
+}
+
+bool Engine::can_adopt(const Sequence & s) const {
+    return target_->shares_batches() && cuts_freely(s, 1 + n_shared_least);
+}
+
+// One of these is about to run rows that it could take over.
+bool Engine::waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const {
+    return can_adopt(s) && std::any_of(reading.begin(), reading.end(), [&](const Sequence * other) {
+               const int n = n_common(s.tokens, other->tokens, std::min(s.n_prompt - 1, prompt_end(*other)));
+               return n >= std::max(s.n_past, other->n_past) + n_adopt_least;
+           });
+}
+
 // A prompt that begins like the text of another conversation takes its rows over, before it has run any of its own.
 void Engine::adopt(Sequence & s) {
-    if (!target_->shares_batches() || !cuts_freely(s, 1 + n_shared_least)) return;
+    if (!can_adopt(s)) return;
     const Sequence * best = nullptr;
     int n_best = s.n_past + n_adopt_least - 1;
     for (const auto & [id, other] : sequences_) {
-        int n = 0, n_most = std::min(other.n_past, s.n_prompt - 1);
+        int n_most = std::min(other.n_past, s.n_prompt - 1);
         if (s.draft) n_most = std::min(n_most, other.draft->n_rows() + other.pending.n_rows());
-        while (n < n_most && other.tokens[n] == s.tokens[n]) ++n;
+        if (s.exactness != Exactness::off) n_most = std::min(n_most, other.inexact_from);
+        const int n = n_common(other.tokens, s.tokens, n_most);
         if (&other != &s && n > n_best) best = &other, n_best = n;
     }
     if (!best) return;
     const int n_own = s.n_past, n = n_best;
     // rows of its own would lie behind those that follow them
     target_->truncate(s.range, 0);
+    s.n_past = 0;  // as long as anything below may fail
     target_->copy_prefix(best->range, s.range, n);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
     if (s.draft) {

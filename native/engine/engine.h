@@ -126,6 +126,8 @@ class Engine {
     bool cuts_freely(const Sequence & s, int n_rows) const;
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
     std::vector<Slice> cut_slices(const std::vector<Sequence *> & reading) const;
+    bool can_adopt(const Sequence & s) const;
+    bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
     void adopt(Sequence & s);
     void check_strategy(const Strategy & strategy) const;
     void check_text_options(const EngineOptions & options);

@@ -2,6 +2,7 @@
 #include "target/target.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <numeric>
@@ -759,17 +760,20 @@ void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const
     std::vector<uint8_t> is_done(tree.size(), 0);
     for (int32_t node : accepted) is_done[node] = 1;
     for (size_t i = 0; i < leaves.size(); ++i) {
+        int from = INT_MAX, to = 0;  // depths; what is held of a path lies side by side
         for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
             is_done[node] = 1;
             if (node > accepted.back() && !is_shared_) continue;
-            if (!has_room) {
-                ++n_order_lost_;
-                return;
-            }
-            const Pos at = pos + tree.depth[node];
-            llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, at, at + 1);
-            ++n_held_[range.first / n_ids()];
+            from = std::min(from, (int)tree.depth[node]);
+            to = std::max(to, tree.depth[node] + 1);
         }
+        if (from >= to) continue;
+        if (!has_room) {
+            ++n_order_lost_;
+            return;
+        }
+        llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, pos + from, pos + to);
+        n_held_[range.first / n_ids()] += to - from;
     }
 }
 
