@@ -148,62 +148,11 @@ def test_a_prompt_is_read_beside_the_others_rounds(
         check_same(completion, expected, kernels)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_two_begin_with_is_computed_once(
-    strategy: str, several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
-) -> None:
-    system = prompt_ids(90, seed=5)
-    prompts = [system + prompt_ids(n, seed=n)[1:] for n in (11, 30, 5)]
-    with several.session() as a, several.session() as b, several.session() as c:
-        first = a.stream(prompts[0], strategy=strategy, max_tokens=60, **SAMPLED)
-        next(first)  # it goes on while others take over what it began with
-        second = b.generate(prompts[1], strategy=strategy, max_tokens=40, **SAMPLED)
-        list(first)
-        a.clear()
-        third = c.generate(prompts[2], strategy=strategy, max_tokens=40, **SAMPLED)
-        again = b.generate(prompts[1] + second.tokens + [9], strategy=strategy, max_tokens=20, **SAMPLED)
-        found = [first.completion(), second, third]
-    shares = kernels == "auto"
-    assert [one.stats.reused_n for one in found] == ([0, 90, 90] if shares else [0, 0, 0])
-    assert all(
-        one.stats.prompt_n + one.stats.reused_n == len(p) for one, p in zip(found, prompts, strict=True)
-    )
-    for prompt, completion in zip(prompts, found, strict=True):
-        expected = alone(one, prompt, strategy, max_tokens=len(completion.tokens))
-        check_same(completion, expected, kernels)
-        if shares:
-            assert drafts(completion) == drafts(expected)
-    one.clear()
-    for given, n_tokens, completion in (
-        (prompts[1], 40, second),
-        (prompts[1] + second.tokens + [9], 20, again),
-    ):
-        assert made(one.generate(given, strategy=strategy, max_tokens=n_tokens, **SAMPLED)) == made(
-            completion
-        )
+KINDS = ("two-layers-31", "sliding-window", "full-then-sliding", "mixed-three-layers-31")
+LATENT = ("latent-31-yarn", "latent-two-layers-31", "latent-window")
 
 
-def test_what_others_forget_moves_nobody(
-    several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
-) -> None:
-    """Their cells would be filled by whoever comes next, and attention adds in the order of the cells."""
-    prompt = prompt_ids(30, seed=3)
-    options = {"strategy": "tree:k=3,depth=4,nodes=12", **SAMPLED}
-    with several.session() as busy, several.session() as steady:
-        busy.generate(prompt_ids(100, seed=99), max_tokens=5, **options)
-        stream = steady.stream(prompt, max_tokens=300, **options)
-        others = 0
-        for _ in stream:
-            busy.generate(prompt_ids(80, seed=100 + others), max_tokens=9, **options)
-            others += 1
-        found = stream.completion()
-    assert others * 80 > 2 * 1024 or kernels == "off", "no gap was ever closed"
-    check_same(found, alone(one, prompt, options["strategy"], max_tokens=300), kernels)
-
-
-@pytest.mark.parametrize(
-    "name", ["two-layers-31", "sliding-window", "full-then-sliding", "mixed-three-layers-31"]
-)
+@pytest.mark.parametrize("name", [*KINDS, *LATENT])
 def test_drafters_of_every_kind(name: str, tmp_path: Path) -> None:
     shape, draft = CASES[name], tmp_path / "draft.gguf"
     base = make_target(tmp_path)
