@@ -64,13 +64,13 @@ void Planner::end_text(SequencePlan & plan) {
     plan.contradiction_ = {};
 }
 
-void Planner::begin_round(int n_roots, int n_kv) {
+void Planner::begin_round(int n_roots, int n_kv, bool is_odd) {
     n_roots_ = std::max(n_roots, 1);
     costs_.set_kv(n_kv);
     if (costs_.take_changed()) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
-    is_measuring_ = is_measuring_due();
+    is_measuring_ = !is_odd && is_measuring_due();
     plans_.clear();
 }
 
@@ -96,6 +96,7 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     plan.frontier_.clear();
     plan.draft_ms_ = plan.draft_ms_expected_ = 0.0;
     plan.n_committed_ = 0;
+    plan.n_peers_ = std::min(plan.n_peers_, n_roots_);
     plan.limits_ = request.limits;
     plan.n_pending_ = request.n_pending;
     plan.n_left_ = request.n_left;
@@ -152,8 +153,9 @@ void Planner::decide_drafter(SequencePlan & plan) {
     if (!plan.is_on_) return decide_parked(plan, k);
     // The least a drafted round takes, what one took of late, and what the last one wanted in vain: to draft and then
     // verify nothing for want of means is pure loss.
-    const double verify_ms = costs_.verify(n_roots_ + 1) - (plain_ms_ - costs_.plain_host());
-    const double least = rounds(costs_.commit(plan.n_pending_) + costs_.host() + verify_ms);
+    const int n = n_buyers(plan);
+    const double verify_ms = costs_.verify(n_roots_ + n) - (plain_ms_ - costs_.plain_host());
+    const double least = rounds(costs_.commit(n * plan.n_pending_) + costs_.host() + verify_ms);
     const double usual = std::min(std::max(plan.usual_extra_, plan.wanted_extra_), saving_share * options_.ledger.cap);
     if (ledger_.covers(std::max(least, usual))) {
         start(plan, Mode::draft, Reason::pays, k);
@@ -243,14 +245,18 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     set_prices(plan);
 }
 
+// As many of the batch will draft as last time, and take about as many rows each.
+int Planner::n_buyers(const SequencePlan & plan) const {
+    return std::clamp(n_drafting_last_ + !plan.has_drafted_last_, 1, n_roots_);
+}
+
 void Planner::set_prices(SequencePlan & plan) {
-    // others in the batch will take about as many rows as last time
-    const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - plan.order_.size()) : 0;
-    const int n_rows = n_roots_ + n_others;
+    const int n_buyers = this->n_buyers(plan);
+    const int n_rows = n_roots_;
     const RowCounts * exact_rows = plan.is_exact_ && n_roots_ == 1 ? &exact_rows_ : nullptr;
     const int n_rows_max = std::max(costs_.n_rows_max(), exact_rows ? exact_rows->next(n_rows) : 0);
-    const int n_most = std::min(plan.limits_.n_nodes, std::max(1, n_rows_max - n_rows));
-    plan.prices_.set(costs_, habit_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows);
+    const int n_most = std::min(plan.limits_.n_nodes, std::max(1, (n_rows_max - n_rows) / n_buyers));
+    plan.prices_.set(costs_, habit_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows, n_buyers);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {

@@ -44,6 +44,11 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     }
     n_rows_ = n_roots_;
     for (SequencePlan * plan : plans_) n_rows_ += plan->tree_.n_draft();
+    n_drafting_last_ = 0;
+    for (SequencePlan * plan : plans_) {
+        plan->has_drafted_last_ = plan->is_drafting() && plan->decision_.mode == Mode::draft;
+        n_drafting_last_ += plan->has_drafted_last_;
+    }
     verify_ms_expected_ = costs_.verify(n_rows_);
     const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
     for (SequencePlan * plan : plans_) {
@@ -89,7 +94,7 @@ void Planner::choose_alone(SequencePlan & plan) {
         weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
     }
     const bool is_vain = is_probe && wish.value <= price * spent_ms;
-    int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
+    int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left(plan)).n;
     for (int fewer = 1; fewer < std::min(n, n_sampled); ++fewer) {
         if (costs_.wants_sample(n_roots_ + fewer) && allows(plan, n_roots_ + fewer)) n = fewer;
     }

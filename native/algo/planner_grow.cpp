@@ -27,24 +27,48 @@ void merge_best(std::vector<float> & best, std::vector<float> & more, int n_most
 }  // namespace
 
 void Planner::grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms) {
-    if (plan.frontier_.empty() || children.size() != plan.frontier_.size()) {
-        fail(ErrorKind::value, "planner: %zu lists of candidates for %zu frontier nodes", children.size(),
-             plan.frontier_.size());
+    grow({{&plan, children}}, ms);
+}
+
+// Each conversation pays for its rows.
+void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
+    if (proposals.empty()) return;
+    const bool is_first = proposals[0].plan->decision_.levels.empty();
+    int n_all = 0;
+    for (const Proposal & p : proposals) {
+        const SequencePlan & plan = *p.plan;
+        if (plan.frontier_.empty() || p.children.size() != plan.frontier_.size()) {
+            fail(ErrorKind::value, "planner: %zu lists of candidates for %zu frontier nodes", p.children.size(),
+                 plan.frontier_.size());
+        }
+        if (plan.decision_.levels.empty() != is_first) {
+            fail(ErrorKind::value, "planner: a first level and a later one in one call of the drafter");
+        }
+        n_all += is_first ? plan.n_pending_ : (int)plan.frontier_.size();
     }
-    const int n_rows = (int)plan.frontier_.size();
-    if (plan.decision_.levels.empty()) {
-        plan.draft_ms_expected_ += costs_.commit(plan.n_pending_);
-        costs_.learn_commit(plan.n_pending_, ms);
-    } else {
-        plan.draft_ms_expected_ += costs_.level(n_rows);
-        costs_.learn_level(n_rows, ms);
-        plan.n_draft_rows_ += n_rows;
+    const double expected_ms = is_first ? costs_.commit(n_all) : costs_.level(n_all);
+    is_first ? costs_.learn_commit(n_all, ms) : costs_.learn_level(n_all, ms);
+    const bool is_sane = std::isfinite(ms) && ms > 0.0;
+    if (is_sane) round_draft_ms_ += ms;
+    for (const Proposal & p : proposals) {
+        SequencePlan & plan = *p.plan;
+        const int n_rows = is_first ? plan.n_pending_ : (int)plan.frontier_.size();
+        const double share = (double)n_rows / std::max(n_all, 1);
+        plan.draft_ms_expected_ += share * expected_ms;
+        if (is_sane) plan.draft_ms_ += share * ms;
+        if (!is_first) plan.n_draft_rows_ += n_rows;
+        plan.n_peers_ = (int)proposals.size();
+        add_level(plan, p.children);
+        set_frontier(plan);
     }
-    if (std::isfinite(ms) && ms > 0.0) {
-        plan.draft_ms_ += ms;
-        round_draft_ms_ += ms;
-    }
-    add_level(plan, children);
+}
+
+// What n rows of this conversation in the next level cost it, where as many others go on as at the last one.
+double Planner::level_ms(const SequencePlan & plan, int n_rows) const {
+    return costs_.level(n_rows * plan.n_peers_) / plan.n_peers_;
+}
+
+void Planner::set_frontier(SequencePlan & plan) {
     switch (plan.rule_) {
         case SequencePlan::Rule::automatic:
             next_frontier_auto(plan);
@@ -145,7 +169,7 @@ void Planner::find_candidates(const SequencePlan & plan, double p_least) {
 // How many of the candidates nodes_[0..n) to expand; 0 = another level does not pay. Changes of the size are left out:
 // what would be best without them is what the habit has to see.
 int Planner::best_width(const SequencePlan & plan, int n_candidates) {
-    double best = plan.prices_.best_settled(plan.best_p_, lambda(plan), ms_left()).value;
+    double best = plan.prices_.best_settled(plan.best_p_, lambda(plan), ms_left(plan)).value;
     int best_n = 0;
     for (int width : widths) {
         const int n = std::min(width, n_candidates);
@@ -170,14 +194,14 @@ double Planner::foresee(const SequencePlan & plan, int width) {
     merged_ = plan.best_p_;
     double ms = 0.0, best = -1e9;
     for (int ahead = 1; ahead <= n_ahead && n_levels + ahead <= plan.depth_max_ && !front_.empty(); ++ahead) {
-        ms += costs_.level((int)front_.size());
+        ms += level_ms(plan, (int)front_.size());
         const auto & means = plan.mean_p_[std::min(n_levels + ahead, SequencePlan::n_depths) - 1];
         level_p_.clear();
         for (float p : front_) {
             for (int r = 0; r < plan.decision_.k; ++r) level_p_.push_back(p * means[r]);
         }
         merge_best(merged_, level_p_, plan.prices_.n_nodes_max());
-        best = std::max(best, plan.prices_.best_settled(merged_, price, ms_left() - ms).value - price * ms);
+        best = std::max(best, plan.prices_.best_settled(merged_, price, ms_left(plan) - ms).value - price * ms);
         front_.clear();
         for (int i = 0; i < (int)level_p_.size() && i < n_wide && level_p_[i] >= least; ++i) {
             front_.push_back(level_p_[i]);

@@ -38,7 +38,7 @@ double Planner::text_value(SequencePlan & plan) {
     set_prices(plan);
     // most proposals are far below the price of a row
     if (level_p_[0] < price * plan.prices_.ms_per_node()) return 0.0;
-    const Offer offer = plan.prices_.best(level_p_, price, ms_left());
+    const Offer offer = plan.prices_.best(level_p_, price, ms_left(plan));
     return offer.n > 0 ? std::max(0.0, offer.value - price * costs_.host()) : 0.0;
 }
 

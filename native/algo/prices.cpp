@@ -21,7 +21,7 @@ void SizeHabit::add(int n_rows) {
 }
 
 void Prices::set(const CostTable & table, const SizeHabit & habit, int n_rows, int n_nodes_max, double ms_free,
-                 const RowCounts * allowed) {
+                 const RowCounts * allowed, int n_buyers) {
     const int n_sizes = std::max(n_nodes_max, 0) + 1;
     ms_.assign(n_sizes, 0.0);
     ms_changes_.assign(n_sizes, 0.0);
@@ -30,14 +30,14 @@ void Prices::set(const CostTable & table, const SizeHabit & habit, int n_rows, i
     // Against a round without nodes as it is while plain rounds follow each other: a change is drafting's fault.
     const double none = table.plain(n_rows) - table.plain_host();
     for (int n = 1; n < n_sizes; ++n) {
-        const int rows = n_rows + n;
+        const int rows = n_rows + n * n_buyers;
         if (allowed && !allowed->allows(rows)) {
             ms_[n] = std::numeric_limits<double>::infinity();
             continue;
         }
         const double first_ms = table.first_use(rows), change_ms = table.change(rows);
-        ms_[n] = table.settled(rows) - none + first_use_share * first_ms;
-        ms_changes_[n] = table.change() * habit.n_changes(rows, change_ms > 0.0);
+        ms_[n] = (table.settled(rows) - none + first_use_share * first_ms) / n_buyers;
+        ms_changes_[n] = table.change() * habit.n_changes(rows, change_ms > 0.0) / n_buyers;
         ms_once_[n] = std::max(0.0, std::min(first_ms, first_use_most * table.plain(n_rows)) - ms_free) + change_ms;
         ms_per_node_ = std::min(ms_per_node_, ms_[n] / n);
     }

@@ -41,9 +41,10 @@ class SizeHabit {
 class Prices {
   public:
     // Costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows. `ms_free`: what the first use of a size
-    // may take without being charged. `allowed`: other numbers of rows are not for sale; null = all are.
+    // may take without being charged. `allowed`: other numbers of rows are not for sale; null = all are. `n_buyers`: so
+    // many conversations, this one included, take as many nodes each and share what they cost together.
     void set(const CostTable & table, const SizeHabit & habit, int n_rows, int n_nodes_max, double ms_free,
-             const RowCounts * allowed = nullptr);
+             const RowCounts * allowed = nullptr, int n_buyers = 1);
 
     int n_nodes_max() const { return (int)ms_.size() - 1; }
 

@@ -182,6 +182,8 @@ class SequencePlan {
     Prices prices_;
     double draft_ms_ = 0.0, draft_ms_expected_ = 0.0;
     int n_left_ = 0, n_pending_ = 0, depth_max_ = 0, n_draft_rows_ = 0;
+    bool has_drafted_last_ = false;
+    int n_peers_ = 1;      // conversations that drafted together at the last level, this one included
     int cursor_ = -1;      // pool node the target has reached; -1 = it left the pool
     int n_committed_ = 0;  // tokens of this round
 };
