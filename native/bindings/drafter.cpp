@@ -48,6 +48,7 @@ class StudyDrafter {
         }
         if (head) share_head(*head);
         drafter_->finish();
+        drafter_->reserve(1);
         sequence_ = std::make_unique<DraftSequence>(*drafter_);
     }
 

@@ -22,6 +22,8 @@ constexpr size_t n_graphs_max = 32;
 constexpr int n_kv_steps = 4;
 // Tokens that a graph picks for a row: llama.cpp's default top-k is 40.
 constexpr int n_top = 64;
+// Rows of a draft level that memory is set aside for; wider ones get theirs when they come.
+constexpr int n_reserved_rows = 16;
 // More than any machine holds; their sum, padded, is still an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 constexpr ggml_fp16_t f16_zero = 0x0000;
@@ -558,6 +560,32 @@ bool Drafter::supports(const GraphForm & form, std::string & missing) {
         }
     }
     return true;
+}
+
+void Drafter::reserve(int n_sequences) {
+    if (!options_.is_remote) return;
+    std::vector<std::unique_ptr<DraftKv>> all;
+    for (int i = 0; i < n_sequences; ++i) all.push_back(take_kv());
+    const int n_kv = all[0]->n_slots();
+    for (const GraphShape & shape :
+         {GraphShape{true, n_commit_chunk, 1, n_kv}, GraphShape{false, n_reserved_rows, n_reserved_rows, n_kv}}) {
+        build_draft_graph(spec_, weights_, *all[0], shape, form_, *memory_);
+    }
+    for (auto & kv : all) give_kv(std::move(kv));
+}
+
+static size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
+    return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
+}
+
+Drafter::Memory Drafter::memory_use() const {
+    Memory m{};
+    m.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_);
+    m.compute = memory_->n_bytes();
+    m.host = weights_.embedding.n_bytes();
+    m.cache = DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
+                                   /*v_transposed=*/!form_.flash_attn);
+    return m;
 }
 
 void Drafter::finish() {

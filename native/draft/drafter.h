@@ -209,6 +209,17 @@ class Drafter {
     // device supports every operation. Error(unsupported | mismatch)
     void finish();
 
+    // On a device: allocates now what conversations will need, so that a lack of memory shows before they begin.
+    // Error(out_of_memory)
+    void reserve(int n_sequences);
+
+    // bytes in this drafter's memory: weights of its own, what graphs compute in, and one conversation's cache; and
+    // what lies in host memory beside it
+    struct Memory {
+        size_t weights, compute, cache, host;
+    };
+    Memory memory_use() const;
+
     const DraftWeights & weights() const { return weights_; }
     ggml_backend_t backend() const { return backend_.get(); }
     ggml_backend_buffer_type_t buft() const { return buft_; }

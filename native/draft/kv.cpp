@@ -55,6 +55,14 @@ void DraftKv::copy_rows(const DraftKv & source, int n) {
     n_rows = n;
 }
 
+size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
+                            bool v_transposed) {
+    const size_t n_slots = pad(n_ctx + n_draft_rows_max + 1);
+    size_t n_row = ggml_row_size(type, (int64_t)spec.key_dim() * spec.n_head_kv);
+    if (v_transposed || !spec.has_latent()) n_row += ggml_row_size(type, (int64_t)spec.value_dim() * spec.n_head_kv);
+    return n_slots * n_row * spec.n_layer + sizeof(float) * spec.n_embd * (2 + (size_t)n_draft_rows_max);
+}
+
 void DraftKv::clear() {
     n_rows = 0;
     // slots beyond the written rows are read under a -inf mask; they must hold finite numbers

@@ -25,6 +25,10 @@ class DraftKv {
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, bool v_transposed,
             ggml_backend_buffer_type_t buft);
 
+    // what that takes, but for the device's alignment
+    static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
+                              bool v_transposed);
+
     const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [key_dim * n_head_kv, n_slots]
     // [value_dim * n_head_kv, n_slots], or transposed; null for latent attention that is not transposed: its values are
     // the first value_dim of the keys

@@ -30,6 +30,9 @@ class EmbeddingTable {
     int n_embd() const { return n_embd_; }
     int n_rows() const { return n_rows_; }
 
+    // of its own
+    size_t n_bytes() const { return own_.size(); }
+
     // writes row `id` to dst[n_embd]
     void row(int id, float * dst) const;
 

@@ -11,6 +11,7 @@
 #include "algo/topk.h"
 #include "base/error.h"
 #include "base/process.h"
+#include "engine/draft_place.h"
 #include "engine/fit.h"
 
 namespace eaglecpp {
@@ -27,6 +28,8 @@ constexpr double grammar_share = 0.01, grammar_rate = 0.1;
 constexpr int text_share = 2;      // nodes proposed for each that a round may verify
 constexpr int n_shared_least = 8;  // prompt rows that are worth sharing a batch
 constexpr int n_adopt_least = 16;  // rows worth taking over from another conversation
+// Tokens that a device picks from a row of the target's logits; the default top-k is 40.
+constexpr int n_picked_most = 64;
 }  // namespace
 
 class Engine::Use {
@@ -110,33 +113,10 @@ Engine::Engine(const EngineOptions & options) {
     }
     set_planner();
     if (!draft_file_) return;
-    DrafterOptions d;
-    d.device = find_device(options.draft_device, options.n_gpu_layers);
-    d.n_threads = target_->options().n_threads;
-    d.n_ctx = target_->n_ctx();
-    d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
-    d.type_kv = type_by_name(options.draft_type_kv);
-    d.use_kernels = target_->uses_kernels();
-    // On the CPU the explicit form is several times as fast for the few rows of a draft level. Its scores take memory
-    // for every row that attends, which in a drafter of several layers are all rows of a commit.
-    const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    const bool is_fused = !is_cpu || draft_file_->spec().n_layer > 1;
-    d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
-    drafter_ = std::make_unique<Drafter>(*draft_file_, d);
-    const DraftSpec & s = drafter_->spec();
-    if (!s.has_embedding) {
-        const ggml_tensor * table = target_->embedding();
-        if (!table) {
-            fail(ErrorKind::unsupported,
-                 "%s has no token embedding of its own, and the target's lies in memory whose rows cannot be read; use "
-                 "repack='off', or a drafter that carries its own",
-                 options.draft_path.c_str());
-        }
-        drafter_->share_embedding(table);
-    }
-    if (!s.has_head && target_->head()) drafter_->share_head(target_->head(), target_->head_to_copy());
-    drafter_->finish();
-    planner_.acceptance().expect(s.held_out_rates);
+    PlacedDrafter placed = place_drafter(options, *draft_file_, *target_);
+    drafter_ = std::move(placed.drafter);
+    why_placed_ = std::move(placed.why);
+    planner_.acceptance().expect(drafter_->spec().held_out_rates);
 }
 
 void Engine::check_text_options(const EngineOptions & options) {
@@ -224,6 +204,11 @@ size_t Engine::draft_bytes(int id) const {
     return s.draft ? s.draft->n_bytes() : 0;
 }
 
+// One number for all samplers that cut alike: another one would make llama.cpp build its graphs anew.
+static int n_to_pick(int n_needed) {
+    return n_needed <= 1 ? n_needed : n_needed <= n_picked_most ? n_picked_most : 0;
+}
+
 int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) {
     Use use(*this);
     Sequence & s = get(id);
@@ -250,8 +235,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.is_active = false;
     s.stats = {};
     s.stats.n_reused = attempt([&] { return reuse(s, prompt); }, [&] { forget(s); });
-    s.is_picked = attempt(
-        [&] { return target_->pick_on_device(s.range, sampler->is_plain_greedy() && params.n_probs == 0); }, [] {});
+    const int n_top = params.n_probs > 0 ? 0 : n_to_pick(sampler->n_needed());
+    s.n_picked = attempt([&] { return target_->pick_on_device(s.range, n_top) ? n_top : 0; }, [] {});
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
     s.n_prompt = (int)prompt.size();
@@ -862,9 +847,11 @@ StepResult Engine::finish_round(const Round & round) {
     int n_left = s.n_max - n_tokens;
     const MatchResult result = match(round.tree, [&](int node) {
         const int row = round.row + node;
-        const float * logits = s.is_picked ? nullptr : target_->logits(row);
-        const Token sampled =
-            s.is_picked ? target_->picked(row) : s.sampler->sample(logits, n_tokens + round.tree.depth[node]);
+        const Pos pos = n_tokens + round.tree.depth[node];
+        const float * logits = s.n_picked > 0 ? nullptr : target_->logits(row);
+        const Token sampled = s.n_picked == 1   ? target_->picked(row)
+                              : s.n_picked == 0 ? s.sampler->sample(logits, pos)
+                                                : s.sampler->sample(target_->picked_top(row), pos);
         const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
         s.sampler->accept(token, /*is_own=*/token == sampled);
         if (s.params.n_probs > 0) {

@@ -50,6 +50,8 @@ class Engine {
 
     const Target & target() const { return *target_; }
     const Drafter * drafter() const { return drafter_.get(); }
+    // why the drafter is not where it would best be; "" = it is, or there is none
+    const std::string & why_placed() const { return why_placed_; }
     const DraftFile * draft_file() const { return draft_file_.get(); }
 
     // a free conversation; Error(value) when all n_sequences are open
@@ -158,6 +160,7 @@ class Engine {
     std::unique_ptr<DraftFile> draft_file_;
     std::unique_ptr<Target> target_;
     std::unique_ptr<Drafter> drafter_;
+    std::string why_placed_;
     std::map<int, Sequence> sequences_;
     Planner planner_;
     TargetBatch batch_;

@@ -4,8 +4,11 @@
 #include <ggml-alloc.h>
 #include <ggml-cpp.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <regex>
 #include <set>
 #include <thread>
 
@@ -251,6 +254,62 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
     for (const auto & d : list_devices()) names += (names.empty() ? "" : ", ") + d.name;
     fail(ErrorKind::value, "draft_device: no device '%s'; expected auto, cpu or one of %s", wanted.c_str(),
          names.c_str());
+}
+
+// llama.cpp: src/llama-ext.h. A map crosses here, as strings and vectors do above, so the same standard library is
+// needed, which the function that returns those tells.
+std::vector<MemoryUse> memory_use(const llama_context * ctx) {
+    struct Data {
+        size_t model, context, compute;
+    };
+    using GetBreakdown = std::map<ggml_backend_buffer_type_t, Data> (*)(const llama_context *);
+    static const auto get = lookup<GetBreakdown>({"_Z26llama_get_memory_breakdownPK13llama_context"});
+    std::vector<MemoryUse> out;
+    if (!get || !get_tensor_map_fn()) return out;
+    for (const auto & [buffer, data] : get(ctx)) out.push_back({buffer, data.model, data.context, data.compute});
+    return out;
+}
+
+static ggml_backend_buffer_type_t buffer_by_name(const std::string & name) {
+    std::string names;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        ggml_backend_buffer_type_t buffer = ggml_backend_dev_buffer_type(dev);
+        if (!buffer) continue;
+        if (name == ggml_backend_buft_name(buffer) || name == ggml_backend_dev_name(dev)) return buffer;
+        names += (names.empty() ? "" : ", ") + std::string(ggml_backend_buft_name(buffer));
+    }
+    fail(ErrorKind::value, "override_tensor: no buffer '%s'; expected one of %s", name.c_str(), names.c_str());
+}
+
+std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::string> & overrides) {
+    llama_start();
+    std::vector<TensorPlace> out;
+    for (const std::string & list : overrides) {
+        for (size_t at = 0; at <= list.size();) {
+            const size_t end = std::min(list.find(',', at), list.size());
+            const std::string entry = list.substr(at, end - at);
+            at = end + 1;
+            const size_t equals = entry.find('=');
+            if (equals == 0 || equals == std::string::npos) {
+                fail(ErrorKind::value, "override_tensor: expected PATTERN=BUFFER, found '%s'", entry.c_str());
+            }
+            const std::string pattern = entry.substr(0, equals);
+            try {
+                std::regex{pattern};
+            } catch (const std::regex_error & e) {
+                fail(ErrorKind::value, "override_tensor: '%s' is no regular expression: %s", pattern.c_str(), e.what());
+            }
+            out.push_back({pattern, buffer_by_name(entry.substr(equals + 1))});
+        }
+    }
+    // llama.cpp: common/common.h, LLM_FFN_EXPS_REGEX
+    const std::string experts = "\\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+    if (n_cpu_moe < 0) out.push_back({experts, ggml_backend_cpu_buffer_type()});
+    for (int i = 0; i < n_cpu_moe; ++i) {
+        out.push_back({"blk\\." + std::to_string(i) + experts, ggml_backend_cpu_buffer_type()});
+    }
+    return out;
 }
 
 // --- AMX -----------------------------------------------------------------------------------------------------------

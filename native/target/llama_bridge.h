@@ -77,4 +77,22 @@ std::vector<DeviceInfo> list_devices();
 // no layer on any. Error(value)
 ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers);
 
+// What a context and its model hold of one kind of memory.
+struct MemoryUse {
+    ggml_backend_buffer_type_t buffer;
+    size_t weights, cache, compute;
+};
+
+// Of all kinds; empty where libllama does not tell.
+std::vector<MemoryUse> memory_use(const llama_context * ctx);
+
+// Where tensors go whose names match, before llama.cpp's own choice.
+struct TensorPlace {
+    std::string pattern;  // a regular expression
+    ggml_backend_buffer_type_t buffer;
+};
+
+// Of llama.cpp's --n-cpu-moe (-1 = all layers) and --override-tensor, whose entries come first. Error(value)
+std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::string> & overrides);
+
 }  // namespace eaglecpp

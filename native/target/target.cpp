@@ -18,6 +18,7 @@
 #include "gguf/reader.h"
 #include "kernels/attention.h"
 #include "kernels/hook.h"
+#include "target/offload.h"
 #include "target/rpc_relay.h"
 
 namespace eaglecpp {
@@ -154,11 +155,37 @@ llama_model_params Target::model_params() const {
     llama_model_params p = llama_model_default_params();
     p.n_gpu_layers = options_.n_gpu_layers;
     p.main_gpu = options_.main_gpu;
+    p.split_mode = options_.split_mode == "none"  ? LLAMA_SPLIT_MODE_NONE
+                   : options_.split_mode == "row" ? LLAMA_SPLIT_MODE_ROW
+                                                  : LLAMA_SPLIT_MODE_LAYER;
+    if (!split_.empty()) p.tensor_split = split_.data();
+    if (!overrides_.empty()) p.tensor_buft_overrides = overrides_.data();
     p.load_mode = options_.use_mlock ? (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
                                      : (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
     p.use_extra_bufts = use_repack_ || use_kernels_;
     if (!devices_.empty()) p.devices = const_cast<ggml_backend_dev_t *>(devices_.data());
     return p;
+}
+
+// Where weights go, in the form that llama.cpp borrows.
+void Target::set_places() {
+    const std::string & mode = options_.split_mode;
+    if (mode != "layer" && mode != "row" && mode != "none") {
+        fail(ErrorKind::value, "split_mode: '%s' is not one of layer, row, none", mode.c_str());
+    }
+    if (options_.tensor_split.size() > llama_max_devices()) {
+        fail(ErrorKind::value, "tensor_split: %zu shares, llama.cpp knows at most %zu devices",
+             options_.tensor_split.size(), llama_max_devices());
+    }
+    if (!options_.tensor_split.empty()) {
+        split_ = options_.tensor_split;
+        split_.resize(llama_max_devices(), 0.0f);
+    }
+    // experts of layers that are not there would only be looked for
+    const int n_cpu_moe = std::min(options_.n_cpu_moe, (int)llama_max_tensor_buft_overrides());
+    places_ = tensor_places(n_cpu_moe, options_.override_tensor);
+    for (const TensorPlace & place : places_) overrides_.push_back({place.pattern.c_str(), place.buffer});
+    if (!overrides_.empty()) overrides_.push_back({nullptr, nullptr});
 }
 
 // All that ggml knows but those of servers that are gone; llama.cpp's own order.
@@ -208,6 +235,7 @@ void Target::load_model() {
     use_kernels_ = options_.kernels != "off" && kernels::status().is_active;
     for (const LostServer & server : lost_rpc_servers()) lost_before_.insert(server.relay);
     if (!lost_before_.empty()) devices_ = devices_without(lost_before_);
+    set_places();
     const llama_model_params p = model_params();
 
     const std::vector<std::string> files = shards(header);
@@ -581,6 +609,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     // more conversations than there are ids to hold cells with
     if (is_shared_ && adds_in_order_ && shares_batches() && !holds_rejected()) ++n_order_lost_;
     const kernels::ComputeScope scope(use_kernels_);
+    const NoOffloadScope stay(!is_prompt && !is_cpu());
     ErrorTrail trail;
     int32_t rc = 0;
     try {
@@ -605,7 +634,6 @@ const float * Target::logits(int row) const {
     return p;
 }
 
-// where the output layer is; null for the CPU
 ggml_backend_dev_t Target::output_device() const {
     const ggml_tensor * used = head();
     ggml_backend_dev_t device =
@@ -613,8 +641,14 @@ ggml_backend_dev_t Target::output_device() const {
     return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
 }
 
-// llama.cpp's greedy sampler counts the row's logits among what it gives, and all of them would be copied back.
-static LlamaSamplerPtr make_picker() {
+// llama.cpp's greedy sampler counts the row's logits among what it gives, and all of them would be copied back; its
+// top-k gives ids and logits of those alone.
+static LlamaSamplerPtr make_picker(int n_top) {
+    LlamaSamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+    if (n_top > 1) {
+        llama_sampler_chain_add(chain.get(), llama_sampler_init_top_k(n_top));
+        return chain;
+    }
     llama_sampler * greedy = llama_sampler_init_greedy();
     static llama_sampler_i picking = [&] {
         llama_sampler_i out = *greedy->iface;
@@ -625,43 +659,54 @@ static LlamaSamplerPtr make_picker() {
         return out;
     }();
     greedy->iface = &picking;
-    LlamaSamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
     llama_sampler_chain_add(chain.get(), greedy);
     return chain;
 }
 
-// llama.cpp's samplers on devices, one for each sequence id that a row may carry. Where a device lacks the operation
-// llama.cpp would give back neither token nor logits, so it is asked first, by a sampler that is thrown away.
-bool Target::pick_on_device(const SeqRange & range, bool on) {
-    if (!on && pickers_.empty()) return false;
-    if (on && can_pick_ && pickers_.empty()) {
-        ggml_backend_dev_t device = output_device();
-        const LlamaSamplerPtr trial = make_picker();
-        // a tap at the very last layer asks for the output of every row of a prompt
-        can_pick_ = device && !taps_->needs_all_outputs() && guarded([&] {
-                        return trial->iface->backend_init(trial.get(), ggml_backend_dev_buffer_type(device), 1);
-                    });
-    }
-    on = on && can_pick_;
+// Where a device lacks the operation llama.cpp would give back neither tokens nor logits, so it is asked first, by a
+// sampler that is thrown away.
+bool Target::can_pick(int n_top) {
+    const auto known = can_pick_.find(n_top);
+    if (known != can_pick_.end()) return known->second;
+    ggml_backend_dev_t device = output_device();
+    // a tap at the very last layer asks for the output of every row of a prompt
+    const bool can = device && n_top <= n_vocab() && !taps_->needs_all_outputs() && guarded([&] {
+                         const LlamaSamplerPtr trial = make_picker(n_top);
+                         return trial->iface->backend_init(trial.get(), ggml_backend_dev_buffer_type(device), 1);
+                     });
+    return can_pick_[n_top] = can;
+}
+
+// llama.cpp's samplers on devices, one for each sequence id that a row may carry.
+bool Target::pick_on_device(const SeqRange & range, int n_top) {
+    if (n_top > 0 && !can_pick(n_top)) n_top = 0;
     for (int i = 0; i < range.count; ++i) {
         const llama_seq_id id = range.first + i;
-        const bool has = pickers_.count(id) > 0;
-        if (has == on) continue;
-        LlamaSamplerPtr picker = on ? make_picker() : nullptr;
+        const auto it = pickers_.find(id);
+        if ((it == pickers_.end() ? 0 : it->second.n_top) == n_top) continue;
+        LlamaSamplerPtr picker = n_top > 0 ? make_picker(n_top) : nullptr;
         guarded([&] { llama_set_sampler(ctx_.get(), id, picker.get()); });
-        if (on) {
-            pickers_[id] = std::move(picker);
+        if (n_top > 0) {
+            pickers_[id] = {std::move(picker), n_top};
         } else {
             pickers_.erase(id);
         }
     }
-    return on;
+    return n_top > 0;
 }
 
 Token Target::picked(int row) const {
     const llama_token token = llama_get_sampled_token_ith(ctx_.get(), row);
     if (token == LLAMA_TOKEN_NULL) fail(ErrorKind::broken, "llama.cpp picked no token for row %d", row);
     return token;
+}
+
+TopLogits Target::picked_top(int row) const {
+    const uint32_t n = llama_get_sampled_candidates_count_ith(ctx_.get(), row);
+    if (n == 0 || llama_get_sampled_logits_count_ith(ctx_.get(), row) != n) {
+        fail(ErrorKind::broken, "llama.cpp picked no tokens for row %d", row);
+    }
+    return {llama_get_sampled_candidates_ith(ctx_.get(), row), llama_get_sampled_logits_ith(ctx_.get(), row), (int)n};
 }
 
 FeatureRows Target::features() {

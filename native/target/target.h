@@ -18,6 +18,7 @@
 #include "base/features.h"
 #include "base/types.h"
 #include "target/llama_bridge.h"
+#include "target/sampler.h"
 #include "target/taps.h"
 #include "target/tree_batch.h"
 
@@ -32,6 +33,10 @@ struct TargetOptions {
     int n_threads_batch = 0;  // 0 = n_threads
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
+    std::string split_mode = "layer";          // several GPUs: layer, row or none
+    std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
+    int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
+    std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor
     std::string flash_attn = "auto";
     std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
     std::string type_v = "auto";
@@ -85,6 +90,12 @@ class Target {
     const ggml_tensor * head() const;
     const ggml_tensor * head_to_copy() const;
 
+    // where the output layer is; null for the CPU
+    ggml_backend_dev_t output_device() const;
+
+    // what it holds, by kind of memory; empty where libllama does not tell
+    std::vector<MemoryUse> memory() const { return memory_use(ctx_.get()); }
+
     // nothing runs on a GPU
     bool is_cpu() const;
     // ggml's own products with F32, F16 and BF16 weights on the CPU: known to add in another order for several rows
@@ -136,11 +147,13 @@ class Target {
     // of row i of the last decode (rows with output only); valid until the next decode
     const float * logits(int row) const;
 
-    // On a device: from now on the likeliest token of each row of this conversation is found there, and its logits do
-    // not come back, or they do again. False where that cannot be done; then they do.
-    bool pick_on_device(const SeqRange & range, bool on);
-    // the token so found for row i of the last decode
+    // On a device: from now on the likeliest token of each row of this conversation (n_top 1) or its n_top likeliest
+    // are found there, and its logits do not come back, or with 0 they do again. False where that cannot be done; then
+    // they do.
+    bool pick_on_device(const SeqRange & range, int n_top);
+    // what was so found for row i of the last decode
     Token picked(int row) const;
+    TopLogits picked_top(int row) const;
     // of all rows of the last decode; valid until the next decode
     FeatureRows features();
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
@@ -158,13 +171,14 @@ class Target {
     void clear();
 
   private:
+    bool can_pick(int n_top);
     llama_model_params model_params() const;
+    void set_places();
     void check_servers() const;
     void load_model();
     LlamaModelPtr load_without_memory(llama_model_params p) const;
     bool opens_without_memory(llama_context_params p) const;
     void load_lora();
-    ggml_backend_dev_t output_device() const;
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;
     void choose_attention();
@@ -184,7 +198,10 @@ class Target {
 
     TargetOptions options_;
     std::vector<ggml_backend_dev_t> devices_;  // to use, where ggml knows of some that are gone; null at the end
-    std::set<std::string> lost_before_;        // relays of RPC servers that this model does not use
+    std::vector<float> split_;                 // of llama.cpp's length, or empty
+    std::vector<TensorPlace> places_;
+    std::vector<llama_model_tensor_buft_override> overrides_;  // of places_, null at the end
+    std::set<std::string> lost_before_;                        // relays of RPC servers that this model does not use
     bool use_repack_ = true;
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
@@ -199,9 +216,13 @@ class Target {
     std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
     int n_held_most_ = 0;      // beyond so many the gaps are closed
     bool is_shared_ = false;   // the last batch had rows of several conversations
-    std::map<llama_seq_id, LlamaSamplerPtr> pickers_;
-    bool can_pick_ = true;  // as far as is known
-    LlamaContextPtr ctx_;   // after taps_ and pickers_: the context holds pointers to them
+    struct Picker {
+        LlamaSamplerPtr sampler;
+        int n_top;
+    };
+    std::map<llama_seq_id, Picker> pickers_;
+    std::map<int, bool> can_pick_;  // n_top -> so far as is known
+    LlamaContextPtr ctx_;           // after taps_ and pickers_: the context holds pointers to them
     std::vector<std::pair<llama_adapter_lora *, float>> lora_;
 };
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tiny targets whose caches are unusual: a sliding window (`gemma3`), a recurrent state beside attention
-(`lfm2`) and latent attention (`deepseek2`), each with a drafter that predicts it, and a recurrent state that
-cannot go back (`mamba`).
+(`lfm2`) and latent attention (`deepseek2`), or that are mixtures of experts (`qwen3moe`), each with a drafter
+that predicts it, and a recurrent state that cannot go back (`mamba`).
 
 Made like `helpers.tiny.make_pair`, of whose weights they are variations: the residual stream stays mostly the
 token embedding, so the hand-built drafter is right about half the time. GGUF only; random weights, no tokens
@@ -24,11 +24,12 @@ from helpers.tiny import write_checkpoint as write_weights
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 __all__ = [
-    "LATENT_CONFIG", "WINDOW", "ArchPair", "latent_weights", "make_hybrid", "make_latent", "make_recurrent",
-    "make_windowed",
+    "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_hybrid", "make_latent",
+    "make_mixture", "make_recurrent", "make_windowed",
 ]  # fmt: skip
 
 WINDOW = 13
+N_EXPERTS = 8
 _ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the others are short convolutions
 _L_CACHE = 3
 _CONV, _STATE, _RANK = 4, 8, 4  # of the recurrent one
@@ -200,6 +201,32 @@ def _latent_tensors(spec: TargetSpec) -> Weights:
             projection = (more[0] if suffix else role).removesuffix("_proj")
             out[f"blk.{layer}.ffn_{projection}{suffix}.weight"] = value
     return out
+
+
+def make_mixture(directory: Path) -> ArchPair:
+    """`qwen3moe`: two of eight experts for each token in every layer."""
+    spec = TargetSpec(arch="qwen3moe")
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_head_count_kv(spec.n_kv_heads)
+        writer.add_expert_count(N_EXPERTS)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(spec.n_ff)
+
+    def tensors(weights: Weights) -> Weights:
+        rng, width = np.random.default_rng(spec.seed + 9), spec.n_embd
+        out = _renamed(weights)
+        for i in range(spec.n_layers):
+            out |= _unit_norms(i, spec.head_dim)
+            router = rng.normal(0.0, 2.0 / width**0.5, (N_EXPERTS, width))
+            out[f"blk.{i}.ffn_gate_inp.weight"] = router.astype(np.float32)
+            for role in ("gate", "up", "down"):
+                one = out.pop(f"blk.{i}.ffn_{role}.weight")
+                experts = [one * rng.choice([-1.0, 1.0], one.shape) for _ in range(N_EXPERTS)]
+                out[f"blk.{i}.ffn_{role}_exps.weight"] = np.stack(experts).astype(np.float32)
+        return out
+
+    return _make(directory, spec, keys, tensors)
 
 
 def make_recurrent(directory: Path) -> Path:
