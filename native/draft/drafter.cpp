@@ -223,12 +223,17 @@ void DraftSequence::run(std::vector<Call> & calls) {
     std::vector<float> numbers;
     if (g.top_ids) {
         const size_t n_picked = ggml_nelements(g.top_ids);
-        ids.resize(n_picked);
-        numbers.resize(2 * n_picked);
-        ggml_backend_t backend = drafter.backend();
-        ggml_backend_tensor_get_async(backend, g.top_ids, ids.data(), 0, n_picked * sizeof(int32_t));
-        ggml_backend_tensor_get_async(backend, g.top_logits, numbers.data(), 0, n_picked * sizeof(float));
-        ggml_backend_tensor_get_async(backend, g.top_probs, numbers.data() + n_picked, 0, n_picked * sizeof(float));
+        static_assert(sizeof(int32_t) == sizeof(float), "ids, logits and probabilities side by side");
+        const size_t n_bytes = n_picked * sizeof(float);
+        uint8_t * landing = drafter.landing(3 * n_bytes);
+        size_t at = 0;
+        for (const ggml_tensor * t : {g.top_ids, g.top_logits, g.top_probs}) {
+            ggml_backend_tensor_get_async(drafter.backend(), t, landing + at, 0, n_bytes);
+            at += n_bytes;
+        }
+        drafter.wait();
+        ids.assign((const int32_t *)landing, (const int32_t *)(landing + n_bytes));
+        numbers.assign((const float *)(landing + n_bytes), (const float *)(landing + 3 * n_bytes));
     }
     // the host's other work need not wait for a prompt's rows
     if (at_out > 0 || !drafter.is_remote()) drafter.wait();
@@ -315,7 +320,7 @@ void DraftSequence::read_picked(const std::vector<int32_t> & ids, const std::vec
         float best_prob = 0.0f;
         for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
             p.tokens.emplace_back(ids[i], numbers[i]);
-            best_prob = std::max(best_prob, numbers[ids.size() + i]);
+            best_prob = std::max(best_prob, numbers[n + i]);
         }
         std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
             return a.second != b.second ? a.second > b.second : a.first < b.first;
@@ -498,14 +503,21 @@ void Drafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) 
 
 uint8_t * Drafter::staging(const DraftGraph & g) {
     if (ggml_backend_buffer_is_host(g.packed->buffer)) return (uint8_t *)g.packed->data;
-    const size_t n = ggml_nbytes(g.packed);
-    if (pinned_ && ggml_backend_buffer_get_size(pinned_.get()) >= n) {
-        return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
+    return staging_.at_least(ggml_nbytes(g.packed), options_.device);
+}
+
+uint8_t * Drafter::landing(size_t n) {
+    return landing_.at_least(n, options_.device);
+}
+
+uint8_t * Drafter::HostMemory::at_least(size_t n, ggml_backend_dev_t device) {
+    if (!pinned_ || ggml_backend_buffer_get_size(pinned_.get()) < n) {
+        if (unpinned_.size() >= n) return unpinned_.data();
+        ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device);
+        pinned_.reset(host ? ggml_backend_buft_alloc_buffer(host, n) : nullptr);
     }
-    ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(options_.device);
-    pinned_.reset(host ? ggml_backend_buft_alloc_buffer(host, n) : nullptr);
     if (pinned_) return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
-    if (unpinned_.size() < n) unpinned_.resize(n);
+    unpinned_.resize(n);
     return unpinned_.data();
 }
 
@@ -566,10 +578,11 @@ void Drafter::reserve(int n_sequences) {
     if (!options_.is_remote) return;
     std::vector<std::unique_ptr<DraftKv>> all;
     for (int i = 0; i < n_sequences; ++i) all.push_back(take_kv());
-    const int n_kv = all[0]->n_slots();
-    for (const GraphShape & shape :
-         {GraphShape{true, n_commit_chunk, 1, n_kv}, GraphShape{false, n_reserved_rows, n_reserved_rows, n_kv}}) {
-        build_draft_graph(spec_, weights_, *all[0], shape, form_, *memory_);
+    const DraftKv * kv = all[0].get();
+    const GraphPart commit{kv, n_commit_chunk, 1, kv->n_slots()};
+    const GraphPart extend{kv, n_reserved_rows, n_reserved_rows, kv->n_slots()};
+    for (const GraphShape & shape : {GraphShape{true, {commit}}, GraphShape{false, {extend}}}) {
+        build_draft_graph(spec_, weights_, shape, form_, *memory_);
     }
     for (auto & kv : all) give_kv(std::move(kv));
 }

@@ -228,6 +228,8 @@ class Drafter {
 
     // Where the inputs of a graph are written before it starts: the tensor itself, or memory the device copies from.
     uint8_t * staging(const DraftGraph & g);
+    // Memory that the device copies n bytes to on its own: copies to any other may make it wait for each.
+    uint8_t * landing(size_t n);
     void start(const DraftGraph & g);
     void wait();
 
@@ -263,8 +265,16 @@ class Drafter {
     std::unique_ptr<DraftMemory> memory_;
     DraftGraphs joint_graphs_;
     std::vector<std::unique_ptr<DraftKv>> idle_kv_;
-    ggml_backend_buffer_ptr pinned_;  // staging, where the device has memory for it
-    std::vector<uint8_t> unpinned_;   // else
+    // of the host, where the device has a kind of its own for what it copies
+    class HostMemory {
+      public:
+        uint8_t * at_least(size_t n, ggml_backend_dev_t device);
+
+      private:
+        ggml_backend_buffer_ptr pinned_;
+        std::vector<uint8_t> unpinned_;  // where there is none
+    };
+    HostMemory staging_, landing_;
     int n_runs_ = 0, n_graphs_ = 0;
     bool is_running_ = false;
 };

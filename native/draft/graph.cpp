@@ -358,11 +358,7 @@ class Builder {
 DraftMemory::DraftMemory(ggml_backend_buffer_type_t buft) : buft_(buft), alloc_(ggml_gallocr_new(buft)) {}
 
 size_t DraftMemory::n_bytes() const {
-    size_t n = ggml_gallocr_get_buffer_size(alloc_.get(), 0);
-    if (inputs_) n += ggml_backend_buffer_get_size(inputs_.get());
-    for (const auto & buffer : old_inputs_) n += ggml_backend_buffer_get_size(buffer.get());
-    for (const auto & alloc : old_allocs_) n += ggml_gallocr_get_buffer_size(alloc.get(), 0);
-    return n;
+    return ggml_gallocr_get_buffer_size(alloc_.get(), 0) + (inputs_ ? ggml_backend_buffer_get_size(inputs_.get()) : 0);
 }
 
 ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const std::vector<ggml_tensor *> & inputs) {
@@ -381,7 +377,7 @@ ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const 
     };
     if (!inputs_ || ggml_backend_buffer_get_size(inputs_.get()) < n_bytes) {
         ++epoch_;
-        if (inputs_) old_inputs_.push_back(std::move(inputs_));
+        inputs_.reset();
         inputs_.reset(ggml_backend_buft_alloc_buffer(buft_, n_bytes));
         if (!inputs_) no_room();
     }
@@ -392,17 +388,11 @@ ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const 
     ggml_backend_tensor_alloc(inputs_.get(), packed, base);
 
     const size_t n_before = ggml_gallocr_get_buffer_size(alloc_.get(), 0);
-    size_t n_needed = 0;
-    ggml_gallocr_reserve_n_size(ggml_gallocr_ptr(ggml_gallocr_new(buft_)).get(), gf, nullptr, nullptr, &n_needed);
-    if (n_needed > n_before && n_before > 0) {
-        old_allocs_.push_back(std::move(alloc_));
-        alloc_.reset(ggml_gallocr_new(buft_));
-    }
     if (!ggml_gallocr_alloc_graph(alloc_.get(), gf)) {
         alloc_.reset(ggml_gallocr_new(buft_));
         no_room();
     }
-    if (n_needed > n_before) ++epoch_;
+    if (ggml_gallocr_get_buffer_size(alloc_.get(), 0) != n_before) ++epoch_;
     return packed;
 }
 

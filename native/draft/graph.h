@@ -60,8 +60,7 @@ struct GraphShape {
 };
 
 // The memory that all graphs of a drafter compute in: one at a time does. It grows and never shrinks. Growing moves it,
-// which leaves graphs of an earlier `epoch` without memory. What it has outgrown is kept to the end: lavapipe, for one,
-// dies when memory that a shader was once given is freed while the device goes on.
+// which leaves graphs of an earlier `epoch` without memory.
 class DraftMemory {
   public:
     explicit DraftMemory(ggml_backend_buffer_type_t buft);
@@ -78,8 +77,6 @@ class DraftMemory {
     ggml_backend_buffer_type_t buft_;
     ggml_backend_buffer_ptr inputs_;
     ggml_gallocr_ptr alloc_;
-    std::vector<ggml_backend_buffer_ptr> old_inputs_;
-    std::vector<ggml_gallocr_ptr> old_allocs_;
     int epoch_ = 0;
 };
 

@@ -39,9 +39,8 @@ static ggml_backend_dev_t best_device(const Target & target) {
 uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options, int n_sequences) {
     uint64_t n = 0;
     for (const TensorInfo & t : file.gguf().tensors()) n += t.name == keys::t_token_embd ? 0 : t.n_bytes;
-    return n +
-           n_sequences * DraftKv::n_bytes_for(file.spec(), options.n_ctx, options.n_draft_rows_max, options.type_kv,
-                                         /*v_transposed=*/true);
+    return n + n_sequences * DraftKv::n_bytes_for(file.spec(), options.n_ctx, options.n_draft_rows_max, options.type_kv,
+                                                  /*v_transposed=*/true);
 }
 
 static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, const DraftFile & file,
