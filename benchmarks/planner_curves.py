@@ -27,7 +27,9 @@ def main() -> None:
         )
         for command in commands:
             subprocess.run(command, check=True, stdout=sys.stderr)
-        (program,) = (p for p in Path(name).rglob("planner_curves*") if p.is_file() and p.suffix in ("", ".exe"))
+        (program,) = (
+            p for p in Path(name).rglob("planner_curves*") if p.is_file() and p.suffix in ("", ".exe")
+        )
         lines = subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
     keys = lines[0].split("\t")
     rows = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What drafting gains where the target is on other machines: two RPC servers on the loopback interface, behind
-a proxy that delays what goes each way. Speed over plain decoding with the same delay, in turns.
+"""What drafting gains where the target is on other machines: two RPC servers on the loopback interface,
+behind a proxy that delays what goes each way. Speed over plain decoding with the same delay, in turns.
 
     GGML_BACKEND_PATH=.../libggml-rpc.so python benchmarks/rpc.py TARGET.gguf DRAFT.gguf [--delays 0,1,5]
 

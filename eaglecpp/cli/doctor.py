@@ -52,8 +52,8 @@ def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) 
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Where a model's memory goes, and what is exact of it, measured now. Without a drafter there is only plain
-    decoding.
+    """Where a model's memory goes, and what is exact of it, measured now. Without a drafter there is only
+    plain decoding.
     """
     from eaglecpp.engine import exactness
 

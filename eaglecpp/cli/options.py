@@ -206,7 +206,9 @@ def _click_option(option: Option) -> Callable[[F], F]:
     if option.kind == "strings":
         return click.option(*flags, multiple=True, metavar="TEXT", help=option.help + ".")
     if option.kind == "numbers":
-        return click.option(*flags, type=NumbersType(), default=None, metavar="N,N,...", help=option.help + ".")
+        return click.option(
+            *flags, type=NumbersType(), default=None, metavar="N,N,...", help=option.help + "."
+        )
     return click.option(*flags, type=_type(option), default=None, help=text)
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Where target and drafter go: layers, experts, the drafter beside the target's output, and what happens where
-a device has no room.
+"""Where target and drafter go: layers, experts, the drafter beside the target's output, and what happens
+where a device has no room.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ def test_the_drafter_goes_where_the_output_layer_is(
             assert held(engine, expected, "draft_cache") > 0
 
 
-def test_a_tied_head_is_shared_in_place(
-    device: Device, servers: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_tied_head_is_shared_in_place(device: Device, servers: tuple[str, ...], tmp_path: Path) -> None:
     """A target whose embeddings serve as its head, a drafter that uses both: nothing is copied."""
     if servers:
         pytest.skip("the drafter is not on the servers")
