@@ -77,8 +77,8 @@ def _strings(option: Option, value: Any) -> tuple[str, ...]:
 
 def _numbers(option: Option, value: Any) -> tuple[float, ...]:
     """Shares, none of them negative: numbers, or text such as "3,1"."""
-    entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else list(value or ())
     try:
+        entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else list(value or ())
         numbers = tuple(float(entry) for entry in entries)
     except (TypeError, ValueError):
         raise TypeError(f"{option.name} must hold numbers, as 3,1; got {value!r}") from None
