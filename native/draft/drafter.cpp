@@ -320,7 +320,7 @@ void DraftSequence::read_picked(const std::vector<int32_t> & ids, const std::vec
         float best_prob = 0.0f;
         for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
             p.tokens.emplace_back(ids[i], numbers[i]);
-            best_prob = std::max(best_prob, numbers[n + i]);
+            best_prob = std::max(best_prob, numbers[ids.size() + i]);
         }
         std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
             return a.second != b.second ? a.second > b.second : a.first < b.first;
