@@ -16,12 +16,8 @@ constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
 constexpr int refresh_least = 5, refresh_most = 200;
-constexpr int refresh_noisy = 4;       // while a noisy clock has given few samples ...
-constexpr double noise_fine = 0.05;    // ... that is, fewer than (noise / this)^2 ...
-constexpr double n_noisy_most = 24.0;  // ... but not more than this
 
 constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
-constexpr double saving_share = 0.5;    // of a full ledger: the most to save up for
 constexpr int joint_gap = 16;           // rounds of the text's drafts alone between trials with the drafter's
 constexpr double probe_gap_most = 256;  // plain rounds; off is never for good
 
@@ -64,9 +60,8 @@ void Planner::end_text(SequencePlan & plan) {
     plan.contradiction_ = {};
 }
 
-void Planner::begin_round(int n_roots, int n_kv) {
+void Planner::begin_round(int n_roots) {
     n_roots_ = std::max(n_roots, 1);
-    costs_.set_kv(n_kv);
     if (costs_.take_changed()) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
@@ -78,8 +73,6 @@ bool Planner::is_measuring_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
     int gap = std::clamp((int)((speed_.speed() - 1.0) / refresh_share), refresh_least, refresh_most);
     if (n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
-    const double noise = costs_.noise() / noise_fine;
-    if (n_plain_ < std::min(n_noisy_most, noise * noise)) gap = std::min(gap, refresh_noisy);
     return n_since_plain_ >= gap;
 }
 
@@ -150,12 +143,9 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
 void Planner::decide_drafter(SequencePlan & plan) {
     const int k = plan.limits_.n_leaves > 1 ? options_.k : 1;
     if (!plan.is_on_) return decide_parked(plan, k);
-    // The least a drafted round takes, what one took of late, and what the last one wanted in vain: to draft and then
-    // verify nothing for want of means is pure loss.
-    const double verify_ms = costs_.verify(n_roots_ + 1) - (plain_ms_ - costs_.plain_host());
-    const double least = rounds(costs_.commit(plan.n_pending_) + costs_.host() + verify_ms);
-    const double usual = std::min(std::max(plan.usual_extra_, plan.wanted_extra_), saving_share * options_.ledger.cap);
-    if (ledger_.covers(std::max(least, usual))) {
+    // to draft and then verify nothing for want of means is pure loss
+    const double verify_ms = costs_.verify(n_roots_ + 1) - costs_.verify(n_roots_);
+    if (ledger_.covers(rounds(costs_.commit(plan.n_pending_) + costs_.host() + verify_ms))) {
         start(plan, Mode::draft, Reason::pays, k);
         add_text(plan, 0, plan.n_left_ - 1);
     } else {
@@ -250,7 +240,7 @@ void Planner::set_prices(SequencePlan & plan) {
     const RowCounts * exact_rows = plan.is_exact_ && n_roots_ == 1 ? &exact_rows_ : nullptr;
     const int n_rows_max = std::max(costs_.n_rows_max(), exact_rows ? exact_rows->next(n_rows) : 0);
     const int n_most = std::min(plan.limits_.n_nodes, std::max(1, n_rows_max - n_rows));
-    plan.prices_.set(costs_, habit_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows);
+    plan.prices_.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {

@@ -5,7 +5,7 @@
 //
 // A round of the conversations that are decoded in one batch:
 //
-//     planner.begin_round(n_conversations, n_kv);
+//     planner.begin_round(n_conversations);
 //     for each plan:
 //         planner.decide(plan, request);
 //         while (!plan.frontier().empty()) planner.grow(plan, <plan.k() candidates per frontier node>, ms);
@@ -71,8 +71,8 @@ class Planner {
     // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
     void end_text(SequencePlan & plan);
 
-    // Conversations in the coming batch and cells in the target's cache.
-    void begin_round(int n_roots, int n_kv);
+    // conversations in the coming batch
+    void begin_round(int n_roots);
 
     // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
@@ -199,7 +199,6 @@ class Planner {
     Ledger ledger_;
     RowCounts exact_rows_;
     RecentSpeed speed_;      // of the batches of late
-    SizeHabit habit_;        // of conversations alone in their batch
     int n_nodes_last_ = 0;   // draft nodes of the last batch
     int n_plain_ = 0;        // plain rounds measured
     int n_since_plain_ = 0;  // rounds since the last one

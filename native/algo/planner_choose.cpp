@@ -14,7 +14,6 @@ namespace {
 constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
 constexpr double weight_joint = 0.3;
 constexpr double value_max = 10.0;  // tokens
-constexpr int n_sampled = 4;        // nodes below which sizes are measured again
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 double sum_of(const std::vector<float> & p, int n) {
@@ -66,8 +65,7 @@ void Planner::choose_replay(SequencePlan & plan) {
     take(plan, plan.logged().nodes, (int)plan.logged().nodes.size());
 }
 
-// One conversation: the best of all sizes at the price of time. Small sizes that were not run since the first rounds
-// are run once or twice instead of a larger one: a size that is not run because of a wrong price keeps it.
+// One conversation: the best of all sizes at the price of time.
 void Planner::choose_alone(SequencePlan & plan) {
     const double price = lambda(plan);
     const bool is_probe = plan.decision_.mode == Mode::probe;
@@ -75,26 +73,12 @@ void Planner::choose_alone(SequencePlan & plan) {
     const std::vector<float> & p = plan.order_.p();
     const double spent_ms = plan.fair_draft_ms() + costs_.host();
     const Offer wish = plan.prices_.best(p, price, no_limit);
-    double value = wish.value;
-    if (is_probe && !plan.level_.empty()) {
-        // a probe stops early; what drafting would go on to do counts
-        nodes_.assign(1, *std::max_element(plan.level_.begin(), plan.level_.end(),
-                                           [&](int a, int b) { return plan.p_[a] < plan.p_[b]; }));
-        value = std::max(value, foresee(plan, 1));
-    }
-    const double ms = spent_ms + plan.prices_.ms_with_changes(wish.n);
-    if (!is_probe) habit_.add(n_roots_ + plan.prices_.best_settled(p, price, no_limit).n);
+    const double ms = spent_ms + plan.prices_.ms(wish.n);
     if (!plan.is_text_only()) {
-        if (wish.n > 0) plan.usual_extra_ += 0.1 * (rounds(ms) - plan.usual_extra_);
-        weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
+        weigh(plan, wish.value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
     }
     const bool is_vain = is_probe && wish.value <= price * spent_ms;
-    int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
-    for (int fewer = 1; fewer < std::min(n, n_sampled); ++fewer) {
-        if (costs_.wants_sample(n_roots_ + fewer) && allows(plan, n_roots_ + fewer)) n = fewer;
-    }
-    if (!plan.is_text_only()) plan.wanted_extra_ = wish.n > 0 && n == 0 ? rounds(ms) : 0.0;
-    take(plan, plan.order_.nodes(), n);
+    take(plan, plan.order_.nodes(), is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n);
 }
 
 // --- several conversations -----------------------------------------------------------------------------------------
@@ -199,22 +183,10 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
         return;
     }
     if (d.reason == Reason::probe) d.mode = Mode::draft, d.reason = Reason::pays;
-    const DraftTree & pool = plan.pool_;
-    DraftTree & tree = plan.tree_;
-    number_.assign(pool.size(), 0);
-    d.n_leaves = 1;
-    for (int32_t node : d.nodes) {
-        const int32_t parent = number_[pool.parent[node]];
-        const bool has_sibling = std::find(tree.parent.begin() + 1, tree.parent.end(), parent) != tree.parent.end();
-        d.n_leaves += has_sibling;
-        number_[node] = tree.size();
-        tree.token.push_back(pool.token[node]);
-        tree.parent.push_back(parent);
-        tree.depth.push_back(pool.depth[node]);
-        tree.logp.push_back(pool.logp[node]);
-        d.depth = std::max(d.depth, (int)pool.depth[node]);
-        d.n_tokens += plan.p_[node];
-    }
+    plan.tree_ = plan.pool_.take(d.nodes);
+    d.n_leaves = (int)plan.tree_.leaves().size();
+    d.depth = *std::max_element(plan.tree_.depth.begin(), plan.tree_.depth.end());
+    for (int32_t node : d.nodes) d.n_tokens += plan.p_[node];
 }
 
 // Drafting stays on or off by the mean predicted value of a drafted round, which is far less noisy than accepted

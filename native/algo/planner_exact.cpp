@@ -54,7 +54,7 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) const {
 double Planner::foreseen_rounds(int n_rows, int n_levels, int width) const {
     if (!costs_.knows_plain()) return costs_.prior_ratio(n_rows) + prior_commit + (n_levels - 1) * prior_level;
     const double draft_ms = costs_.commit(2) + (n_levels - 1) * costs_.level(width) + costs_.host();
-    return rounds(costs_.settled(n_rows) + costs_.plain_host() + draft_ms);
+    return rounds(costs_.verify(n_rows) + costs_.plain_host() + draft_ms);
 }
 
 // Tokens per plain round of the best draft, with chances as they are on average; at least plain.

@@ -142,10 +142,9 @@ void Planner::find_candidates(const SequencePlan & plan, double p_least) {
     }
 }
 
-// How many of the candidates nodes_[0..n) to expand; 0 = another level does not pay. Changes of the size are left out:
-// what would be best without them is what the habit has to see.
+// How many of the candidates nodes_[0..n) to expand; 0 = another level does not pay.
 int Planner::best_width(const SequencePlan & plan, int n_candidates) {
-    double best = plan.prices_.best_settled(plan.best_p_, lambda(plan), ms_left()).value;
+    double best = plan.prices_.best(plan.best_p_, lambda(plan), ms_left()).value;
     int best_n = 0;
     for (int width : widths) {
         const int n = std::min(width, n_candidates);
@@ -177,7 +176,7 @@ double Planner::foresee(const SequencePlan & plan, int width) {
             for (int r = 0; r < plan.decision_.k; ++r) level_p_.push_back(p * means[r]);
         }
         merge_best(merged_, level_p_, plan.prices_.n_nodes_max());
-        best = std::max(best, plan.prices_.best_settled(merged_, price, ms_left() - ms).value - price * ms);
+        best = std::max(best, plan.prices_.best(merged_, price, ms_left() - ms).value - price * ms);
         front_.clear();
         for (int i = 0; i < (int)level_p_.size() && i < n_wide && level_p_[i] >= least; ++i) {
             front_.push_back(level_p_[i]);

@@ -150,10 +150,8 @@ class SequencePlan {
     double advantage_ = 0.1, advantage_variance_ = 0.03;
     int n_off_ = 0;  // rounds since drafting was switched off
     int n_since_probe_ = 0;
-    int n_burst_ = 0;            // probes left to take in quick succession
-    double best_speed_ = 0.0;    // predicted speed of a drafted round, mean of late
-    double usual_extra_ = 0.0;   // plain rounds that a drafted round takes beyond one, mean of late
-    double wanted_extra_ = 0.0;  // the same, of the last round if the ledger did not cover it; else 0
+    int n_burst_ = 0;          // probes left to take in quick succession
+    double best_speed_ = 0.0;  // predicted speed of a drafted round, mean of late
 
     // What the drafter's nodes add to those of the text where these pay, less their cost: means of late, in tokens,
     // where the text is worth little and where it is worth `sure` tokens and more.
