@@ -115,7 +115,7 @@ bool CostTable::from_text(const std::string & text, const std::string & key) {
             costs->set_saved(StepCosts::bucket_of((int)v[0]), v[1]);
         }
     }
-    loaded.is_changed_ = true;
+    loaded.expect_change();
     *this = loaded;
     return true;
 }

@@ -69,8 +69,11 @@ class CostTable {
     // The plain reference should be measured again: the machine or the conversation's length has changed. Asked once.
     bool take_changed();
 
-    // the machine may be another one now, so a plain round is wanted
-    void expect_change() { is_changed_ = true; }
+    // The machine may be another one now: the next samples set its speed, and a plain round is wanted.
+    void expect_change() {
+        verify_.expect_change();
+        is_changed_ = true;
+    }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
     // from_text() keeps the old state and returns false if the text is damaged or of another key

@@ -31,15 +31,9 @@ namespace eaglecpp {
 
 struct PlannerOptions {
     Ledger::Options ledger;
-    int k = 4;                   // children per node
-    int width = 8;               // rows of a drafter level
-    int depth = 10;              // levels
-    double probe_share = 0.007;  // of plain time spent on shadow probes; well below the ledger's allowance
-    int probe_gap = 8;           // plain rounds between probes at least
-    int n_burst = 4;             // probes in quick succession after a surprise
-    double on_above = 0.03;      // advantage in tokens at which drafting starts again ...
-    double off_below = 0.0;      // ... and stops,
-    double doubt = 2.0;          // if it misses that by so many standard errors
+    int k = 4;       // children per node
+    int width = 8;   // rows of a drafter level
+    int depth = 10;  // levels
 
     enum class Goal { fair, throughput };
     Goal goal = Goal::fair;  // of several conversations: the product or the sum of their speeds
@@ -131,7 +125,7 @@ class Planner {
     double rounds(double ms) const { return ms / plain_ms_; }
 
     // price of time for this conversation, in its tokens per ms: all others wait, too
-    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.recent_.speed() / plain_ms_; }
+    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.text.recent.speed() / plain_ms_; }
 
     // what the ledger still covers in this round
     double ms_left() const { return ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host(); }
@@ -152,13 +146,10 @@ class Planner {
     double text_value(SequencePlan & plan);
     void start_text(SequencePlan & plan, Reason reason, int k, int reach);
     void add_text(SequencePlan & plan, int k, int reach);
-    static int text_child(const SequencePlan & plan, int32_t parent, Token token);
-    void blend(SequencePlan & plan, int32_t parent, int first_proposed, const double * a, int n_known);
 
     // grow (planner_grow.cpp)
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
-    static void expect_like(SequencePlan & plan, int d);
     void next_frontier_auto(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
     void next_frontier_replay(SequencePlan & plan);

@@ -14,6 +14,7 @@ constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5
 constexpr double rate_slow = 0.06;  // at which the slowdown follows
 constexpr double jump_min = 0.2;    // median residual that counts as a change of the machine ...
 constexpr double jump_noise = 3.0;  // ... if it is also this many mean residuals
+constexpr int n_settled = 3;        // samples in this process that make a price
 constexpr int n_odd_most = 3;       // samples that far off in a row that are no stall: the size's price has changed
 constexpr double ms_least = 1e-6, ms_most = 1e7;
 }  // namespace
@@ -64,12 +65,14 @@ void StepCosts::learn(int n_rows, double ms) {
     const double price = empty() ? ms : prices_[b];
     if (e.n == 0) e.restart(price, true);
     const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
-    bool is_odd = false;
-    if (e.n_samples() > 0) {
-        is_odd = std::fabs(error) > jump();
-        noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
-        if (has_slowdown_ && !is_odd) slowdown_ *= std::exp(rate_slow * error);
-        if (has_slowdown_) learn_speed(raw);
+    // the first samples say more of the price than of the machine
+    const bool is_settled = e.n_tried >= n_settled, is_odd = is_settled && std::fabs(error) > jump();
+    if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
+    if (n_anchor_ > 0 && e.n_samples() > 0) {
+        anchor(raw);
+    } else if (has_slowdown_ && is_settled) {
+        if (!is_odd) slowdown_ *= std::exp(rate_slow * error);
+        learn_speed(raw);
     }
     learn_first_use(e, price, ms / slowdown_);
     ++e.n_tried;
@@ -106,6 +109,14 @@ void StepCosts::learn_speed(double raw) {
     slowdown_ *= std::exp(shift);
     n_residuals_ = 0;
     is_changed_ = true;
+}
+
+// Until a few samples are in, the slowdown is their lower median: the first one is often too long.
+void StepCosts::anchor(double raw) {
+    const int n = n_residuals - n_anchor_--;
+    residuals_[n] = raw;
+    slowdown_ = std::exp(std::clamp(lower_median(residuals_, n + 1), -3.0, 3.0));
+    n_residuals_ = 0;
 }
 
 void StepCosts::set_saved(int bucket, double ms) {

@@ -57,6 +57,9 @@ class StepCosts {
     // The machine was found to have changed its speed. Asked once.
     bool take_changed();
 
+    // The first samples to come set the slowdown: the machine may have changed since.
+    void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
+
     // (de)serialisation, without the slowdown; 0 = unknown
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? prices_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
@@ -82,6 +85,7 @@ class StepCosts {
     double jump() const;
     void learn_first_use(const Entry & entry, double price, double ms);
     void learn_speed(double raw);
+    void anchor(double raw);
     void guess_prices();
 
     double slope_;
@@ -93,6 +97,7 @@ class StepCosts {
     int n_first_uses_ = 0;
     std::array<double, n_residuals> residuals_{};  // log(time / price), the slowdown in it
     int n_residuals_ = 0;
+    int n_anchor_ = 0;  // samples still to come that set the slowdown outright
     bool is_changed_ = false;
 };
 

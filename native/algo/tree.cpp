@@ -7,7 +7,12 @@
 
 namespace eaglecpp {
 
-DraftTree::DraftTree(Token root) : token{root}, parent{-1}, depth{0}, logp{0.0f} {}
+void DraftTree::reset(Token root) {
+    token.assign(1, root);
+    parent.assign(1, -1);
+    depth.assign(1, 0);
+    logp.assign(1, 0.0f);
+}
 
 int DraftTree::add(Token tok, int parent_idx, float logp_step) {
     if (parent_idx < 0 || parent_idx >= size()) {

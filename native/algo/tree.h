@@ -19,7 +19,10 @@ struct DraftTree {
     std::vector<float> logp;      // [n] sum of draft log-probabilities from the root; the root's is 0
 
     DraftTree() = default;
-    explicit DraftTree(Token root);
+    explicit DraftTree(Token root) { reset(root); }
+
+    // a root alone
+    void reset(Token root);
 
     int size() const { return (int)token.size(); }
 
