@@ -17,6 +17,7 @@
 #include "gguf/reader.h"
 #include "kernels/attention.h"
 #include "kernels/hook.h"
+#include "target/amx.h"
 #include "target/rpc_relay.h"
 
 namespace eaglecpp {
