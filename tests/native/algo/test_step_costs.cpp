@@ -100,6 +100,29 @@ static void untried_sizes_follow_the_curve() {
     CHECK(steep.ms(16) > 20.0 && steep.ms(16) < 45.0);
 }
 
+// A machine that is suddenly half as fast is that for all sizes, also where the one that runs was hardly known.
+static void a_slow_machine_sets_no_price() {
+    StepCosts costs(0.06, true);
+    learn(costs, 1, 10.0, 40);
+    learn(costs, 4, 14.0, 4);
+    learn(costs, 4, 28.0, 6);
+    CHECK(costs.take_changed());
+    CHECK_NEAR(costs.slowdown() * costs.ms(4), 28.0, 1.0);
+    CHECK_NEAR(costs.slowdown() * costs.ms(1), 20.0, 1.0);
+}
+
+// Times that no machine has leave nothing behind that a few true ones do not put right.
+static void nonsense_is_got_over() {
+    Random random(34);
+    StepCosts costs(0.06, true);
+    for (int i = 0; i < 3000; ++i) {
+        costs.learn(random.integer(1, 8), std::pow(10.0, random.integer(-9, 9)));
+        CHECK(std::isfinite(costs.ms(4)) && costs.ms(4) > 0.0 && std::isfinite(costs.slowdown()));
+    }
+    for (int i = 0; i < 400; ++i) costs.learn(1 + i % 4, 10.0 + i % 4);
+    for (int n = 1; n <= 4; ++n) CHECK_NEAR(costs.slowdown() * costs.ms(n), 9.0 + n, 0.5);
+}
+
 int main() {
     buckets_cover_every_row_count();
     keeps_steps_and_dips();
@@ -108,5 +131,7 @@ int main() {
     noise_averages_out();
     a_size_that_became_dear_is_told_from_a_slow_machine();
     untried_sizes_follow_the_curve();
+    a_slow_machine_sets_no_price();
+    nonsense_is_got_over();
     return result();
 }
