@@ -166,6 +166,8 @@ class Engine:
     @property
     def n_draft_max(self) -> int: ...
     @property
+    def n_shared_rows(self) -> int: ...
+    @property
     def chains_only(self) -> str: ...  # why; "" = takes trees, too
     @property
     def never_exact(self) -> str: ...  # why no batch of several rows can be exact; "" = it can

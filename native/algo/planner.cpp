@@ -46,12 +46,12 @@ void Planner::end_text(SequencePlan & plan) {
     plan.text.contradiction = {};
 }
 
-void Planner::begin_round(int n_roots) {
+void Planner::begin_round(int n_roots, bool is_odd) {
     n_roots_ = std::max(n_roots, 1);
     if (costs_.take_changed()) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
-    is_measuring_ = is_measuring_due();
+    is_measuring_ = !is_odd && is_measuring_due();
     plans_.clear();
 }
 
@@ -65,6 +65,7 @@ bool Planner::is_measuring_due() const {
 // --- decide --------------------------------------------------------------------------------------------------------
 
 void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
+    plan.round.n_peers = std::min(plan.round.n_peers, n_roots_);
     plan.round.begin(request.root, request.limits, request.n_left, request.n_pending);
     Decision & d = plan.round.decision;
     d.best_speed = plan.on_off.best_speed();
@@ -116,8 +117,9 @@ void Planner::decide_drafter(SequencePlan & plan) {
     const int k = plan.round.limits.n_leaves > 1 ? options_.k : 1;
     if (!plan.is_on()) return decide_parked(plan, k);
     // to draft and then verify nothing for want of means is pure loss
-    const double verify_ms = costs_.verify(n_roots_ + 1) - costs_.verify(n_roots_);
-    if (ledger_.covers(rounds(costs_.commit(plan.round.n_pending) + costs_.host() + verify_ms))) {
+    const int n = n_buyers(plan);
+    const double verify_ms = costs_.verify(n_roots_ + n) - costs_.verify(n_roots_);
+    if (ledger_.covers(rounds(costs_.commit(n * plan.round.n_pending) + costs_.host() + verify_ms))) {
         start(plan, Mode::draft, Reason::pays, k);
         add_text(plan, 0, plan.round.n_left - 1);
     } else {
@@ -191,14 +193,18 @@ void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
     set_prices(plan);
 }
 
+// As many of the batch will draft as last time, and take about as many rows each.
+int Planner::n_buyers(const SequencePlan & plan) const {
+    return std::clamp(n_drafting_last_ + !plan.round.has_drafted_last, 1, n_roots_);
+}
+
 void Planner::set_prices(SequencePlan & plan) {
-    // others in the batch will take about as many rows as last time
-    const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - plan.round.order.size()) : 0;
-    const int n_rows = n_roots_ + n_others;
+    const int n_buyers = this->n_buyers(plan);
+    const int n_rows = n_roots_;
     const RowCounts * exact_rows = plan.exact.is_exact && n_roots_ == 1 ? &exact_rows_ : nullptr;
     const int n_rows_max = std::max(costs_.n_rows_max(), exact_rows ? exact_rows->next(n_rows) : 0);
-    const int n_most = std::min(plan.round.limits.n_nodes, std::max(1, n_rows_max - n_rows));
-    plan.round.prices.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows);
+    const int n_most = std::min(plan.round.limits.n_nodes, std::max(1, (n_rows_max - n_rows) / n_buyers));
+    plan.round.prices.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows, n_buyers);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {

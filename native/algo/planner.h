@@ -6,9 +6,8 @@
 // A round of the conversations that are decoded in one batch:
 //
 //     planner.begin_round(n_conversations);
-//     for each plan:
-//         planner.decide(plan, request);
-//         while (!plan.frontier().empty()) planner.grow(plan, <plan.k() candidates per frontier node>, ms);
+//     for each plan: planner.decide(plan, request);
+//     while any has a frontier: planner.grow(<those, with plan.k() candidates per frontier node>, ms);
 //     planner.choose(plans);
 //     <verify the plan.tree()s in one batch, match>
 //     for each plan: planner.learn(plan, tokens emitted);
@@ -50,6 +49,12 @@ struct RoundRequest {
     const TextDraft * text = nullptr;  // what the text itself proposes; null = nothing and never
 };
 
+// What the drafter proposed in one conversation; children[i]: candidates of plan->frontier()[i], best first.
+struct Proposal {
+    SequencePlan * plan;
+    std::vector<std::vector<Candidate>> children;
+};
+
 class Planner {
   public:
     // Error(value)
@@ -65,15 +70,17 @@ class Planner {
     // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
     void end_text(SequencePlan & plan);
 
-    // conversations in the coming batch
-    void begin_round(int n_roots);
+    // Conversations in the coming batch. `is_odd`: it will end by end_odd_round().
+    void begin_round(int n_roots, bool is_odd = false);
 
     // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
-    // children[i]: candidates of plan.frontier()[i], best first; `ms`: what the drafter took for them (the first time
-    // that is committing the pending rows). Sets the next frontier; empty when another level does not pay.
-    // Error(value) when a replayed plan does not fit.
+    // One call of the drafter for these conversations together, all of them at their first level or none; `ms`: what it
+    // took (the first time that is committing the pending rows). Sets the next frontiers; empty when another level does
+    // not pay. Error(value) when a replayed plan does not fit.
+    void grow(const std::vector<Proposal> & proposals, double ms);
+    // of one conversation
     void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
 
     // The drafter committed n_rows rows without being asked to draft, so that what waits for it stays small. The round
@@ -127,8 +134,10 @@ class Planner {
     // price of time for this conversation, in its tokens per ms: all others wait, too
     double lambda(const SequencePlan & plan) const { return n_roots_ * plan.text.recent.speed() / plain_ms_; }
 
-    // what the ledger still covers in this round
-    double ms_left() const { return ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host(); }
+    // what the ledger still covers in this round; each of those who draft together may spend its part
+    double ms_left(const SequencePlan & plan) const {
+        return (ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host()) / plan.round.n_peers;
+    }
 
     // decide (planner.cpp)
     bool is_measuring_due() const;
@@ -139,6 +148,7 @@ class Planner {
     void decide_replay(SequencePlan & plan);
     static void check_text(const SequencePlan & plan);
     void start(SequencePlan & plan, Mode mode, Reason reason, int k);
+    int n_buyers(const SequencePlan & plan) const;
     void set_prices(SequencePlan & plan);
 
     // drafts from the text (planner_text.cpp)
@@ -148,6 +158,8 @@ class Planner {
     void add_text(SequencePlan & plan, int k, int reach);
 
     // grow (planner_grow.cpp)
+    void set_frontier(SequencePlan & plan);
+    double level_ms(const SequencePlan & plan, int n_rows) const;
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
     void next_frontier_auto(SequencePlan & plan);
@@ -189,10 +201,11 @@ class Planner {
     TextAcceptance text_acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    RecentSpeed speed_;      // of the batches of late
-    int n_nodes_last_ = 0;   // draft nodes of the last batch
-    int n_plain_ = 0;        // plain rounds measured
-    int n_since_plain_ = 0;  // rounds since the last one
+    RecentSpeed speed_;        // of the batches of late
+    int n_nodes_last_ = 0;     // draft nodes of the last batch
+    int n_drafting_last_ = 0;  // conversations of it that drafted
+    int n_plain_ = 0;          // plain rounds measured
+    int n_since_plain_ = 0;    // rounds since the last one
     bool is_plain_wanted_ = false;
 
     // the round under way

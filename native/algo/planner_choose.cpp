@@ -41,6 +41,11 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     }
     n_rows_ = n_roots_;
     for (SequencePlan * plan : plans_) n_rows_ += plan->round.tree.n_draft();
+    n_drafting_last_ = 0;
+    for (SequencePlan * plan : plans_) {
+        plan->round.has_drafted_last = plan->round.decision.mode == Mode::draft;
+        n_drafting_last_ += plan->round.has_drafted_last;
+    }
     verify_ms_expected_ = costs_.verify(n_rows_);
     const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
     for (SequencePlan * plan : plans_) {
@@ -78,7 +83,7 @@ void Planner::choose_alone(SequencePlan & plan) {
         weigh(plan, wish.value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
     }
     const bool is_vain = is_probe && wish.value <= price * spent_ms;
-    take(plan, plan.round.order.nodes(), is_vain ? 0 : plan.round.prices.best(p, price, ms_left()).n);
+    take(plan, plan.round.order.nodes(), is_vain ? 0 : plan.round.prices.best(p, price, ms_left(plan)).n);
 }
 
 // --- several conversations -----------------------------------------------------------------------------------------

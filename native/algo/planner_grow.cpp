@@ -25,24 +25,48 @@ void merge_best(std::vector<float> & best, std::vector<float> & more, int n_most
 }  // namespace
 
 void Planner::grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms) {
-    if (plan.round.frontier.empty() || children.size() != plan.round.frontier.size()) {
-        fail(ErrorKind::value, "planner: %zu lists of candidates for %zu frontier nodes", children.size(),
-             plan.round.frontier.size());
+    grow({{&plan, children}}, ms);
+}
+
+// Each conversation pays for its rows.
+void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
+    if (proposals.empty()) return;
+    const bool is_first = proposals[0].plan->round.decision.levels.empty();
+    int n_all = 0;
+    for (const Proposal & p : proposals) {
+        const PlanRound & round = p.plan->round;
+        if (round.frontier.empty() || p.children.size() != round.frontier.size()) {
+            fail(ErrorKind::value, "planner: %zu lists of candidates for %zu frontier nodes", p.children.size(),
+                 round.frontier.size());
+        }
+        if (round.decision.levels.empty() != is_first) {
+            fail(ErrorKind::value, "planner: a first level and a later one in one call of the drafter");
+        }
+        n_all += is_first ? round.n_pending : (int)round.frontier.size();
     }
-    const int n_rows = (int)plan.round.frontier.size();
-    if (plan.round.decision.levels.empty()) {
-        plan.round.draft_time.expected_ms += costs_.commit(plan.round.n_pending);
-        costs_.learn_commit(plan.round.n_pending, ms);
-    } else {
-        plan.round.draft_time.expected_ms += costs_.level(n_rows);
-        costs_.learn_level(n_rows, ms);
-        plan.round.n_draft_rows += n_rows;
+    const double expected_ms = is_first ? costs_.commit(n_all) : costs_.level(n_all);
+    is_first ? costs_.learn_commit(n_all, ms) : costs_.learn_level(n_all, ms);
+    const bool is_sane = std::isfinite(ms) && ms > 0.0;
+    if (is_sane) round_draft_ms_ += ms;
+    for (const Proposal & p : proposals) {
+        PlanRound & round = p.plan->round;
+        const int n_rows = is_first ? round.n_pending : (int)round.frontier.size();
+        const double share = (double)n_rows / std::max(n_all, 1);
+        round.draft_time.expected_ms += share * expected_ms;
+        if (is_sane) round.draft_time.ms += share * ms;
+        if (!is_first) round.n_draft_rows += n_rows;
+        round.n_peers = (int)proposals.size();
+        add_level(*p.plan, p.children);
+        set_frontier(*p.plan);
     }
-    if (std::isfinite(ms) && ms > 0.0) {
-        plan.round.draft_time.ms += ms;
-        round_draft_ms_ += ms;
-    }
-    add_level(plan, children);
+}
+
+// What n rows of this conversation in the next level cost it, where as many others go on as at the last one.
+double Planner::level_ms(const SequencePlan & plan, int n_rows) const {
+    return costs_.level(n_rows * plan.round.n_peers) / plan.round.n_peers;
+}
+
+void Planner::set_frontier(SequencePlan & plan) {
     if (plan.rule.is_auto()) {
         next_frontier_auto(plan);
     } else if (plan.rule.is_fixed()) {
@@ -104,7 +128,7 @@ void Planner::find_candidates(const SequencePlan & plan, double p_least) {
 
 // How many of the candidates nodes_[0..n) to expand; 0 = another level does not pay.
 int Planner::best_width(const SequencePlan & plan, int n_candidates) {
-    double best = plan.round.prices.best(plan.round.best_p, lambda(plan), ms_left()).value;
+    double best = plan.round.prices.best(plan.round.best_p, lambda(plan), ms_left(plan)).value;
     int best_n = 0;
     for (int width : widths) {
         const int n = std::min(width, n_candidates);
@@ -129,14 +153,14 @@ double Planner::foresee(const SequencePlan & plan, int width) {
     merged_ = plan.round.best_p;
     double ms = 0.0, best = -1e9;
     for (int ahead = 1; ahead <= n_ahead && n_levels + ahead <= plan.round.depth_max && !front_.empty(); ++ahead) {
-        ms += costs_.level((int)front_.size());
+        ms += level_ms(plan, (int)front_.size());
         const auto & means = plan.text.chances.of(n_levels + ahead);
         level_p_.clear();
         for (float p : front_) {
             for (int r = 0; r < plan.round.decision.k; ++r) level_p_.push_back(p * means[r]);
         }
         merge_best(merged_, level_p_, plan.round.prices.n_nodes_max());
-        best = std::max(best, plan.round.prices.best(merged_, price, ms_left() - ms).value - price * ms);
+        best = std::max(best, plan.round.prices.best(merged_, price, ms_left(plan) - ms).value - price * ms);
         front_.clear();
         for (int i = 0; i < (int)level_p_.size() && i < n_wide && level_p_[i] >= least; ++i) {
             front_.push_back(level_p_[i]);

@@ -34,7 +34,7 @@ double Planner::text_value(SequencePlan & plan) {
     set_prices(plan);
     // most proposals are far below the price of a row
     if (level_p_[0] < price * plan.round.prices.ms_per_node()) return 0.0;
-    const Offer offer = plan.round.prices.best(level_p_, price, ms_left());
+    const Offer offer = plan.round.prices.best(level_p_, price, ms_left(plan));
     return offer.n > 0 ? std::max(0.0, offer.value - price * costs_.host()) : 0.0;
 }
 

@@ -159,6 +159,8 @@ struct PlanRound {
     DraftTime draft_time;
     int cursor = -1;      // pool node the target has reached; -1 = it left the pool
     int n_committed = 0;  // tokens
+    int n_peers = 1;      // conversations that drafted together at the last level, this one included
+    bool has_drafted_last = false;
 
     // a plain one, until something is drafted
     void begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now);

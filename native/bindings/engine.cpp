@@ -200,6 +200,7 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab()); })
         .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab()); })
         .def_prop_ro("n_threads_now", [](const E & e) { return e.get().n_threads(); })
+        .def_prop_ro("n_shared_rows", [](const E & e) { return e.target().n_shared_rows(); })
         .def_prop_ro("n_draft_max", [](const E & e) { return e.target().options().n_draft_max; })
         .def_prop_ro("chains_only", [](const E & e) { return e.target().chains_only(); })
         .def_prop_ro("never_exact", [](const E & e) { return e.target().never_exact(); })

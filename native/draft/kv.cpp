@@ -30,6 +30,31 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
     clear();
 }
 
+// n columns of each of the tensor's rows
+static void copy_columns(const ggml_tensor * from, ggml_tensor * to, int64_t n, std::vector<uint8_t> & bytes) {
+    bytes.resize(ggml_row_size(from->type, n));
+    for (int64_t row = 0; row < from->ne[1]; ++row) {
+        ggml_backend_tensor_get(from, bytes.data(), row * from->nb[1], bytes.size());
+        ggml_backend_tensor_set(to, bytes.data(), row * to->nb[1], bytes.size());
+    }
+}
+
+static void copy_first(const ggml_tensor * from, ggml_tensor * to, int64_t n, std::vector<uint8_t> & bytes) {
+    bytes.resize(n * from->nb[1]);
+    ggml_backend_tensor_get(from, bytes.data(), 0, bytes.size());
+    ggml_backend_tensor_set(to, bytes.data(), 0, bytes.size());
+}
+
+void DraftKv::copy_rows(const DraftKv & source, int n) {
+    std::vector<uint8_t> bytes;
+    for (size_t il = 0; il < k_.size() && n > 0; ++il) {
+        copy_first(source.k_[il], k_[il], n, bytes);
+        if (!v_[il]) continue;  // values that are a part of the keys' rows
+        v_transposed_ ? copy_columns(source.v_[il], v_[il], n, bytes) : copy_first(source.v_[il], v_[il], n, bytes);
+    }
+    n_rows = n;
+}
+
 void DraftKv::clear() {
     n_rows = 0;
     // slots beyond the written rows are read under a -inf mask; they must hold finite numbers

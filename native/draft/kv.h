@@ -37,6 +37,9 @@ class DraftKv {
     // forgets everything, for another conversation
     void clear();
 
+    // the first n rows of a cache of the same sizes, in place of its own; not the state
+    void copy_rows(const DraftKv & source, int n);
+
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }
     int n_draft_rows_max() const { return n_draft_rows_max_; }

@@ -95,6 +95,7 @@ struct Sequence {
     bool is_active = false;
     int n_prompt = 0;
     int n_max = 0;  // tokens.size() at which it ends
+    Exactness exactness = Exactness::off;
     GenerateParams params;
     std::unique_ptr<Sampler> sampler;
     bool is_picked = false;  // the target finds the likeliest tokens on its device, and that is all that is asked for

@@ -2,6 +2,7 @@
 #include "target/target.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <numeric>
@@ -30,6 +31,10 @@ static constexpr int64_t n_cells_max = 1 << 30;
 // Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave copies the whole
 // cache, so it should not be needed every few rounds.
 static constexpr int n_held_most = 128;
+// Held cells that are looked through for nothing before gaps are closed, where no more rows are in use.
+static constexpr int n_gaps_least = 1024;
+// of a slice, where prompts share batches with conversations that generate
+static constexpr int slice_share = 4, n_shared_least = 16, n_shared_most = 128;
 
 // all files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern
 static std::vector<std::string> shards(const GgufReader & first) {
@@ -102,8 +107,9 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
     }
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
-    // a tree must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own
-    const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1);
+    // Trees must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own. So that prompts
+    // beside them are read however large they are, these fit, too.
+    const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1) + n_shared_rows();
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
     options_.n_ubatch = std::max(n_ubatch, n_rows_max);
@@ -478,6 +484,11 @@ void Target::set_n_threads(int n_threads) {
     llama_set_n_threads(ctx_.get(), n_threads, n_threads);
 }
 
+int Target::n_shared_rows() const {
+    if (options_.n_sequences == 1 || !shares_batches()) return 0;
+    return std::clamp(n_slice_ / slice_share, n_shared_least, n_shared_most);
+}
+
 bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
     if (!is_fused_ || has_own_attention_ || n_rows < n_rows_tiled) return true;
     // cells of other conversations shift the tiles as well, by what they have drafted
@@ -563,6 +574,13 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
         free_held();
         ++n_order_lost_;
     }
+    close_wide_gaps();
+    is_shared_ = false;
+    for (int i = 1; i < batch.n_rows(); ++i) {
+        is_shared_ = is_shared_ || rows.seq_id[i][0] / n_ids() != rows.seq_id[0][0] / n_ids();
+    }
+    // more conversations than there are ids to hold cells with
+    if (is_shared_ && adds_in_order_ && shares_batches() && !holds_rejected()) ++n_order_lost_;
     const kernels::ComputeScope scope(use_kernels_);
     ErrorTrail trail;
     int32_t rc = 0;
@@ -659,16 +677,22 @@ SeqRange Target::seqs(int conversation) const {
 bool Target::truncate(const SeqRange & range, Pos n) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
     // Held cells stay, those of later positions, too: one may lie before a cell that is kept, and what comes next would
-    // fill it.
-    if (range.held >= 0 && n == 0) {
-        llama_memory_seq_rm(mem, range.held, -1, -1);
-        n_held_[range.first / n_ids()] = 0;
+    // fill it. So would other conversations fill what this one gives up now.
+    if (range.held >= 0 && are_others_empty(range)) {
+        if (n == 0) free_held();
+    } else if (range.held >= 0) {
+        hold_from(range, n);
     }
     bool ok = true;
     for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
     if (ok) return true;
     for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
     return false;
+}
+
+void Target::copy_prefix(const SeqRange & source, const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, n);
 }
 
 void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos) {
@@ -698,9 +722,37 @@ void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node,
     }
 }
 
+// Where a conversation is alone and has chains only, what goes lies behind what stays.
+bool Target::holds_rejected() const {
+    if (!adds_in_order_ || !shares_batches()) return false;
+    const size_t n_ids = (size_t)options_.n_sequences * (options_.n_leaves_max + 1);
+    return options_.n_leaves_max > 1 || (options_.n_sequences > 1 && n_ids <= llama_max_parallel_sequences());
+}
+
+bool Target::are_others_empty(const SeqRange & range) const {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    for (int i = 0; i < options_.n_sequences; ++i) {
+        const llama_seq_id other = seqs(i).first;
+        if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
+    }
+    return true;
+}
+
+// Rows from position n on are about to go: their cells stay occupied.
+void Target::hold_from(const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    Pos end = n;
+    for (int i = 0; i < range.count; ++i) {
+        end = std::max(end, llama_memory_seq_pos_max(mem, range.first + i) + 1);
+        llama_memory_seq_cp(mem, range.first + i, range.held, n, -1);
+    }
+    n_held_[range.first / n_ids()] += end - n;
+}
+
 // A cell that a rejected node leaves free before an accepted one would be filled by a later row, and attention, which
 // adds in the order of the cells, would round differently than without the tree. Such cells stay occupied until the
-// cache is full; then its gaps are closed.
+// cache is full; then its gaps are closed. Where other conversations have rows behind it in the batch, every rejected
+// node leaves such a cell.
 void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                            Pos pos) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
@@ -709,17 +761,35 @@ void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const
     std::vector<uint8_t> is_done(tree.size(), 0);
     for (int32_t node : accepted) is_done[node] = 1;
     for (size_t i = 0; i < leaves.size(); ++i) {
+        int from = INT_MAX, to = 0;  // depths; what is held of a path lies side by side
         for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
             is_done[node] = 1;
-            if (node > accepted.back()) continue;
-            if (!has_room) {
-                ++n_order_lost_;
-                return;
-            }
-            const Pos at = pos + tree.depth[node];
-            llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, at, at + 1);
-            ++n_held_[range.first / n_ids()];
+            if (node > accepted.back() && !is_shared_) continue;
+            from = std::min(from, (int)tree.depth[node]);
+            to = std::max(to, tree.depth[node] + 1);
         }
+        if (from >= to) continue;
+        if (!has_room) {
+            ++n_order_lost_;
+            return;
+        }
+        llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, pos + from, pos + to);
+        n_held_[range.first / n_ids()] += to - from;
+    }
+}
+
+int Target::n_held() const {
+    return std::accumulate(n_held_.begin(), n_held_.end(), 0);
+}
+
+// What is held is looked through with every row. Where there is no memory to close the gaps, it waits.
+void Target::close_wide_gaps() {
+    if (options_.n_sequences == 1 || !holds_rejected() || n_held() <= n_held_most_) return;
+    const int n_used = (int)llama_n_ctx(ctx_.get()) - n_unused_cells();
+    if (n_held_most_ > 0 && !close_gaps()) {
+        n_held_most_ = 2 * n_held();
+    } else {
+        n_held_most_ = std::max(n_gaps_least, n_used);
     }
 }
 
@@ -746,7 +816,7 @@ int Target::n_unused_least() const {
 }
 
 int Target::n_free_cells() const {
-    return n_unused_cells() - std::accumulate(n_held_.begin(), n_held_.end(), 0);
+    return n_unused_cells() - n_held();
 }
 
 void Target::clear() {

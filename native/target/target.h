@@ -67,6 +67,8 @@ class Target {
     // rows of a prompt per step, and per batch within it: as asked for, whatever a drafter needs
     int n_slice() const { return n_slice_; }
     int n_prompt_rows() const { return n_prompt_rows_; }
+    // rows of prompts in a batch with conversations that generate, which wait for them; 0 = prompts have their own
+    int n_shared_rows() const;
     int n_vocab() const { return llama_vocab_n_tokens(vocab()); }
     int n_embd() const { return llama_model_n_embd(model_.get()); }
     int n_layer() const { return llama_model_n_layer(model_.get()); }
@@ -101,6 +103,11 @@ class Target {
     const char * never_exact() const;
     // A row's cells keep their order when a tree's rejected nodes go (true for chains in any case).
     bool keeps_order() const { return adds_in_order_; }
+    // Our kernels make every row: how rows are cut into batches is not what their bits depend on, as far as is
+    // measured.
+    bool rounds_alike() const { return use_kernels_ && has_own_attention_; }
+    // Conversations can share a batch of any kind of rows, and the cells of what they begin with.
+    bool shares_batches() const { return supports_trees() && !options_.separate_caches; }
     // There are cells left for what trees leave behind. Without, a tree makes the order of cells another one; chains
     // leave nothing behind.
     bool has_room_for_trees() const;
@@ -142,6 +149,9 @@ class Target {
     // Keeps positions [0, n) of a conversation; false when this target cannot remove the rest (it was then cleared).
     bool truncate(const SeqRange & range, Pos n);
 
+    // Shares the first n rows of another conversation with this one, which is empty.
+    void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
+
     // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`.
     void keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
 
@@ -160,8 +170,12 @@ class Target {
     void choose_attention();
     // sequence ids of one conversation
     int n_ids() const { return options_.n_leaves_max + (holds_rejected() ? 1 : 0); }
-    bool holds_rejected() const { return adds_in_order_ && options_.n_leaves_max > 1; }
+    bool holds_rejected() const;
     void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
+    void hold_from(const SeqRange & range, Pos n);
+    bool are_others_empty(const SeqRange & range) const;
+    int n_held() const;
+    void close_wide_gaps();
     void free_held();
     bool close_gaps();
     int n_unused_cells() const;
@@ -182,7 +196,9 @@ class Target {
     bool has_own_attention_ = false;
     int n_slice_ = 0, n_prompt_rows_ = 0;
     int n_order_lost_ = 0;
-    std::vector<int> n_held_;  // cells of rejected nodes per conversation, at most
+    std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
+    int n_held_most_ = 0;      // beyond so many the gaps are closed
+    bool is_shared_ = false;   // the last batch had rows of several conversations
     std::map<llama_seq_id, LlamaSamplerPtr> pickers_;
     bool can_pick_ = true;  // as far as is known
     LlamaContextPtr ctx_;   // after taps_ and pickers_: the context holds pointers to them

@@ -42,7 +42,7 @@ KIMI = DraftShape(
     rope=KIMI_YARN, fc_norm=True, norm_output=True,
     latent=LatentShape(q_rank=1536, kv_rank=512, nope=128, rope=64, value=128),
 )  # fmt: skip
-BOUNDS = {"F32": 2e-5, "BF16": 1e-3, "F16": 1e-3, "Q8_0": 3e-2, "Q4_K": 0.3}
+BOUNDS = {"F32": 2e-5, "BF16": 5e-3, "F16": 1e-3, "Q8_0": 5e-2, "Q4_K": 0.4}
 """Root mean square difference of the logits and states, over the spread of the reference's; weights are exact
 in bf16, so the first three differ by the rounding of activations alone."""
 
