@@ -7,6 +7,7 @@
 // and nonsense (not finite, not positive, absurdly long) is ignored.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
@@ -21,7 +22,9 @@ class CostTable {
     bool knows_plain() const { return is_known(1); }
 
     // a round without drafting: n_rows roots and its host work
-    double plain(int n_rows = 1) const { return verify(n_rows) + plain_host(); }
+    double plain(int n_rows = 1) const {
+        return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + plain_host();
+    }
 
     // n rows against one before anything was measured
     double prior_ratio(int n_rows) const { return verify_.prior_ratio(n_rows); }

@@ -36,6 +36,9 @@ class StepCosts {
     // mean |log residual| of late
     double noise() const { return noise_; }
 
+    // the least price of the larger sizes that were measured well; infinity if there is none
+    double least_ms(int n_rows) const;
+
     // n rows against one before anything is known
     double prior_ratio(int n_rows) const;
 
