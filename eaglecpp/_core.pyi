@@ -235,9 +235,8 @@ class Engine:
     def planner_report(self, sequence: int) -> dict[str, Any]:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
-        slowdown, ledger. growth: what a cell more in the cache adds, per step and per row; change_ms: what another number
-        of rows than last time adds. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error, bins}; chances:
-        [depth][rank]."""
+        slowdown, ledger. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error,
+        bins}; chances: [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...

@@ -5,7 +5,7 @@
 //
 // A round of the conversations that are decoded in one batch:
 //
-//     planner.begin_round(n_conversations, n_kv);
+//     planner.begin_round(n_conversations);
 //     for each plan: planner.decide(plan, request);
 //     while any has a frontier: planner.grow(<those, with plan.k() candidates per frontier node>, ms);
 //     planner.choose(plans);
@@ -30,15 +30,9 @@ namespace eaglecpp {
 
 struct PlannerOptions {
     Ledger::Options ledger;
-    int k = 4;                   // children per node
-    int width = 8;               // rows of a drafter level
-    int depth = 10;              // levels
-    double probe_share = 0.007;  // of plain time spent on shadow probes; well below the ledger's allowance
-    int probe_gap = 8;           // plain rounds between probes at least
-    int n_burst = 4;             // probes in quick succession after a surprise
-    double on_above = 0.03;      // advantage in tokens at which drafting starts again ...
-    double off_below = 0.0;      // ... and stops,
-    double doubt = 2.0;          // if it misses that by so many standard errors
+    int k = 4;       // children per node
+    int width = 8;   // rows of a drafter level
+    int depth = 10;  // levels
 
     enum class Goal { fair, throughput };
     Goal goal = Goal::fair;  // of several conversations: the product or the sum of their speeds
@@ -76,8 +70,8 @@ class Planner {
     // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
     void end_text(SequencePlan & plan);
 
-    // Conversations in the coming batch and cells in the target's cache. `is_odd`: it will end by end_odd_round().
-    void begin_round(int n_roots, int n_kv, bool is_odd = false);
+    // Conversations in the coming batch. `is_odd`: it will end by end_odd_round().
+    void begin_round(int n_roots, bool is_odd = false);
 
     // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
@@ -138,11 +132,11 @@ class Planner {
     double rounds(double ms) const { return ms / plain_ms_; }
 
     // price of time for this conversation, in its tokens per ms: all others wait, too
-    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.recent_.speed() / plain_ms_; }
+    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.text.recent.speed() / plain_ms_; }
 
     // what the ledger still covers in this round; each of those who draft together may spend its part
     double ms_left(const SequencePlan & plan) const {
-        return (ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host()) / plan.n_peers_;
+        return (ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host()) / plan.round.n_peers;
     }
 
     // decide (planner.cpp)
@@ -162,15 +156,12 @@ class Planner {
     double text_value(SequencePlan & plan);
     void start_text(SequencePlan & plan, Reason reason, int k, int reach);
     void add_text(SequencePlan & plan, int k, int reach);
-    static int text_child(const SequencePlan & plan, int32_t parent, Token token);
-    void blend(SequencePlan & plan, int32_t parent, int first_proposed, const double * a, int n_known);
 
     // grow (planner_grow.cpp)
     void set_frontier(SequencePlan & plan);
     double level_ms(const SequencePlan & plan, int n_rows) const;
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
-    static void expect_like(SequencePlan & plan, int d);
     void next_frontier_auto(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
     void next_frontier_replay(SequencePlan & plan);
@@ -211,7 +202,6 @@ class Planner {
     Ledger ledger_;
     RowCounts exact_rows_;
     RecentSpeed speed_;        // of the batches of late
-    SizeHabit habit_;          // of conversations alone in their batch
     int n_nodes_last_ = 0;     // draft nodes of the last batch
     int n_drafting_last_ = 0;  // conversations of it that drafted
     int n_plain_ = 0;          // plain rounds measured

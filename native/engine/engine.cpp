@@ -398,13 +398,11 @@ std::vector<StepResult> Engine::advance(const std::vector<int> & ids) {
 void Engine::decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
                     std::vector<StepResult> & results) {
     const double start = now_ms();
-    int n_kv = 0;
-    for (const Sequence * s : sequences) n_kv = std::max(n_kv, s->n_past);
     std::vector<SequencePlan *> plans;
     const bool plans_rounds = can_draft();
     if (plans_rounds) planner_.set_n_threads(n_threads());
     if (drafter_) drafter_->set_n_threads(n_threads());
-    if (plans_rounds) planner_.begin_round((int)sequences.size(), n_kv, /*is_odd=*/!reading.empty());
+    if (plans_rounds) planner_.begin_round((int)sequences.size(), /*is_odd=*/!reading.empty());
     if (plans_rounds) {
         draft(sequences);
         for (Sequence * s : sequences) plans.push_back(&s->plan);
@@ -661,7 +659,7 @@ const TextDraft & Engine::propose_text(Sequence & s, const PlanLimits & limits) 
 bool Engine::is_grammar_cheap(const Sequence & s) const {
     if (s.params.log_plan || !s.params.replay.empty()) return false;
     const CostTable & costs = planner_.costs();
-    const double row_ms = costs.knows_plain() ? costs.settled(2) - costs.settled(1) : 0.0;
+    const double row_ms = costs.knows_plain() ? costs.verify(2) - costs.verify(1) : 0.0;
     return s.grammar_ms <= std::max(row_ms, grammar_share * costs.plain());
 }
 

@@ -18,6 +18,7 @@
 #include "gguf/reader.h"
 #include "kernels/attention.h"
 #include "kernels/hook.h"
+#include "target/amx.h"
 #include "target/offload.h"
 #include "target/rpc_relay.h"
 

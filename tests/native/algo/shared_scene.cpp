@@ -56,7 +56,7 @@ class SharedRun {
 
     void run_round() {
         const int n = (int)in_.size();
-        planner_.begin_round(n, 0);
+        planner_.begin_round(n);
         double ms = 0.0, seen_ms = 0.0;
         std::vector<SequencePlan *> plans;
         for (Place * p : in_) {
