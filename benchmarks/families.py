@@ -29,7 +29,7 @@ from eaglecpp.lowlevel import Drafter, DraftFile, EngineOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from parity.cases import CASES, EAGLE1, EAGLE3, EAGLE31, GEMMA, MISTRAL
+from parity.cases import CASES, EAGLE1, EAGLE3, EAGLE31, GEMMA, LATENT31, MISTRAL
 from parity.steps import CHUNKS, compare_steps
 
 from helpers.checkpoints import write_checkpoint
@@ -67,6 +67,7 @@ FAMILIES = [
     Family("EAGLE-3, Model Optimizer", "modelopt"),
     Family("EAGLE-3, Automodel", "automodel"),
     Family("EAGLE 3.1, TorchSpec", "torchspec", EAGLE31, ("eagle31", "llama")),
+    Family("EAGLE 3.1 with latent attention (Kimi)", "kimi", LATENT31),
     Family("DeepSpec, Qwen3", "deepspec", CASES["deepspec"], ("deepspec", "qwen3")),
     Family("DeepSpec, Gemma 4", "", GEMMA),
     Family("P-EAGLE", "vllm", add={"mask_hidden": np.ones((1, 1, 192), np.float32)}),

@@ -66,7 +66,7 @@ def machine() -> list[str]:
 def row_curve(args: argparse.Namespace) -> list[str]:
     """What a decode of n rows costs over one of a single row."""
     options = EngineOptions()
-    options.path, options.n_ctx, options.n_gpu_layers = args.target, 1024, args.ngl
+    options.target_path, options.n_ctx, options.n_gpu_layers = args.target, 1024, args.ngl
     target = Target(options, [])
     prefix = [1 + i % 100 for i in range(256)]
     ms = {n: statistics.median(target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats)[2:]) for n in ROWS}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
     from .quantize import parse_type
     from .rope import rope_divisors
-    from .spec import DraftSpec, RopeSpec
+    from .spec import DraftSpec, LatentSpec, RopeSpec
     from .stream import TensorReport
 
 _HOMES = {
@@ -32,6 +32,7 @@ _HOMES = {
     "DraftCheckpoint": "pipeline",
     "DraftSpec": "spec",
     "GgufFile": "gguf_file",
+    "LatentSpec": "spec",
     "Progress": "pipeline",
     "RopeSpec": "spec",
     "TensorReport": "stream",
@@ -51,6 +52,7 @@ __all__ = [
     "DraftCheckpoint",
     "DraftSpec",
     "GgufFile",
+    "LatentSpec",
     "Progress",
     "RopeSpec",
     "TensorReport",

@@ -16,6 +16,7 @@ from typing import Any
 from .config import flag, id_list, integer, number
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
+from .latent import has_latent, parse_latent
 from .layer_ids import Convention, LayerIds, resolve_layer_ids
 from .rope import parse_rope
 from .spec import DraftSpec
@@ -62,7 +63,11 @@ def build_spec(
     else:
         n_aux = _count_features(shapes, target_hidden)
         ids = _layer_ids(seen, config, dialect, target.block_count, n_aux, options)
-    rope, rope_note = parse_rope(config)
+    gemma = dialect.gemma_layer(config, shapes)
+    if has_latent(shapes) and (dialect.fuses_embedding or gemma is not None):
+        raise UnsupportedError(f"{dialect.title} drafter with latent attention: not supported")
+    latent, latent_note = parse_latent(config) if has_latent(shapes) else (None, "")
+    rope, rope_note = parse_rope(config, deepseek=latent is not None)
     window, sliding, window_note = _sliding(config, n_layers, options.window)
     _check_activation(config, dialect)
     norm_output, feed_note = _feed(config, options)
@@ -74,8 +79,8 @@ def build_spec(
         intermediate_size=integer(config, "intermediate_size"),
         n_layers=n_layers,
         n_heads=n_heads,
-        n_kv_heads=integer(config, "num_key_value_heads", n_heads),
-        head_dim=_head_dim(config, hidden, n_heads),
+        n_kv_heads=n_heads if latent else integer(config, "num_key_value_heads", n_heads),
+        head_dim=latent.key_dim if latent else _head_dim(config, hidden, n_heads),
         vocab_size=vocab,
         draft_vocab_size=_draft_vocab(config, shapes, vocab),
         context_length=integer(config, "max_position_embeddings", 2048),
@@ -85,7 +90,7 @@ def build_spec(
         layer_ids_rule=ids.rule,
         target_block_count=target.block_count,
         fuses_embedding=dialect.fuses_embedding,
-        gemma=dialect.gemma_layer(config, shapes),
+        gemma=gemma,
         fc_norm=_matched_flag(config, ("fc_norm", "use_aux_norm"), shapes, "fc_norm."),
         norm_output=norm_output,
         norm_before_fc=_matched_flag(
@@ -99,11 +104,12 @@ def build_spec(
         logit_scale=number(config, "logit_scale", 1.0),
         sliding_window=window,
         sliding_layers=sliding,
+        latent=latent,
         held_out_rates=_held_out_rates(seen),
         stock_boundary_ok=target.block_count not in ids.ids or target.stock_has_last_boundary,
     )
     _check_shared(spec)
-    notes = (layer_note, *ids.notes, rope_note, window_note, feed_note, *dialect.notes(seen))
+    notes = (layer_note, *ids.notes, latent_note, rope_note, window_note, feed_note, *dialect.notes(seen))
     return spec, tuple(note for note in notes if note)
 
 

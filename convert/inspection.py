@@ -111,6 +111,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "draft_vocab_size": d2t.shape[0] if d2t else vocab,
         "aux_layers": _key(file, "target_layers"),
         "layer_ids": file.text("eaglecpp.layer_ids", "") or None,
+        "latent_attention": _latent(file),
         "switches": {name: bool(_key(file, name)) for name in SWITCHES} | _tensor_switches(file),
         "sliding_window": _key(file, "attention.sliding_window"),
         "rope": _rope(file),
@@ -127,6 +128,17 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
             "vocab_size": vocab,
             "tokens_sha256": (tokenizer or {}).get("tokens_sha256"),
         },
+    }
+
+
+def _latent(file: GgufFile) -> dict[str, Any] | None:
+    if _key(file, "attention.kv_lora_rank") is None:
+        return None
+    return {
+        "kv_rank": _key(file, "attention.kv_lora_rank"),
+        "q_rank": _key(file, "attention.q_lora_rank"),
+        "key_length": _key(file, "attention.key_length_mla"),
+        "value_length": _key(file, "attention.value_length_mla"),
     }
 
 

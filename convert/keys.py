@@ -24,9 +24,10 @@ ALL = (EAGLE, EAGLE3, EAGLE31)
 
 Presence = Literal["required", "always", "optional"]
 When = Literal[
-    "always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs",
-    "own_values", "gemma",
+    "always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs", "q_rank",
+    "no_q_rank", "own_values", "gemma",
 ]  # fmt: skip
+Attention = Literal["", "full", "latent"]
 Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
 
 
@@ -55,7 +56,9 @@ class TensorSpec:
     drafter checkpoints: H, Ht, A, V, Vd, I, hd, Q = heads * hd, KV = kv heads * hd,
     U = 2H in layer 0 (not in `eagle`), else H, F = A * Ht, in `eagle` 2H.
     when: `always`, `optional` (its presence is the switch), or the switch that demands it.
-    role: row of the type table in `quantize.py`.
+    ql, kl, dn, dr, dv = ranks and head widths of latent attention, O = heads * dv, or Q without it.
+    role: row of the type table in `quantize.py`. attention: the kind that has it, "" = both. part: `keys` or
+    `values`, the rows of kv_b_proj that this tensor takes of each head, the keys' transposed.
     """
 
     name: str
@@ -66,6 +69,8 @@ class TensorSpec:
     archs: tuple[str, ...]
     meaning: str
     first_layer_only: bool = False
+    attention: Attention = ""
+    part: Literal["", "keys", "values"] = ""
 
 
 def _k(
@@ -90,9 +95,22 @@ KEYS: tuple[KeySpec, ...] = (
     _k("{arch}.embedding_length", "u32", "required", "H, width of the drafter"),
     _k("{arch}.feed_forward_length", "u32", "required", "I, width of the feed-forward part"),
     _k("{arch}.attention.head_count", "u32", "required", "query heads"),
-    _k("{arch}.attention.head_count_kv", "u32", "required", "key and value heads"),
-    _k("{arch}.attention.key_length", "u32", "always", "hd, head width", "embedding_length / head_count"),
-    _k("{arch}.attention.value_length", "u32", "always", "as key_length", "embedding_length / head_count"),
+    _k("{arch}.attention.head_count_kv", "u32", "required", "key and value heads; latent attention: 1"),
+    _k("{arch}.attention.key_length", "u32", "always",
+       "hd, head width; latent attention: kl + dr, what a position leaves in the cache",
+       "embedding_length / head_count"),
+    _k("{arch}.attention.value_length", "u32", "always", "as key_length; latent attention: kl",
+       "embedding_length / head_count"),
+    _k("{arch}.attention.kv_lora_rank", "u32", "optional", "kl, width of the latent; latent attention",
+       archs=_31),
+    _k("{arch}.attention.q_lora_rank", "u32", "optional",
+       "ql; latent attention whose queries are of low rank", archs=_31),
+    _k("{arch}.attention.key_length_mla", "u32", "optional", "dn + dr, width of a key; latent attention",
+       archs=_31),
+    _k("{arch}.attention.value_length_mla", "u32", "optional", "dv, width of a value; latent attention",
+       archs=_31),
+    _k("{arch}.attention.scale", "f32", "optional", "factor on the scores; latent attention and Gemma 4's",
+       "1 / sqrt(key_length)", archs=_31),
     _k("{arch}.attention.layer_norm_rms_epsilon", "f32", "required", "epsilon of every norm"),
     _k("{arch}.vocab_size", "u32", "always", "V, tokens of the target", "length of tokenizer.ggml.tokens"),
     _k("{arch}.target_layers", "i32[]", "required",
@@ -108,7 +126,8 @@ KEYS: tuple[KeySpec, ...] = (
     _k("{arch}.draft_vocab_size", "u32", "required", "Vd, rows of the draft head", archs=_OURS),
     _k("{arch}.logit_scale", "f32", "optional", "factor on the logits; when not 1", "1", archs=_OURS),
     _k("{arch}.rope.freq_base", "f32", "always", "theta of the rotary embedding", "10000"),
-    _k("{arch}.rope.dimension_count", "u32", "always", "rotated values per head: all", "key_length"),
+    _k("{arch}.rope.dimension_count", "u32", "always", "rotated values per head: all; latent attention: dr",
+       "key_length"),
     _k("{arch}.rope.type", "string", "required", "norm: q and k rows in pairs; neox: as in HF", archs=_OURS),
     _k("{arch}.rope.scaling.type", "string", "optional", "linear or yarn; when scaled", "none"),
     _k("{arch}.rope.scaling.factor", "f32", "optional", "stretch of the context; linear and yarn", "1"),
@@ -118,8 +137,6 @@ KEYS: tuple[KeySpec, ...] = (
     _k("{arch}.rope.scaling.yarn_ext_factor", "f32", "optional", "yarn: ext_factor of ggml_rope_ext", "1"),
     _k("{arch}.rope.scaling.yarn_beta_fast", "f32", "optional", "yarn", "32"),
     _k("{arch}.rope.scaling.yarn_beta_slow", "f32", "optional", "yarn", "1"),
-    _k("{arch}.attention.scale", "f32", "optional", "factor on the attention scores; Gemma 4's",
-       "key_length ** -0.5", archs=_31),
     _k("{arch}.attention.value_norm", "bool", "optional",
        "values are normed, without weights; without attn_v they are the keys before their norm; Gemma 4's",
        "false", archs=_31),
@@ -149,9 +166,10 @@ KEYS: tuple[KeySpec, ...] = (
 
 def _t(
     name: str, source: str, shape: tuple[str, ...], role: Role, when: When, meaning: str,
-    archs: tuple[str, ...] = ALL, first: bool = False,
+    archs: tuple[str, ...] = ALL, first: bool = False, attention: Attention = "",
+    part: Literal["", "keys", "values"] = "",
 ) -> TensorSpec:  # fmt: skip
-    return TensorSpec(name, source, shape, role, when, archs, meaning, first)
+    return TensorSpec(name, source, shape, role, when, archs, meaning, first, attention, part)
 
 
 _L = "layers.{i}."
@@ -171,16 +189,38 @@ TENSORS: tuple[TensorSpec, ...] = (
        "before attention"),
     _t("blk.{i}.attn_norm_2.weight", _L + "hidden_norm.weight", ("H",), "norm", "always",
        "norm of the feature", _3, first=True),
-    _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "always", ""),
-    _t("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always", ""),
-    _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "own_values", ""),
-    _t("blk.{i}.attn_q.bias", _L + "self_attn.q_proj.bias", ("Q",), "bias", "optional", "", _OURS),
-    _t("blk.{i}.attn_k.bias", _L + "self_attn.k_proj.bias", ("KV",), "bias", "optional", "", _OURS),
-    _t("blk.{i}.attn_v.bias", _L + "self_attn.v_proj.bias", ("KV",), "bias", "optional", "", _OURS),
-    _t("blk.{i}.attn_q_norm.weight", _L + "self_attn.q_norm.weight", ("hd",), "norm", "qk_norm", "", _31),
-    _t("blk.{i}.attn_k_norm.weight", _L + "self_attn.k_norm.weight", ("hd",), "norm", "qk_norm", "", _31),
-    _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "Q"), "matrix", "always", ""),
-    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", "", _OURS),
+    _t("blk.{i}.attn_q.weight", _L + "self_attn.q_proj.weight", ("Q", "U"), "matrix", "no_q_rank", ""),
+    _t("blk.{i}.attn_k.weight", _L + "self_attn.k_proj.weight", ("KV", "U"), "matrix", "always", "",
+       attention="full"),
+    _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "own_values", "",
+       attention="full"),
+    _t("blk.{i}.attn_q.bias", _L + "self_attn.q_proj.bias", ("Q",), "bias", "optional", "", _OURS,
+       attention="full"),
+    _t("blk.{i}.attn_k.bias", _L + "self_attn.k_proj.bias", ("KV",), "bias", "optional", "", _OURS,
+       attention="full"),
+    _t("blk.{i}.attn_v.bias", _L + "self_attn.v_proj.bias", ("KV",), "bias", "optional", "", _OURS,
+       attention="full"),
+    _t("blk.{i}.attn_q_norm.weight", _L + "self_attn.q_norm.weight", ("hd",), "norm", "qk_norm", "", _31,
+       attention="full"),
+    _t("blk.{i}.attn_k_norm.weight", _L + "self_attn.k_norm.weight", ("hd",), "norm", "qk_norm", "", _31,
+       attention="full"),
+    _t("blk.{i}.attn_q_a.weight", _L + "self_attn.q_a_proj.weight", ("ql", "U"), "matrix", "q_rank", "", _31,
+       attention="latent"),
+    _t("blk.{i}.attn_q_a_norm.weight", _L + "self_attn.q_a_layernorm.weight", ("ql",), "norm", "q_rank", "",
+       _31, attention="latent"),
+    _t("blk.{i}.attn_q_b.weight", _L + "self_attn.q_b_proj.weight", ("Q", "ql"), "matrix", "q_rank",
+       "each head: dn values, then dr that rotate in pairs", _31, attention="latent"),
+    _t("blk.{i}.attn_kv_a_mqa.weight", _L + "self_attn.kv_a_proj_with_mqa.weight", ("kl+dr", "U"), "matrix",
+       "always", "the latent, then the key's part that rotates", _31, attention="latent"),
+    _t("blk.{i}.attn_kv_a_norm.weight", _L + "self_attn.kv_a_layernorm.weight", ("kl",), "norm", "always",
+       "of the latent", _31, attention="latent"),
+    _t("blk.{i}.attn_k_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "kl", "dn"), "matrix", "always",
+       "keys of each head from the latent, transposed", _31, attention="latent", part="keys"),
+    _t("blk.{i}.attn_v_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "dv", "kl"), "matrix", "always",
+       "values of each head from the latent", _31, attention="latent", part="values"),
+    _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "O"), "matrix", "always", ""),
+    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", "", _OURS,
+       attention="full"),
     _t("blk.{i}.post_attention_norm.weight", _L + "post_attention_norm.weight", ("H",), "norm", "gemma",
        "norm of what attention gives", _31),
     _t("blk.{i}.post_ffw_norm.weight", _L + "post_feedforward_norm.weight", ("H",), "norm", "gemma",

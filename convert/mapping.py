@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from .errors import TensorError
 from .keys import TENSORS, Role, TensorSpec
@@ -24,7 +25,8 @@ _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 class Slot:
     """One tensor of the file.
 
-    shape: slowest axis first. head_rows: rows of one head to permute to pairs, else 0.
+    shape: slowest axis first. head_rows: rows of one head to permute to pairs, else 0. part: which of the
+    source's rows, see `TensorSpec`; then `source_shape` is the whole source's.
     """
 
     name: str
@@ -33,6 +35,13 @@ class Slot:
     role: Role
     required: bool
     head_rows: int = 0
+    part: Literal["", "keys", "values"] = ""
+    source_shape: tuple[int, ...] = ()
+
+    @property
+    def expected(self) -> tuple[int, ...]:
+        """Shape of the tensor in the checkpoint."""
+        return self.source_shape or self.shape
 
 
 def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
@@ -47,13 +56,18 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
             row.name == "output_norm.weight" and not spec.has_all_norms
         ):
             continue
+        if row.attention not in ("", "full" if spec.latent is None else "latent"):
+            continue
         if row.when not in ("always", "optional") and not _switch(row, spec):
             continue
         for name, source, layer in _expand(row, spec):
             required = row.when != "optional" or _bias_demanded(source, names)
             found.append(
-                Slot(name, source, _shape(row, spec, layer), row.role, required, _head_rows(row, spec))
-            )
+                Slot(
+                    name, source, _shape(row.shape, spec, layer), row.role, required, _head_rows(row, spec),
+                    row.part, _shape(("nh*(dn+dv)", "kl"), spec, layer) if row.part else (),
+                )
+            )  # fmt: skip
     return found
 
 
@@ -64,15 +78,15 @@ def check_tensors(expected: list[Slot], shapes: Mapping[str, tuple[int, ...]], f
     """
     by_source = {slot.source: slot for slot in expected if slot.source}
     missing = [
-        f"{s.source} {list(s.shape)}" for s in by_source.values() if s.required and s.source not in shapes
+        f"{s.source} {list(s.expected)}" for s in by_source.values() if s.required and s.source not in shapes
     ]
     unknown = [
         f"{name} {list(shapes[name])}" for name in shapes if name not in by_source and name not in _MAPS
     ]
     wrong = [
-        f"{name}: expected {list(by_source[name].shape)}, found {list(shape)}"
+        f"{name}: expected {list(by_source[name].expected)}, found {list(shape)}"
         for name, shape in shapes.items()
-        if name in by_source and tuple(shape) != by_source[name].shape
+        if name in by_source and tuple(shape) != by_source[name].expected
     ]
     parts = [
         f"{title}: {'; '.join(sorted(items))}"
@@ -92,6 +106,8 @@ def _switch(row: TensorSpec, spec: DraftSpec) -> bool:
         "qk_norm": spec.qk_norm,
         "reduced_vocab": spec.draft_vocab_size < spec.vocab_size,
         "rope_freqs": spec.rope.scaling in ("llama3", "proportional"),
+        "q_rank": spec.latent is not None and spec.latent.q_rank > 0,
+        "no_q_rank": spec.latent is None or spec.latent.q_rank == 0,
         "own_values": spec.gemma is None or spec.gemma.own_values,
         "gemma": spec.gemma is not None,
     }[row.when]
@@ -109,7 +125,7 @@ def _expand(row: TensorSpec, spec: DraftSpec) -> Iterable[tuple[str, str, int]]:
         yield row.name, "" if row.role == "map" else row.source, 0
 
 
-def _shape(row: TensorSpec, spec: DraftSpec, layer: int) -> tuple[int, ...]:
+def _shape(symbols: tuple[str, ...], spec: DraftSpec, layer: int) -> tuple[int, ...]:
     sizes = {
         "H": spec.hidden_size,
         "Ht": spec.target_hidden_size,
@@ -117,6 +133,7 @@ def _shape(row: TensorSpec, spec: DraftSpec, layer: int) -> tuple[int, ...]:
         "F": 2 * spec.hidden_size if spec.fuses_embedding else spec.n_aux * spec.target_hidden_size,
         "U": spec.hidden_size * (2 if layer == 0 and not spec.fuses_embedding else 1),
         "Q": spec.n_heads * spec.head_dim,
+        "O": spec.n_heads * (spec.latent.value_dim if spec.latent else spec.head_dim),
         "KV": spec.n_kv_heads * spec.head_dim,
         "I": spec.intermediate_size,
         "V": spec.vocab_size,
@@ -124,7 +141,18 @@ def _shape(row: TensorSpec, spec: DraftSpec, layer: int) -> tuple[int, ...]:
         "hd": spec.head_dim,
         "hd/2": spec.head_dim // 2,
     }
-    return tuple(sizes[symbol] for symbol in row.shape)
+    if spec.latent is not None:
+        latent = spec.latent
+        sizes |= {
+            "nh": spec.n_heads,
+            "ql": latent.q_rank,
+            "kl": latent.kv_rank,
+            "dn": latent.nope_dim,
+            "dv": latent.value_dim,
+            "kl+dr": latent.cached_dim,
+            "nh*(dn+dv)": spec.n_heads * (latent.nope_dim + latent.value_dim),
+        }
+    return tuple(sizes[symbol] for symbol in symbols)
 
 
 def _bias_demanded(source: str, present: set[str]) -> bool:
@@ -136,5 +164,5 @@ def _bias_demanded(source: str, present: set[str]) -> bool:
 
 
 def _head_rows(row: TensorSpec, spec: DraftSpec) -> int:
-    permuted = row.name.startswith(("blk.{i}.attn_q.", "blk.{i}.attn_k.")) and spec.rope_type == "norm"
-    return spec.head_dim if permuted else 0
+    rotated = row.name.startswith(("blk.{i}.attn_q.", "blk.{i}.attn_k.")) and spec.latent is None
+    return spec.head_dim if rotated and spec.rope_type == "norm" else 0

@@ -18,7 +18,7 @@ from gguf import GGUFValueType
 from .checkpoint import Checkpoint
 from .gguf_file import Field, field_of
 from .keys import EAGLE3, KEYS
-from .spec import DraftSpec
+from .spec import DraftSpec, LatentSpec
 from .target_info import TargetInfo
 
 __all__ = ["CONVERTER_VERSION", "GGUF_TYPES", "build_metadata"]
@@ -65,15 +65,16 @@ def build_metadata(
 
 
 def _sizes(spec: DraftSpec) -> dict[str, Any]:
+    latent = spec.latent
     return {
         "{arch}.block_count": spec.n_layers,
         "{arch}.context_length": spec.context_length,
         "{arch}.embedding_length": spec.hidden_size,
         "{arch}.feed_forward_length": spec.intermediate_size,
         "{arch}.attention.head_count": spec.n_heads,
-        "{arch}.attention.head_count_kv": spec.n_kv_heads,
-        "{arch}.attention.key_length": spec.head_dim,
-        "{arch}.attention.value_length": spec.head_dim,
+        "{arch}.attention.head_count_kv": spec.n_kv_heads if latent is None else 1,
+        "{arch}.attention.key_length": spec.head_dim if latent is None else latent.cached_dim,
+        "{arch}.attention.value_length": spec.head_dim if latent is None else latent.kv_rank,
         "{arch}.attention.layer_norm_rms_epsilon": spec.rms_norm_eps,
         "{arch}.vocab_size": spec.vocab_size,
         "{arch}.target_layers": list(spec.aux_layers),
@@ -92,7 +93,7 @@ def _rope(spec: DraftSpec) -> dict[str, Any]:
     rope = spec.rope
     values: dict[str, Any] = {
         "{arch}.rope.freq_base": rope.theta,
-        "{arch}.rope.dimension_count": spec.head_dim,
+        "{arch}.rope.dimension_count": spec.rope_dim,
     }
     if rope.scaling in ("linear", "yarn"):
         values["{arch}.rope.scaling.type"] = rope.scaling
@@ -117,6 +118,7 @@ def _switches(spec: DraftSpec) -> dict[str, Any]:
         "{arch}.norm_output": spec.norm_output,
         "{arch}.draft_vocab_size": spec.draft_vocab_size,
         "{arch}.rope.type": spec.rope_type,
+        **(_latent(spec.latent) if spec.latent else {}),
     }
     if not spec.fuses_embedding:
         values["{arch}.fc_norm"] = spec.fc_norm
@@ -135,6 +137,17 @@ def _switches(spec: DraftSpec) -> dict[str, Any]:
         values["{arch}.attention.sliding_window"] = spec.sliding_window
         values["{arch}.attention.sliding_window_pattern"] = list(spec.sliding_layers)
     return values
+
+
+def _latent(latent: LatentSpec) -> dict[str, Any]:
+    """Keys and values as llama.cpp's deepseek2 has them, whose cache holds the latent too."""
+    return {
+        "{arch}.attention.kv_lora_rank": latent.kv_rank,
+        **({"{arch}.attention.q_lora_rank": latent.q_rank} if latent.q_rank else {}),
+        "{arch}.attention.key_length_mla": latent.key_dim,
+        "{arch}.attention.value_length_mla": latent.value_dim,
+        "{arch}.attention.scale": latent.scale,
+    }
 
 
 def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:

@@ -19,11 +19,14 @@ from .config import number
 from .errors import ConfigError, UnsupportedError
 from .spec import RopeSpec
 
-__all__ = ["parse_rope", "rope_divisors"]
+__all__ = ["parse_rope", "rope_divisors", "score_multiplier"]
 
 
-def parse_rope(config: Mapping[str, Any]) -> tuple[RopeSpec, str]:
-    """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError."""
+def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[RopeSpec, str]:
+    """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError.
+
+    deepseek: yarn's magnitude is DeepSeek's, and no other scaling is known.
+    """
     block_name, block = _scaling_block(config)
     theta = next(
         (number(b, "rope_theta") for b in (block, config) if b.get("rope_theta") is not None),
@@ -32,6 +35,11 @@ def parse_rope(config: Mapping[str, Any]) -> tuple[RopeSpec, str]:
     if theta <= 0:
         raise ConfigError(f"config.json: rope_theta: expected a positive number, found {theta}")
     kind = str(block.get("rope_type") or block.get("type") or "default")
+    if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
+        raise UnsupportedError(
+            f"{block_name}: rope type {kind!r}: expected default or yarn; for latent attention trainers and "
+            "engines agree on no other"
+        )
     if kind == "proportional":
         return _proportional(theta, block, block_name), ""
     if any(number(b, "partial_rotary_factor", 1.0) != 1.0 for b in (config, block)):
@@ -44,8 +52,8 @@ def parse_rope(config: Mapping[str, Any]) -> tuple[RopeSpec, str]:
         return RopeSpec(theta, "linear", factor=_factor(block, block_name)), ""
     if kind == "llama3":
         return _llama3(theta, block, block_name), ""
-    if kind == "yarn":
-        return _yarn(theta, block, block_name), ""
+    if kind == "yarn" or (deepseek and kind == "deepseek_yarn"):
+        return _yarn(theta, block, block_name, deepseek), ""
     raise UnsupportedError(
         f"{block_name}: rope type {kind!r} is not supported; expected default, linear, llama3 or yarn"
     )
@@ -123,7 +131,7 @@ def _llama3(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
     )
 
 
-def _yarn(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
+def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) -> RopeSpec:
     factor = _factor(block, where)
     context = number(block, "original_max_position_embeddings", None, where=f"config.json: {where}.")
     if context is None or context < 1:
@@ -131,7 +139,8 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
     # ggml multiplies cos and sin by 1 + 0.1 ln(factor) on its own; what remains is for us to pass.
-    attn_factor = _cos_sin_multiplier(block, where, factor) / (1.0 + 0.1 * math.log(factor))
+    multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
+    attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(
         theta,
         "yarn",
@@ -149,10 +158,6 @@ def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> 
 
     attention_factor is it; mscale and mscale_all_dim give a ratio; vLLM's attn_factor multiplies the default.
     """
-
-    def mscale(weight: float) -> float:
-        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
-
     absolute = number(block, "attention_factor", None, where=f"config.json: {where}.")
     if absolute is not None:
         return absolute
@@ -161,5 +166,30 @@ def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> 
         number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}."),
     )
     if numerator and denominator:
-        return mscale(numerator) / mscale(denominator)
-    return mscale(1.0) * number(block, "attn_factor", 1.0, where=f"config.json: {where}.")
+        return _mscale(factor, numerator) / _mscale(factor, denominator)
+    return _mscale(factor, 1.0) * number(block, "attn_factor", 1.0, where=f"config.json: {where}.")
+
+
+def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
+    """The same by DeepSeek's rules (vLLM: deepseek_scaling_rope.py; TorchSpec: LlamaYarnRotaryEmbedding)."""
+    for key, neutral in (("attention_factor", None), ("attn_factor", 1.0)):
+        if number(block, key, neutral, where=f"config.json: {where}.") != neutral:
+            raise UnsupportedError(
+                f"{where}.{key}: expected mscale and mscale_all_dim alone, which is what latent attention has"
+            )
+    numerator = number(block, "mscale", 1.0, where=f"config.json: {where}.")
+    denominator = number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}.")
+    return _mscale(factor, numerator) / _mscale(factor, denominator)
+
+
+def score_multiplier(config: Mapping[str, Any]) -> float:
+    """What DeepSeek's yarn multiplies attention scores by, beside cos and sin; 1 without yarn."""
+    where, block = _scaling_block(config)
+    if str(block.get("rope_type") or block.get("type") or "default") not in ("yarn", "deepseek_yarn"):
+        return 1.0
+    weight = number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}.")
+    return _mscale(_factor(block, where), weight) ** 2
+
+
+def _mscale(factor: float, weight: float) -> float:
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .keys import EAGLE, EAGLE3, EAGLE31
 
-__all__ = ["DraftSpec", "GemmaLayer", "RopeSpec"]
+__all__ = ["DraftSpec", "GemmaLayer", "LatentSpec", "RopeSpec"]
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,39 @@ class GemmaLayer:
 
 
 @dataclass(frozen=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made from one latent.
+
+    q_rank: of the queries' low-rank product, 0 where they come from one matrix. kv_rank: values of the
+    latent. nope_dim, rope_dim: of a query and key head, not rotated and rotated; all heads share the rotated
+    part of the key. value_dim: of a value head. scale: factor on the scores, yarn's share in it.
+    """
+
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    scale: float
+
+    @property
+    def key_dim(self) -> int:
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def cached_dim(self) -> int:
+        """Values that one position leaves in the cache."""
+        return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True)
 class DraftSpec:
     """A drafter. Sizes in elements; `aux_layers` are boundary ids R_k in the order of concatenation.
 
     fuses_embedding: EAGLE-1 and 2. fc takes [embedding ; feature] in every step; the one feature is R_n after
     the target's final norm, id n + 1. Without norm_output the first layer has no norm before attention, and
-    the head reads the last one's output as it is; with it (Mistral's) both are there.
+    the head reads the last one's output as it is; with it (Mistral's) both are there. With latent attention
+    head_dim is `latent.key_dim` and every head has keys and values of its own.
     """
 
     family: str
@@ -87,6 +114,7 @@ class DraftSpec:
     logit_scale: float = 1.0
     sliding_window: int | None = None
     sliding_layers: tuple[bool, ...] = ()
+    latent: LatentSpec | None = None
     held_out_rates: tuple[float, ...] = ()
     """Acceptance per depth that its training measured, each of the chains that got there; () = not known."""
     stock_boundary_ok: bool = field(default=True)
@@ -105,9 +133,15 @@ class DraftSpec:
     def rope_type(self) -> str:
         """`norm` or `neox`.
 
-        Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox.
+        Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox. The rows of
+        latent attention lie in pairs in checkpoints already.
         """
-        return "neox" if self.qk_norm else "norm"
+        return "neox" if self.qk_norm and self.latent is None else "norm"
+
+    @property
+    def rope_dim(self) -> int:
+        """Values of a head that rotate."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
 
     @property
     def stock_blockers(self) -> tuple[str, ...]:
@@ -119,6 +153,7 @@ class DraftSpec:
             f"{self.n_aux} aux layers instead of 3": self.n_aux != 3,
             f"{self.n_layers} layers": self.n_layers != 1,
             "q/k norms": self.qk_norm,
+            "latent attention": self.latent is not None,
             "biases": self.has_bias,
             "sliding window": any(self.sliding_layers),
             "Gemma 4's layer": self.gemma is not None,

@@ -114,12 +114,29 @@ class TensorStream:
             yield rope_divisors(self._spec.rope, self._spec.head_dim)
             return
         source = self._sources[slot.source]
+        if slot.part:
+            yield from _parts(source, slot)
+            return
         step = max(1, _CHUNK_VALUES // math.prod(source.shape[1:]))
         if slot.head_rows:
             step = max(slot.head_rows, step // slot.head_rows * slot.head_rows)
         for start in range(0, source.n_rows, step):
             values = source.read_rows(start, min(start + step, source.n_rows))
             yield _pair_rows(values, slot.head_rows) if slot.head_rows else values
+
+
+def _parts(source: TensorSource, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
+    """The keys' or the values' rows of each head of kv_b_proj, as `[n_heads, rows, row]`."""
+    n_heads, rank = slot.shape[0], slot.source_shape[1]
+    n_rows = slot.source_shape[0] // n_heads
+    step = max(1, _CHUNK_VALUES // (n_rows * rank))
+    for start in range(0, n_heads, step):
+        stop = min(start + step, n_heads)
+        heads = source.read_rows(start * n_rows, stop * n_rows).reshape(-1, n_rows, rank)
+        if slot.part == "keys":
+            yield np.ascontiguousarray(heads[:, : slot.shape[2]].swapaxes(1, 2))
+        else:
+            yield np.ascontiguousarray(heads[:, n_rows - slot.shape[1] :])
 
 
 def _pair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:

@@ -90,6 +90,8 @@ def annotation(option: Option) -> str:
         return f"Literal[{choices}]"
     if option.kind == "strings":
         return "str | Sequence[str]"
+    if option.kind == "numbers":
+        return "str | Sequence[float]"
     if option.kind == "pairs":
         key = "str" if option.name == "lora" else "int"
         return f"Mapping[{key}, float] | Sequence[tuple[{key}, float]]"

@@ -33,6 +33,10 @@ class EngineOptions:
     n_threads_batch: int  # 0 = n_threads
     n_gpu_layers: int  # -1 = all
     main_gpu: int
+    split_mode: str  # "layer" | "row" | "none"
+    tensor_split: list[float]  # share of each GPU; [] = by free memory
+    n_cpu_moe: int  # layers whose experts stay in host memory; -1 = all
+    override_tensor: list[str]  # "PATTERN=BUFFER[,...]"
     flash_attn: str  # "auto" | "on" | "off"
     type_k: str  # ggml type name, "f16"
     type_v: str
@@ -166,6 +170,8 @@ class Engine:
     @property
     def n_draft_max(self) -> int: ...
     @property
+    def n_shared_rows(self) -> int: ...
+    @property
     def chains_only(self) -> str: ...  # why; "" = takes trees, too
     @property
     def never_exact(self) -> str: ...  # why no batch of several rows can be exact; "" = it can
@@ -184,9 +190,16 @@ class Engine:
     def metadata(self) -> dict[str, str]: ...
     def chat_template(self, name: str = "") -> str: ...  # "" when the file has none
     def draft_info(self) -> dict[str, Any] | None: ...
-    def device_info(
-        self,
-    ) -> dict[str, Any]: ...  # {"target": [...], "draft": ..., "taps": ..., "repack": bool, "kernels": bool}
+    def device_info(self) -> dict[str, Any]:
+        """`target` (names), `draft`, `draft_why` (why the drafter is not where it would best be, or ""), `taps`,
+        `repack`, `kernels`, `n_threads`.
+        """
+
+    def memory_plan(self) -> list[dict[str, Any]]:
+        """For each device: `device`, `free` and `total`, and in bytes what `target_` and `draft_` hold as
+        `weights`, `cache` and `compute`.
+        """
+
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
     def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
     def token_to_piece(self, token: int, special: bool) -> bytes: ...
@@ -222,9 +235,8 @@ class Engine:
     def planner_report(self, sequence: int) -> dict[str, Any]:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
-        slowdown, ledger. growth: what a cell more in the cache adds, per step and per row; change_ms: what another number
-        of rows than last time adds. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error, bins}; chances:
-        [depth][rank]."""
+        slowdown, ledger. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error,
+        bins}; chances: [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...

@@ -17,5 +17,7 @@ def human_bytes(n_bytes: float) -> str:
 
 
 def human_memory(n_bytes: float | None) -> str:
-    """7.6 GiB; "?" for what is not known."""
-    return "?" if n_bytes is None else f"{n_bytes / 2**30:.1f} GiB"
+    """7.6 GiB, 12.5 MiB; "?" for what is not known."""
+    if n_bytes is None:
+        return "?"
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 / 10 else f"{n_bytes / 2**20:.1f} MiB"

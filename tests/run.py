@@ -231,6 +231,8 @@ def gpu() -> str | None:
             "EAGLECPP_TEST_RPC_SERVERS": "2" if backend.name == "rpc" else "0",
             "GGML_VK_VISIBLE_DEVICES": os.environ.get("GGML_VK_VISIBLE_DEVICES", "0"),
         }
+        if backend.preload is not None:
+            environment["LD_PRELOAD"] = str(backend.preload)
         os.environ.update(environment)
         try:
             run(BIN / "pytest", "-q", ROOT / "tests" / "gpu")

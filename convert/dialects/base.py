@@ -38,6 +38,18 @@ class Seen:
         return str(names[0]) if isinstance(names, list) and names else ""
 
     @property
+    def is_latent_class(self) -> bool:
+        """Whether the class of `architectures` has multi-head latent attention."""
+        return (
+            re.fullmatch(r"Eagle3DeepseekV[23]ForCausalLM|DeepseekV3ForCausalLMEagle3", self.architecture)
+            is not None
+        )
+
+    @property
+    def has_latent_tensors(self) -> bool:
+        return any("self_attn.kv_a_" in name or "self_attn.kv_b_" in name for name in self.shapes)
+
+    @property
     def eagle_config(self) -> Mapping[str, Any]:
         """The nested `eagle_config`; empty when absent. Raises ConfigError when it is no object."""
         value = self.config.get("eagle_config")

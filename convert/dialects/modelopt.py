@@ -12,7 +12,9 @@ from .base import Dialect, Seen
 
 __all__ = ["ModelOpt"]
 
-_OWN_KEYS = ("use_mtp_layernorm", "next_layer_regular", "parallel_draft_step")
+_OWN_KEYS = ("next_layer_regular", "parallel_draft_step")
+_KIMI_TOO = "use_mtp_layernorm"
+"""TorchSpec's draft configs for Kimi have it as well."""
 
 
 class ModelOpt(Dialect):
@@ -20,8 +22,14 @@ class ModelOpt(Dialect):
     title = "NVIDIA Model Optimizer"
 
     def matches(self, seen: Seen) -> bool:
-        own = any(key in seen.eagle_config for key in _OWN_KEYS)
+        if "_torchspec_version" in seen.config:
+            return False
+        own = any(key in seen.eagle_config for key in (*_OWN_KEYS, _KIMI_TOO))
         return own or (seen.has("layers.0.") and "use_aux_hidden_state" in seen.eagle_config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
+        # TorchSpec's export for vLLM looks the same in a kimi_k2 config and counts the other way
+        unsure = seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2"
+        if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
+            return None
         return "post" if ids_key == "eagle_config" else None

@@ -29,6 +29,9 @@ KNOWN_ARCHITECTURES = frozenset(
         "Gemma4Eagle3Model",
         "LlamaEagle3DraftModel",
         ARCHITECTURE,
+        "Eagle3DeepseekV2ForCausalLM",
+        "Eagle3DeepseekV3ForCausalLM",
+        "DeepseekV3ForCausalLMEagle3",
     }
 )
 
@@ -58,8 +61,8 @@ _EAGLE_CONFIG_OTHER = {
 def refuse(seen: Seen) -> None:
     """Raise UnsupportedError when the checkpoint is one we know and cannot convert."""
     checks = (
-        _other_method, _parallel, _mla, _megatron, _mixture, _quantised, _nested_eagle_1, _architecture,
-        _eagle_config,
+        _other_method, _parallel, _half_latent, _megatron, _mixture, _quantised, _nested_eagle_1,
+        _architecture, _eagle_config,
     )  # fmt: skip
     for check in checks:
         reason = check(seen)
@@ -90,11 +93,14 @@ def _parallel(seen: Seen) -> str:
     )
 
 
-def _mla(seen: Seen) -> str:
-    tensors = any("kv_a_proj_with_mqa" in name or "kv_b_proj" in name for name in seen.shapes)
-    if not tensors and not re.fullmatch(r"Eagle3DeepseekV[23]ForCausalLM", seen.architecture):
+def _half_latent(seen: Seen) -> str:
+    """The class name and the tensors of latent attention come together."""
+    if not seen.is_latent_class or seen.has_latent_tensors:
         return ""
-    return "drafter with multi-head latent attention (Eagle3DeepseekV2, Kimi): not supported yet"
+    return (
+        f"architecture {seen.architecture!r} has latent attention, but the checkpoint has no tensor "
+        "kv_a_proj_with_mqa"
+    )
 
 
 def _megatron(seen: Seen) -> str:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints written for vLLM's own class (`Eagle3LlamaForCausalLM`), among them AngelSlim's.
+"""Checkpoints written for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
+`Eagle3DeepseekV2ForCausalLM`), among them AngelSlim's.
 
 `midlayer.*` or `layers.0.*`, optionally behind `model.`. The class says nothing about who trained it, so
 explicit ids stay ambiguous unless they explain themselves.
@@ -14,7 +15,9 @@ __all__ = ["VllmNative"]
 
 class VllmNative(Dialect):
     name = "vllm"
-    title = "vLLM (Eagle3LlamaForCausalLM)"
+    title = "vLLM (Eagle3LlamaForCausalLM, Eagle3DeepseekV2ForCausalLM)"
 
     def matches(self, seen: Seen) -> bool:
+        if seen.is_latent_class:  # TorchSpec and Model Optimizer use vLLM's name, and say more
+            return not seen.eagle_config and "_torchspec_version" not in seen.config
         return seen.architecture == "Eagle3LlamaForCausalLM"

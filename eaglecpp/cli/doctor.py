@@ -20,7 +20,7 @@ from eaglecpp.cli.options import engine_options_of, given
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import human_memory
-from eaglecpp.options import TEXT, ModelOptions
+from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
@@ -32,12 +32,13 @@ __all__ = ["doctor"]
 @click.argument("model", required=False)
 @click.option("--draft", metavar="D", help="The drafter, where the model does not bring one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
-@engine_options_of(ModelOptions)
+@engine_options_of(DraftOptions, ModelOptions)
 def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) -> None:
     """Explain this machine and check the installation. Exit code 1 when something is broken.
 
-    With MODEL, a GGUF file or a stored name, also measure in which batches it gives the very bits of plain
-    decoding, with the options it would be run with.
+    With MODEL, a GGUF file or a stored name, also show what target and drafter hold of each device's memory,
+    and measure in which batches the model gives the very bits of plain decoding, with the options it would be
+    run with.
     """
     facts = gather()
     if model is not None and not facts["problems"]:
@@ -51,7 +52,9 @@ def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) 
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """What is exact of a model, measured now. Without a drafter there is only plain decoding."""
+    """Where a model's memory goes, and what is exact of it, measured now. Without a drafter there is only
+    plain decoding.
+    """
     from eaglecpp.engine import exactness
 
     with open_engine(model, draft, None, False, options | {"exact": "off", "planner_cache": False}) as engine:
@@ -60,6 +63,9 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[
             "target": str(engine.target_path),
             "draft": _draft(engine),
             "n_threads": engine.device_info["n_threads"],
+            "draft_device": engine.device_info["draft"],
+            "draft_why": engine.device_info["draft_why"],
+            "memory_plan": engine.memory_plan,
             "chains_only": engine.chains_only,
             "exact_rows": found.rows,
             "exact_trees": found.trees,
@@ -215,9 +221,14 @@ def _native_lines(facts: dict[str, Any]) -> list[str]:
 def _model_lines(model: dict[str, Any]) -> list[str]:
     lines = [f"target            {model['target']}, {model['n_threads']} threads"]
     if model["draft"] is None:
+        lines += _memory_lines(model["memory_plan"])
         return [*lines, "exact             always: without a drafter there is only plain decoding"]
     drafter = "none: drafts from the text itself" if model["draft"] == TEXT else model["draft"]
-    lines.append(f"drafter           {drafter}")
+    where = f", on {model['draft_device']}" if model["draft_device"] else ""
+    lines.append(f"drafter           {drafter}{where}")
+    if model["draft_why"]:
+        lines.append(f"                  {model['draft_why']}")
+    lines += _memory_lines(model["memory_plan"])
     if model["chains_only"]:
         lines.append(f"strategies        chains only: {model['chains_only']}")
     if model["exact_reason"]:
@@ -227,4 +238,23 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
         lines.append(f"exact             {kinds} in batches of {model['exact_rows']} rows, the root included")
     if model["measured_steps"]:
         lines.append(f"measured          {model['measured_steps']} steps in {model['measured_ms']:.0f} ms")
+    return lines
+
+
+def _memory_lines(plan: list[dict[str, Any]]) -> list[str]:
+    """One line for each device that holds something: what, in whose name, and what is left."""
+    lines = []
+    for place in plan:
+        parts = []
+        for who, name in (("target", "target"), ("draft", "drafter")):
+            sizes = [
+                f"{what} {human_memory(place[f'{who}_{what}'])}"
+                for what in ("weights", "cache", "compute")
+                if place[f"{who}_{what}"]
+            ]
+            if sizes:
+                parts.append(f"{name} {', '.join(sizes)}")
+        if parts:
+            room = f"; {human_memory(place['free'])} free" if place["total"] else ""
+            lines.append(f"memory on {place['device']:<8}{'; '.join(parts)}{room}")
     return lines

@@ -52,6 +52,20 @@ class StrategyType(click.ParamType[Strategy]):
             self.fail(str(error), param, ctx)
 
 
+class NumbersType(click.ParamType[str]):
+    """Numbers with commas between them; what they may be is the option's to say."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            for part in value.split(","):
+                float(part)
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers such as 3,1", param, ctx)
+        return str(value)
+
+
 def engine_options_of(*classes: type) -> Callable[[F], F]:
     """Adds the options of these classes that have a flag."""
 
@@ -191,6 +205,10 @@ def _click_option(option: Option) -> Callable[[F], F]:
         return click.option(*flags, default=None, help=text)
     if option.kind == "strings":
         return click.option(*flags, multiple=True, metavar="TEXT", help=option.help + ".")
+    if option.kind == "numbers":
+        return click.option(
+            *flags, type=NumbersType(), default=None, metavar="N,N,...", help=option.help + "."
+        )
     return click.option(*flags, type=_type(option), default=None, help=text)
 
 

@@ -155,6 +155,7 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
     layer = model.manifest.of_kind("draft")[-1]
     switches = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
     on = [name for name in switches if file.get(f"{arch}.{name}")]
+    on += ["latent attention"] if file.get(f"{arch}.attention.kv_lora_rank") else []
     rows = [
         ["architecture", arch],
         ["parameters", facts.config()["model_type"]],

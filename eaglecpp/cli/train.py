@@ -93,6 +93,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."
 )
+@click.option("--mla", is_flag=True, help="Latent attention, as in Kimi's drafters: a much smaller cache.")
 @click.option(
     "--eagle1",
     is_flag=True,
@@ -326,11 +327,11 @@ def _check(options: dict[str, Any]) -> None:
     if options["share_head"] and options["draft_vocab"]:
         raise click.UsageError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
     if options["eagle1"]:
-        others = [name for name in ("eagle3", "draft_vocab", "aux_layers") if options.get(name)]
+        others = [name for name in ("eagle3", "mla", "draft_vocab", "aux_layers") if options.get(name)]
         if others:
             names = ", ".join("--" + name.replace("_", "-") for name in others)
             raise click.UsageError(f"--eagle1 has a form of its own: leave out {names}")
-    fixed = [name for name in ("eagle1", "eagle3", "share_head", "random_start") if options.get(name)]
+    fixed = [name for name in ("eagle1", "eagle3", "mla", "share_head", "random_start") if options.get(name)]
     if options["finetune"] and fixed:  # a drafter that exists has these already
         names = ", ".join("--" + name.replace("_", "-") for name in fixed)
         raise click.UsageError(f"--finetune keeps the form of the drafter: leave out {names}")

@@ -6,11 +6,12 @@
         async for chunk in stream:
             ...
 
-Everything native happens in the engine's own thread. Between two rounds it admits waiting requests, drops
-cancelled ones and reads at most one slice of one prompt; then every conversation that is generating takes a
-round, all verified in one batch. So each of them gets at least one token per turn of the loop, and none waits
-longer than one slice for another's prompt. A request gets the free conversation whose cached text its prompt
-continues.
+Everything native happens in the engine's own thread. Between two rounds it admits waiting requests and drops
+cancelled ones; then every conversation that is generating takes a round, all drafted together and verified
+in one batch, and a slice of a prompt that is being read is a part of that batch. So each of them gets at
+least one token per turn of the loop, and none waits longer than a slice takes for another's prompt. A
+request gets the free conversation whose cached text its prompt continues; what any other conversation begins
+with is taken over from there.
 
 An error belongs to the request that caused it. One inside a batch ends the requests of that batch, because
 nobody knows whose it was.
@@ -376,13 +377,23 @@ class AsyncEngine:
             return False
         self._drop_cancelled()
         self._admit()
-        prefilling = next((task for task in self._running if task.is_prefilling), None)
-        if prefilling is not None:
-            self._step([prefilling])
-        generating = [task for task in self._running if not task.is_prefilling and task is not prefilling]
-        if generating:
-            self._step(generating)
+        tasks = self._reading() + [task for task in self._running if not task.is_prefilling]
+        if tasks:
+            self._step(tasks)
         return True
+
+    def _reading(self) -> list[_Task]:
+        """Whose prompt is read in this turn: the first one's, and others' as long as all fit in a slice."""
+        found: list[_Task] = []
+        n_rows = 0
+        for task in self._running:
+            if not task.is_prefilling:
+                continue
+            n_rows += len(task.request.prompt)
+            if found and n_rows > self.engine.native.n_shared_rows:
+                break
+            found.append(task)
+        return found
 
     def _drop_cancelled(self) -> None:
         with self._condition:
@@ -415,7 +426,7 @@ class AsyncEngine:
             _tell([(task, "begun", None)])
 
     def _step(self, tasks: list[_Task]) -> None:
-        """One slice of a prompt, or one round of all these."""
+        """One slice of a prompt, or one round, of each of these."""
         streams = [task.stream for task in tasks if task.stream is not None]
         try:
             with self._turns:

@@ -411,6 +411,13 @@ class Engine:
         return self._handle().device_info()
 
     @property
+    def memory_plan(self) -> list[dict[str, Any]]:
+        """Bytes that target and drafter hold on each device: `target_weights`, `target_cache`,
+        `target_compute`, the same for `draft_`, and what is `free` there now of `total`.
+        """
+        return self._handle().memory_plan()
+
+    @property
     def shared(self) -> Shared:
         """What its conversations have in common; for those that make their own, as `AsyncEngine` does."""
         return self._shared

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`ManyStreams`: several generations of one engine, side by side in its sequences, verified in one batch.
 
-Prompts are read one after another, a slice between two rounds, so that nobody who generates waits for all of
-them; everything that generates then takes its rounds together, planned by one planner. With fewer free places
+Prompts are read one after another, a slice beside each round, so that nobody who generates waits for all of
+them; everything that generates takes its rounds together, planned by one planner. With fewer free places
 than prompts the rest wait for a place. Each result is what the same call alone would have given.
 """
 
@@ -96,10 +96,7 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
     def _turn(self) -> None:
         """A slice of one prompt, and a round of all that generate."""
         generating = [index for index in self._running if index not in self._reading]
-        if self._reading:
-            self._step([self._reading[0]])
-        if generating:
-            self._step(generating)
+        self._step([*list(self._reading)[:1], *generating])
 
     def _step(self, indices: Sequence[int]) -> None:
         chunks = next_chunks([self._running[index][1] for index in indices])

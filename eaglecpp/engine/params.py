@@ -27,9 +27,11 @@ def engine_options(
     native = core.EngineOptions()
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
-    _copy(model, native, skip={"lora", "rpc"})
+    _copy(model, native, skip={"lora", "rpc", "tensor_split", "override_tensor"})
     _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache"})
     native.lora = list(model.lora)
+    native.tensor_split = list(model.tensor_split)
+    native.override_tensor = list(model.override_tensor)
     native.n_draft_max = drafting.n_draft_max or max(_MIN_DRAFT_MAX, strategy.nodes)
     if drafting.text_drafts == "on" and not drafting.n_draft_max:
         native.n_draft_more = _MORE_OF_TEXT

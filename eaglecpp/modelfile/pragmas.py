@@ -174,7 +174,7 @@ def _set_option(options: dict[str, Any], group: str, option: Option, text: str) 
     key = f"{group}.{option.name}"
     if option.kind == "strings":
         value: Any = (*options.get(key, ()), text)
-    elif option.kind is str:
+    elif option.kind in (str, "numbers"):
         value = text
     else:
         value = parse_number(option.kind.__name__ if isinstance(option.kind, type) else option.kind, text)

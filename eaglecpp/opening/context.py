@@ -126,6 +126,8 @@ def _bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str, n_ubatch
     head_dim = n_embd // max(n_heads)
     n_k = _positive_key(keys, "attention.key_length") or head_dim
     n_v = _positive_key(keys, "attention.value_length") or head_dim
+    if _positive_key(keys, "attention.key_length_mla") and _positive_key(keys, "attention.value_length_mla"):
+        n_v = 0  # latent attention: values are a part of what is kept as keys
     n_kv = sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
     return n_kv + 4.0 * max(n_heads) * n_ubatch
 

@@ -13,8 +13,8 @@ __all__ = ["Option", "checked"]
 
 @dataclass(frozen=True)
 class Option:
-    """One declared option. `kind`: the Python type of a scalar, or "strings", "pairs" for the two list
-    shapes.
+    """One declared option. `kind`: the Python type of a scalar, or "strings", "pairs", "numbers" for
+    the three list shapes.
 
     `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
     `strangers`: whether a model that somebody else made may set it, or up to which value. False unless said:
@@ -38,6 +38,8 @@ def checked(option: Option, value: Any) -> Any:
         return _strings(option, value)
     if option.kind == "pairs":
         return _pairs(option, value)
+    if option.kind == "numbers":
+        return _numbers(option, value)
     if value is None and option.default is None:
         return None
     value = _scalar(option, value)
@@ -71,6 +73,18 @@ def _strings(option: Option, value: Any) -> tuple[str, ...]:
         if not isinstance(entry, str):
             raise TypeError(f"{option.name} must hold strings, got {type(entry).__name__} {entry!r}")
     return values
+
+
+def _numbers(option: Option, value: Any) -> tuple[float, ...]:
+    """Shares, none of them negative: numbers, or text such as "3,1"."""
+    try:
+        entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else list(value or ())
+        numbers = tuple(float(entry) for entry in entries)
+    except (TypeError, ValueError):
+        raise TypeError(f"{option.name} must hold numbers, as 3,1; got {value!r}") from None
+    if any(not math.isfinite(number) or number < 0 for number in numbers) or (numbers and sum(numbers) == 0):
+        raise ValueError(f"{option.name} must hold numbers of at least 0, not all of them 0; got {value!r}")
+    return numbers
 
 
 def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:

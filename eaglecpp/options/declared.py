@@ -104,6 +104,31 @@ class ModelOptions(_Validated):
     main_gpu: int = _option(
         0, "index of the main GPU", minimum=0, flags=("--main-gpu",), parameter="main_gpu"
     )
+    split_mode: str = _option(
+        "layer",
+        "several GPUs: whole layers on each, rows of every matrix on each, or none but the main GPU",
+        choices=("layer", "row", "none"),
+        flags=("-sm", "--split-mode"),
+    )
+    tensor_split: tuple[float, ...] = _option(
+        (),
+        "several GPUs: the share of each, as 3,1; empty = by their free memory",
+        kind="numbers",
+        flags=("-ts", "--tensor-split"),
+    )
+    n_cpu_moe: int = _option(
+        0,
+        "keep the experts of the first N layers of a mixture in host memory; -1 = of all layers",
+        minimum=-1,
+        flags=("-ncmoe", "--n-cpu-moe"),
+    )
+    override_tensor: tuple[str, ...] = _option(
+        (),
+        "put the tensors whose names match elsewhere: PATTERN=BUFFER[,...], a regular expression and CPU or "
+        "a device's name (repeatable)",
+        kind="strings",
+        flags=("-ot", "--override-tensor"),
+    )
     flash_attn: str = _option(
         "auto",
         "flash attention",

@@ -34,6 +34,10 @@ class ModelKeywords(TypedDict, total=False):
     n_threads_batch: int
     n_gpu_layers: int
     main_gpu: int
+    split_mode: Literal["layer", "row", "none"]
+    tensor_split: str | Sequence[float]
+    n_cpu_moe: int
+    override_tensor: str | Sequence[str]
     flash_attn: Literal["auto", "on", "off"]
     type_k: Literal["auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
     type_v: Literal["auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]

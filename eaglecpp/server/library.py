@@ -338,14 +338,20 @@ async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_stre
             out |= {"total": status.total, "completed": status.completed}
         loop.call_soon_threadsafe(lines.put_nowait, out)
 
-    def run() -> None:
+    def checked(report: Callable[[Status], None]) -> None:
         try:
             work(report)
+        except OSError as error:  # a full disk, in the middle of a stream
+            raise EagleError(f"the store cannot be written: {error.strerror or error}") from error
+
+    def run() -> None:
+        try:
+            checked(report)
         finally:
             loop.call_soon_threadsafe(lines.put_nowait, None)
 
     if not is_streamed:
-        await asyncio.to_thread(work, lambda status: None)
+        await asyncio.to_thread(checked, lambda status: None)
         return _json({"status": "success"})
     task = asyncio.ensure_future(asyncio.to_thread(run))
     first = await lines.get()  # what fails at once has a status of its own

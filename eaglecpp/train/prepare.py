@@ -62,6 +62,7 @@ class TrainOptions:
     finetune: str | None = None
     eagle3: bool = False
     eagle1: bool = False
+    mla: bool = False
     share_head: bool = False
     random_start: bool = False
     draft_vocab: int = 0
@@ -214,6 +215,7 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
     kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
     if plan.spec.fuses_embedding:
         kind = "EAGLE-1"
+    kind += ", latent attention" if plan.spec.latent else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
     listener.note(
         f"drafter: {kind}, layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
@@ -229,7 +231,9 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
 def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     n_vocab = len(corpus.counts)
     layers = options.aux_layers or default_layers(corpus.n_layer)
-    spec = new_spec(file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, eagle1=options.eagle1)
+    spec = new_spec(
+        file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, eagle1=options.eagle1, mla=options.mla
+    )
     share_head = options.share_head or options.eagle1
     size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
     chosen = vocab.choose(corpus.counts, size, corpus.special)

@@ -30,4 +30,7 @@ class NodeOrder {
     std::vector<int32_t> sorted_;
 };
 
+// The best tree by the drafter's own path log-probabilities, breadth first.
+DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves);
+
 }  // namespace eaglecpp

@@ -16,25 +16,13 @@ constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
 constexpr int refresh_least = 5, refresh_most = 200;
-constexpr int refresh_noisy = 4;       // while a noisy clock has given few samples ...
-constexpr double noise_fine = 0.05;    // ... that is, fewer than (noise / this)^2 ...
-constexpr double n_noisy_most = 24.0;  // ... but not more than this
 
 constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
-constexpr double saving_share = 0.5;    // of a full ledger: the most to save up for
-constexpr int joint_gap = 16;           // rounds of the text's drafts alone between trials with the drafter's
-constexpr double probe_gap_most = 256;  // plain rounds; off is never for good
 
 double clean(double ms) {
     return std::isfinite(ms) && ms > 0.0 ? ms : 0.0;
 }
 
-void reset(DraftTree & tree, Token root) {
-    tree.token.assign(1, root);
-    tree.parent.assign(1, -1);
-    tree.depth.assign(1, 0);
-    tree.logp.assign(1, 0.0f);
-}
 }  // namespace
 
 Planner::Planner(const PlannerOptions & options) : options_(options), ledger_(options.ledger) {
@@ -46,31 +34,24 @@ Planner::Planner(const PlannerOptions & options) : options_(options), ledger_(op
 
 void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation, Exactness exactness) {
     if (!is_same_conversation) end_text(plan);
-    plan.exactness_ = exactness;
-    plan.is_exact_ = exactness != Exactness::off;
-    plan.is_exact_settled_ = exactness != Exactness::automatic;
-    plan.cut_ = -1;
-    plan.kind_ = kind;
-    plan.cursor_ = -1;
-    plan.is_on_ = true;
-    plan.advantage_ = std::max(plan.advantage_, 0.03);
-    plan.advantage_variance_ = std::max(plan.advantage_variance_, 0.03);
-    plan.n_burst_ = plan.n_since_probe_ = 0;
+    plan.exact.begin_request(exactness);
+    plan.text.kind = kind;
+    plan.round.cursor = -1;
+    plan.on_off.begin_request();
 }
 
 void Planner::end_text(SequencePlan & plan) {
-    acceptance_.end_text(plan.kind_, plan.text_);
-    plan.hits_.restart();
-    plan.contradiction_ = {};
+    acceptance_.end_text(plan.text.kind, plan.text.drafter);
+    plan.text.hits.restart();
+    plan.text.contradiction = {};
 }
 
-void Planner::begin_round(int n_roots, int n_kv) {
+void Planner::begin_round(int n_roots, bool is_odd) {
     n_roots_ = std::max(n_roots, 1);
-    costs_.set_kv(n_kv);
     if (costs_.take_changed()) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
-    is_measuring_ = is_measuring_due();
+    is_measuring_ = !is_odd && is_measuring_due();
     plans_.clear();
 }
 
@@ -78,49 +59,34 @@ bool Planner::is_measuring_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
     int gap = std::clamp((int)((speed_.speed() - 1.0) / refresh_share), refresh_least, refresh_most);
     if (n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
-    const double noise = costs_.noise() / noise_fine;
-    if (n_plain_ < std::min(n_noisy_most, noise * noise)) gap = std::min(gap, refresh_noisy);
     return n_since_plain_ >= gap;
 }
 
 // --- decide --------------------------------------------------------------------------------------------------------
 
 void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
-    Decision & d = plan.decision_;
-    d.mode = Mode::plain;
-    d.k = d.depth = d.n_leaves = d.n_text = d.reach = 0;
-    d.levels.clear();
-    d.nodes.clear();
-    d.n_tokens = d.cost = 1.0;
-    d.best_speed = plan.best_speed_;
-    plan.frontier_.clear();
-    plan.draft_ms_ = plan.draft_ms_expected_ = 0.0;
-    plan.n_committed_ = 0;
-    plan.limits_ = request.limits;
-    plan.n_pending_ = request.n_pending;
-    plan.n_left_ = request.n_left;
-    reset(plan.tree_, request.root);
-
-    if (!plan.is_exact_settled_) {
-        plan.is_exact_ = is_exact_cheap(plan);
-        plan.is_exact_settled_ = true;
-    }
-    if (plan.is_exact_) plan.limits_.n_leaves = std::min(plan.limits_.n_leaves, plan.limits_.n_leaves_exact);
+    plan.round.n_peers = std::min(plan.round.n_peers, n_roots_);
+    plan.round.begin(request.root, request.limits, request.n_left, request.n_pending);
+    Decision & d = plan.round.decision;
+    d.best_speed = plan.on_off.best_speed();
+    if (!plan.exact.is_settled) plan.exact.settle(is_exact_cheap(plan));
+    PlanLimits & limits = plan.round.limits;
+    if (plan.exact.is_exact) limits.n_leaves = std::min(limits.n_leaves, limits.n_leaves_exact);
     take_text(plan, request.text);
     const bool has_drafter = request.n_pending > 0;
     if (!has_drafter && !request.text) {
         d.reason = Reason::off;
-    } else if (plan.rule_ == SequencePlan::Rule::replay) {
+    } else if (plan.rule.is_replay()) {
         decide_replay(plan);
-    } else if (plan.is_exact_ && !exact_rows_.allows_any(n_roots_, n_roots_ + request.limits.n_nodes)) {
+    } else if (plan.exact.is_exact && !exact_rows_.allows_any(n_roots_, n_roots_ + request.limits.n_nodes)) {
         d.reason = Reason::inexact;
-        plan.cut_ = 0;
+        plan.exact.cut = 0;
     } else if (request.n_left < 2 || request.limits.n_nodes < 1) {
         d.reason = Reason::room;
-    } else if (plan.rule_ == SequencePlan::Rule::fixed) {
+    } else if (plan.rule.is_fixed()) {
         decide_fixed(plan, request.n_left, has_drafter);
     } else {
-        plan.depth_max_ = std::min(options_.depth, request.n_left - 1);
+        plan.round.depth_max = std::min(options_.depth, request.n_left - 1);
         decide_auto(plan, has_drafter);
     }
 }
@@ -129,86 +95,79 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
 // nodes as long as these add more than they cost: hardly ever to a sure copy, often to a match of a few tokens. Where
 // they do not, they are tried again now and then.
 void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
-    plan.text_value_ = 0.0;
+    plan.round.text_value = 0.0;
     if (is_measuring_) {
-        plan.decision_.reason = Reason::measuring;
+        plan.round.decision.reason = Reason::measuring;
         return;
     }
-    plan.text_value_ = text_value(plan);
-    if (plan.text_value_ > 0.0) {
-        const bool joins = plan.joint() > 0.0 || ++plan.n_since_joint_ >= joint_gap;
-        if (!has_drafter || !plan.is_on_ || !joins) return start_text(plan, Reason::pays, 0, plan.n_left_ - 1);
-        plan.n_since_joint_ = 0;
+    plan.round.text_value = text_value(plan);
+    if (plan.round.text_value > 0.0) {
+        const bool joins = plan.joint.is_due(plan.round.text_value);
+        if (!has_drafter || !plan.is_on() || !joins) return start_text(plan, Reason::pays, 0, plan.round.n_left - 1);
+        plan.joint.begin();
     }
-    plan.decision_.reason = Reason::unmatched;
+    plan.round.decision.reason = Reason::unmatched;
     if (has_drafter) decide_drafter(plan);
-    if (plan.decision_.mode == Mode::plain && plan.text_value_ > 0.0) {
-        start_text(plan, Reason::pays, 0, plan.n_left_ - 1);
+    if (plan.round.decision.mode == Mode::plain && plan.round.text_value > 0.0) {
+        start_text(plan, Reason::pays, 0, plan.round.n_left - 1);
     }
 }
 
 void Planner::decide_drafter(SequencePlan & plan) {
-    const int k = plan.limits_.n_leaves > 1 ? options_.k : 1;
-    if (!plan.is_on_) return decide_parked(plan, k);
-    // The least a drafted round takes, what one took of late, and what the last one wanted in vain: to draft and then
-    // verify nothing for want of means is pure loss.
-    const double verify_ms = costs_.verify(n_roots_ + 1) - (plain_ms_ - costs_.plain_host());
-    const double least = rounds(costs_.commit(plan.n_pending_) + costs_.host() + verify_ms);
-    const double usual = std::min(std::max(plan.usual_extra_, plan.wanted_extra_), saving_share * options_.ledger.cap);
-    if (ledger_.covers(std::max(least, usual))) {
+    const int k = plan.round.limits.n_leaves > 1 ? options_.k : 1;
+    if (!plan.is_on()) return decide_parked(plan, k);
+    // to draft and then verify nothing for want of means is pure loss
+    const int n = n_buyers(plan);
+    const double verify_ms = costs_.verify(n_roots_ + n) - costs_.verify(n_roots_);
+    if (ledger_.covers(rounds(costs_.commit(n * plan.round.n_pending) + costs_.host() + verify_ms))) {
         start(plan, Mode::draft, Reason::pays, k);
-        add_text(plan, 0, plan.n_left_ - 1);
+        add_text(plan, 0, plan.round.n_left - 1);
     } else {
-        plan.decision_.reason = Reason::saving;
+        plan.round.decision.reason = Reason::saving;
     }
 }
 
-// Off: plain rounds, and now and then a draft that nobody verifies, to see whether it would have been right. Probes
-// come dense at first, for texts that go to and fro, then as rare as their share of the time asks.
+// Off: plain rounds, and now and then a draft that nobody verifies.
 void Planner::decide_parked(SequencePlan & plan, int k) {
-    plan.decision_.reason = Reason::parked;
-    const double cost = rounds(costs_.commit(plan.n_pending_) + costs_.level(1) + costs_.host());
-    const double least = options_.probe_gap;
-    const double fair = std::clamp(cost / options_.probe_share, least, std::max(least, probe_gap_most));
-    ++plan.n_off_;
-    const double gap = plan.n_burst_ > 0 ? 2.0 : std::clamp(plan.n_off_ / 4.0, std::max(least, fair / 3.0), fair);
-    if (++plan.n_since_probe_ < gap || !ledger_.covers(cost)) return;
-    plan.n_since_probe_ = 0;
-    plan.n_burst_ = std::max(0, plan.n_burst_ - 1);
+    plan.round.decision.reason = Reason::parked;
+    const double cost = rounds(costs_.commit(plan.round.n_pending) + costs_.level(1) + costs_.host());
+    if (!plan.on_off.is_probe_due(cost) || !ledger_.covers(cost)) return;
+    plan.on_off.begin_probe();
     start(plan, Mode::probe, Reason::probe, k);
 }
 
 void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
-    const Strategy & s = plan.strategy_;
+    const Strategy & s = plan.rule.strategy();
     // a draft that could only be the very last token, or beyond it, would be verified for nothing; so would one beyond
     // the rows that a batch may have
-    plan.depth_max_ = std::min(s.depth, n_left - 1);
-    plan.decision_.reason = Reason::off;
+    plan.round.depth_max = std::min(s.depth, n_left - 1);
+    plan.round.decision.reason = Reason::off;
     if (s.kind == Strategy::Kind::off) return;
-    if (plan.is_exact_ && n_roots_ == 1) {
-        const int n_most = std::min(s.nodes, plan.limits_.n_nodes), n_nodes = exact_rows_.largest(1 + n_most) - 1;
-        plan.depth_max_ = std::min(plan.depth_max_, n_nodes);
-        if (n_nodes < n_most) plan.cut_ = n_nodes;
-        if (n_nodes == 0) plan.decision_.reason = Reason::inexact;
+    if (plan.exact.is_exact && n_roots_ == 1) {
+        const int n_most = std::min(s.nodes, plan.round.limits.n_nodes), n_nodes = exact_rows_.largest(1 + n_most) - 1;
+        plan.round.depth_max = std::min(plan.round.depth_max, n_nodes);
+        if (n_nodes < n_most) plan.exact.cut = n_nodes;
+        if (n_nodes == 0) plan.round.decision.reason = Reason::inexact;
         if (n_nodes == 0) return;
     }
     if (has_drafter) return start(plan, Mode::draft, Reason::pinned, s.k);
-    if (s.kind == Strategy::Kind::chain) plan.limits_.n_leaves = 1;
-    plan.decision_.reason = Reason::unmatched;
-    if (!plan.text_draft_.empty()) start_text(plan, Reason::pinned, s.k, plan.depth_max_);
+    if (s.kind == Strategy::Kind::chain) plan.round.limits.n_leaves = 1;
+    plan.round.decision.reason = Reason::unmatched;
+    if (!plan.round.text_draft.empty()) start_text(plan, Reason::pinned, s.k, plan.round.depth_max);
 }
 
 void Planner::decide_replay(SequencePlan & plan) {
-    plan.decision_.reason = Reason::replay;
-    if (plan.n_replayed_ == plan.replay_.size()) return;
-    const Decision & logged = plan.replay_[plan.n_replayed_++];
+    plan.round.decision.reason = Reason::replay;
+    if (!plan.rule.next_logged()) return;
+    const Decision & logged = plan.rule.logged();
     if (logged.mode == Mode::plain) return;
     if (logged.levels.empty() && logged.n_text > 0) {
         start_text(plan, Reason::replay, logged.k, logged.reach);
         return check_text(plan);
     }
     if (logged.k < 1 || logged.levels.empty() || logged.levels[0] != std::vector<int32_t>{0}) {
-        fail(ErrorKind::value, "plan log: round %zu drafts, but without k or not from the root", plan.n_replayed_);
+        fail(ErrorKind::value, "plan log: round %zu drafts, but without k or not from the root",
+             plan.rule.n_replayed());
     }
     start(plan, logged.mode, Reason::replay, logged.k);
     if (logged.n_text > 0) add_text(plan, 0, logged.reach);
@@ -216,54 +175,50 @@ void Planner::decide_replay(SequencePlan & plan) {
 }
 
 void Planner::check_text(const SequencePlan & plan) {
-    if (plan.decision_.n_text == plan.logged().n_text) return;
+    if (plan.round.decision.n_text == plan.rule.logged().n_text) return;
     fail(ErrorKind::value,
          "plan log: round %zu drafts %d nodes from the text, found %d; the log belongs to another run",
-         plan.n_replayed_, plan.logged().n_text, plan.decision_.n_text);
+         plan.rule.n_replayed(), plan.rule.logged().n_text, plan.round.decision.n_text);
 }
 
 void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
-    plan.decision_.mode = mode;
-    plan.decision_.reason = reason;
-    plan.decision_.k = k;
-    plan.frontier_.assign(1, 0);
-    const Token root = plan.tree_.token[0];
-    reset(plan.pool_, root);
-    plan.proposed_.clear();
-    plan.proposed_node_.clear();
-    plan.level_.clear();
-    plan.p_.assign(1, 1.0f);
-    plan.a_.assign(1, 1.0f);
-    plan.is_text_.assign(1, 0);
-    plan.first_child_.assign(1, -1);
-    plan.n_children_.assign(1, 0);
-    plan.best_p_.clear();
-    plan.cursor_ = 0;
-    plan.n_draft_rows_ = 0;
+    plan.round.decision.mode = mode;
+    plan.round.decision.reason = reason;
+    plan.round.decision.k = k;
+    plan.round.frontier.assign(1, 0);
+    plan.round.pool.begin(plan.round.tree.token[0]);
+    plan.round.best_p.clear();
+    plan.round.cursor = 0;
+    plan.round.n_draft_rows = 0;
     set_prices(plan);
 }
 
+// As many of the batch will draft as last time, and take about as many rows each.
+int Planner::n_buyers(const SequencePlan & plan) const {
+    return std::clamp(n_drafting_last_ + !plan.round.has_drafted_last, 1, n_roots_);
+}
+
 void Planner::set_prices(SequencePlan & plan) {
-    // others in the batch will take about as many rows as last time
-    const int n_others = n_roots_ > 1 ? std::max(0, n_nodes_last_ - plan.order_.size()) : 0;
-    const int n_rows = n_roots_ + n_others;
-    const RowCounts * exact_rows = plan.is_exact_ && n_roots_ == 1 ? &exact_rows_ : nullptr;
+    const int n_buyers = this->n_buyers(plan);
+    const int n_rows = n_roots_;
+    const RowCounts * exact_rows = plan.exact.is_exact && n_roots_ == 1 ? &exact_rows_ : nullptr;
     const int n_rows_max = std::max(costs_.n_rows_max(), exact_rows ? exact_rows->next(n_rows) : 0);
-    const int n_most = std::min(plan.limits_.n_nodes, std::max(1, n_rows_max - n_rows));
-    plan.prices_.set(costs_, habit_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows);
+    const int n_most = std::min(plan.round.limits.n_nodes, std::max(1, (n_rows_max - n_rows) / n_buyers));
+    plan.round.prices.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows, n_buyers);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
-    plan.draft_ms_expected_ += costs_.commit(n_rows);
-    plan.draft_ms_ += clean(ms);
+    plan.round.draft_time.expected_ms += costs_.commit(n_rows);
+    plan.round.draft_time.ms += clean(ms);
     round_draft_ms_ += clean(ms);
 }
 
 // --- learn ---------------------------------------------------------------------------------------------------------
 
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
-    plan.n_committed_ = (int)tokens.size();
-    if (!plan.text_draft_.empty()) text_acceptance_.learn(plan.kind_, plan.hits_, plan.text_draft_, tokens);
+    plan.round.n_committed = (int)tokens.size();
+    if (!plan.round.text_draft.empty())
+        text_acceptance_.learn(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
     walk(plan, tokens);
 }
 
@@ -271,33 +226,35 @@ void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
 // were not verified and the ones below the last accepted node, too. After a probe the walk goes on through the plain
 // rounds that follow. Nodes it never visits teach nothing.
 void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
+    const DraftPool & pool = plan.round.pool;
+    int & cursor = plan.round.cursor;
     for (Token token : tokens) {
-        const int node = plan.cursor_;
+        const int node = cursor;
         if (node < 0) return;
-        plan.cursor_ = -1;
-        const int first = plan.first_child_[node], n = plan.n_children_[node];
-        if (n == 0) return;
-        for (int i = node + 1; i <= plan.decision_.n_text && i < plan.pool_.size(); ++i) {
-            if (plan.pool_.parent[i] != node || !plan.is_text_[i]) continue;
-            plan.contradiction_.learn(plan.a_text_[i], plan.pool_.token[i] == token);
+        cursor = -1;
+        const DraftPool::Proposals drafted = pool.proposals(node);
+        if (drafted.n == 0) return;
+        for (int i = node + 1; i <= pool.n_text(); ++i) {
+            if (pool.tree().parent[i] != node || !pool.is_from_text(i)) continue;
+            plan.text.contradiction.learn(pool.text_chance(i), pool.tree().token[i] == token);
         }
         int matched = -1;
-        for (int i = 0; i < n && matched < 0; ++i) {
-            if (plan.proposed_[first + i].token == token) matched = i;
+        for (int i = 0; i < drafted.n && matched < 0; ++i) {
+            if (drafted.candidates[i].token == token) matched = i;
         }
-        const int n_known = std::min(n, AcceptanceModel::n_ranks_max);
-        acceptance_.learn(plan.kind_, plan.text_, plan.pool_.depth[node] + 1, &plan.proposed_[first], n_known, matched);
-        const bool is_surprise = matched == 0 && plan.a_[plan.proposed_node_[first]] < surprise_below;
-        if (is_surprise && !plan.is_on_) plan.n_burst_ = options_.n_burst;
-        if (matched >= 0) plan.cursor_ = plan.proposed_node_[first + matched];
+        const int n_known = std::min(drafted.n, AcceptanceModel::n_ranks_max);
+        acceptance_.learn(plan.text.kind, plan.text.drafter, pool.tree().depth[node] + 1, drafted.candidates, n_known,
+                          matched);
+        if (matched == 0 && pool.given_parent(drafted.nodes[0]) < surprise_below) plan.on_off.surprise();
+        if (matched >= 0) cursor = drafted.nodes[matched];
     }
 }
 
 void Planner::end_round(double verify_ms, double round_ms) {
     bool is_plain = true, is_verifying = false;
     for (const SequencePlan * plan : plans_) {
-        is_plain = is_plain && !plan->is_drafting();
-        is_verifying = is_verifying || plan->is_verifying();
+        is_plain = is_plain && !plan->round.is_drafting();
+        is_verifying = is_verifying || plan->round.is_verifying();
     }
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
     costs_.learn_verify(n_rows_, verify_ms);
@@ -342,25 +299,25 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
     bool is_verifying = false, is_auto = true;
     for (const SequencePlan * plan : plans_) {
-        expected_ms += plan->draft_ms_expected_;
-        n_tokens += (double)plan->n_committed_ / n_roots_;
-        is_verifying = is_verifying || plan->is_verifying();
-        is_auto = is_auto && plan->rule_ == SequencePlan::Rule::automatic;
+        expected_ms += plan->round.draft_time.expected_ms;
+        n_tokens += (double)plan->round.n_committed / n_roots_;
+        is_verifying = is_verifying || plan->round.is_verifying();
+        is_auto = is_auto && plan->rule.is_auto();
     }
     charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
     double cost = 1.0, first_use = 0.0;
     if (is_verifying) {
-        const double most = rounds(SequencePlan::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
+        const double most = rounds(DraftTime::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
         if (!costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_)) first_use = std::max(0.0, cost - most);
         cost = first_use > 0.0 ? cost : std::min(cost, most);
     } else if (draft_ms > 0.0) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
-        cost += rounds(std::min(extra_ms, SequencePlan::stall * expected_ms));
+        cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
     }
     charged_ = cost;
-    for (SequencePlan * plan : plans_) plan->recent_.add(plan->n_committed_, cost - first_use);
+    for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
     if (is_auto) ledger_.settle(n_tokens, cost, first_use);
 }

@@ -5,10 +5,9 @@
 //
 // A round of the conversations that are decoded in one batch:
 //
-//     planner.begin_round(n_conversations, n_kv);
-//     for each plan:
-//         planner.decide(plan, request);
-//         while (!plan.frontier().empty()) planner.grow(plan, <plan.k() candidates per frontier node>, ms);
+//     planner.begin_round(n_conversations);
+//     for each plan: planner.decide(plan, request);
+//     while any has a frontier: planner.grow(<those, with plan.k() candidates per frontier node>, ms);
 //     planner.choose(plans);
 //     <verify the plan.tree()s in one batch, match>
 //     for each plan: planner.learn(plan, tokens emitted);
@@ -31,15 +30,9 @@ namespace eaglecpp {
 
 struct PlannerOptions {
     Ledger::Options ledger;
-    int k = 4;                   // children per node
-    int width = 8;               // rows of a drafter level
-    int depth = 10;              // levels
-    double probe_share = 0.007;  // of plain time spent on shadow probes; well below the ledger's allowance
-    int probe_gap = 8;           // plain rounds between probes at least
-    int n_burst = 4;             // probes in quick succession after a surprise
-    double on_above = 0.03;      // advantage in tokens at which drafting starts again ...
-    double off_below = 0.0;      // ... and stops,
-    double doubt = 2.0;          // if it misses that by so many standard errors
+    int k = 4;       // children per node
+    int width = 8;   // rows of a drafter level
+    int depth = 10;  // levels
 
     enum class Goal { fair, throughput };
     Goal goal = Goal::fair;  // of several conversations: the product or the sum of their speeds
@@ -54,6 +47,12 @@ struct RoundRequest {
     int n_pending = 0;  // rows the drafter must commit before it can draft; 0 = no drafter
     PlanLimits limits;
     const TextDraft * text = nullptr;  // what the text itself proposes; null = nothing and never
+};
+
+// What the drafter proposed in one conversation; children[i]: candidates of plan->frontier()[i], best first.
+struct Proposal {
+    SequencePlan * plan;
+    std::vector<std::vector<Candidate>> children;
 };
 
 class Planner {
@@ -71,15 +70,17 @@ class Planner {
     // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
     void end_text(SequencePlan & plan);
 
-    // Conversations in the coming batch and cells in the target's cache.
-    void begin_round(int n_roots, int n_kv);
+    // Conversations in the coming batch. `is_odd`: it will end by end_odd_round().
+    void begin_round(int n_roots, bool is_odd = false);
 
     // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
-    // children[i]: candidates of plan.frontier()[i], best first; `ms`: what the drafter took for them (the first time
-    // that is committing the pending rows). Sets the next frontier; empty when another level does not pay.
-    // Error(value) when a replayed plan does not fit.
+    // One call of the drafter for these conversations together, all of them at their first level or none; `ms`: what it
+    // took (the first time that is committing the pending rows). Sets the next frontiers; empty when another level does
+    // not pay. Error(value) when a replayed plan does not fit.
+    void grow(const std::vector<Proposal> & proposals, double ms);
+    // of one conversation
     void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
 
     // The drafter committed n_rows rows without being asked to draft, so that what waits for it stays small. The round
@@ -131,10 +132,12 @@ class Planner {
     double rounds(double ms) const { return ms / plain_ms_; }
 
     // price of time for this conversation, in its tokens per ms: all others wait, too
-    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.recent_.speed() / plain_ms_; }
+    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.text.recent.speed() / plain_ms_; }
 
-    // what the ledger still covers in this round
-    double ms_left() const { return ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host(); }
+    // what the ledger still covers in this round; each of those who draft together may spend its part
+    double ms_left(const SequencePlan & plan) const {
+        return (ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host()) / plan.round.n_peers;
+    }
 
     // decide (planner.cpp)
     bool is_measuring_due() const;
@@ -145,6 +148,7 @@ class Planner {
     void decide_replay(SequencePlan & plan);
     static void check_text(const SequencePlan & plan);
     void start(SequencePlan & plan, Mode mode, Reason reason, int k);
+    int n_buyers(const SequencePlan & plan) const;
     void set_prices(SequencePlan & plan);
 
     // drafts from the text (planner_text.cpp)
@@ -152,13 +156,12 @@ class Planner {
     double text_value(SequencePlan & plan);
     void start_text(SequencePlan & plan, Reason reason, int k, int reach);
     void add_text(SequencePlan & plan, int k, int reach);
-    static int text_child(const SequencePlan & plan, int32_t parent, Token token);
-    void blend(SequencePlan & plan, int32_t parent, int first_proposed, const double * a, int n_known);
 
     // grow (planner_grow.cpp)
+    void set_frontier(SequencePlan & plan);
+    double level_ms(const SequencePlan & plan, int n_rows) const;
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
-    static void expect_like(SequencePlan & plan, int d);
     void next_frontier_auto(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
     void next_frontier_replay(SequencePlan & plan);
@@ -198,11 +201,11 @@ class Planner {
     TextAcceptance text_acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    RecentSpeed speed_;      // of the batches of late
-    SizeHabit habit_;        // of conversations alone in their batch
-    int n_nodes_last_ = 0;   // draft nodes of the last batch
-    int n_plain_ = 0;        // plain rounds measured
-    int n_since_plain_ = 0;  // rounds since the last one
+    RecentSpeed speed_;        // of the batches of late
+    int n_nodes_last_ = 0;     // draft nodes of the last batch
+    int n_drafting_last_ = 0;  // conversations of it that drafted
+    int n_plain_ = 0;          // plain rounds measured
+    int n_since_plain_ = 0;    // rounds since the last one
     bool is_plain_wanted_ = false;
 
     // the round under way

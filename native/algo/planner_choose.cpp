@@ -11,10 +11,7 @@
 namespace eaglecpp {
 
 namespace {
-constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
-constexpr double weight_joint = 0.3;
 constexpr double value_max = 10.0;  // tokens
-constexpr int n_sampled = 4;        // nodes below which sizes are measured again
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 double sum_of(const std::vector<float> & p, int n) {
@@ -26,14 +23,14 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     plans_ = plans;
     n_rows_ = n_roots_;
     for (SequencePlan * plan : plans_) {
-        plan->frontier_.clear();
-        if (!plan->is_drafting() || plan->is_auto_drafting()) continue;
-        if (plan->rule_ == SequencePlan::Rule::fixed) {
-            const int n_nodes = std::min(plan->strategy_.nodes, plan->limits_.n_nodes);
-            plan->order_.build(plan->pool_, plan->pool_.logp, n_nodes, plan->limits_.n_leaves);
+        plan->round.frontier.clear();
+        if (!plan->round.is_drafting() || plan->is_auto_drafting()) continue;
+        if (plan->rule.is_fixed()) {
+            const int n_nodes = std::min(plan->rule.strategy().nodes, plan->round.limits.n_nodes);
+            plan->round.order.build(plan->pool(), plan->pool().logp, n_nodes, plan->round.limits.n_leaves);
         } else {
             choose_replay(*plan);
-            n_rows_ += plan->tree_.n_draft();
+            n_rows_ += plan->round.tree.n_draft();
         }
     }
     cut_fixed();
@@ -43,58 +40,50 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
         choose_alone(*plans_[0]);
     }
     n_rows_ = n_roots_;
-    for (SequencePlan * plan : plans_) n_rows_ += plan->tree_.n_draft();
+    for (SequencePlan * plan : plans_) n_rows_ += plan->round.tree.n_draft();
+    n_drafting_last_ = 0;
+    for (SequencePlan * plan : plans_) {
+        plan->round.has_drafted_last = plan->round.decision.mode == Mode::draft;
+        n_drafting_last_ += plan->round.has_drafted_last;
+    }
     verify_ms_expected_ = costs_.verify(n_rows_);
     const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
     for (SequencePlan * plan : plans_) {
-        if (plan->is_verifying()) plan->decision_.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
+        if (plan->round.is_verifying()) plan->round.decision.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
     }
 }
 
 void Planner::choose_replay(SequencePlan & plan) {
-    number_.assign(plan.pool_.size(), 0);
+    number_.assign(plan.round.pool.tree().size(), 0);
     number_[0] = 1;
-    for (int32_t node : plan.logged().nodes) {
-        if (node < 1 || node >= plan.pool_.size() || number_[node] || !number_[plan.pool_.parent[node]]) {
+    for (int32_t node : plan.rule.logged().nodes) {
+        if (node < 1 || node >= plan.round.pool.tree().size() || number_[node] ||
+            !number_[plan.round.pool.tree().parent[node]]) {
             fail(ErrorKind::value,
                  "plan log: round %zu verifies node %d, which the %d drafted nodes do not allow; the "
                  "log belongs to another run",
-                 plan.n_replayed_, node, plan.pool_.n_draft());
+                 plan.rule.n_replayed(), node, plan.round.pool.tree().n_draft());
         }
         number_[node] = 1;
     }
-    take(plan, plan.logged().nodes, (int)plan.logged().nodes.size());
+    take(plan, plan.rule.logged().nodes, (int)plan.rule.logged().nodes.size());
 }
 
-// One conversation: the best of all sizes at the price of time. Small sizes that were not run since the first rounds
-// are run once or twice instead of a larger one: a size that is not run because of a wrong price keeps it.
+// One conversation: the best of all sizes at the price of time.
 void Planner::choose_alone(SequencePlan & plan) {
     const double price = lambda(plan);
-    const bool is_probe = plan.decision_.mode == Mode::probe;
-    plan.order_.build(plan.pool_, plan.p_, plan.prices_.n_nodes_max(), plan.limits_.n_leaves);
-    const std::vector<float> & p = plan.order_.p();
-    const double spent_ms = plan.fair_draft_ms() + costs_.host();
-    const Offer wish = plan.prices_.best(p, price, no_limit);
-    double value = wish.value;
-    if (is_probe && !plan.level_.empty()) {
-        // a probe stops early; what drafting would go on to do counts
-        nodes_.assign(1, *std::max_element(plan.level_.begin(), plan.level_.end(),
-                                           [&](int a, int b) { return plan.p_[a] < plan.p_[b]; }));
-        value = std::max(value, foresee(plan, 1));
-    }
-    const double ms = spent_ms + plan.prices_.ms_with_changes(wish.n);
-    if (!is_probe) habit_.add(n_roots_ + plan.prices_.best_settled(p, price, no_limit).n);
-    if (!plan.is_text_only()) {
-        if (wish.n > 0) plan.usual_extra_ += 0.1 * (rounds(ms) - plan.usual_extra_);
-        weigh(plan, value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
+    const bool is_probe = plan.round.decision.mode == Mode::probe;
+    plan.round.order.build(plan.pool(), plan.round.pool.p(), plan.round.prices.n_nodes_max(),
+                           plan.round.limits.n_leaves);
+    const std::vector<float> & p = plan.round.order.p();
+    const double spent_ms = plan.round.draft_time.fair_ms() + costs_.host();
+    const Offer wish = plan.round.prices.best(p, price, no_limit);
+    const double ms = spent_ms + plan.round.prices.ms(wish.n);
+    if (!plan.round.is_text_only()) {
+        weigh(plan, wish.value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
     }
     const bool is_vain = is_probe && wish.value <= price * spent_ms;
-    int n = is_vain ? 0 : plan.prices_.best(p, price, ms_left()).n;
-    for (int fewer = 1; fewer < std::min(n, n_sampled); ++fewer) {
-        if (costs_.wants_sample(n_roots_ + fewer) && allows(plan, n_roots_ + fewer)) n = fewer;
-    }
-    if (!plan.is_text_only()) plan.wanted_extra_ = wish.n > 0 && n == 0 ? rounds(ms) : 0.0;
-    take(plan, plan.order_.nodes(), n);
+    take(plan, plan.round.order.nodes(), is_vain ? 0 : plan.round.prices.best(p, price, ms_left(plan)).n);
 }
 
 // --- several conversations -----------------------------------------------------------------------------------------
@@ -104,8 +93,8 @@ void Planner::choose_shared(int n_rows) {
     const int n_most = std::max(1, costs_.n_rows_max() - n_rows);
     for (SequencePlan * plan : plans_) {
         if (!plan->is_auto_drafting()) continue;
-        const int n = plan->decision_.mode == Mode::probe ? 0 : std::min(plan->limits_.n_nodes, n_most);
-        plan->order_.build(plan->pool_, plan->p_, n, plan->limits_.n_leaves);
+        const int n = plan->round.decision.mode == Mode::probe ? 0 : std::min(plan->round.limits.n_nodes, n_most);
+        plan->round.order.build(plan->pool(), plan->round.pool.p(), n, plan->round.limits.n_leaves);
     }
     find_shared(n_rows, n_most);
     const int n = std::accumulate(best_heads_.begin(), best_heads_.end(), 0);
@@ -113,8 +102,8 @@ void Planner::choose_shared(int n_rows) {
     for (size_t i = 0; i < plans_.size(); ++i) {
         SequencePlan & plan = *plans_[i];
         if (!plan.is_auto_drafting()) continue;
-        if (!plan.is_text_only()) weigh_shared(plan, best_heads_[i], ms_per_node);
-        take(plan, plan.order_.nodes(), best_heads_[i]);
+        if (!plan.round.is_text_only()) weigh_shared(plan, best_heads_[i], ms_per_node);
+        take(plan, plan.round.order.nodes(), best_heads_[i]);
     }
 }
 
@@ -130,13 +119,13 @@ void Planner::find_shared(int n_rows, int n_most) {
         int pick = -1;
         double pick_gain = 0.0;
         for (size_t i = 0; i < plans_.size(); ++i) {
-            if (!plans_[i]->is_auto_drafting() || heads_[i] == plans_[i]->order_.size()) continue;
-            const double p = plans_[i]->order_.p()[heads_[i]];
+            if (!plans_[i]->is_auto_drafting() || heads_[i] == plans_[i]->round.order.size()) continue;
+            const double p = plans_[i]->round.order.p()[heads_[i]];
             const double gain = options_.goal == PlannerOptions::Goal::fair ? p / sums_[i] : p;
             if (pick < 0 || gain > pick_gain) pick = (int)i, pick_gain = gain;
         }
         if (pick < 0) return;
-        sums_[pick] += plans_[pick]->order_.p()[heads_[pick]++];
+        sums_[pick] += plans_[pick]->round.order.p()[heads_[pick]++];
         const double ms = costs_.verify(n_rows + n) + rest_ms;
         if (is_allowed(ms) && is_exact_enough(n_rows + n) && goal(ms) > best) {
             best = goal(ms);
@@ -156,7 +145,7 @@ double Planner::goal(double ms) const {
     for (size_t i = 0; i < plans_.size(); ++i) {
         tokens += sums_[i];
         logs += std::log(sums_[i]);
-        speeds += plans_[i]->recent_.speed();
+        speeds += plans_[i]->text.recent.speed();
     }
     if (options_.goal == PlannerOptions::Goal::fair) return logs - n_roots_ * std::log(ms);
     return tokens - speeds * rounds(ms);
@@ -164,12 +153,12 @@ double Planner::goal(double ms) const {
 
 void Planner::weigh_shared(SequencePlan & plan, int n, double ms_per_node) {
     const double price = lambda(plan);
-    const double spent_ms = plan.fair_draft_ms() + costs_.host() / n_roots_;
-    if (plan.decision_.mode == Mode::probe) {
-        const double value = plan.prices_.best(plan.best_p_, price, no_limit).value - price * spent_ms;
+    const double spent_ms = plan.round.draft_time.fair_ms() + costs_.host() / n_roots_;
+    if (plan.round.decision.mode == Mode::probe) {
+        const double value = plan.round.prices.best(plan.round.best_p, price, no_limit).value - price * spent_ms;
         return weigh(plan, value, 1.0 + value);
     }
-    const double gain = sum_of(plan.order_.p(), n), ms = spent_ms + n * ms_per_node;
+    const double gain = sum_of(plan.round.order.p(), n), ms = spent_ms + n * ms_per_node;
     weigh(plan, gain - price * ms, (1.0 + gain) / rounds(plain_ms_ + ms));
 }
 
@@ -189,58 +178,29 @@ void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nod
 
 // Builds the tree of the first n of `nodes`.
 void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n) {
-    Decision & d = plan.decision_;
+    Decision & d = plan.round.decision;
     nodes_.assign(nodes.begin(), nodes.begin() + n);
     std::sort(nodes_.begin(), nodes_.end());
     d.nodes.clear();
-    append_depth_first(plan.pool_, nodes_, 0, d.nodes);
+    append_depth_first(plan.pool(), nodes_, 0, d.nodes);
     if (n == 0) {
         if (d.mode == Mode::draft) d.mode = Mode::probe, d.reason = Reason::vain;
         return;
     }
     if (d.reason == Reason::probe) d.mode = Mode::draft, d.reason = Reason::pays;
-    const DraftTree & pool = plan.pool_;
-    DraftTree & tree = plan.tree_;
-    number_.assign(pool.size(), 0);
-    d.n_leaves = 1;
-    for (int32_t node : d.nodes) {
-        const int32_t parent = number_[pool.parent[node]];
-        const bool has_sibling = std::find(tree.parent.begin() + 1, tree.parent.end(), parent) != tree.parent.end();
-        d.n_leaves += has_sibling;
-        number_[node] = tree.size();
-        tree.token.push_back(pool.token[node]);
-        tree.parent.push_back(parent);
-        tree.depth.push_back(pool.depth[node]);
-        tree.logp.push_back(pool.logp[node]);
-        d.depth = std::max(d.depth, (int)pool.depth[node]);
-        d.n_tokens += plan.p_[node];
-    }
+    plan.round.tree = plan.round.pool.tree().take(d.nodes);
+    d.n_leaves = (int)plan.round.tree.leaves().size();
+    d.depth = *std::max_element(plan.round.tree.depth.begin(), plan.round.tree.depth.end());
+    for (int32_t node : d.nodes) d.n_tokens += plan.round.pool.p()[node];
 }
 
-// Drafting stays on or off by the mean predicted value of a drafted round, which is far less noisy than accepted
-// counts. It goes off only when the mean misses the mark by more than its own scatter explains: where drafting gains
-// little the value of single rounds varies much, and each needless stop costs a wait for the next probes.
 void Planner::weigh(SequencePlan & plan, double value, double speed) {
     if (!std::isfinite(value) || !std::isfinite(speed)) return;
-    if (plan.text_value_ > 0.0) {
-        // what the text alone would have brought is not the drafter's merit
-        const double gain = std::clamp(value - plan.text_value_, -value_max, value_max);
-        plan.joint() += weight_joint * (gain - plan.joint());
-        return;
-    }
-    const double weight = plan.is_on_ ? weight_on : weight_off;
-    const double error = std::clamp(value, -value_max, value_max) - plan.advantage_;
-    plan.advantage_ += weight * error;
-    plan.advantage_variance_ += weight * ((1.0 - weight) * error * error - plan.advantage_variance_);
-    plan.best_speed_ += (plan.best_speed_ > 0.0 ? weight : 1.0) * (speed - plan.best_speed_);
-    plan.decision_.best_speed = plan.best_speed_;
-    const double doubt = options_.doubt * std::sqrt(plan.advantage_variance_ * weight / 2.0);
-    if (plan.is_on_ && plan.advantage_ + doubt < options_.off_below) {
-        plan.is_on_ = false;
-        plan.n_since_probe_ = plan.n_off_ = 0;
-    } else if (!plan.is_on_ && plan.advantage_ > options_.on_above) {
-        plan.is_on_ = true;
-    }
+    const double text_value = plan.round.text_value;
+    // what the text alone would have brought is not the drafter's merit
+    if (text_value > 0.0) return plan.joint.learn(text_value, std::clamp(value - text_value, -value_max, value_max));
+    plan.on_off.weigh(value, speed);
+    plan.round.decision.best_speed = plan.on_off.best_speed();
 }
 
 }  // namespace eaglecpp

@@ -2,13 +2,17 @@
 #include "algo/tree.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 
 namespace eaglecpp {
 
-DraftTree::DraftTree(Token root) : token{root}, parent{-1}, depth{0}, logp{0.0f} {}
+void DraftTree::reset(Token root) {
+    token.assign(1, root);
+    parent.assign(1, -1);
+    depth.assign(1, 0);
+    logp.assign(1, 0.0f);
+}
 
 int DraftTree::add(Token tok, int parent_idx, float logp_step) {
     if (parent_idx < 0 || parent_idx >= size()) {
@@ -32,33 +36,6 @@ DraftTree DraftTree::take(const std::vector<int32_t> & nodes) const {
         moved[node] = out.size() - 1;
     }
     return out;
-}
-
-DraftTree DraftTree::select(int n_nodes) const {
-    return select(n_nodes, size());
-}
-
-DraftTree DraftTree::select(int n_nodes, int n_leaves) const {
-    std::vector<int32_t> order(n_draft());
-    std::iota(order.begin(), order.end(), 1);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logp[a] > logp[b]; });
-
-    // Taken best first, a node adds a leaf unless it is the first child taken of its parent.
-    std::vector<int32_t> kept;
-    std::vector<uint8_t> is_kept(size(), 0), has_child(size(), 0);
-    is_kept[0] = 1;
-    int n_used = 1;
-    for (int32_t node : order) {
-        if ((int)kept.size() == n_nodes) break;
-        if (!is_kept[parent[node]]) continue;
-        if (has_child[parent[node]] && n_used == n_leaves) continue;
-        n_used += has_child[parent[node]];
-        has_child[parent[node]] = is_kept[node] = 1;
-        kept.push_back(node);
-    }
-    std::sort(kept.begin(), kept.end(),
-              [&](int a, int b) { return depth[a] != depth[b] ? depth[a] < depth[b] : a < b; });
-    return take(kept);
 }
 
 bool DraftTree::is_chain() const {

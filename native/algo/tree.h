@@ -19,7 +19,10 @@ struct DraftTree {
     std::vector<float> logp;      // [n] sum of draft log-probabilities from the root; the root's is 0
 
     DraftTree() = default;
-    explicit DraftTree(Token root);
+    explicit DraftTree(Token root) { reset(root); }
+
+    // a root alone
+    void reset(Token root);
 
     int size() const { return (int)token.size(); }
 
@@ -29,13 +32,8 @@ struct DraftTree {
     // appends a child of `parent_idx` with conditional log-probability `logp_step`; returns its index
     int add(Token tok, int parent_idx, float logp_step);
 
-    // The `n_nodes` draft nodes with the highest path log-probability (earlier index first among equals), breadth
-    // first. A path's log-probability never rises with depth and a parent has the smaller index, so the set contains
-    // the parent of each of its nodes.
-    DraftTree select(int n_nodes) const;
-
-    // the best ancestor-closed tree with at most `n_nodes` draft nodes and `n_leaves` leaves, as select()
-    DraftTree select(int n_nodes, int n_leaves) const;
+    // the tree of these draft nodes, in their order: parents before their children, none without its parent
+    DraftTree take(const std::vector<int32_t> & nodes) const;
 
     bool is_chain() const;
 
@@ -50,9 +48,6 @@ struct DraftTree {
 
     // [n * n] row-major: 1 where column is the row's node or one of its ancestors
     std::vector<uint8_t> ancestor_mask() const;
-
-  private:
-    DraftTree take(const std::vector<int32_t> & nodes) const;
 };
 
 // One proposed token with its conditional draft log-probability: of what the target will choose, which under shared

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "algo/match.h"
+#include "algo/node_order.h"
 #include "algo/synth.h"
-#include "algo/tree.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
 
@@ -37,7 +37,7 @@ void bind_algo(nb::module_ & m) {
         .def(
             "select",
             [](const DraftTree & t, int n_nodes, int n_leaves) {
-                return n_leaves > 0 ? t.select(n_nodes, n_leaves) : t.select(n_nodes);
+                return best_subtree(t, n_nodes, n_leaves > 0 ? n_leaves : t.size());
             },
             nb::arg("n_nodes"), nb::arg("n_leaves") = 0)
         .def_prop_ro("tokens", [](const DraftTree & t) { return t.token; })

@@ -48,6 +48,7 @@ class StudyDrafter {
         }
         if (head) share_head(*head);
         drafter_->finish();
+        drafter_->reserve(1);
         sequence_ = std::make_unique<DraftSequence>(*drafter_);
     }
 
@@ -118,8 +119,9 @@ class StudyDrafter {
     std::pair<ArrayOut, ArrayOut> kv(int layer) const {
         const DraftSpec & s = drafter_->spec();
         if (layer < 0 || layer >= s.n_layer) fail(ErrorKind::value, "layer %d of %d", layer, s.n_layer);
-        const size_t n = (size_t)sequence_->n_rows(), n_row = (size_t)s.head_dim * s.n_head_kv;
-        const auto read = [&](const ggml_tensor * t, bool is_transposed) {
+        const size_t n = (size_t)sequence_->n_rows();
+        const auto read = [&](const ggml_tensor * t, bool is_transposed, int n_head_values) {
+            const size_t n_row = (size_t)n_head_values * s.n_head_kv;
             std::vector<uint8_t> raw(ggml_nbytes(t));
             ggml_backend_tensor_get(t, raw.data(), 0, raw.size());
             std::vector<float> all(ggml_nelements(t)), out(n * n_row);
@@ -128,14 +130,15 @@ class StudyDrafter {
             } else {
                 ggml_get_type_traits(t->type)->to_float(raw.data(), all.data(), (int64_t)all.size());
             }
-            const size_t row = is_transposed ? 1 : n_row, channel = is_transposed ? (size_t)t->ne[0] : 1;
+            const size_t row = is_transposed ? 1 : (size_t)t->ne[0], channel = is_transposed ? (size_t)t->ne[0] : 1;
             for (size_t i = 0; i < n; ++i) {
                 for (size_t c = 0; c < n_row; ++c) out[i * n_row + c] = all[i * row + c * channel];
             }
-            return to_array(std::move(out), {n, (size_t)s.n_head_kv, (size_t)s.head_dim});
+            return to_array(std::move(out), {n, (size_t)s.n_head_kv, (size_t)n_head_values});
         };
         const DraftKv & kv = sequence_->kv();
-        return {read(kv.k()[layer], false), read(kv.v()[layer], kv.v_transposed())};
+        const ggml_tensor * v = kv.v()[layer] ? kv.v()[layer] : kv.k()[layer];
+        return {read(kv.k()[layer], false, s.key_dim()), read(v, kv.v_transposed(), s.value_dim())};
     }
 
   private:

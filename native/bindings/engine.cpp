@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/process.h"
 #include "bindings/bindings.h"
 #include "bindings/planner_report.h"
@@ -87,11 +88,57 @@ nb::dict device_info(const EngineHandle & e) {
     for (const DeviceInfo & info : list_devices()) target.append(info.name);
     d["target"] = target;
     d["draft"] = e.get().drafter() ? nb::cast(e.get().drafter()->device_name()) : nb::none();
+    d["draft_why"] = e.get().why_placed();
     d["taps"] = e.target().taps_mode();
     d["repack"] = e.target().uses_repack();
     d["kernels"] = e.target().uses_kernels();
     d["n_threads"] = e.target().options().n_threads;
     return d;
+}
+
+// Bytes by device: the target's weights, cache and compute buffers, and the drafter's, its cache for all conversations.
+// Host memory counts as the CPU's, whatever device it serves.
+nb::list memory_plan(const EngineHandle & e) {
+    struct Use {
+        size_t target[3] = {}, draft[3] = {}, free = 0, total = 0;
+    };
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    std::vector<std::pair<ggml_backend_dev_t, Use>> plan;
+    const auto on = [&](ggml_backend_dev_t dev) -> Use & {
+        for (auto & [known, use] : plan) {
+            if (known == dev) return use;
+        }
+        plan.push_back({dev, {}});
+        ggml_backend_dev_memory(dev, &plan.back().second.free, &plan.back().second.total);
+        return plan.back().second;
+    };
+    for (const MemoryUse & m : e.target().memory()) {
+        ggml_backend_dev_t dev = ggml_backend_buft_get_device(m.buffer);
+        Use & use = on(!dev || ggml_backend_buft_is_host(m.buffer) ? cpu : dev);
+        use.target[0] += m.weights, use.target[1] += m.cache, use.target[2] += m.compute;
+    }
+    if (const Drafter * d = e.get().drafter()) {
+        const Drafter::Memory m = d->memory_use();
+        Use & use = on(d->options().device);
+        use.draft[0] += m.weights, use.draft[2] += m.compute;
+        use.draft[1] += m.cache * e.target().options().n_sequences;
+        on(cpu).draft[0] += m.host;
+    }
+    nb::list out;
+    for (const auto & [dev, use] : plan) {
+        nb::dict d;
+        d["device"] = ggml_backend_dev_name(dev);
+        const char * names[3] = {"weights", "cache", "compute"};
+        for (int i = 0; i < 3; ++i) {
+            d[(std::string("target_") + names[i]).c_str()] = use.target[i];
+            d[(std::string("draft_") + names[i]).c_str()] = use.draft[i];
+        }
+        // llama.cpp calls all of the CPU's memory free
+        d["free"] = dev == cpu ? nb::cast(available_memory()) : nb::cast(use.free);
+        d["total"] = use.total;
+        out.append(d);
+    }
+    return out;
 }
 
 nb::dict measure_exact(const EngineHandle & e) {
@@ -200,6 +247,7 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab()); })
         .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab()); })
         .def_prop_ro("n_threads_now", [](const E & e) { return e.get().n_threads(); })
+        .def_prop_ro("n_shared_rows", [](const E & e) { return e.target().n_shared_rows(); })
         .def_prop_ro("n_draft_max", [](const E & e) { return e.target().options().n_draft_max; })
         .def_prop_ro("chains_only", [](const E & e) { return e.target().chains_only(); })
         .def_prop_ro("never_exact", [](const E & e) { return e.target().never_exact(); })
@@ -219,6 +267,7 @@ void bind_engine(nb::module_ & m) {
         .def("chat_template", &chat_template, nb::arg("name") = "")
         .def("draft_info", &draft_info)
         .def("device_info", &device_info)
+        .def("memory_plan", &memory_plan)
         .def(
             "tokenize",
             [](const E & e, const nb::bytes & text, bool add_special, bool parse_special) {

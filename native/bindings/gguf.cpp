@@ -23,6 +23,7 @@ nb::dict draft_spec_dict(const DraftSpec & s) {
     d["n_head"] = s.n_head;
     d["n_head_kv"] = s.n_head_kv;
     d["head_dim"] = s.head_dim;
+    d["kv_rank"] = s.latent.kv_rank;
     d["n_ff"] = s.n_ff;
     d["rms_eps"] = s.rms_eps;
     d["logit_scale"] = s.logit_scale;

@@ -52,8 +52,6 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["plain_host_ms"] = costs.plain_host();
     d["noise"] = costs.noise();
     d["slowdown"] = costs.slowdown();
-    d["growth"] = nb::make_tuple(costs.growth().per_step, costs.growth().per_row);
-    d["change_ms"] = costs.change();
     d["verify"] = points(costs.verify_points(n_rows_reported));
     d["commit"] = points(costs.commit_points(n_rows_reported));
     d["level"] = points(costs.level_points(planner.options().width));

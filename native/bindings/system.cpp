@@ -11,6 +11,7 @@
 #include "bindings/bindings.h"
 #include "gguf/keys.h"
 #include "kernels/hook.h"
+#include "target/amx.h"
 #include "target/llama_bridge.h"
 #include "target/rpc_relay.h"
 #include "target/target.h"

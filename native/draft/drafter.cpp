@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "algo/topk.h"
 #include "base/error.h"
@@ -15,12 +16,14 @@ namespace {
 // Rows of one commit graph: large enough for efficient matrix products, small enough that features and activations
 // of an 8B-class drafter stay within some 20 MiB.
 constexpr int n_commit_chunk = 128;
-// Graph shapes kept per sequence; a generation needs a handful.
+// Graph shapes kept; a generation needs a handful.
 constexpr size_t n_graphs_max = 32;
 // Where graphs have few sizes: sizes of the cache between a length and its double.
 constexpr int n_kv_steps = 4;
 // Tokens that a graph picks for a row: llama.cpp's default top-k is 40.
 constexpr int n_top = 64;
+// Rows of a draft level that memory is set aside for; wider ones get theirs when they come.
+constexpr int n_reserved_rows = 16;
 // More than any machine holds; their sum, padded, is still an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 constexpr ggml_fp16_t f16_zero = 0x0000;
@@ -45,31 +48,35 @@ int DraftSequence::n_slots_read(int n_used) const {
     return std::min(DraftKv::pad(n_used, drafter_.is_remote() ? n_kv_steps : 0), kv_->n_slots());
 }
 
-DraftGraph & DraftSequence::graph(const GraphShape & shape) {
+DraftGraph & DraftGraphs::get(Drafter & drafter, const GraphShape & shape) {
     auto it = graphs_.find(shape);
-    if (it != graphs_.end() && it->second->epoch == drafter_.memory().epoch()) return *it->second;
-    drafter_.wait();
-    if (it != graphs_.end()) graphs_.erase(it);
-    if (graphs_.size() >= n_graphs_max) {
-        // the context has grown past the shapes of earlier lengths
-        for (auto g = graphs_.begin(); g != graphs_.end();) {
-            g = g->first.n_kv != shape.n_kv ? graphs_.erase(g) : std::next(g);
+    if (it == graphs_.end() || it->second.graph->epoch != drafter.memory().epoch()) {
+        drafter.wait();
+        if (it != graphs_.end()) graphs_.erase(it);
+        if (graphs_.size() >= n_graphs_max) {
+            graphs_.erase(std::min_element(graphs_.begin(), graphs_.end(), [](const auto & a, const auto & b) {
+                return a.second.used < b.second.used;
+            }));
         }
-        if (graphs_.size() >= n_graphs_max) graphs_.clear();
+        auto built = build_draft_graph(drafter.spec(), drafter.weights(), shape, drafter.form(), drafter.memory());
+        drafter.count_graph();
+        it = graphs_.emplace(shape, Kept{std::move(built)}).first;
     }
-    logits_tensor_ = nullptr;  // its graph may be gone
-    auto built =
-        build_draft_graph(drafter_.spec(), drafter_.weights(), *kv_, shape, drafter_.form(), drafter_.memory());
-    drafter_.count_graph();
-    return *(graphs_[shape] = std::move(built));
+    it->second.used = ++n_uses_;
+    return *it->second.graph;
+}
+
+void DraftGraphs::forget(const DraftKv * kv) {
+    for (auto it = graphs_.begin(); it != graphs_.end();) {
+        const auto & parts = it->first.parts;
+        const bool has = std::any_of(parts.begin(), parts.end(), [&](const GraphPart & p) { return p.kv == kv; });
+        it = has ? graphs_.erase(it) : std::next(it);
+    }
 }
 
 void DraftSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output) {
+    check_room(features.n_rows);
     truncate(kv_->n_rows);
-    if (kv_->n_rows + features.n_rows > kv_->n_ctx()) {
-        fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_->n_ctx(),
-             kv_->n_rows + features.n_rows);
-    }
     const int n_target = drafter_.spec().n_embd_target;
     const int n_before = kv_->n_rows;
     try {
@@ -77,12 +84,116 @@ void DraftSequence::commit(const FeatureRows & features, const Token * tokens, b
             FeatureRows part = features.from(at, n_target);
             const bool is_last = part.n_rows <= n_commit_chunk;
             part.n_rows = std::min(part.n_rows, n_commit_chunk);
-            commit_chunk(part, tokens + at, want_output && is_last);
+            std::vector<Call> calls{commit_call(part, tokens + at, want_output && is_last)};
+            run(calls);
         }
     } catch (...) {
         kv_->n_rows = n_before;  // the caller still holds the features of all rows
         throw;
     }
+}
+
+void DraftSequence::check_room(int n_rows) const {
+    if (kv_->n_rows + n_rows <= kv_->n_ctx()) return;
+    fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_->n_ctx(),
+         kv_->n_rows + n_rows);
+}
+
+// More rows than one graph takes: then all but the last of each go alone, as rows of a prompt do.
+void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
+    if (commits.empty()) return;
+    int n_rows = 0;
+    std::vector<int> n_before;
+    for (const DraftCommit & c : commits) {
+        c.seq->check_room(c.features.n_rows);
+        n_before.push_back(c.seq->n_rows());
+        n_rows += c.features.n_rows;
+    }
+    try {
+        std::vector<Call> calls;
+        for (const DraftCommit & c : commits) {
+            c.seq->truncate(c.seq->n_rows());
+            FeatureRows rows = c.features;
+            const int n_alone = n_rows > n_commit_chunk ? rows.n_rows - 1 : 0;
+            if (n_alone > 0) {
+                rows.n_rows = n_alone;
+                c.seq->commit(rows, c.tokens, false);
+                rows = c.features.from(n_alone, c.seq->drafter_.spec().n_embd_target);
+            }
+            calls.push_back(c.seq->commit_call(rows, c.tokens + n_alone, true));
+        }
+        run(calls);
+    } catch (...) {
+        for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->kv_->n_rows = n_before[i];
+        throw;
+    }
+}
+
+DraftSequence::Call DraftSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output) {
+    const int n = features.n_rows;
+    Call call{};
+    call.seq = this;
+    call.tokens = tokens;
+    call.features = features;
+    for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
+    call.first_slot = kv_->n_rows;
+    call.n_out = want_output ? 1 : 0;
+    call.is_commit = true;
+    // a single layer that only writes K/V reads no cache: one shape serves every context length
+    const bool reads_kv = want_output || drafter_.spec().n_layer > 1;
+    call.part = {kv_.get(), n_padded(n), call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
+    return call;
+}
+
+int DraftSequence::extend(const std::vector<DraftRow> & rows) {
+    const int first = n_draft_rows();
+    extend_together({{this, rows}});
+    return first;
+}
+
+void DraftSequence::extend_together(const std::vector<DraftLevel> & levels) {
+    std::vector<std::vector<Token>> tokens(levels.size());
+    std::vector<Call> calls;
+    try {
+        for (size_t i = 0; i < levels.size(); ++i)
+            calls.push_back(levels[i].seq->extend_call(levels[i].rows, tokens[i]));
+        if (!calls.empty()) run(calls);
+    } catch (...) {
+        for (const Call & call : calls) {
+            DraftSequence & s = *call.seq;
+            s.parents_.resize(s.parents_.size() - call.n());
+            s.positions_.resize(s.parents_.size());
+        }
+        throw;
+    }
+}
+
+DraftSequence::Call DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
+    const int n = (int)rows.size();
+    const int first = n_draft_rows();
+    if (first + n > kv_->n_draft_rows_max()) {
+        fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
+    }
+    Call call{};
+    call.seq = this;
+    for (int i = 0; i < n; ++i) {
+        const int parent = rows[i].parent;
+        if (parent < -1 || parent >= first) fail(ErrorKind::value, "draft row %d has no parent row %d", i, parent);
+        tokens.push_back(rows[i].token);
+        call.pos.push_back(parent < 0 ? kv_->n_rows : positions_[parent] + 1);
+        call.feeds.push_back(1 + parent);
+    }
+    for (int i = 0; i < n; ++i) {
+        parents_.push_back(rows[i].parent);
+        positions_.push_back(call.pos[i]);
+    }
+    call.tokens = tokens.data();
+    call.first_slot = kv_->n_rows + first;
+    call.first_state = 1 + first;
+    call.n_out = n;
+    const int n_all = n_padded(n);
+    call.part = {kv_.get(), n_all, n_all, n_slots_read(call.first_slot + n)};
+    return call;
 }
 
 // Where the bytes of an input go: into the tensor itself where the host can write it, else to where they are sent from.
@@ -92,122 +203,119 @@ static T * input(Drafter & drafter, const DraftGraph & g, const ggml_tensor * t)
     return (T *)(drafter.staging(g) + at);
 }
 
-void DraftSequence::commit_chunk(const FeatureRows & features, const Token * tokens, bool want_output) {
-    const DraftSpec & s = drafter_.spec();
-    const int n = features.n_rows;
-    // a single layer that only writes K/V reads no cache: one shape serves every context length
-    const bool reads_kv = want_output || s.n_layer > 1;
-    const int n_kv = reads_kv ? n_slots_read(kv_->n_rows + n) : 0;
-    DraftGraph & g = graph({/*commit=*/true, n_padded(n), want_output ? 1 : 0, n_kv});
-    drafter_.wait();
-
-    const size_t n_part = s.n_embd_target, n_row = n_part * s.n_aux();
-    float * dst = input<float>(drafter_, g, g.features);
-    const size_t n_idle = n_padded(n) - n;
-    std::fill_n(dst, n_idle * n_row, 0.0f);
-    for (int i = 0; i < n; ++i) {
-        for (int a = 0; a < s.n_aux(); ++a) {
-            std::copy_n(features.layer[a] + i * n_part, n_part, dst + (n_idle + i) * n_row + a * n_part);
+void DraftSequence::run(std::vector<Call> & calls) {
+    check_not_forked("the drafter cannot run");
+    Drafter & drafter = calls[0].seq->drafter_;
+    if (drafter.options().n_threads > 1) note_helper_threads();
+    GraphShape shape{calls[0].is_commit, {}};
+    for (const Call & call : calls) shape.parts.push_back(call.part);
+    drafter.count_run();  // what the run before left may go with its graph
+    DraftGraph & g = (calls.size() == 1 ? calls[0].seq->graphs_ : drafter.joint_graphs()).get(drafter, shape);
+    drafter.wait();
+    int at = 0, at_out = 0;
+    for (size_t i = 0; i < calls.size(); ++i) {
+        calls[i].seq->fill(g, calls[i], g.parts[i], at, at_out);
+        at += calls[i].part.n_rows;
+        at_out += calls[i].part.n_out;
+    }
+    drafter.start(g);
+    std::vector<int32_t> ids;
+    std::vector<float> numbers;
+    if (g.top_ids) {
+        const size_t n_picked = ggml_nelements(g.top_ids);
+        static_assert(sizeof(int32_t) == sizeof(float), "ids, logits and probabilities side by side");
+        const size_t n_bytes = n_picked * sizeof(float);
+        uint8_t * landing = drafter.landing(3 * n_bytes);
+        size_t at = 0;
+        for (const ggml_tensor * t : {g.top_ids, g.top_logits, g.top_probs}) {
+            ggml_backend_tensor_get_async(drafter.backend(), t, landing + at, 0, n_bytes);
+            at += n_bytes;
         }
+        drafter.wait();
+        ids.assign((const int32_t *)landing, (const int32_t *)(landing + n_bytes));
+        numbers.assign((const float *)(landing + n_bytes), (const float *)(landing + 3 * n_bytes));
     }
-    std::vector<int32_t> pos(n);
-    for (int i = 0; i < n; ++i) pos[i] = kv_->n_rows + i;
-    if (want_output) *input<int64_t>(drafter_, g, g.state_slot) = 0;
-    slots_.assign(pos.begin(), pos.end());
-    run(g, tokens, pos, want_output ? 1 : 0);
-    kv_->n_rows += n;
-}
-
-int DraftSequence::extend(const std::vector<DraftRow> & rows) {
-    const int n = (int)rows.size();
-    const int first = n_draft_rows();
-    if (first + n > kv_->n_draft_rows_max()) {
-        fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
+    // the host's other work need not wait for a prompt's rows
+    if (at_out > 0 || !drafter.is_remote()) drafter.wait();
+    at_out = 0;
+    for (Call & call : calls) {
+        if (call.is_commit) call.seq->kv_->n_rows += call.n();
+        call.seq->take_outputs(g, call, at_out, ids, numbers);
+        at_out += call.part.n_out;
     }
-    std::vector<int32_t> pos(n);
-    std::vector<Token> tokens(n);
-    for (int i = 0; i < n; ++i) {
-        const int parent = rows[i].parent;
-        if (parent < -1 || parent >= first) fail(ErrorKind::value, "draft row %d has no parent row %d", i, parent);
-        tokens[i] = rows[i].token;
-        pos[i] = parent < 0 ? kv_->n_rows : positions_[parent] + 1;
-    }
-    const int n_all = n_padded(n), n_idle = n_all - n;
-    DraftGraph & g = graph({/*commit=*/false, n_all, n_all, n_slots_read(kv_->n_rows + first + n)});
-    drafter_.wait();
-    int32_t * state_idx = input<int32_t>(drafter_, g, g.state_idx);
-    int64_t * state_slots = input<int64_t>(drafter_, g, g.state_slot);
-    std::fill_n(state_idx, n_idle, 0);
-    std::fill_n(state_slots, n_idle, kv_->idle_state());
-    slots_.resize(n);
-    for (int i = 0; i < n; ++i) {
-        state_idx[n_idle + i] = 1 + rows[i].parent;
-        slots_[i] = kv_->n_rows + first + i;
-        state_slots[n_idle + i] = 1 + first + i;
-        parents_.push_back(rows[i].parent);
-        positions_.push_back(pos[i]);
-    }
-    run(g, tokens.data(), pos, n);
-    return first;
 }
 
 // Rows that only fill the graph come first: only the last rows of a commit run fully. They write where nobody reads.
-void DraftSequence::run(DraftGraph & g, const Token * tokens, const std::vector<int32_t> & pos, int n_out) {
-    check_not_forked("the drafter cannot run");
-    if (drafter_.options().n_threads > 1) note_helper_threads();
+void DraftSequence::fill(DraftGraph & g, const Call & call, const DraftGraph::Part & in, int first_row, int first_out) {
     const DraftSpec & s = drafter_.spec();
-    const int n_all = (int)g.pos->ne[0], n = (int)pos.size(), n_idle = n_all - n;
-    float * embd = input<float>(drafter_, g, g.embd);
+    const int n_all = call.part.n_rows, n = call.n(), n_idle = call.n_idle(), n_out = call.part.n_out;
+    if (g.features) {
+        const size_t n_part = s.n_embd_target, n_row = n_part * s.n_aux();
+        float * dst = input<float>(drafter_, g, g.features) + first_row * n_row;
+        std::fill_n(dst, n_idle * n_row, 0.0f);
+        for (int i = 0; i < n; ++i) {
+            for (int a = 0; a < s.n_aux(); ++a) {
+                std::copy_n(call.features.layer[a] + i * n_part, n_part, dst + (n_idle + i) * n_row + a * n_part);
+            }
+        }
+    }
+    if (in.state_idx) {
+        int32_t * feeds = input<int32_t>(drafter_, g, in.state_idx);
+        std::fill_n(feeds, n_idle, 0);
+        std::copy(call.feeds.begin(), call.feeds.end(), feeds + n_idle);
+    }
+    float * embd = input<float>(drafter_, g, g.embd) + (size_t)first_row * s.n_embd;
     std::fill_n(embd, (size_t)n_idle * s.n_embd, 0.0f);
-    for (int i = 0; i < n; ++i) drafter_.weights().embedding.row(tokens[i], embd + (size_t)(n_idle + i) * s.n_embd);
-    int32_t * positions = input<int32_t>(drafter_, g, g.pos);
+    for (int i = 0; i < n; ++i) {
+        drafter_.weights().embedding.row(call.tokens[i], embd + (size_t)(n_idle + i) * s.n_embd);
+    }
+    int32_t * positions = input<int32_t>(drafter_, g, g.pos) + first_row;
     std::fill_n(positions, n_idle, 0);
-    std::copy(pos.begin(), pos.end(), positions + n_idle);
-    if (g.pos_out != g.pos) std::copy_n(pos.end() - n_out, n_out, input<int32_t>(drafter_, g, g.pos_out));
-    int64_t * slots = input<int64_t>(drafter_, g, g.slot);
+    std::copy(call.pos.begin(), call.pos.end(), positions + n_idle);
+    if (g.pos_out != g.pos) {
+        std::copy_n(positions + n_all - n_out, n_out, input<int32_t>(drafter_, g, g.pos_out) + first_out);
+    }
+    for (int i = 0; g.row_out && i < n_out; ++i) {
+        input<int32_t>(drafter_, g, g.row_out)[first_out + i] = first_row + n_all - n_out + i;
+    }
+    int64_t * slots = input<int64_t>(drafter_, g, in.slot);
     std::fill_n(slots, n_idle, kv_->idle_slot());
-    std::copy(slots_.begin(), slots_.end(), slots + n_idle);
-    if (g.v_place) {
-        const size_t n_row = (size_t)s.head_dim * s.n_head_kv;
-        int64_t * places = input<int64_t>(drafter_, g, g.v_place);
+    std::iota(slots + n_idle, slots + n_all, (int64_t)call.first_slot);
+    if (in.v_place) {
+        const size_t n_row = (size_t)s.value_dim() * s.n_head_kv;
+        int64_t * places = input<int64_t>(drafter_, g, in.v_place);
         for (int i = 0; i < n_all; ++i) {
             for (size_t c = 0; c < n_row; ++c) places[i * n_row + c] = (int64_t)c * kv_->n_slots() + slots[i];
         }
     }
-    if (g.mask) fill_mask(g, g.mask, pos, 0);
-    if (g.mask_window) fill_mask(g, g.mask_window, pos, s.sliding_window);
+    if (in.state_slot) {
+        int64_t * states = input<int64_t>(drafter_, g, in.state_slot);
+        std::fill_n(states, n_out - call.n_out, kv_->idle_state());
+        std::iota(states + n_out - call.n_out, states + n_out, (int64_t)call.first_state);
+    }
+    if (in.mask) fill_mask(g, call, in.mask, in.n_mask_rows, 0);
+    if (in.mask_window) fill_mask(g, call, in.mask_window, in.n_mask_rows, s.sliding_window);
+}
 
-    run_ = drafter_.count_run();
-    n_idle_ = g.logits ? (int)g.logits->ne[1] - n_out : 0;
+void DraftSequence::take_outputs(const DraftGraph & g, const Call & call, int first_out,
+                                 const std::vector<int32_t> & ids, const std::vector<float> & numbers) {
+    run_ = drafter_.n_runs();
+    first_out_ = first_out + call.part.n_out - call.n_out;
+    n_out_ = call.n_out;
     logits_.clear();
     picked_.clear();
     logits_tensor_ = g.logits;
     n_logits_ = g.logits ? g.logits->ne[0] : 0;
-    drafter_.start(g);
-    if (n_out == 0) {
-        // the host's other work need not wait for a prompt's rows
-        if (!drafter_.is_remote()) drafter_.wait();
-        return;
-    }
-    if (!g.top_ids) {
-        drafter_.wait();
+    if (n_out_ == 0) return;
+    if (g.top_ids) {
+        read_picked(ids, numbers, g.top_ids->ne[0]);
+    } else {
         logits(0);
-        return;
     }
-    const size_t n_picked = ggml_nelements(g.top_ids);
-    std::vector<int32_t> ids(n_picked);
-    std::vector<float> numbers(2 * n_picked);
-    ggml_backend_t backend = drafter_.backend();
-    ggml_backend_tensor_get_async(backend, g.top_ids, ids.data(), 0, n_picked * sizeof(int32_t));
-    ggml_backend_tensor_get_async(backend, g.top_logits, numbers.data(), 0, n_picked * sizeof(float));
-    ggml_backend_tensor_get_async(backend, g.top_probs, numbers.data() + n_picked, 0, n_picked * sizeof(float));
-    drafter_.wait();
-    read_picked(n_out, ids, numbers);
 }
 
-void DraftSequence::read_picked(int n_rows, const std::vector<int32_t> & ids, const std::vector<float> & numbers) {
-    const size_t n_each = ids.size() / (n_idle_ + n_rows);
-    for (int r = n_idle_; r < n_idle_ + n_rows; ++r) {
+void DraftSequence::read_picked(const std::vector<int32_t> & ids, const std::vector<float> & numbers, size_t n_each) {
+    for (int r = first_out_; r < first_out_ + n_out_; ++r) {
         Picked p;
         float best_prob = 0.0f;
         for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
@@ -225,25 +333,25 @@ void DraftSequence::read_picked(int n_rows, const std::vector<int32_t> & ids, co
 // A row sees the slots of positions up to its own: committed rows directly, draft rows only along its own parents.
 // `window` > 0 hides positions that lie `window` or more behind. A row that only fills the graph sees one slot: without
 // any its numbers would be none, and others might read them under their masks.
-void DraftSequence::fill_mask(DraftGraph & g, ggml_tensor * mask, const std::vector<int32_t> & pos, int window) {
+void DraftSequence::fill_mask(const DraftGraph & g, const Call & call, ggml_tensor * mask, int n_mask_rows,
+                              int window) {
     const size_t n_kv = mask->ne[0];
-    const int n = (int)pos.size();
-    const int n_idle = std::max(0, g.n_mask_rows - n);
-    const bool is_draft = !parents_.empty();           // an extend; a commit has dropped the draft rows
+    const int n = call.n();
+    const int n_idle = std::max(0, n_mask_rows - n);
     const int first_draft = (int)parents_.size() - n;  // of this call's rows
     ggml_fp16_t * rows = input<ggml_fp16_t>(drafter_, g, mask);
-    std::fill_n(rows, n_kv * g.n_mask_rows, f16_minus_inf);
-    for (int r = 0; r < g.n_mask_rows; ++r) {
+    std::fill_n(rows, n_kv * n_mask_rows, f16_minus_inf);
+    for (int r = 0; r < n_mask_rows; ++r) {
         ggml_fp16_t * row = rows + r * n_kv;
         if (r < n_idle) {
-            row[slots_[0]] = f16_zero;
+            row[call.first_slot] = f16_zero;
             continue;
         }
-        const int i = n - g.n_mask_rows + r;
-        const int low = window > 0 ? std::max(0, pos[i] - window + 1) : 0;
-        const int n_seen = is_draft ? kv_->n_rows : pos[i] + 1;
+        const int i = n - n_mask_rows + r;
+        const int low = window > 0 ? std::max(0, call.pos[i] - window + 1) : 0;
+        const int n_seen = call.is_commit ? call.pos[i] + 1 : kv_->n_rows;
         for (int p = low; p < n_seen; ++p) row[p] = f16_zero;
-        if (!is_draft) continue;
+        if (call.is_commit) continue;
         for (int d = first_draft + i; d >= 0 && positions_[d] >= low; d = parents_[d]) {
             row[kv_->n_rows + d] = f16_zero;
         }
@@ -253,9 +361,9 @@ void DraftSequence::fill_mask(DraftGraph & g, ggml_tensor * mask, const std::vec
 const float * DraftSequence::logits(int i) {
     if (logits_.empty()) {
         if (!logits_tensor_ || run_ != drafter_.n_runs()) fail(ErrorKind::broken, "these draft logits are gone");
-        const size_t n_skip = (size_t)n_idle_ * n_logits_;
-        logits_.resize(ggml_nelements(logits_tensor_) - n_skip);
-        ggml_backend_tensor_get(logits_tensor_, logits_.data(), n_skip * sizeof(float), logits_.size() * sizeof(float));
+        logits_.resize((size_t)n_out_ * n_logits_);
+        ggml_backend_tensor_get(logits_tensor_, logits_.data(), (size_t)first_out_ * n_logits_ * sizeof(float),
+                                logits_.size() * sizeof(float));
     }
     return logits_.data() + (size_t)i * n_logits_;
 }
@@ -299,6 +407,12 @@ void DraftSequence::get_state(int row, float * dst) const {
 void DraftSequence::set_state(int row, const float * src) {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_set(kv_->state(), src, (1 + row) * n, n);
+}
+
+void DraftSequence::copy_rows(const DraftSequence & source, int n) {
+    drafter_.wait();
+    truncate(0);
+    kv_->copy_rows(*source.kv_, n);
 }
 
 void DraftSequence::truncate(int n_rows) {
@@ -389,14 +503,21 @@ void Drafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) 
 
 uint8_t * Drafter::staging(const DraftGraph & g) {
     if (ggml_backend_buffer_is_host(g.packed->buffer)) return (uint8_t *)g.packed->data;
-    const size_t n = ggml_nbytes(g.packed);
-    if (pinned_ && ggml_backend_buffer_get_size(pinned_.get()) >= n) {
-        return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
+    return staging_.at_least(ggml_nbytes(g.packed), options_.device);
+}
+
+uint8_t * Drafter::landing(size_t n) {
+    return landing_.at_least(n, options_.device);
+}
+
+uint8_t * Drafter::HostMemory::at_least(size_t n, ggml_backend_dev_t device) {
+    if (!pinned_ || ggml_backend_buffer_get_size(pinned_.get()) < n) {
+        if (unpinned_.size() >= n) return unpinned_.data();
+        ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device);
+        pinned_.reset(host ? ggml_backend_buft_alloc_buffer(host, n) : nullptr);
     }
-    ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(options_.device);
-    pinned_.reset(host ? ggml_backend_buft_alloc_buffer(host, n) : nullptr);
     if (pinned_) return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
-    if (unpinned_.size() < n) unpinned_.resize(n);
+    unpinned_.resize(n);
     return unpinned_.data();
 }
 
@@ -432,13 +553,16 @@ std::unique_ptr<DraftKv> Drafter::take_kv() {
 
 void Drafter::give_kv(std::unique_ptr<DraftKv> kv) {
     wait();
+    joint_graphs_.forget(kv.get());
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
 bool Drafter::supports(const GraphForm & form, std::string & missing) {
     const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, buft_);
-    for (const GraphShape & shape : {GraphShape{true, 8, 1, 256}, GraphShape{false, 8, 8, 256}}) {
-        const auto g = build_draft_graph(spec_, weights_, kv, shape, form, *memory_);
+    // of two conversations: there are more operations for several
+    const GraphPart commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
+    for (const GraphShape & shape : {GraphShape{true, {commit, commit}}, GraphShape{false, {extend, extend}}}) {
+        const auto g = build_draft_graph(spec_, weights_, shape, form, *memory_);
         for (int i = 0; i < ggml_graph_n_nodes(g->gf); ++i) {
             const ggml_tensor * node = ggml_graph_node(g->gf, i);
             if (!ggml_backend_supports_op(backend_.get(), node)) {
@@ -448,6 +572,33 @@ bool Drafter::supports(const GraphForm & form, std::string & missing) {
         }
     }
     return true;
+}
+
+void Drafter::reserve(int n_sequences) {
+    if (!options_.is_remote) return;
+    std::vector<std::unique_ptr<DraftKv>> all;
+    for (int i = 0; i < n_sequences; ++i) all.push_back(take_kv());
+    const DraftKv * kv = all[0].get();
+    const GraphPart commit{kv, n_commit_chunk, 1, kv->n_slots()};
+    const GraphPart extend{kv, n_reserved_rows, n_reserved_rows, kv->n_slots()};
+    for (const GraphShape & shape : {GraphShape{true, {commit}}, GraphShape{false, {extend}}}) {
+        build_draft_graph(spec_, weights_, shape, form_, *memory_);
+    }
+    for (auto & kv : all) give_kv(std::move(kv));
+}
+
+static size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
+    return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
+}
+
+Drafter::Memory Drafter::memory_use() const {
+    Memory m{};
+    m.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_);
+    m.compute = memory_->n_bytes();
+    m.host = weights_.embedding.n_bytes();
+    m.cache = DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
+                                   /*v_transposed=*/!form_.flash_attn);
+    return m;
 }
 
 void Drafter::finish() {

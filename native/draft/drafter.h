@@ -4,7 +4,9 @@
 //
 // A DraftSequence is the drafter's side of one conversation. Rows are committed in order: row p pairs the target's
 // feature at position p with the embedding of the token at p + 1, and lives at K/V slot and RoPE position p. Draft rows
-// come after the committed ones, are fed with the state of an earlier row, and vanish with the next commit.
+// come after the committed ones, are fed with the state of an earlier row, and vanish with the next commit. Several
+// conversations can commit or extend in one graph: the weights are then read once for all, and each gets the bits it
+// has alone where products do not depend on the number of rows.
 #pragma once
 
 #include <ggml-backend.h>
@@ -47,6 +49,37 @@ struct DraftRow {
 };
 
 class Drafter;
+class DraftSequence;
+
+// what one conversation adds to a graph of several
+struct DraftCommit {
+    DraftSequence * seq;
+    FeatureRows features;
+    const Token * tokens;
+};
+
+struct DraftLevel {
+    DraftSequence * seq;
+    std::vector<DraftRow> rows;
+};
+
+// Graphs by shape, as long as they are used and have memory.
+class DraftGraphs {
+  public:
+    DraftGraph & get(Drafter & drafter, const GraphShape & shape);
+
+    // forgets those that read or write this cache
+    void forget(const DraftKv * kv);
+
+  private:
+    struct Kept {
+        std::unique_ptr<DraftGraph> graph;
+        long used = 0;
+    };
+
+    std::map<GraphShape, Kept> graphs_;
+    long n_uses_ = 0;
+};
 
 class DraftSequence {
   public:
@@ -68,7 +101,12 @@ class DraftSequence {
     // draft rows of this round so far
     int n_draft_rows() const { return (int)parents_.size(); }
 
-    // [n_draft_vocab] of output row i of the last call; valid until the next one of any sequence of this drafter
+    // Each as the two above, of several conversations of one drafter in one graph: commits with output; no conversation
+    // twice. All rows of all or, after an exception, none.
+    static void commit_together(const std::vector<DraftCommit> & commits);
+    static void extend_together(const std::vector<DraftLevel> & levels);
+
+    // [n_draft_vocab] of output row i of this one's last call; valid until the next one of any sequence of this drafter
     const float * logits(int i);
 
     // the k most likely next tokens after output row i, as target ids
@@ -80,6 +118,9 @@ class DraftSequence {
     // state [H] of the last committed row (-1) or of draft row i
     void get_state(int row, float * dst) const;
     void set_state(int row, const float * src);
+
+    // Holds the first n committed rows of another conversation of this drafter in place of its own.
+    void copy_rows(const DraftSequence & source, int n);
 
     // keeps the first n committed rows; drops the draft rows
     void truncate(int n_rows);
@@ -96,31 +137,50 @@ class DraftSequence {
         float log_sum_exp;
     };
 
+    // this conversation's rows in a call
+    struct Call {
+        DraftSequence * seq;
+        const Token * tokens;
+        FeatureRows features;        // of a commit
+        std::vector<int32_t> pos;    // per row
+        std::vector<int32_t> feeds;  // of an extend: state slot that each row is fed from
+        int first_slot, first_state;
+        int n_out;
+        bool is_commit;
+        GraphPart part;
+
+        int n() const { return (int)pos.size(); }
+        int n_idle() const { return part.n_rows - n(); }
+    };
+
     int n_padded(int n_rows) const;
     int n_slots_read(int n_used) const;
-    DraftGraph & graph(const GraphShape & shape);
-    void run(DraftGraph & g, const Token * tokens, const std::vector<int32_t> & pos, int n_out);
-    void commit_chunk(const FeatureRows & features, const Token * tokens, bool want_output);
-    void fill_mask(DraftGraph & g, ggml_tensor * mask, const std::vector<int32_t> & pos, int window);
-    void read_picked(int n_rows, const std::vector<int32_t> & ids, const std::vector<float> & numbers);
+    Call commit_call(const FeatureRows & features, const Token * tokens, bool want_output);
+    Call extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
+    static void run(std::vector<Call> & calls);
+    void check_room(int n_rows) const;
+    void fill(DraftGraph & g, const Call & call, const DraftGraph::Part & in, int first_row, int first_out);
+    void fill_mask(const DraftGraph & g, const Call & call, ggml_tensor * mask, int n_mask_rows, int window);
+    void take_outputs(const DraftGraph & g, const Call & call, int first_out, const std::vector<int32_t> & ids,
+                      const std::vector<float> & numbers);
+    void read_picked(const std::vector<int32_t> & ids, const std::vector<float> & numbers, size_t n_each);
     bool covers(const Picked & picked, const CoupledSampling & sampling) const;
 
     Drafter & drafter_;
     std::unique_ptr<DraftKv> kv_;
-    std::map<GraphShape, std::unique_ptr<DraftGraph>> graphs_;
+    DraftGraphs graphs_;              // with this conversation alone
     std::vector<int32_t> parents_;    // per draft row
     std::vector<int32_t> positions_;  // per draft row
     // of the last call
     std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
     ggml_tensor * logits_tensor_ = nullptr;
-    int n_idle_ = 0;  // rows before the first real one
-    int run_ = 0;     // its number, of all runs of the drafter
+    int first_out_ = 0, n_out_ = 0;  // its rows there
+    int run_ = 0;                    // its number, of all runs of the drafter
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
     CoupledDraft coupled_;
     // kept to save allocations
     std::vector<float> scattered_;
-    std::vector<int64_t> slots_;
 };
 
 class Drafter {
@@ -149,6 +209,17 @@ class Drafter {
     // device supports every operation. Error(unsupported | mismatch)
     void finish();
 
+    // On a device: allocates now what conversations will need, so that a lack of memory shows before they begin.
+    // Error(out_of_memory)
+    void reserve(int n_sequences);
+
+    // bytes in this drafter's memory: weights of its own, what graphs compute in, and one conversation's cache; and
+    // what lies in host memory beside it
+    struct Memory {
+        size_t weights, compute, cache, host;
+    };
+    Memory memory_use() const;
+
     const DraftWeights & weights() const { return weights_; }
     ggml_backend_t backend() const { return backend_.get(); }
     ggml_backend_buffer_type_t buft() const { return buft_; }
@@ -157,8 +228,13 @@ class Drafter {
 
     // Where the inputs of a graph are written before it starts: the tensor itself, or memory the device copies from.
     uint8_t * staging(const DraftGraph & g);
+    // Memory that the device copies n bytes to on its own: copies to any other may make it wait for each.
+    uint8_t * landing(size_t n);
     void start(const DraftGraph & g);
     void wait();
+
+    // graphs of several conversations
+    DraftGraphs & joint_graphs() { return joint_graphs_; }
 
     // Caches of closed conversations serve the next ones: allocating and freeing is dear on some devices, and drivers
     // have been seen to fail on freed memory. Error(out_of_memory)
@@ -187,9 +263,18 @@ class Drafter {
     ggml_backend_buffer_ptr head_buffer_;
     GraphForm form_;
     std::unique_ptr<DraftMemory> memory_;
+    DraftGraphs joint_graphs_;
     std::vector<std::unique_ptr<DraftKv>> idle_kv_;
-    ggml_backend_buffer_ptr pinned_;  // staging, where the device has memory for it
-    std::vector<uint8_t> unpinned_;   // else
+    // of the host, where the device has a kind of its own for what it copies
+    class HostMemory {
+      public:
+        uint8_t * at_least(size_t n, ggml_backend_dev_t device);
+
+      private:
+        ggml_backend_buffer_ptr pinned_;
+        std::vector<uint8_t> unpinned_;  // where there is none
+    };
+    HostMemory staging_, landing_;
     int n_runs_ = 0, n_graphs_ = 0;
     bool is_running_ = false;
 };

@@ -11,13 +11,22 @@ namespace {
 
 class Builder {
   public:
-    Builder(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv, const GraphShape & shape,
-            const GraphForm & form, DraftGraph & out)
-        : s_(spec), w_(weights), kv_(kv), shape_(shape), form_(form), g_(out), ctx_(out.ctx.get()) {}
+    Builder(const DraftSpec & spec, const DraftWeights & weights, const GraphShape & shape, const GraphForm & form,
+            DraftGraph & out)
+        : s_(spec),
+          w_(weights),
+          shape_(shape),
+          n_rows_(shape.n_rows()),
+          n_out_(shape.n_out()),
+          form_(form),
+          g_(out),
+          ctx_(out.ctx.get()) {}
 
     void build() {
         inputs();
-        ggml_tensor * x = shape_.commit ? g_.features : ggml_get_rows(ctx_, kv_.state(), g_.state_idx);
+        ggml_tensor * x = shape_.commit ? g_.features : joined([&](size_t i, int, int) {
+            return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx);
+        });
         if (s_.fuses_embedding) {
             x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(g_.embd, s_.embd_scale), x, 0));
         } else if (shape_.commit) {
@@ -25,7 +34,7 @@ class Builder {
         }
         name(x, "feature", 0);
         for (int il = 0; il < s_.n_layer; ++il) {
-            x = layer(il, x, il + 1 < s_.n_layer ? shape_.n_rows : shape_.n_out);
+            x = layer(il, x, il + 1 < s_.n_layer ? n_rows_ : n_out_);
         }
         if (x) output(x);
     }
@@ -43,32 +52,43 @@ class Builder {
 
     void name(ggml_tensor * t, const char * label, int il) { ggml_set_name(t, strf("%s-%d", label, il).c_str()); }
 
+    const DraftKv & kv(size_t part) const { return *shape_.parts[part].kv; }
+
     void inputs() {
-        const int n = shape_.n_rows;
-        if (shape_.commit) {
-            g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n, "features");
-        } else {
-            g_.state_idx = input(GGML_TYPE_I32, n, 0, "state_idx");
-        }
-        g_.embd = input(GGML_TYPE_F32, s_.n_embd, n, "embd");
-        g_.pos = input(GGML_TYPE_I32, n, 0, "pos");
-        g_.slot = input(GGML_TYPE_I64, n, 0, "slot");
-        if (kv_.v_transposed())
-            g_.v_place = input(GGML_TYPE_I64, (int64_t)n * s_.head_dim * s_.n_head_kv, 0, "v_place");
-        g_.n_mask_rows = s_.n_layer > 1 ? n : shape_.n_out;
-        g_.pos_out = g_.pos;
-        if (shape_.n_out > 0) {
+        if (shape_.commit)
+            g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
+        g_.embd = input(GGML_TYPE_F32, s_.n_embd, n_rows_, "embd");
+        g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
+        if (n_out_ > 0 && n_out_ < n_rows_) {
             // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
-            if (shape_.n_out < n) g_.pos_out = input(GGML_TYPE_I32, shape_.n_out, 0, "pos_out");
-            g_.state_slot = input(GGML_TYPE_I64, shape_.n_out, 0, "state_slot");
+            g_.pos_out = input(GGML_TYPE_I32, n_out_, 0, "pos_out");
+            if (shape_.parts.size() > 1) g_.row_out = input(GGML_TYPE_I32, n_out_, 0, "row_out");
         }
+        for (const GraphPart & p : shape_.parts) {
+            DraftGraph::Part in;
+            if (!shape_.commit) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
+            in.slot = input(GGML_TYPE_I64, p.n_rows, 0, "slot");
+            if (p.kv->v_transposed()) {
+                in.v_place = input(GGML_TYPE_I64, (int64_t)p.n_rows * s_.value_dim() * s_.n_head_kv, 0, "v_place");
+            }
+            in.n_mask_rows = s_.n_layer > 1 ? p.n_rows : p.n_out;
+            if (p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
+            g_.parts.push_back(in);
+        }
+    }
+
+    // columns [at, at + n) of a contiguous [d, n_all]
+    ggml_tensor * columns(ggml_tensor * x, int at, int n) {
+        return n == x->ne[1] ? x : ggml_view_2d(ctx_, x, x->ne[0], n, x->nb[1], at * x->nb[1]);
     }
 
     // The masks are made where a layer attends: a commit without output stops before the last layer does, which may be
     // the only one of its kind.
-    ggml_tensor * mask(int il) {
-        ggml_tensor *& m = s_.slides[il] ? g_.mask_window : g_.mask;
-        if (!m) m = input(GGML_TYPE_F16, shape_.n_kv, g_.n_mask_rows, s_.slides[il] ? "mask_window" : "mask");
+    ggml_tensor * mask(int il, size_t part) {
+        DraftGraph::Part & in = g_.parts[part];
+        ggml_tensor *& m = s_.slides[il] ? in.mask_window : in.mask;
+        const int n_kv = shape_.parts[part].n_kv;
+        if (!m) m = input(GGML_TYPE_F16, n_kv, in.n_mask_rows, s_.slides[il] ? "mask_window" : "mask");
         return m;
     }
 
@@ -91,9 +111,11 @@ class Builder {
     }
 
     // the last n columns of a contiguous [d, n_rows]
-    ggml_tensor * tail(ggml_tensor * x, int n) {
-        const int64_t skip = x->ne[1] - n;
-        return skip == 0 ? x : ggml_view_2d(ctx_, x, x->ne[0], n, x->nb[1], skip * x->nb[1]);
+    ggml_tensor * tail(ggml_tensor * x, int n) { return columns(x, (int)x->ne[1] - n, n); }
+
+    // of a contiguous [d, n_rows] the rows that run fully, where n of them do
+    ggml_tensor * outputs(ggml_tensor * x, int n) {
+        return n < x->ne[1] && g_.row_out ? ggml_get_rows(ctx_, x, g_.row_out) : tail(x, n);
     }
 
     // aux features -> [H, n_rows]
@@ -127,17 +149,51 @@ class Builder {
         return norm ? rms(y, norm) : y;
     }
 
-    void store(ggml_tensor * cache, ggml_tensor * x) {
-        // a view: devices fuse rotation, view and copy, but not rotation, reshape and copy
-        ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], x->ne[2], x->nb[2], 0);
-        ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, cache, rows, g_.slot));
+    // x [head_dim, n_head_kv, n_rows]: the rows of each conversation into its own cache
+    void store(int il, ggml_tensor * x) {
+        each_part([&](size_t i, int at, int n) {
+            // a view: devices fuse rotation, view and copy, but not rotation, reshape and copy
+            ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], n, x->nb[2], at * x->nb[2]);
+            write(kv(i).k()[il], rows, g_.parts[i].slot);
+        });
     }
 
-    void store_v(ggml_tensor * cache, ggml_tensor * x) {
-        if (!kv_.v_transposed()) return store(cache, x);
-        ggml_tensor * places = ggml_reshape_2d(ctx_, cache, 1, ggml_nelements(cache));
-        ggml_tensor * values = ggml_reshape_2d(ctx_, x, 1, ggml_nelements(x));
-        ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, places, values, g_.v_place));
+    void store_v(int il, ggml_tensor * x) {
+        each_part([&](size_t i, int at, int n) {
+            ggml_tensor * cache = kv(i).v()[il];
+            const int64_t n_row = x->ne[0] * x->ne[1];
+            ggml_tensor * rows = ggml_view_2d(ctx_, x, n_row, n, x->nb[2], at * x->nb[2]);
+            if (!kv(i).v_transposed()) return write(cache, rows, g_.parts[i].slot);
+            ggml_tensor * places = ggml_reshape_2d(ctx_, cache, 1, ggml_nelements(cache));
+            write(places, ggml_reshape_2d(ctx_, rows, 1, n_row * n), g_.parts[i].v_place);
+        });
+    }
+
+    void write(ggml_tensor * rows, ggml_tensor * x, ggml_tensor * where) {
+        ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, rows, x, where));
+    }
+
+    // f(part, its first row, its rows) of every conversation
+    template <typename F>
+    void each_part(F && f, bool of_outputs = false) {
+        int at = 0;
+        for (size_t i = 0; i < shape_.parts.size(); ++i) {
+            const int n = of_outputs ? shape_.parts[i].n_out : shape_.parts[i].n_rows;
+            f(i, at, n);
+            at += n;
+        }
+    }
+
+    // What f gives for every conversation, side by side. In pairs: each number is copied a few times only.
+    template <typename F>
+    ggml_tensor * joined(F && f, bool of_outputs = false) {
+        std::vector<ggml_tensor *> all;
+        each_part([&](size_t i, int at, int n) { all.push_back(f(i, at, n)); }, of_outputs);
+        for (size_t n = all.size(); n > 1; n = (n + 1) / 2) {
+            for (size_t i = 0; i < n / 2; ++i) all[i] = ggml_concat(ctx_, all[2 * i], all[2 * i + 1], 1);
+            if (n % 2) all[n / 2] = all[n - 1];
+        }
+        return all[0];
     }
 
     // one decoder layer; returns [H, n_q] for the last n_q rows, or null when n_q is 0
@@ -155,19 +211,17 @@ class Builder {
             u = rms(x, l.attn_norm);
         }
         name(u, "attn_input", il);
-        ggml_tensor * k = heads(l.wk, l.bk, nullptr, u, s_.n_head_kv);
-        ggml_tensor * v = l.wv ? heads(l.wv, l.bv, nullptr, u, s_.n_head_kv) : k;
-        if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
-        store(kv_.k()[il], rope(l.k_norm ? rms(k, l.k_norm) : k, g_.pos));
-        store_v(kv_.v()[il], v);
+        if (s_.has_latent()) {
+            store_latent(il, u);
+        } else {
+            store_full(il, u);
+        }
         if (n_q == 0) return nullptr;
 
-        ggml_tensor * pos = n_q == shape_.n_rows ? g_.pos : g_.pos_out;
-        ggml_tensor * q = rope(heads(l.wq, l.bq, l.q_norm, tail(u, n_q), s_.n_head), pos);
-        name(q, "q", il);
-        ggml_tensor * o = linear(l.wo, l.bo, attend(il, q));
+        ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
+        o = linear(l.wo, l.bo, o);
         if (l.post_attn_norm) o = rms(o, l.post_attn_norm);
-        ggml_tensor * h = ggml_add(ctx_, o, tail(residual, n_q));
+        ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
         ggml_tensor * m = rms(h, l.ffn_norm);
         ggml_tensor * gate = linear(l.gate, l.gate_b, m);
         ggml_tensor * up = linear(l.up, l.up_b, m);
@@ -178,37 +232,121 @@ class Builder {
         return h;
     }
 
-    // q [head_dim, n_head, n_q] -> [head_dim * n_head, n_q]
-    ggml_tensor * attend(int il, ggml_tensor * q) {
-        const int64_t n_q = q->ne[2];
-        const float scale = s_.attn_scale;
-        ggml_tensor * rows = tail(mask(il), (int)n_q);
-        ggml_tensor * k = cache_view(kv_.k()[il]);
-        q = ggml_permute(ctx_, q, 0, 2, 1, 3);  // [head_dim, n_q, n_head]
-        ggml_tensor * y;
-        if (form_.flash_attn) {
-            y = ggml_flash_attn_ext(ctx_, q, k, cache_view(kv_.v()[il]), rows, scale, 0.0f,
-                                    0.0f);  // [head_dim, n_head, n_q]
-        } else {
-            ggml_tensor * p = ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), rows, scale, 0.0f);
-            ggml_tensor * v = kv_.v()[il];
-            v = ggml_view_3d(ctx_, v, shape_.n_kv, s_.head_dim, s_.n_head_kv, v->nb[1], v->nb[1] * s_.head_dim, 0);
-            y = ggml_cont(ctx_, ggml_permute(ctx_, ggml_mul_mat(ctx_, v, p), 0, 2, 1, 3));
-        }
-        name(y, "attn_out", il);
-        return ggml_reshape_2d(ctx_, y, s_.head_dim * s_.n_head, n_q);
+    // the positions of the last n rows
+    ggml_tensor * positions(int64_t n) { return n == n_rows_ ? g_.pos : g_.pos_out; }
+
+    // heads side by side and rows side by side change places
+    ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
+
+    void store_full(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        ggml_tensor * k = heads(l.wk, l.bk, nullptr, u, s_.n_head_kv);
+        ggml_tensor * v = l.wv ? heads(l.wv, l.bv, nullptr, u, s_.n_head_kv) : k;
+        if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
+        store(il, rope(l.k_norm ? rms(k, l.k_norm) : k, g_.pos));
+        store_v(il, v);
     }
 
-    // cache [head_dim * n_head_kv, n_slots] -> [head_dim, n_kv, n_head_kv]
-    ggml_tensor * cache_view(ggml_tensor * cache) {
-        const size_t n_head_bytes = ggml_row_size(cache->type, s_.head_dim);
-        return ggml_view_3d(ctx_, cache, s_.head_dim, shape_.n_kv, s_.n_head_kv, cache->nb[1], n_head_bytes, 0);
+    // u [U, n_q] -> [head_dim * n_head, n_q]
+    ggml_tensor * attend_full(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        ggml_tensor * q = rope(heads(l.wq, l.bq, l.q_norm, u, s_.n_head), positions(u->ne[1]));
+        name(q, "q", il);
+        return ggml_reshape_2d(ctx_, attend(il, swapped(q)), s_.head_dim * s_.n_head, u->ne[1]);
+    }
+
+    // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.
+    void store_latent(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
+        ggml_tensor * row = ggml_mul_mat(ctx_, l.wkv_a, u);
+        ggml_tensor * latent = rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), l.kv_a_norm);
+        ggml_tensor * rotated =
+            rope(ggml_view_3d(ctx_, row, s_.latent.rope_dim, 1, n, row->nb[1], row->nb[1], n_latent * sizeof(float)),
+                 g_.pos);
+        latent = ggml_reshape_3d(ctx_, latent, n_latent, 1, n);
+        store(il, ggml_concat(ctx_, latent, rotated, 0));
+        if (kv(0).v_transposed()) store_v(il, latent);
+    }
+
+    // The absorbed form: a head's key and value matrices are applied to its query and its result rather than to every
+    // row of the cache, which all heads then share. u [U, n_q] -> [value_dim * n_head, n_q]
+    ggml_tensor * attend_latent(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        const LatentSpec & a = s_.latent;
+        const int64_t n_q = u->ne[1];
+        ggml_tensor * q =
+            l.wq_a ? ggml_mul_mat(ctx_, l.wq_b, rms(ggml_mul_mat(ctx_, l.wq_a, u), l.q_a_norm)) : linear(l.wq, l.bq, u);
+        q = ggml_reshape_3d(ctx_, q, a.nope_dim + a.rope_dim, s_.n_head, n_q);
+        const auto part = [&](int n, int skip) {
+            return ggml_view_3d(ctx_, q, n, s_.n_head, n_q, q->nb[1], q->nb[2], skip * sizeof(float));
+        };
+        ggml_tensor * rotated = rope(part(a.rope_dim, a.nope_dim), positions(n_q));
+        ggml_tensor * absorbed = ggml_mul_mat(ctx_, l.wk_b, swapped(part(a.nope_dim, 0)));  // [kv_rank, n_q, n_head]
+        q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
+        name(q, "q", il);
+        ggml_tensor * y = ggml_mul_mat(ctx_, l.wv_b, swapped(attend(il, q)));  // [value_dim, n_q, n_head]
+        return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
+    }
+
+    // q [key_dim, n_q, n_head] -> [value_dim, n_head, n_q], of each conversation by itself
+    ggml_tensor * attend(int il, ggml_tensor * q) {
+        if (shape_.parts.size() == 1) return attend(il, 0, q);
+        const int64_t n_q = q->ne[1], n_head = q->ne[2];
+        ggml_tensor * all = joined(
+            [&](size_t i, int at, int n) {
+                ggml_tensor * own = ggml_view_3d(ctx_, q, q->ne[0], n, n_head, q->nb[1], q->nb[2], at * q->nb[1]);
+                // heads that look as one have to lie side by side
+                if (s_.has_latent()) own = ggml_cont(ctx_, own);
+                return ggml_reshape_2d(ctx_, attend(il, i, own), s_.value_dim() * n_head, n);
+            },
+            /*of_outputs=*/n_q < n_rows_);
+        return ggml_reshape_3d(ctx_, all, s_.value_dim(), n_head, n_q);
+    }
+
+    ggml_tensor * attend(int il, size_t part, ggml_tensor * q) {
+        ggml_tensor * rows = tail(mask(il, part), (int)q->ne[1]);
+        ggml_tensor * k = cache_view(part, kv(part).k()[il], s_.key_dim());
+        ggml_tensor * y;
+        if (form_.flash_attn) {
+            ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
+            y = ggml_flash_attn_ext(ctx_, q, k, v, rows, s_.score_scale(), 0.0f, 0.0f);
+        } else {
+            ggml_tensor * v = kv(part).v()[il];
+            v = ggml_view_3d(ctx_, v, shape_.parts[part].n_kv, s_.value_dim(), s_.n_head_kv, v->nb[1],
+                             v->nb[1] * s_.value_dim(), 0);
+            y = s_.has_latent() ? attend_as_one(k, v, q, rows) : attend_each(k, v, q, rows);
+            y = ggml_cont(ctx_, swapped(y));
+        }
+        name(y, "attn_out", il);
+        return y;
+    }
+
+    ggml_tensor * attend_each(ggml_tensor * k, ggml_tensor * v, ggml_tensor * q, ggml_tensor * rows) {
+        return ggml_mul_mat(ctx_, v, ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), rows, s_.score_scale(), 0.0f));
+    }
+
+    // All heads look at the same keys and values: their queries are rows of one product.
+    ggml_tensor * attend_as_one(ggml_tensor * k, ggml_tensor * v, ggml_tensor * q, ggml_tensor * rows) {
+        const int64_t n_q = q->ne[1], n_head = q->ne[2];
+        ggml_tensor * p = ggml_mul_mat(ctx_, k, ggml_reshape_2d(ctx_, q, q->ne[0], n_q * n_head));
+        p = ggml_soft_max_ext(ctx_, ggml_reshape_3d(ctx_, p, p->ne[0], n_q, n_head), rows, s_.score_scale(), 0.0f);
+        ggml_tensor * y = ggml_mul_mat(ctx_, v, ggml_reshape_2d(ctx_, p, p->ne[0], n_q * n_head));
+        return ggml_reshape_3d(ctx_, y, y->ne[0], n_q, n_head);
+    }
+
+    // cache [n * n_head_kv, n_slots] -> [n, n_kv, n_head_kv]; of latent attention the first n of each row
+    ggml_tensor * cache_view(size_t part, ggml_tensor * cache, int n) {
+        const size_t n_head_bytes = ggml_row_size(cache->type, n);
+        const int n_kv = shape_.parts[part].n_kv;
+        return ggml_view_3d(ctx_, cache, n, n_kv, s_.n_head_kv, cache->nb[1], n_head_bytes, 0);
     }
 
     void output(ggml_tensor * h) {
         ggml_tensor * post = w_.output_norm ? rms(h, w_.output_norm) : h;
         ggml_tensor * fed = s_.norm_output ? post : h;
-        ggml_build_forward_expand(g_.gf, ggml_set_rows(ctx_, kv_.state(), fed, g_.state_slot));
+        each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed, at, n), g_.parts[i].state_slot); },
+                  /*of_outputs=*/true);
         g_.logits = ggml_mul_mat(ctx_, w_.head, post);
         g_.logits = scaled(g_.logits, s_.logit_scale);
         if (s_.logit_softcap > 0.0f) {
@@ -239,8 +377,8 @@ class Builder {
 
     const DraftSpec & s_;
     const DraftWeights & w_;
-    const DraftKv & kv_;
     const GraphShape shape_;
+    const int n_rows_, n_out_;
     const GraphForm form_;
     DraftGraph & g_;
     ggml_context * ctx_;
@@ -290,14 +428,14 @@ ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const 
     return packed;
 }
 
-std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv,
+std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory) {
     auto g = std::make_unique<DraftGraph>();
-    const size_t n_nodes = 80 + 8 * spec.n_aux() + 64 * (size_t)spec.n_layer;
+    const size_t n_nodes = 80 + 8 * spec.n_aux() + (16 + 96 * (size_t)spec.n_layer) * shape.parts.size();
     const size_t n_mem = ggml_tensor_overhead() * 2 * n_nodes + ggml_graph_overhead_custom(n_nodes, false);
     g->ctx.reset(ggml_init({n_mem, nullptr, /*no_alloc=*/true}));
     g->gf = ggml_new_graph_custom(g->ctx.get(), n_nodes, false);
-    Builder builder(spec, weights, kv, shape, form, *g);
+    Builder builder(spec, weights, shape, form, *g);
     builder.build();
     g->packed = memory.allocate(g->ctx.get(), g->gf, builder.made_inputs());
     g->epoch = memory.epoch();

@@ -4,8 +4,13 @@
 // SafeAILab/EAGLE eagle/model/cnets1.py). Pure function
 // of switches, weights, memory and sizes. Only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
 //
+// A graph serves one conversation or several: what has weights runs for all of their rows at once, what reads or writes
+// a cache for each conversation by itself, in the sizes it has alone. So a row's numbers do not depend on the company
+// it has, as far as products do not depend on the number of rows.
+//
 // Two kinds of graph:
-//   commit  rows with true target features: fuse them, write K/V; only the last `n_out` (0 or 1) rows run fully
+//   commit  rows with true target features: fuse them, write K/V; only a conversation's last `n_out` (0 or 1) rows run
+//           fully
 //   extend  draft rows fed with the state of an earlier row: all rows run fully
 // "Fully" means query, attention, MLP and head of the last layer; layers below the last always run for all rows, as
 // the K/V of the next layer needs their output.
@@ -21,6 +26,7 @@
 #include <ggml.h>
 
 #include <memory>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -29,15 +35,29 @@
 
 namespace eaglecpp {
 
-struct GraphShape {
-    bool commit;  // else extend
+// what one conversation has in a graph
+struct GraphPart {
+    const DraftKv * kv;
     int n_rows;
     int n_out;
     int n_kv;  // slots read, padded
 
-    bool operator<(const GraphShape & o) const {
-        return std::tie(commit, n_rows, n_out, n_kv) < std::tie(o.commit, o.n_rows, o.n_out, o.n_kv);
+    bool operator<(const GraphPart & o) const {
+        return std::tie(n_rows, n_out, n_kv, kv) < std::tie(o.n_rows, o.n_out, o.n_kv, o.kv);
     }
+};
+
+struct GraphShape {
+    bool commit;  // else extend
+    std::vector<GraphPart> parts;
+
+    int n_rows() const {
+        return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_rows; });
+    }
+    int n_out() const {
+        return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_out; });
+    }
+    bool operator<(const GraphShape & o) const { return std::tie(commit, parts) < std::tie(o.commit, o.parts); }
 };
 
 // The memory that all graphs of a drafter compute in: one at a time does. It grows and never shrinks. Growing moves it,
@@ -61,18 +81,26 @@ class DraftMemory {
     int epoch_ = 0;
 };
 
+// Inputs, ggml order; absent ones are null. Rows of a conversation stand side by side, conversations in the order of
+// the shape's parts.
 struct DraftGraph {
-    // inputs, ggml order; absent ones are null
-    ggml_tensor * features = nullptr;     // commit: [n_aux * Ht, n_rows], aux layers side by side
-    ggml_tensor * state_idx = nullptr;    // extend: [n_rows] i32 state slot to feed from
-    ggml_tensor * embd = nullptr;         // [H, n_rows] token embeddings
-    ggml_tensor * pos = nullptr;          // [n_rows] i32
-    ggml_tensor * pos_out = nullptr;      // [n_out] i32, of the rows that run fully; `pos` itself where all do
-    ggml_tensor * slot = nullptr;         // [n_rows] i64 K/V slot to write
-    ggml_tensor * v_place = nullptr;      // transposed V: [head_dim * n_head_kv * n_rows] i64 element to write
-    ggml_tensor * mask = nullptr;         // [n_kv, n_mask_rows] f16, 0 or -inf; null when no full layer attends
-    ggml_tensor * mask_window = nullptr;  // the same for layers with a sliding window
-    ggml_tensor * state_slot = nullptr;   // [n_out] i64 state slot to write
+    ggml_tensor * features = nullptr;  // commit: [n_aux * Ht, n_rows], aux layers side by side
+    ggml_tensor * embd = nullptr;      // [H, n_rows] token embeddings
+    ggml_tensor * pos = nullptr;       // [n_rows] i32
+    ggml_tensor * pos_out = nullptr;   // [n_out] i32, of the rows that run fully; `pos` itself where all do
+    ggml_tensor * row_out = nullptr;   // [n_out] i32, these rows; null where all do or the last ones
+
+    // of one conversation
+    struct Part {
+        ggml_tensor * state_idx = nullptr;    // extend: [n_rows] i32 state slot to feed from
+        ggml_tensor * slot = nullptr;         // [n_rows] i64 K/V slot to write
+        ggml_tensor * v_place = nullptr;      // transposed V: [value_dim * n_head_kv * n_rows] i64 element to write
+        ggml_tensor * mask = nullptr;         // [n_kv, n_mask_rows] f16, 0 or -inf; null when no full layer attends
+        ggml_tensor * mask_window = nullptr;  // the same for layers with a sliding window
+        ggml_tensor * state_slot = nullptr;   // [n_out] i64 state slot to write
+        int n_mask_rows = 0;                  // its last n_mask_rows rows have a mask row
+    };
+    std::vector<Part> parts;
 
     ggml_tensor * packed = nullptr;  // the bytes of all inputs
 
@@ -83,8 +111,7 @@ struct DraftGraph {
     ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]
     ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out]
 
-    int n_mask_rows = 0;  // the last n_mask_rows rows have a mask row
-    int epoch = 0;        // of the memory it has
+    int epoch = 0;  // of the memory it has
 
     ggml_cgraph * gf = nullptr;
     ggml_context_ptr ctx;
@@ -96,7 +123,7 @@ struct GraphForm {
 };
 
 // Builds and allocates. Error(out_of_memory)
-std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights, const DraftKv & kv,
+std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory);
 
 }  // namespace eaglecpp

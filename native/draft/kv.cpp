@@ -12,11 +12,14 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
       v_transposed_(v_transposed),
       n_slots_(pad(n_ctx + n_draft_rows_max + 1)) {
     ctx_.reset(ggml_init({ggml_tensor_overhead() * (2 * spec.n_layer + 2), nullptr, /*no_alloc=*/true}));
-    const int64_t n_row = (int64_t)spec.head_dim * spec.n_head_kv;
+    const int64_t n_k = (int64_t)spec.key_dim() * spec.n_head_kv, n_v = (int64_t)spec.value_dim() * spec.n_head_kv;
     for (int i = 0; i < spec.n_layer; ++i) {
-        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_row, n_slots_));
-        v_.push_back(v_transposed ? ggml_new_tensor_2d(ctx_.get(), type, n_slots_, n_row)
-                                  : ggml_new_tensor_2d(ctx_.get(), type, n_row, n_slots_));
+        k_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_k, n_slots_));
+        if (v_transposed) {
+            v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_slots_, n_v));
+        } else {
+            v_.push_back(spec.has_latent() ? nullptr : ggml_new_tensor_2d(ctx_.get(), type, n_v, n_slots_));
+        }
     }
     state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, spec.n_embd, 2 + n_draft_rows_max);
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));
@@ -25,6 +28,39 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
              ggml_backend_buft_name(buft));
     }
     clear();
+}
+
+// n columns of each of the tensor's rows
+static void copy_columns(const ggml_tensor * from, ggml_tensor * to, int64_t n, std::vector<uint8_t> & bytes) {
+    bytes.resize(ggml_row_size(from->type, n));
+    for (int64_t row = 0; row < from->ne[1]; ++row) {
+        ggml_backend_tensor_get(from, bytes.data(), row * from->nb[1], bytes.size());
+        ggml_backend_tensor_set(to, bytes.data(), row * to->nb[1], bytes.size());
+    }
+}
+
+static void copy_first(const ggml_tensor * from, ggml_tensor * to, int64_t n, std::vector<uint8_t> & bytes) {
+    bytes.resize(n * from->nb[1]);
+    ggml_backend_tensor_get(from, bytes.data(), 0, bytes.size());
+    ggml_backend_tensor_set(to, bytes.data(), 0, bytes.size());
+}
+
+void DraftKv::copy_rows(const DraftKv & source, int n) {
+    std::vector<uint8_t> bytes;
+    for (size_t il = 0; il < k_.size() && n > 0; ++il) {
+        copy_first(source.k_[il], k_[il], n, bytes);
+        if (!v_[il]) continue;  // values that are a part of the keys' rows
+        v_transposed_ ? copy_columns(source.v_[il], v_[il], n, bytes) : copy_first(source.v_[il], v_[il], n, bytes);
+    }
+    n_rows = n;
+}
+
+size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
+                            bool v_transposed) {
+    const size_t n_slots = pad(n_ctx + n_draft_rows_max + 1);
+    size_t n_row = ggml_row_size(type, (int64_t)spec.key_dim() * spec.n_head_kv);
+    if (v_transposed || !spec.has_latent()) n_row += ggml_row_size(type, (int64_t)spec.value_dim() * spec.n_head_kv);
+    return n_slots * n_row * spec.n_layer + sizeof(float) * spec.n_embd * (2 + (size_t)n_draft_rows_max);
 }
 
 void DraftKv::clear() {

@@ -25,8 +25,14 @@ class DraftKv {
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, bool v_transposed,
             ggml_backend_buffer_type_t buft);
 
-    const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [head_dim * n_head_kv, n_slots]
-    const std::vector<ggml_tensor *> & v() const { return v_; }  // the same, or [n_slots, head_dim * n_head_kv]
+    // what that takes, but for the device's alignment
+    static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
+                              bool v_transposed);
+
+    const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [key_dim * n_head_kv, n_slots]
+    // [value_dim * n_head_kv, n_slots], or transposed; null for latent attention that is not transposed: its values are
+    // the first value_dim of the keys
+    const std::vector<ggml_tensor *> & v() const { return v_; }
     bool v_transposed() const { return v_transposed_; }
     ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]
     int idle_slot() const { return n_ctx_ + n_draft_rows_max_; }
@@ -34,6 +40,9 @@ class DraftKv {
 
     // forgets everything, for another conversation
     void clear();
+
+    // the first n rows of a cache of the same sizes, in place of its own; not the state
+    void copy_rows(const DraftKv & source, int n);
 
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }

@@ -130,6 +130,9 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         l.wq = matrix(keys::t_attn_q), l.bq = want(keys::t_attn_q_bias), l.q_norm = want(keys::t_attn_q_norm);
         l.wk = matrix(keys::t_attn_k), l.bk = want(keys::t_attn_k_bias), l.k_norm = want(keys::t_attn_k_norm);
         l.wv = matrix(keys::t_attn_v), l.bv = want(keys::t_attn_v_bias);
+        l.wq_a = matrix(keys::t_attn_q_a), l.q_a_norm = want(keys::t_attn_q_a_norm), l.wq_b = matrix(keys::t_attn_q_b);
+        l.wkv_a = matrix(keys::t_attn_kv_a_mqa), l.kv_a_norm = want(keys::t_attn_kv_a_norm);
+        l.wk_b = want(keys::t_attn_k_b), l.wv_b = want(keys::t_attn_v_b);  // one per head: our kernels take one
         l.wo = matrix(keys::t_attn_output), l.bo = want(keys::t_attn_output_bias);
         l.ffn_norm = want(keys::t_ffn_norm);
         l.post_attn_norm = want(keys::t_post_attn_norm), l.post_ffn_norm = want(keys::t_post_ffn_norm);

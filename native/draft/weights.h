@@ -30,6 +30,9 @@ class EmbeddingTable {
     int n_embd() const { return n_embd_; }
     int n_rows() const { return n_rows_; }
 
+    // of its own
+    size_t n_bytes() const { return own_.size(); }
+
     // writes row `id` to dst[n_embd]
     void row(int id, float * dst) const;
 
@@ -49,6 +52,10 @@ struct DraftLayer {
     ggml_tensor *wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
     ggml_tensor *bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;  // optional
     ggml_tensor *q_norm = nullptr, *k_norm = nullptr;                        // optional, [head_dim]
+    // latent attention: no wk and wv; no wq either where queries are of low rank
+    ggml_tensor *wq_a = nullptr, *q_a_norm = nullptr, *wq_b = nullptr;
+    ggml_tensor *wkv_a = nullptr, *kv_a_norm = nullptr;  // [U -> kv_rank + rope_dim]
+    ggml_tensor *wk_b = nullptr, *wv_b = nullptr;        // [nope_dim, kv_rank, n_head], [kv_rank, value_dim, n_head]
     ggml_tensor * ffn_norm = nullptr;
     ggml_tensor *post_attn_norm = nullptr, *post_ffn_norm = nullptr;  // optional
     ggml_tensor *gate = nullptr, *up = nullptr, *down = nullptr;

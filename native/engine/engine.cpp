@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <climits>
 #include <new>
+#include <numeric>
 #include <set>
 
 #include "algo/match.h"
 #include "algo/topk.h"
 #include "base/error.h"
 #include "base/process.h"
+#include "engine/draft_place.h"
 #include "engine/fit.h"
 
 namespace eaglecpp {
@@ -23,7 +25,11 @@ constexpr int n_pending_max = 128;
 constexpr int n_text_most = 1 << 17;
 // Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
 constexpr double grammar_share = 0.01, grammar_rate = 0.1;
-constexpr int text_share = 2;  // nodes proposed for each that a round may verify
+constexpr int text_share = 2;      // nodes proposed for each that a round may verify
+constexpr int n_shared_least = 8;  // prompt rows that are worth sharing a batch
+constexpr int n_adopt_least = 16;  // rows worth taking over from another conversation
+// Tokens that a device picks from a row of the target's logits; the default top-k is 40.
+constexpr int n_picked_most = 64;
 }  // namespace
 
 class Engine::Use {
@@ -107,33 +113,10 @@ Engine::Engine(const EngineOptions & options) {
     }
     set_planner();
     if (!draft_file_) return;
-    DrafterOptions d;
-    d.device = find_device(options.draft_device, options.n_gpu_layers);
-    d.n_threads = target_->options().n_threads;
-    d.n_ctx = target_->n_ctx();
-    d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
-    d.type_kv = type_by_name(options.draft_type_kv);
-    d.use_kernels = target_->uses_kernels();
-    // On the CPU the explicit form is several times as fast for the few rows of a draft level. Its scores take memory
-    // for every row that attends, which in a drafter of several layers are all rows of a commit.
-    const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    const bool is_fused = !is_cpu || draft_file_->spec().n_layer > 1;
-    d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
-    drafter_ = std::make_unique<Drafter>(*draft_file_, d);
-    const DraftSpec & s = drafter_->spec();
-    if (!s.has_embedding) {
-        const ggml_tensor * table = target_->embedding();
-        if (!table) {
-            fail(ErrorKind::unsupported,
-                 "%s has no token embedding of its own, and the target's lies in memory whose rows cannot be read; use "
-                 "repack='off', or a drafter that carries its own",
-                 options.draft_path.c_str());
-        }
-        drafter_->share_embedding(table);
-    }
-    if (!s.has_head && target_->head()) drafter_->share_head(target_->head(), target_->head_to_copy());
-    drafter_->finish();
-    planner_.acceptance().expect(s.held_out_rates);
+    PlacedDrafter placed = place_drafter(options, *draft_file_, *target_);
+    drafter_ = std::move(placed.drafter);
+    why_placed_ = std::move(placed.why);
+    planner_.acceptance().expect(drafter_->spec().held_out_rates);
 }
 
 void Engine::check_text_options(const EngineOptions & options) {
@@ -221,6 +204,11 @@ size_t Engine::draft_bytes(int id) const {
     return s.draft ? s.draft->n_bytes() : 0;
 }
 
+// One number for all samplers that cut alike: another one would make llama.cpp build its graphs anew.
+static int n_to_pick(int n_needed) {
+    return n_needed <= 1 ? n_needed : n_needed <= n_picked_most ? n_picked_most : 0;
+}
+
 int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) {
     Use use(*this);
     Sequence & s = get(id);
@@ -247,8 +235,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.is_active = false;
     s.stats = {};
     s.stats.n_reused = attempt([&] { return reuse(s, prompt); }, [&] { forget(s); });
-    s.is_picked = attempt(
-        [&] { return target_->pick_on_device(s.range, sampler->is_plain_greedy() && params.n_probs == 0); }, [] {});
+    const int n_top = params.n_probs > 0 ? 0 : n_to_pick(sampler->n_needed());
+    s.n_picked = attempt([&] { return target_->pick_on_device(s.range, n_top) ? n_top : 0; }, [] {});
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
     s.n_prompt = (int)prompt.size();
@@ -258,6 +246,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.sampler = std::move(sampler);
     s.synth = std::move(synth);
     s.decode_start_ms = 0.0;
+    s.exactness = exactness;
     begin_plan(s, exactness);
     s.is_active = true;
     return s.stats.n_reused;
@@ -378,7 +367,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
 
 std::vector<StepResult> Engine::advance(const std::vector<int> & ids) {
     std::vector<StepResult> results;
-    std::vector<Sequence *> decoding;
+    std::vector<Sequence *> reading, decoding;
     for (int id : ids) {
         Sequence & s = get(id);
         if (s.n_past + 1 >= s.n_max) {
@@ -386,35 +375,45 @@ std::vector<StepResult> Engine::advance(const std::vector<int> & ids) {
             results.push_back(result_of(s, "decode"));
             results.back().finish = "length";
         } else if (s.is_prefilling()) {
-            results.push_back(prefill(s));
+            const bool is_begun = s.n_past > s.stats.n_reused;
+            if (!is_begun) adopt(s);
+            if (!is_begun && waits_for(s, reading)) {
+                results.push_back(result_of(s, "prefill"));
+            } else {
+                reading.push_back(&s);
+            }
         } else {
             decoding.push_back(&s);
         }
     }
-    if (!decoding.empty()) decode(decoding, results);
+    if (decoding.empty() || !can_share(reading, decoding)) {
+        for (Sequence * s : reading) results.push_back(prefill(*s));
+        reading.clear();
+    }
+    if (!decoding.empty()) decode(decoding, reading, results);
     return results;
 }
 
-// One round of each sequence, verified in one batch.
-void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results) {
+// One round of each sequence, verified in one batch, which as many rows of the prompts share as everyone can wait for.
+void Engine::decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
+                    std::vector<StepResult> & results) {
     const double start = now_ms();
-    int n_kv = 0;
-    for (const Sequence * s : sequences) n_kv = std::max(n_kv, s->n_past);
     std::vector<SequencePlan *> plans;
     const bool plans_rounds = can_draft();
     if (plans_rounds) planner_.set_n_threads(n_threads());
     if (drafter_) drafter_->set_n_threads(n_threads());
-    if (plans_rounds) planner_.begin_round((int)sequences.size(), n_kv);
-    for (Sequence * s : sequences) {
-        if (!plans_rounds) continue;
-        draft(*s);
-        plans.push_back(&s->plan);
+    if (plans_rounds) planner_.begin_round((int)sequences.size(), /*is_odd=*/!reading.empty());
+    if (plans_rounds) {
+        draft(sequences);
+        for (Sequence * s : sequences) plans.push_back(&s->plan);
+        planner_.choose(plans);
     }
-    if (plans_rounds) planner_.choose(plans);
     std::vector<Round> rounds;
     for (Sequence * s : sequences)
         rounds.push_back({s, plans_rounds ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
-    const double verify_ms = verify(rounds);
+    std::vector<Slice> slices;
+    const double verify_ms = verify(rounds, reading, slices);
+    const size_t n_before = results.size();
     for (Round & r : rounds) {
         results.push_back(finish_round(r));
         if (!plans_rounds) continue;
@@ -422,11 +421,20 @@ void Engine::decode(const std::vector<Sequence *> & sequences, std::vector<StepR
         planner_.learn(s.plan, results.back().tokens);
         if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
     }
-    if (plans_rounds && threads_.was_regular()) planner_.end_round(verify_ms, now_ms() - start);
-    if (plans_rounds && !threads_.was_regular()) planner_.end_odd_round();
+    const bool is_regular = threads_.was_regular() && reading.empty();
+    if (plans_rounds && is_regular) planner_.end_round(verify_ms, now_ms() - start);
+    if (plans_rounds && !is_regular) planner_.end_odd_round();
     for (size_t i = 0; i < plans.size(); ++i) {
-        const int n_tokens = (int)results[results.size() - plans.size() + i].tokens.size();
+        const int n_tokens = (int)results[n_before + i].tokens.size();
         sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
+    }
+    for (const Slice & slice : slices) results.push_back(finish_slice(slice, start));
+    for (Sequence * s : reading) {
+        const auto is_its = [&](const Slice & slice) { return slice.seq == s; };
+        if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
+        // where the drafts left no room for any, the first prompt has a batch of its own: nobody waits for ever
+        const bool is_next = slices.empty() && s == reading.front();
+        results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
     }
 }
 
@@ -445,41 +453,142 @@ StepResult Engine::result_of(const Sequence & s, const char * phase) const {
 // cut decides by which kernels its rows are made. The last prompt token gives the first token of the answer: a round
 // with nothing drafted.
 StepResult Engine::prefill(Sequence & s) {
-    const double start = now_ms();
-    // without an answer to give, the last prompt token is not needed either
-    const int n_end = s.n_max > s.n_prompt ? s.n_prompt : s.n_prompt - 1;
-    const int n_slice_end = std::min(s.n_past + target_->n_slice(), n_end);
-    int n = 0;
-    while (s.n_past < n_slice_end) {
-        n = std::min(target_->n_prompt_rows(), n_slice_end - s.n_past);
-        const bool is_last = s.n_past + n == s.n_prompt;
-        prefill_rows(s, n, is_last);
-        const int n_known = is_last ? n - 1 : n;  // rows whose following token is known
-        if (s.draft) commit_prefilled(s, n_known);
-        s.n_past += n_known;
-        if (is_last) break;
+    double start = now_ms();
+    const int n_slice_end = std::min(s.n_past + target_->n_slice(), prompt_end(s));
+    StepResult result = result_of(s, "prefill");
+    while (s.n_past < n_slice_end && result.phase == "prefill") {
+        const Slice slice{&s, 0, std::min(target_->n_prompt_rows(), n_slice_end - s.n_past)};
+        batch_.clear();
+        add_rows(slice);
+        if (!target_->prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
+        run(ThreadPolicy::Kind::prompt);
+        // the last block and the head of all rows round by their number, those of the last row alone do not
+        if (target_->needs_all_outputs() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
+            s.mark_inexact(s.n_past + slice.n_rows - 1);
+        }
+        result = finish_slice(slice, start);
+        start = now_ms();
     }
-    s.stats.prompt_ms += now_ms() - start;
-    if (n_slice_end < s.n_prompt) return result_of(s, "prefill");
-    s.decode_start_ms = now_ms();
-    return finish_round({&s, DraftTree(s.tokens.back()), n - 1});
+    return result;
 }
 
-void Engine::prefill_rows(Sequence & s, int n, bool is_last) {
-    batch_.clear();
-    for (int i = 0; i < n; ++i) {
-        const bool output = target_->needs_all_outputs() || (is_last && i == n - 1);
+// without an answer to give, the last prompt token is not needed either
+int Engine::prompt_end(const Sequence & s) {
+    return s.n_max > s.n_prompt ? s.n_prompt : s.n_prompt - 1;
+}
+
+void Engine::add_rows(const Slice & slice) {
+    const Sequence & s = *slice.seq;
+    for (int i = 0; i < slice.n_rows; ++i) {
+        const bool output = target_->needs_all_outputs() || (slice.is_last() && i == slice.n_rows - 1);
         batch_.add(s.tokens[s.n_past + i], s.n_past + i, s.range, output);
     }
-    if (!target_->prepare_prompt(s.range, n)) s.mark_inexact(s.n_past);
-    run(ThreadPolicy::Kind::prompt);
-    // the last block and the head of all rows round by their number, those of the last row alone do not
-    if (target_->needs_all_outputs() && is_last && !exact_rows_.allows(n)) s.mark_inexact(s.n_past + n - 1);
 }
 
-// Commits what is pending and the first n_rows rows of the last decode.
-void Engine::commit_prefilled(Sequence & s, int n_rows) {
-    FeatureRows features = target_->features();
+// after the batch was run
+StepResult Engine::finish_slice(const Slice & slice, double start_ms) {
+    Sequence & s = *slice.seq;
+    const bool is_last = slice.is_last();
+    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // rows whose following token is known
+    if (s.draft) commit_prefilled(s, slice.row, n_known);
+    s.n_past += n_known;
+    s.stats.prompt_ms += now_ms() - start_ms;
+    if (!is_last) return result_of(s, "prefill");
+    s.decode_start_ms = now_ms();
+    return finish_round({&s, DraftTree(s.tokens.back()), slice.row + slice.n_rows - 1});
+}
+
+// --- prompts beside rounds -----------------------------------------------------------------------------------------
+
+// How a prompt is cut into batches, and with whom it shares them, changes no bits of its rows, as far as is known; or
+// nobody minds.
+bool Engine::cuts_freely(const Sequence & s, int n_rows) const {
+    if (!can_draft() || s.exactness == Exactness::off) return true;
+    return target_->rounds_alike() && exact_rows_.allows_all(n_rows);
+}
+
+bool Engine::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
+    if (reading.empty() || !target_->shares_batches()) return false;
+    const int n_rows = (int)decoding.size() + n_shared_least;
+    const auto cuts = [&](const Sequence * s) { return cuts_freely(*s, n_rows); };
+    return n_rows <= target_->options().n_ubatch && std::all_of(reading.begin(), reading.end(), cuts) &&
+           std::all_of(decoding.begin(), decoding.end(), cuts);
+}
+
+// Rows of the prompts for a batch that has the rounds' rows: the first prompt's first.
+std::vector<Engine::Slice> Engine::cut_slices(const std::vector<Sequence *> & reading) const {
+    const int n_most = target_->options().n_ubatch;
+    int n_left = std::min(n_most - batch_.n_rows(), target_->n_shared_rows());
+    std::vector<Slice> slices;
+    for (Sequence * s : reading) {
+        Slice slice{s, 0, std::min(n_left, prompt_end(*s) - s->n_past)};
+        while (slice.n_rows > 0 && !cuts_freely(*s, batch_.n_rows() + slice.n_rows)) --slice.n_rows;
+        if (slice.n_rows <= 0) continue;
+        slices.push_back(slice);
+        n_left -= slice.n_rows;
+    }
+    return slices;
+}
+
+static int n_common(const Tokens & a, const Tokens & b, int n_most) {
+    int n = 0;
+    while (n < n_most && a[n] == b[n]) ++n;
+    return n;
+}
+
+bool Engine::can_adopt(const Sequence & s) const {
+    return target_->shares_batches() && cuts_freely(s, 1 + n_shared_least);
+}
+
+// One of these is about to run rows that it could take over.
+bool Engine::waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const {
+    return can_adopt(s) && std::any_of(reading.begin(), reading.end(), [&](const Sequence * other) {
+               const int n = n_common(s.tokens, other->tokens, std::min(s.n_prompt - 1, prompt_end(*other)));
+               return n >= std::max(s.n_past, other->n_past) + n_adopt_least;
+           });
+}
+
+// A prompt that begins like the text of another conversation takes its rows over, before it has run any of its own.
+void Engine::adopt(Sequence & s) {
+    if (!can_adopt(s)) return;
+    const Sequence * best = nullptr;
+    int n_best = s.n_past + n_adopt_least - 1;
+    for (const auto & [id, other] : sequences_) {
+        int n_most = std::min(other.n_past, s.n_prompt - 1);
+        if (s.draft) n_most = std::min(n_most, other.draft->n_rows() + other.pending.n_rows());
+        if (s.exactness != Exactness::off) n_most = std::min(n_most, other.inexact_from);
+        const int n = n_common(other.tokens, s.tokens, n_most);
+        if (&other != &s && n > n_best) best = &other, n_best = n;
+    }
+    if (!best) return;
+    const int n_own = s.n_past, n = n_best;
+    // rows of its own would lie behind those that follow them
+    target_->truncate(s.range, 0);
+    s.n_past = 0;  // as long as anything below may fail
+    target_->copy_prefix(best->range, s.range, n);
+    s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
+    if (s.draft) {
+        s.pending.clear();
+        const int n_rows = std::min(n, best->draft->n_rows());
+        const bool is_same_next = n < (int)best->tokens.size() && best->tokens[n] == s.tokens[n];
+        const bool is_made_anew = n_rows == n && !is_same_next && best->recent.has(n - 1);
+        s.draft->copy_rows(*best->draft, is_made_anew ? n - 1 : n_rows);
+        if (is_made_anew) s.pending.add(best->recent.row(n - 1), {0});
+        std::vector<int32_t> rows(n - n_rows);
+        std::iota(rows.begin(), rows.end(), 0);
+        if (!rows.empty()) s.pending.add(best->pending.rows(), rows);
+        for (int pos = n_own; pos < n; ++pos) {
+            if (best->recent.has(pos)) s.recent.add(pos, best->recent.row(pos), 0);
+        }
+    }
+    s.n_past = n;
+    s.stats.n_reused = n;
+    s.stats.n_prompt = s.n_prompt - n;
+}
+
+// Commits what is pending and the rows [row, row + n_rows) of the last decode.
+void Engine::commit_prefilled(Sequence & s, int row, int n_rows) {
+    FeatureRows features = target_->features().from(row, drafter_->spec().n_embd_target);
     s.recent.add_last(s.n_past, features, n_rows);
     if (s.pending.n_rows() > 0) {
         s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
@@ -491,7 +600,25 @@ void Engine::commit_prefilled(Sequence & s, int n_rows) {
 
 // --- draft ---------------------------------------------------------------------------------------------------------
 
-void Engine::draft(Sequence & s) {
+void Engine::draft(const std::vector<Sequence *> & sequences) {
+    std::vector<Sequence *> growing;
+    for (Sequence * s : sequences) {
+        const double start = now_ms();
+        decide(*s);
+        if (!s->plan.frontier().empty()) {
+            growing.push_back(s);
+        } else if (s->draft && s->pending.n_rows() >= n_pending_max) {
+            const int n_rows = s->pending.n_rows();
+            s->draft->commit(s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], false);
+            s->pending.clear();
+            planner_.catch_up(s->plan, n_rows, now_ms() - start);
+        }
+        s->stats.draft_ms += now_ms() - start;
+    }
+    if (!growing.empty()) grow(std::move(growing));
+}
+
+void Engine::decide(Sequence & s) {
     RoundRequest request;
     request.root = s.tokens.back();
     request.n_left = s.n_max - (int)s.tokens.size();
@@ -500,20 +627,8 @@ void Engine::draft(Sequence & s) {
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_->keeps_order() && target_->has_room_for_trees() ? s.range.count : 1;
     if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
-    const double start = now_ms();
-    if (s.uses_text) {
-        request.text = &propose_text(s, request.limits);
-    }
+    if (s.uses_text) request.text = &propose_text(s, request.limits);
     planner_.decide(s.plan, request);
-    if (!s.plan.frontier().empty()) {
-        grow(s);
-    } else if (s.draft && s.pending.n_rows() >= n_pending_max) {
-        const int n_rows = s.pending.n_rows();
-        s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
-        s.pending.clear();
-        planner_.catch_up(s.plan, n_rows, now_ms() - start);
-    }
-    s.stats.draft_ms += now_ms() - start;
 }
 
 // More than a round can verify: the planner picks the best of them. What the grammar forbids goes first, with all that
@@ -544,7 +659,7 @@ const TextDraft & Engine::propose_text(Sequence & s, const PlanLimits & limits) 
 bool Engine::is_grammar_cheap(const Sequence & s) const {
     if (s.params.log_plan || !s.params.replay.empty()) return false;
     const CostTable & costs = planner_.costs();
-    const double row_ms = costs.knows_plain() ? costs.settled(2) - costs.settled(1) : 0.0;
+    const double row_ms = costs.knows_plain() ? costs.verify(2) - costs.verify(1) : 0.0;
     return s.grammar_ms <= std::max(row_ms, grammar_share * costs.plain());
 }
 
@@ -571,38 +686,66 @@ static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
     return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
 }
 
-// Level by level as the planner asks: the pending rows give the root's children, then draft rows theirs.
-void Engine::grow(Sequence & s) {
+// Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
+// children, then draft rows theirs. Each of them waits for all that it was there for.
+void Engine::grow(std::vector<Sequence *> growing) {
     double start = now_ms();
-    const Pos n_tokens = (Pos)s.tokens.size();  // the index of the root's children
-    s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], true);
-    s.pending.clear();
-    std::vector<int> row_of{-1};  // pool node -> draft row that gives its children
-    std::vector<std::vector<Candidate>> children{propose(s, 0, n_tokens)};
-    drop_forbidden(s, {}, children[0]);
-    planner_.grow(s.plan, children, now_ms() - start);
-    while (!s.plan.frontier().empty()) {
+    const auto spend = [&] {
+        const double ms = now_ms() - start;
+        for (Sequence * s : growing) s->stats.draft_ms += ms;
+        return ms;
+    };
+    std::vector<DraftCommit> commits;
+    for (Sequence * s : growing) {
+        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1]});
+    }
+    DraftSequence::commit_together(commits);
+    std::vector<Proposal> proposals;
+    std::map<Sequence *, std::vector<int>> rows_of;  // pool node -> draft row that gives its children
+    for (Sequence * s : growing) {
+        s->pending.clear();
+        rows_of[s] = {-1};
+        proposals.push_back({&s->plan, {propose(*s, 0, (Pos)s->tokens.size())}});
+        drop_forbidden(*s, {}, proposals.back().children[0]);
+    }
+    while (true) {
+        planner_.grow(proposals, spend());
+        const auto is_over = [](const Sequence * s) { return s->plan.frontier().empty(); };
+        growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
+        if (growing.empty()) return;
         start = now_ms();
-        const std::vector<int32_t> & frontier = s.plan.frontier();
-        std::vector<DraftRow> rows;
-        for (int32_t node : frontier) {
-            rows.push_back({s.plan.pool().token[node], row_of.at(s.plan.pool().parent[node])});
-        }
-        const int first = s.draft->extend(rows);
-        row_of.resize(s.plan.pool().size(), -1);
-        children.clear();
-        for (size_t i = 0; i < frontier.size(); ++i) {
-            row_of[frontier[i]] = first + (int)i;
-            children.push_back(propose(s, (int)i, n_tokens + s.plan.pool().depth[frontier[i]]));
-            if (s.sampler->has_grammar()) {
-                Tokens path;
-                for (int32_t node : s.plan.pool().path(frontier[i])) path.push_back(s.plan.pool().token[node]);
-                path.erase(path.begin());  // the root has been read
-                drop_forbidden(s, path, children.back());
+        std::vector<DraftLevel> levels;
+        for (Sequence * s : growing) {
+            const DraftTree & pool = s->plan.pool();
+            levels.push_back({s->draft.get(), {}});
+            for (int32_t node : s->plan.frontier()) {
+                levels.back().rows.push_back({pool.token[node], rows_of[s].at(pool.parent[node])});
             }
         }
-        planner_.grow(s.plan, children, now_ms() - start);
+        DraftSequence::extend_together(levels);
+        proposals.clear();
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, rows_of[s])});
     }
+}
+
+// what the drafter's last call proposes behind each node of the frontier
+std::vector<std::vector<Candidate>> Engine::propose_level(Sequence & s, std::vector<int> & row_of) {
+    const std::vector<int32_t> & frontier = s.plan.frontier();
+    const DraftTree & pool = s.plan.pool();
+    const int first = s.draft->n_draft_rows() - (int)frontier.size();
+    std::vector<std::vector<Candidate>> children;
+    row_of.resize(pool.size(), -1);
+    for (size_t i = 0; i < frontier.size(); ++i) {
+        row_of[frontier[i]] = first + (int)i;
+        // the root's children lie behind the last token
+        children.push_back(propose(s, (int)i, (Pos)s.tokens.size() + pool.depth[frontier[i]]));
+        if (!s.sampler->has_grammar()) continue;
+        Tokens path;
+        for (int32_t node : pool.path(frontier[i])) path.push_back(pool.token[node]);
+        path.erase(path.begin());  // the root has been read
+        drop_forbidden(s, path, children.back());
+    }
+    return children;
 }
 
 // --- threads -------------------------------------------------------------------------------------------------------
@@ -638,14 +781,24 @@ void Engine::run(ThreadPolicy::Kind kind) {
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------
 
-double Engine::verify(std::vector<Round> & rounds) {
+// Trees come first, so that each lies in one of llama.cpp's batches.
+double Engine::verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading,
+                      std::vector<Slice> & slices) {
     const double start = now_ms();
     batch_.clear();
     for (Round & r : rounds) r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
-    run(ThreadPolicy::Kind::decode);
+    slices = cut_slices(reading);
+    for (Slice & slice : slices) {
+        slice.row = batch_.n_rows();
+        add_rows(slice);
+    }
+    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
     note_exactness(rounds);
+    if (!exact_rows_.allows(batch_.n_rows())) {
+        for (const Slice & slice : slices) slice.seq->mark_inexact(slice.seq->n_past);
+    }
     return ms;
 }
 
@@ -668,8 +821,12 @@ ExactRows Engine::measure_exact_rows() {
     if (!sequences_.empty()) fail(ErrorKind::value, "exact rows are measured before a conversation is opened");
     ExactRows out;
     if (can_draft() && !*target_->never_exact()) {
-        const int n_rows_max = target_->options().n_sequences * (target_->options().n_draft_max + 1);
-        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max); }, [&] { target_->clear(); });
+        const TargetOptions & o = target_->options();
+        const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
+        // prompts share batches where there are several conversations
+        const int n_batch = n_rows_max + (target_->rounds_alike() ? target_->n_shared_rows() : 0);
+        out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max, n_batch); },
+                      [&] { target_->clear(); });
     }
     set_exact_rows(out.counts);
     return out;
@@ -688,9 +845,11 @@ StepResult Engine::finish_round(const Round & round) {
     int n_left = s.n_max - n_tokens;
     const MatchResult result = match(round.tree, [&](int node) {
         const int row = round.row + node;
-        const float * logits = s.is_picked ? nullptr : target_->logits(row);
-        const Token sampled =
-            s.is_picked ? target_->picked(row) : s.sampler->sample(logits, n_tokens + round.tree.depth[node]);
+        const Pos pos = n_tokens + round.tree.depth[node];
+        const float * logits = s.n_picked > 0 ? nullptr : target_->logits(row);
+        const Token sampled = s.n_picked == 1   ? target_->picked(row)
+                              : s.n_picked == 0 ? s.sampler->sample(logits, pos)
+                                                : s.sampler->sample(target_->picked_top(row), pos);
         const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
         s.sampler->accept(token, /*is_own=*/token == sampled);
         if (s.params.n_probs > 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The only loop. Owns target, drafter and sequences; a step runs one slice of prefill or one round of draft, verify,
-// match and commit for each sequence it is given. Steps are atomic: after an error the sequences hold what they held
+// match and commit for each sequence it is given. A prompt that begins like another conversation's text takes over what
+// was computed for that. Steps are atomic: after an error the sequences hold what they held
 // before the step, so a generation can be ended or continued at any time between steps. An exception that is not ours
 // leaves the engine broken: nobody knows what llama.cpp or a driver left half done.
 //
@@ -49,6 +50,8 @@ class Engine {
 
     const Target & target() const { return *target_; }
     const Drafter * drafter() const { return drafter_.get(); }
+    // why the drafter is not where it would best be; "" = it is, or there is none
+    const std::string & why_placed() const { return why_placed_; }
     const DraftFile * draft_file() const { return draft_file_.get(); }
 
     // a free conversation; Error(value) when all n_sequences are open
@@ -59,6 +62,9 @@ class Engine {
     // Error(context_full | value | grammar)
     int begin(int id, const Tokens & prompt, const GenerateParams & params);
 
+    // A slice of the prompt or a round of each; a result for each, in no particular order. Where some generate, prompts
+    // share their batch if that changes no bits: then the slices are smaller, and of several prompts the last ones may
+    // have to wait.
     std::vector<StepResult> step(const std::vector<int> & ids);
 
     // `n_taken`: tokens of the answer that were wanted; those that a round gave beyond them are rolled back. < 0: all
@@ -97,6 +103,15 @@ class Engine {
         int row;  // of the root in the batch
     };
 
+    // prompt rows of a batch, from the conversation's n_past on
+    struct Slice {
+        Sequence * seq;
+        int row;  // the first one in the batch
+        int n_rows;
+
+        bool is_last() const { return seq->n_past + n_rows == seq->n_prompt; }
+    };
+
     template <typename F, typename Restore>
     auto attempt(F && f, Restore && restore) -> decltype(f());
 
@@ -106,20 +121,31 @@ class Engine {
     void reuse_draft(Sequence & s, int n_keep, bool is_same_next);
     void keep(Sequence & s, int n);
     StepResult prefill(Sequence & s);
-    void prefill_rows(Sequence & s, int n, bool is_last);
-    void commit_prefilled(Sequence & s, int n_rows);
+    static int prompt_end(const Sequence & s);
+    void add_rows(const Slice & slice);
+    StepResult finish_slice(const Slice & slice, double start_ms);
+    void commit_prefilled(Sequence & s, int row, int n_rows);
+    bool cuts_freely(const Sequence & s, int n_rows) const;
+    bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
+    std::vector<Slice> cut_slices(const std::vector<Sequence *> & reading) const;
+    bool can_adopt(const Sequence & s) const;
+    bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
+    void adopt(Sequence & s);
     void check_strategy(const Strategy & strategy) const;
     void check_text_options(const EngineOptions & options);
     void set_planner();
     void count_text(Sequence & s, const MatchResult & result);
     void begin_plan(Sequence & s, Exactness exactness);
-    void decode(const std::vector<Sequence *> & sequences, std::vector<StepResult> & results);
-    void draft(Sequence & s);
-    void grow(Sequence & s);
+    void decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
+                std::vector<StepResult> & results);
+    void draft(const std::vector<Sequence *> & sequences);
+    void decide(Sequence & s);
+    void grow(std::vector<Sequence *> growing);
+    std::vector<std::vector<Candidate>> propose_level(Sequence & s, std::vector<int> & row_of);
     bool is_grammar_cheap(const Sequence & s) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
     const TextDraft & propose_text(Sequence & s, const PlanLimits & limits);
-    double verify(std::vector<Round> & rounds);
+    double verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading, std::vector<Slice> & slices);
     void run(ThreadPolicy::Kind kind);
     void set_threads(const EngineOptions & options);
     void note_exactness(const std::vector<Round> & rounds);
@@ -134,6 +160,7 @@ class Engine {
     std::unique_ptr<DraftFile> draft_file_;
     std::unique_ptr<Target> target_;
     std::unique_ptr<Drafter> drafter_;
+    std::string why_placed_;
     std::map<int, Sequence> sequences_;
     Planner planner_;
     TargetBatch batch_;

@@ -95,9 +95,10 @@ struct Sequence {
     bool is_active = false;
     int n_prompt = 0;
     int n_max = 0;  // tokens.size() at which it ends
+    Exactness exactness = Exactness::off;
     GenerateParams params;
     std::unique_ptr<Sampler> sampler;
-    bool is_picked = false;  // the target finds the likeliest tokens on its device, and that is all that is asked for
+    int n_picked = 0;  // the largest logits of a row, found on the device of the target; 0 = all of them come
     std::optional<SynthAcceptance> synth;
     Stats stats;
     bool uses_text = false;

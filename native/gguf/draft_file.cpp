@@ -71,18 +71,7 @@ void DraftFile::read_sizes() {
     s.n_embd = size(keys::embedding_length, n_width_max);
     s.n_embd_target = size(keys::target_hidden_size, n_width_max);
     s.n_ff = size(keys::feed_forward_length, 4 * n_width_max);
-    s.n_head = size(keys::head_count, n_width_max);
-    s.n_head_kv = gguf_.has(key(keys::head_count_kv)) ? size(keys::head_count_kv, n_width_max) : s.n_head;
-    s.head_dim = gguf_.has(key(keys::key_length)) ? size(keys::key_length, n_width_max) : s.n_embd / s.n_head;
-    const int value_dim = gguf_.has(key(keys::value_length)) ? size(keys::value_length, n_width_max) : s.head_dim;
-    if (value_dim != s.head_dim) {
-        fail(ErrorKind::unsupported, "%s: key and value heads differ in size (%d and %d)", path().c_str(), s.head_dim,
-             value_dim);
-    }
-    if (s.n_head % s.n_head_kv != 0 || s.head_dim < 2 || s.head_dim % 2 != 0) {
-        fail(ErrorKind::gguf, "%s: %d heads, %d kv heads, head size %d do not go together", path().c_str(), s.n_head,
-             s.n_head_kv, s.head_dim);
-    }
+    read_heads();
     s.rms_eps = gguf_.f32(key(keys::rms_epsilon));
     if (!(s.rms_eps >= 0.0f) || !std::isfinite(s.rms_eps)) {
         fail(ErrorKind::gguf, "%s: key '%s': expected a finite positive value, found %g", path().c_str(),
@@ -96,6 +85,50 @@ void DraftFile::read_sizes() {
     if (s.n_vocab < 1 || s.n_vocab > n_vocab_max) {
         fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld, found %d", path().c_str(),
              key(keys::vocab_size).c_str(), (long long)n_vocab_max, s.n_vocab);
+    }
+}
+
+void DraftFile::read_heads() {
+    DraftSpec & s = spec_;
+    s.n_head = size(keys::head_count, n_width_max);
+    s.n_head_kv = gguf_.has(key(keys::head_count_kv)) ? size(keys::head_count_kv, n_width_max) : s.n_head;
+    s.head_dim = gguf_.has(key(keys::key_length)) ? size(keys::key_length, n_width_max) : s.n_embd / s.n_head;
+    const int value_dim = gguf_.has(key(keys::value_length)) ? size(keys::value_length, n_width_max) : s.head_dim;
+    if (s.fuses_embedding && gguf_.has(key(keys::kv_lora_rank))) {
+        fail(ErrorKind::unsupported, "%s: key '%s': an EAGLE-1 or 2 drafter with latent attention is not supported",
+             path().c_str(), key(keys::kv_lora_rank).c_str());
+    }
+    if (s.arch == keys::arch_eagle31 && gguf_.has(key(keys::kv_lora_rank))) read_latent();
+    if (value_dim != s.value_dim()) {
+        fail(ErrorKind::unsupported, "%s: key and value heads differ in size (%d and %d)", path().c_str(), s.head_dim,
+             value_dim);
+    }
+    if (s.n_head % s.n_head_kv != 0 || s.head_dim < 2 || s.head_dim % 2 != 0) {
+        fail(ErrorKind::gguf, "%s: %d heads, %d kv heads, head size %d do not go together", path().c_str(), s.n_head,
+             s.n_head_kv, s.head_dim);
+    }
+}
+
+// Keys and values have the names and numbers of llama.cpp's deepseek2, whose cache holds the latent, too.
+void DraftFile::read_latent() {
+    DraftSpec & s = spec_;
+    LatentSpec & l = s.latent;
+    l.kv_rank = size(keys::kv_lora_rank, n_width_max);
+    l.q_rank = gguf_.has(key(keys::q_lora_rank)) ? size(keys::q_lora_rank, n_width_max) : 0;
+    l.rope_dim = size(keys::rope_dimension_count, n_width_max);
+    l.nope_dim = size(keys::key_length_mla, n_width_max) - l.rope_dim;
+    l.value_dim = size(keys::value_length_mla, n_width_max);
+    l.scale = gguf_.f32(key(keys::attention_scale));
+    if (s.n_head_kv != 1 || s.head_dim != l.kv_rank + l.rope_dim || l.nope_dim < 1) {
+        fail(ErrorKind::gguf,
+             "%s: latent attention of rank %d with %d rotated values, %d kv heads, cached rows of %d and keys of %d: "
+             "expected 1 kv head, rows of %d and longer keys than rotate; convert the checkpoint again",
+             path().c_str(), l.kv_rank, l.rope_dim, s.n_head_kv, s.head_dim, l.nope_dim + l.rope_dim,
+             l.kv_rank + l.rope_dim);
+    }
+    if (!(l.scale > 0.0f) || !std::isfinite(l.scale)) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected a finite positive value, found %g", path().c_str(),
+             key(keys::attention_scale).c_str(), l.scale);
     }
 }
 
@@ -113,6 +146,10 @@ void DraftFile::read_rope() {
              key(keys::rope_type).c_str(), type.c_str());
     }
     r.neox = type == "neox";
+    if (r.neox && s.has_latent()) {
+        fail(ErrorKind::unsupported, "%s: key '%s': expected 'norm' with latent attention, found 'neox'",
+             path().c_str(), key(keys::rope_type).c_str());
+    }
     r.freq_base = gguf_.find_f32(key(keys::rope_freq_base)).value_or(10000.0f);
     const std::string scaling = gguf_.find_str(key(keys::rope_scaling_type)).value_or("none");
     const float factor = gguf_.find_f32(key(keys::rope_scaling_factor)).value_or(1.0f);
@@ -227,6 +264,10 @@ void DraftFile::read_arithmetic() {
              key(keys::hidden_activation).c_str(), activation.c_str());
     }
     s.uses_gelu = activation == "gelu";
+    if (s.norms_values && s.has_latent()) {
+        fail(ErrorKind::unsupported, "%s: key '%s': expected false with latent attention, found true", path().c_str(),
+             key(keys::value_norm).c_str());
+    }
 }
 
 // What EAGLE-1 and 2 have no choice in, said in the file's own words.
@@ -270,15 +311,32 @@ void DraftFile::check_tensors() const {
         const int64_t n_in = is_fusing ? 2 * s.n_embd : s.n_embd;
         if (s.has_all_norms() || i > 0) want[fill(keys::t_attn_norm, i)] = {{s.n_embd}, true, false};
         if (is_fusing) want[fill(keys::t_attn_norm_2, i)] = {{s.n_embd}, true, false};
-        want[fill(keys::t_attn_q, i)] = {{n_in, n_q}, true, true};
-        want[fill(keys::t_attn_k, i)] = {{n_in, n_kv}, true, true};
-        want[fill(keys::t_attn_v, i)] = {{n_in, n_kv}, !s.norms_values, true};
-        want[fill(keys::t_attn_output, i)] = {{n_q, s.n_embd}, true, true};
-        want[fill(keys::t_attn_q_bias, i)] = {{n_q}, false, false};
-        want[fill(keys::t_attn_k_bias, i)] = want[fill(keys::t_attn_v_bias, i)] = {{n_kv}, false, false};
-        want[fill(keys::t_attn_output_bias, i)] = {{s.n_embd}, false, false};
-        if (is_3) {
-            want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
+        if (s.has_latent()) {
+            const LatentSpec & l = s.latent;
+            const int64_t n_q_latent = (int64_t)s.n_head * (l.nope_dim + l.rope_dim);
+            if (l.q_rank > 0) {
+                want[fill(keys::t_attn_q_a, i)] = {{n_in, l.q_rank}, true, true};
+                want[fill(keys::t_attn_q_a_norm, i)] = {{l.q_rank}, true, false};
+                want[fill(keys::t_attn_q_b, i)] = {{l.q_rank, n_q_latent}, true, true};
+            } else {
+                want[fill(keys::t_attn_q, i)] = {{n_in, n_q_latent}, true, true};
+            }
+            want[fill(keys::t_attn_kv_a_mqa, i)] = {{n_in, l.kv_rank + l.rope_dim}, true, true};
+            want[fill(keys::t_attn_kv_a_norm, i)] = {{l.kv_rank}, true, false};
+            want[fill(keys::t_attn_k_b, i)] = {{l.nope_dim, l.kv_rank, s.n_head}, true, true};
+            want[fill(keys::t_attn_v_b, i)] = {{l.kv_rank, l.value_dim, s.n_head}, true, true};
+            want[fill(keys::t_attn_output, i)] = {{(int64_t)s.n_head * l.value_dim, s.n_embd}, true, true};
+        } else {
+            want[fill(keys::t_attn_q, i)] = {{n_in, n_q}, true, true};
+            want[fill(keys::t_attn_k, i)] = {{n_in, n_kv}, true, true};
+            want[fill(keys::t_attn_v, i)] = {{n_in, n_kv}, !s.norms_values, true};
+            want[fill(keys::t_attn_output, i)] = {{n_q, s.n_embd}, true, true};
+            want[fill(keys::t_attn_q_bias, i)] = {{n_q}, false, false};
+            want[fill(keys::t_attn_k_bias, i)] = want[fill(keys::t_attn_v_bias, i)] = {{n_kv}, false, false};
+            want[fill(keys::t_attn_output_bias, i)] = {{s.n_embd}, false, false};
+            if (is_3) {
+                want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
+            }
         }
         want[fill(keys::t_post_attn_norm, i)] = want[fill(keys::t_post_ffn_norm, i)] = {{s.n_embd}, false, false};
         want[fill(keys::t_ffn_norm, i)] = {{s.n_embd}, true, false};

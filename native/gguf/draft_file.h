@@ -26,6 +26,17 @@ struct RopeSpec {
     bool has_freqs = false;  // rope_freqs.weight is present (llama3 scaling)
 };
 
+// Multi-head latent attention: a position leaves one row [kv_rank + rope_dim] in the cache, from which every head makes
+// its key and value. All heads share the rotated part of the key.
+struct LatentSpec {
+    int q_rank = 0;   // 0: queries come from one matrix
+    int kv_rank = 0;  // 0: there is no latent attention
+    int nope_dim = 0;
+    int rope_dim = 0;
+    int value_dim = 0;
+    float scale = 0.0f;  // of the scores
+};
+
 struct DraftSpec {
     std::string arch;
     std::string name;
@@ -37,7 +48,7 @@ struct DraftSpec {
     int n_draft_vocab = 0;  // rows of the draft head
     int n_head = 0;
     int n_head_kv = 0;
-    int head_dim = 0;
+    int head_dim = 0;  // latent attention: of a cached row, with n_head_kv 1
     int n_ff = 0;
     float rms_eps = 0.0f;
     float logit_scale = 1.0f;
@@ -47,6 +58,7 @@ struct DraftSpec {
     bool uses_gelu = false;      // else SiLU
     bool norms_values = false;   // without weights; a layer without values of its own takes its keys, before their norm
     RopeSpec rope;
+    LatentSpec latent;
     int sliding_window = 0;             // 0 = none
     std::vector<uint8_t> slides;        // [n_layer] layer uses the window
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
@@ -68,6 +80,11 @@ struct DraftSpec {
     bool has_all_norms() const { return !fuses_embedding || norm_output; }
     // width of what fc takes
     int64_t n_fc_in() const { return fuses_embedding ? 2 * (int64_t)n_embd : (int64_t)n_aux() * n_embd_target; }
+    bool has_latent() const { return latent.kv_rank > 0; }
+    // values of a cached key head and of a cached value head; those of latent attention are the same memory
+    int key_dim() const { return head_dim; }
+    int value_dim() const { return has_latent() ? latent.kv_rank : head_dim; }
+    float score_scale() const { return has_latent() ? latent.scale : attn_scale; }
 };
 
 class DraftFile {
@@ -92,6 +109,8 @@ class DraftFile {
     std::string key(const char * pattern) const;
     int size(const char * pattern, int64_t max) const;
     void read_sizes();
+    void read_heads();
+    void read_latent();
     void read_rope();
     void read_switches();
     void read_arithmetic();

@@ -23,8 +23,12 @@ constexpr const char * head_count = "{arch}.attention.head_count";
 constexpr const char * head_count_kv = "{arch}.attention.head_count_kv";
 constexpr const char * key_length = "{arch}.attention.key_length";
 constexpr const char * value_length = "{arch}.attention.value_length";
-constexpr const char * rms_epsilon = "{arch}.attention.layer_norm_rms_epsilon";
+constexpr const char * kv_lora_rank = "{arch}.attention.kv_lora_rank";
+constexpr const char * q_lora_rank = "{arch}.attention.q_lora_rank";
+constexpr const char * key_length_mla = "{arch}.attention.key_length_mla";
+constexpr const char * value_length_mla = "{arch}.attention.value_length_mla";
 constexpr const char * attention_scale = "{arch}.attention.scale";
+constexpr const char * rms_epsilon = "{arch}.attention.layer_norm_rms_epsilon";
 constexpr const char * value_norm = "{arch}.attention.value_norm";
 constexpr const char * hidden_activation = "{arch}.hidden_activation";
 constexpr const char * embedding_scale = "{arch}.embedding_scale";
@@ -77,6 +81,13 @@ constexpr const char * t_attn_norm_2 = "blk.{i}.attn_norm_2.weight";
 constexpr const char * t_attn_q = "blk.{i}.attn_q.weight";
 constexpr const char * t_attn_k = "blk.{i}.attn_k.weight";
 constexpr const char * t_attn_v = "blk.{i}.attn_v.weight";
+constexpr const char * t_attn_q_a = "blk.{i}.attn_q_a.weight";
+constexpr const char * t_attn_q_a_norm = "blk.{i}.attn_q_a_norm.weight";
+constexpr const char * t_attn_q_b = "blk.{i}.attn_q_b.weight";
+constexpr const char * t_attn_kv_a_mqa = "blk.{i}.attn_kv_a_mqa.weight";
+constexpr const char * t_attn_kv_a_norm = "blk.{i}.attn_kv_a_norm.weight";
+constexpr const char * t_attn_k_b = "blk.{i}.attn_k_b.weight";
+constexpr const char * t_attn_v_b = "blk.{i}.attn_v_b.weight";
 constexpr const char * t_attn_output = "blk.{i}.attn_output.weight";
 constexpr const char * t_attn_q_bias = "blk.{i}.attn_q.bias";
 constexpr const char * t_attn_k_bias = "blk.{i}.attn_k.bias";
@@ -106,8 +117,12 @@ constexpr const char * all[] = {
     head_count_kv,
     key_length,
     value_length,
-    rms_epsilon,
+    kv_lora_rank,
+    q_lora_rank,
+    key_length_mla,
+    value_length_mla,
     attention_scale,
+    rms_epsilon,
     value_norm,
     hidden_activation,
     embedding_scale,
@@ -150,6 +165,13 @@ constexpr const char * all[] = {
     t_attn_q,
     t_attn_k,
     t_attn_v,
+    t_attn_q_a,
+    t_attn_q_a_norm,
+    t_attn_q_b,
+    t_attn_kv_a_mqa,
+    t_attn_kv_a_norm,
+    t_attn_k_b,
+    t_attn_v_b,
     t_attn_output,
     t_attn_q_bias,
     t_attn_k_bias,

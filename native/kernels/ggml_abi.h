@@ -51,6 +51,30 @@ struct Buffer {
     ggml_backend_buffer_usage usage;
 };
 
+struct DeviceInterface {
+    const char * (*get_name)(ggml_backend_dev_t);
+    const char * (*get_description)(ggml_backend_dev_t);
+    void (*get_memory)(ggml_backend_dev_t, size_t *, size_t *);
+    enum ggml_backend_dev_type (*get_type)(ggml_backend_dev_t);
+    void (*get_props)(ggml_backend_dev_t, ggml_backend_dev_props *);
+    ggml_backend_t (*init_backend)(ggml_backend_dev_t, const char *);
+    ggml_backend_buffer_type_t (*get_buffer_type)(ggml_backend_dev_t);
+    ggml_backend_buffer_type_t (*get_host_buffer_type)(ggml_backend_dev_t);
+    ggml_backend_buffer_t (*buffer_from_host_ptr)(ggml_backend_dev_t, void *, size_t, size_t);
+    bool (*supports_op)(ggml_backend_dev_t, const ggml_tensor *);
+    bool (*supports_buft)(ggml_backend_dev_t, ggml_backend_buffer_type_t);
+    bool (*offload_op)(ggml_backend_dev_t, const ggml_tensor *);
+    ggml_backend_event_t (*event_new)(ggml_backend_dev_t);
+    void (*event_free)(ggml_backend_dev_t, ggml_backend_event_t);
+    void (*event_synchronize)(ggml_backend_dev_t, ggml_backend_event_t);
+};
+
+struct Device {
+    DeviceInterface iface;
+    ggml_backend_reg_t reg;
+    void * context;
+};
+
 }  // namespace eaglecpp::kernels::abi
 
 namespace eaglecpp::kernels {

@@ -214,7 +214,7 @@ Status install() {
         return s;
     }
     s.table = table_->name;
-    if (std::strncmp(ggml_commit(), known_commit, std::strlen(known_commit)) != 0) {
+    if (!is_known_ggml()) {
         s.why_not = std::string("made for ggml ") + known_commit + ", found " + ggml_commit();
         return s;
     }
@@ -243,6 +243,10 @@ Status install() {
 std::mutex loading_;
 
 }  // namespace
+
+bool is_known_ggml() {
+    return std::strncmp(ggml_commit(), known_commit, std::strlen(known_commit)) == 0;
+}
 
 const Status & status() {
     static const Status s = [] {

@@ -20,6 +20,9 @@ struct Status {
     std::string why_not;  // a sentence, when not active
 };
 
+// The ggml in this process is the one that ggml_abi.h was taken from.
+bool is_known_ggml();
+
 // Installs the hook on the first call; must come before the first model is loaded to be of use.
 const Status & status();
 

@@ -19,11 +19,12 @@ constexpr int n_before_gpu = 600;
 
 class Measurement {
   public:
-    Measurement(Target & target, int n_rows_max) : target_(target), range_(target.seqs(0)) {
+    Measurement(Target & target, int n_rows_max, int n_batch_max) : target_(target), range_(target.seqs(0)) {
         n_rows_max = std::min(n_rows_max, n_rows_most);
         const int n_room = target.n_ctx() - n_rows_max - 1;
         n_before_ = std::max(1, std::min(target.is_cpu() ? n_before : n_before_gpu, n_room));
         n_rows_max_ = std::max(1, std::min(n_rows_max, target.n_ctx() - n_before_ - 1));
+        n_batch_max_ = std::max(n_rows_max_, std::min(n_batch_max, target.n_ctx() - n_before_ - 1));
         choose_tokens();
     }
 
@@ -55,6 +56,7 @@ class Measurement {
             if (n < n_rows_max_) add(n);
         }
         if (n_rows_max_ > 1) add(n_rows_max_);
+        if (n_batch_max_ > n_rows_max_) out.push_back({n_batch_max_, 0});
         std::stable_sort(out.begin(), out.end(), [](const Place & a, const Place & b) { return a.first > b.first; });
         return out;
     }
@@ -62,7 +64,7 @@ class Measurement {
     // any tokens, the same each time
     void choose_tokens() {
         uint32_t state = 20251107u;
-        for (int i = 0; i < n_before_ + n_rows_max_; ++i) {
+        for (int i = 0; i < n_before_ + n_batch_max_; ++i) {
             Token token = 0;
             for (int tries = 0; tries < 32; ++tries) {
                 state = state * 1664525u + 1013904223u;
@@ -76,7 +78,8 @@ class Measurement {
     void decode(int first, int n, bool is_prompt) {
         batch_.clear();
         for (int i = first; i < first + n; ++i) {
-            batch_.add(tokens_[i], i, range_, !is_prompt || target_.needs_all_outputs());
+            const bool is_compared = !is_prompt && i < n_before_ + n_rows_max_;
+            batch_.add(tokens_[i], i, range_, is_compared || target_.needs_all_outputs());
         }
         target_.decode(batch_, is_prompt);
         ++out_.n_decodes;
@@ -108,7 +111,7 @@ class Measurement {
         decode(n_before_ + first, n, false);
         const size_t n_vocab = (size_t)target_.n_vocab();
         bool is_same = !target_.has_parting_products();
-        for (int i = 0; i < n && is_same; ++i) {
+        for (int i = 0; i < std::min(n, n_rows_max_ - first) && is_same; ++i) {
             const float * alone = &alone_[(first + i) * n_vocab];
             is_same = std::memcmp(target_.logits(i), alone, n_vocab * sizeof(float)) == 0;
         }
@@ -124,7 +127,7 @@ class Measurement {
 
     Target & target_;
     SeqRange range_;
-    int n_rows_max_, n_before_ = 0;
+    int n_rows_max_, n_batch_max_, n_before_ = 0;
     Tokens tokens_;
     TargetBatch batch_;
     std::vector<float> alone_;
@@ -133,8 +136,8 @@ class Measurement {
 
 }  // namespace
 
-ExactRows measure_exact_rows(Target & target, int n_rows_max) {
-    return Measurement(target, n_rows_max).run();
+ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max) {
+    return Measurement(target, n_rows_max, n_batch_max).run();
 }
 
 }  // namespace eaglecpp

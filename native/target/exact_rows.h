@@ -15,7 +15,8 @@ struct ExactRows {
     double ms = 0.0;
 };
 
-// For batches of up to n_rows_max rows. The target must hold nothing, and holds nothing afterwards.
-ExactRows measure_exact_rows(Target & target, int n_rows_max);
+// For batches of up to n_rows_max rows, and for one of n_batch_max rows, of which the first are compared. The target
+// must hold nothing, and holds nothing afterwards.
+ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max);
 
 }  // namespace eaglecpp

@@ -1,68 +1,22 @@
 // SPDX-License-Identifier: MIT
 #include "target/llama_bridge.h"
 
-#include <ggml-alloc.h>
 #include <ggml-cpp.h>
 
-#include <cstring>
-#include <mutex>
+#include <map>
+#include <regex>
 #include <set>
-#include <thread>
 
 #include "base/error.h"
-#include "base/log.h"
-#include "kernels/hook.h"
 
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 #else
 #include <dlfcn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
-#include <ctime>
 #endif
 
 namespace eaglecpp {
-
-// --- log ---------------------------------------------------------------------------------------------------------
-
-// llama.cpp logs pieces of lines; GGML_LOG_LEVEL_CONT continues the line before.
-static void on_log(ggml_log_level level, const char * text, void *) {
-    thread_local std::string line;
-    thread_local LogLevel line_level = LogLevel::info;
-    if (level != GGML_LOG_LEVEL_CONT) {
-        line_level = level == GGML_LOG_LEVEL_ERROR  ? LogLevel::error
-                     : level == GGML_LOG_LEVEL_WARN ? LogLevel::warning
-                     : level == GGML_LOG_LEVEL_INFO ? LogLevel::info
-                                                    : LogLevel::debug;
-    }
-    line += text;
-    if (!line.empty() && line.back() == '\n') {
-        log_line(line_level, line);
-        line.clear();
-    }
-}
-
-void route_logs() {
-    llama_log_set(on_log, nullptr);
-}
-
-void llama_start() {
-    route_logs();  // again: llama_cpp installs its own callback when it is imported, perhaps after us
-    static std::once_flag once;
-    std::call_once(once, [] {
-        ggml_backend_load_all();
-        llama_backend_init();
-        // Before anybody asks ggml where weights may live. On a thread of its own: it tries the kernels, and OpenMP's
-        // threads for that would make a child forked from this one wait for them (base/process.h).
-        std::thread([] { kernels::status(); }).join();
-    });
-}
-
-// --- staging functions ---------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -253,82 +207,60 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
          names.c_str());
 }
 
-// --- AMX -----------------------------------------------------------------------------------------------------------
-
-static ggml_backend_buffer_type_t amx_buffer_type() {
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (!cpu) return nullptr;
-    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
-    for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) {
-        if (std::strcmp(ggml_backend_buft_name(*b), "AMX") == 0) return *b;
-    }
-    return nullptr;
+// llama.cpp: src/llama-ext.h. A map crosses here, as strings and vectors do above, so the same standard library is
+// needed, which the function that returns those tells.
+std::vector<MemoryUse> memory_use(const llama_context * ctx) {
+    struct Data {
+        size_t model, context, compute;
+    };
+    using GetBreakdown = std::map<ggml_backend_buffer_type_t, Data> (*)(const llama_context *);
+    static const auto get = lookup<GetBreakdown>({"_Z26llama_get_memory_breakdownPK13llama_context"});
+    std::vector<MemoryUse> out;
+    if (!get || !get_tensor_map_fn()) return out;
+    for (const auto & [buffer, data] : get(ctx)) out.push_back({buffer, data.model, data.context, data.compute});
+    return out;
 }
 
-#ifndef _WIN32
-// Q8_0 weights [n_out, n_in] in tiles times 4 rows, on this thread only (a forked child has no other threads).
-static bool multiply_in_tiles(ggml_backend_buffer_type_t tiles) {
-    constexpr int n_in = 256, n_out = 64, n_rows = 4;
-    ggml_context_ptr wctx(ggml_init({2 * ggml_tensor_overhead(), nullptr, true}));
-    ggml_tensor * w = ggml_new_tensor_2d(wctx.get(), GGML_TYPE_Q8_0, n_in, n_out);
-    ggml_backend_buffer_ptr wbuf(ggml_backend_alloc_ctx_tensors_from_buft(wctx.get(), tiles));
-    if (!wbuf) return false;
-    const std::vector<uint8_t> zeros(ggml_nbytes(w), 0);
-    ggml_backend_tensor_set(w, zeros.data(), 0, zeros.size());
-
-    ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
-    const auto set = (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get())), "ggml_backend_set_n_threads");
-    if (set) set(cpu.get(), 1);
-    ggml_context_ptr ctx(ggml_init({8 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
-    ggml_tensor * x = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, n_rows);
-    ggml_cgraph * gf = ggml_new_graph(ctx.get());
-    ggml_build_forward_expand(gf, ggml_mul_mat(ctx.get(), w, x));
-    ggml_gallocr_ptr alloc(ggml_gallocr_new(ggml_backend_get_default_buffer_type(cpu.get())));
-    if (!ggml_gallocr_alloc_graph(alloc.get(), gf)) return false;
-    const std::vector<float> ones(n_in * n_rows, 1.0f);
-    ggml_backend_tensor_set(x, ones.data(), 0, ones.size() * sizeof(float));
-    return ggml_backend_graph_compute(cpu.get(), gf) == GGML_STATUS_SUCCESS;
+static ggml_backend_buffer_type_t buffer_by_name(const std::string & name) {
+    std::string names;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        ggml_backend_buffer_type_t buffer = ggml_backend_dev_buffer_type(dev);
+        if (!buffer) continue;
+        if (name == ggml_backend_buft_name(buffer) || name == ggml_backend_dev_name(dev)) return buffer;
+        names += (names.empty() ? "" : ", ") + std::string(ggml_backend_buft_name(buffer));
+    }
+    fail(ErrorKind::value, "override_tensor: no buffer '%s'; expected one of %s", name.c_str(), names.c_str());
 }
 
-static bool child_survives(ggml_backend_buffer_type_t tiles) {
-    const pid_t pid = fork();
-    if (pid < 0) return false;
-    if (pid == 0) {
-        for (int sig : {SIGILL, SIGSEGV, SIGBUS, SIGABRT, SIGFPE}) std::signal(sig, SIG_DFL);
-        _exit(multiply_in_tiles(tiles) ? 0 : 1);
-    }
-    for (int i = 0; i < 500; ++i) {
-        int status = 0;
-        const pid_t done = waitpid(pid, &status, WNOHANG);
-        if (done == pid) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-        if (done < 0 && errno != EINTR) return false;
-        const timespec pause{0, i < 100 ? 1000000 : 20000000};
-        nanosleep(&pause, nullptr);
-    }
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
-    return false;
-}
-#endif
-
-AmxState probe_amx() {
+std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::string> & overrides) {
     llama_start();
-    static const AmxState state = [] {
-        ggml_backend_buffer_type_t tiles = amx_buffer_type();
-        if (!tiles) return AmxState{false, false};
-#ifdef _WIN32
-        const bool works = false;
-#else
-        const bool works = child_survives(tiles);
-#endif
-        if (!works) {
-            log_line(LogLevel::info, "the CPU announces AMX but its tile instructions fail; weights stay unpacked");
+    std::vector<TensorPlace> out;
+    for (const std::string & list : overrides) {
+        for (size_t at = 0; at <= list.size();) {
+            const size_t end = std::min(list.find(',', at), list.size());
+            const std::string entry = list.substr(at, end - at);
+            at = end + 1;
+            const size_t equals = entry.find('=');
+            if (equals == 0 || equals == std::string::npos) {
+                fail(ErrorKind::value, "override_tensor: expected PATTERN=BUFFER, found '%s'", entry.c_str());
+            }
+            const std::string pattern = entry.substr(0, equals);
+            try {
+                std::regex{pattern};
+            } catch (const std::regex_error & e) {
+                fail(ErrorKind::value, "override_tensor: '%s' is no regular expression: %s", pattern.c_str(), e.what());
+            }
+            out.push_back({pattern, buffer_by_name(entry.substr(equals + 1))});
         }
-        return AmxState{true, works};
-    }();
-    return state;
+    }
+    // llama.cpp: common/common.h, LLM_FFN_EXPS_REGEX
+    const std::string experts = "\\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+    if (n_cpu_moe < 0) out.push_back({experts, ggml_backend_cpu_buffer_type()});
+    for (int i = 0; i < n_cpu_moe; ++i) {
+        out.push_back({"blk\\." + std::to_string(i) + experts, ggml_backend_cpu_buffer_type()});
+    }
+    return out;
 }
 
 }  // namespace eaglecpp

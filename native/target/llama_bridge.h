@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The one file that knows llama.cpp beyond its public C header: staging functions looked up by name at run time, log
-// and abort routing, the list of architectures that record layer inputs, and the AMX probe. When the pinned version of
-// llama-cpp-python moves, this is what to check.
+// The one file that knows llama.cpp beyond its public C header: staging functions looked up by name at run time, the
+// list of architectures that record layer inputs, and devices. When the pinned version of llama-cpp-python moves, this
+// and the AMX probe (amx.h) are what to check.
 #pragma once
 
 #include <ggml-backend.h>
@@ -10,6 +10,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "target/llama_start.h"
 
 namespace eaglecpp {
 
@@ -29,12 +31,6 @@ struct LlamaSamplerDeleter {
 using LlamaSamplerPtr = std::unique_ptr<llama_sampler, LlamaSamplerDeleter>;
 using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
 using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
-
-// Sends the log of llama.cpp and ggml to our sink.
-void route_logs();
-
-// Starts llama.cpp once per process: backends, log sink. Cheap afterwards.
-void llama_start();
 
 // True when llama.cpp's graph of this architecture records the input of every block; asking the others aborts.
 bool records_layer_inputs(const std::string & architecture);
@@ -58,15 +54,6 @@ bool has_plain_rows(const ggml_tensor * tensor);
 bool has_reference_kernels();
 void set_reference_kernels(llama_context * ctx, bool on);
 
-struct AmxState {
-    bool claimed;  // ggml would place weights in AMX tiles
-    bool works;    // and the first tile instruction does not kill the process
-};
-
-// Some virtual machines announce AMX and then fault on the first tile instruction. Multiplies a small matrix in a
-// forked child, once per process. Where forking is not possible an announced AMX counts as broken.
-AmxState probe_amx();
-
 struct DeviceInfo {
     std::string name, description, kind;
     size_t memory_total, memory_free;
@@ -76,5 +63,23 @@ std::vector<DeviceInfo> list_devices();
 // What `draft_device` names: a device by its name, null for the CPU; with "auto" the first GPU, unless the target has
 // no layer on any. Error(value)
 ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers);
+
+// What a context and its model hold of one kind of memory.
+struct MemoryUse {
+    ggml_backend_buffer_type_t buffer;
+    size_t weights, cache, compute;
+};
+
+// Of all kinds; empty where libllama does not tell.
+std::vector<MemoryUse> memory_use(const llama_context * ctx);
+
+// Where tensors go whose names match, before llama.cpp's own choice.
+struct TensorPlace {
+    std::string pattern;  // a regular expression
+    ggml_backend_buffer_type_t buffer;
+};
+
+// Of llama.cpp's --n-cpu-moe (-1 = all layers) and --override-tensor, whose entries come first. Error(value)
+std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::string> & overrides);
 
 }  // namespace eaglecpp

@@ -143,6 +143,11 @@ Token Sampler::apply(const float * logits, llama_sampler * first, const Noise & 
                  "grammar or end it earlier");
         }
     }
+    return choose(all, noise);
+}
+
+// what the chain makes of these
+Token Sampler::choose(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(chain_.get(), &all);
     if (coupled_) return draw(all, noise);
     if (all.selected < 0 || (size_t)all.selected >= all.size) {
@@ -178,6 +183,22 @@ Token Sampler::sample(const float * logits, Pos pos) {
     // the top k would come too often.
     if (is_allowed(grammar_.get(), token)) return token;
     return apply(logits, grammar_.get(), noise.second());
+}
+
+Token Sampler::sample(const TopLogits & top, Pos pos) {
+    data_.clear();
+    for (int i = 0; i < top.n; ++i) data_.push_back({top.tokens[i], top.logits[i], 0.0f});
+    std::sort(data_.begin(), data_.end(), [](const llama_token_data & a, const llama_token_data & b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    });
+    const int n = n_needed();
+    if (n == 0 || top.n < std::min(n, n_vocab_)) {
+        fail(ErrorKind::broken, "the sampler needs %d of the largest logits, %d are there", n, top.n);
+    }
+    data_.resize(std::min(n, top.n));
+    if (plain_greedy_) return data_[0].id;
+    llama_token_data_array all = {data_.data(), data_.size(), -1, /*sorted=*/true};
+    return choose(all, Noise(coupled_ ? coupled_->seed : 0, pos));
 }
 
 std::vector<bool> Sampler::grammar_allows(const Tokens & path, const Tokens & tokens) const {

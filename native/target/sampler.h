@@ -52,6 +52,13 @@ struct SamplingParams {
     std::vector<std::pair<Token, float>> logit_bias;
 };
 
+// Some of a row's logits, in no particular order: the largest n.
+struct TopLogits {
+    const Token * tokens;
+    const float * logits;
+    int n;
+};
+
 class Sampler {
   public:
     // Error(grammar) when the grammar does not parse, Error(value) on impossible parameters
@@ -69,14 +76,17 @@ class Sampler {
     // when the grammar allows no token of the vocabulary.
     Token sample(const float * logits, Pos pos);
 
+    // The same from the largest logits of the row, of which n_needed() have to be there.
+    Token sample(const TopLogits & top, Pos pos);
+
+    // How many of the largest logits settle what sample() gives; 0 = it takes all.
+    int n_needed() const { return plain_greedy_ ? 1 : grammar_ ? 0 : n_first_; }
+
     // The token becomes part of the text. `is_own`: it is what sample() gave; one that is not (synthetic acceptance)
     // may break the grammar, which then stays where it is.
     void accept(Token token, bool is_own = true);
 
     bool has_grammar() const { return grammar_ != nullptr; }
-
-    // sample() is the argmax of the logits, now and for the rest of the text
-    bool is_plain_greedy() const { return plain_greedy_; }
 
     // For each of `tokens`: may it follow the text and then `path`? All false where `path` itself may not. Nothing but
     // the grammar is asked, and nothing changes.
@@ -97,6 +107,7 @@ class Sampler {
     void build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx);
     void add_draw(const SamplingParams & p);
     Token apply(const float * logits, llama_sampler * first, const Noise & noise);
+    Token choose(llama_token_data_array & all, const Noise & noise);
     Token draw(llama_token_data_array & all, const Noise & noise);
 
     int n_vocab_;

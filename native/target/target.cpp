@@ -2,6 +2,7 @@
 #include "target/target.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <fstream>
 #include <numeric>
@@ -17,6 +18,8 @@
 #include "gguf/reader.h"
 #include "kernels/attention.h"
 #include "kernels/hook.h"
+#include "target/amx.h"
+#include "target/offload.h"
 #include "target/rpc_relay.h"
 
 namespace eaglecpp {
@@ -29,6 +32,10 @@ static constexpr int64_t n_cells_max = 1 << 30;
 // Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave copies the whole
 // cache, so it should not be needed every few rounds.
 static constexpr int n_held_most = 128;
+// Held cells that are looked through for nothing before gaps are closed, where no more rows are in use.
+static constexpr int n_gaps_least = 1024;
+// of a slice, where prompts share batches with conversations that generate
+static constexpr int slice_share = 4, n_shared_least = 16, n_shared_most = 128;
 
 // all files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern
 static std::vector<std::string> shards(const GgufReader & first) {
@@ -101,8 +108,9 @@ Target::Target(TargetOptions options) : options_(std::move(options)) {
     }
     options_.n_batch = std::max(1, std::min(options_.n_batch, options_.n_ctx));
     n_slice_ = options_.n_batch;
-    // a tree must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own
-    const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1);
+    // Trees must fit one ubatch: llama.cpp shows a node only cells of earlier ubatches and of its own. So that prompts
+    // beside them are read however large they are, these fit, too.
+    const int n_rows_max = options_.n_sequences * (options_.n_draft_max + 1) + n_shared_rows();
     options_.n_batch = std::max(options_.n_batch, n_rows_max);
     const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
     options_.n_ubatch = std::max(n_ubatch, n_rows_max);
@@ -148,11 +156,37 @@ llama_model_params Target::model_params() const {
     llama_model_params p = llama_model_default_params();
     p.n_gpu_layers = options_.n_gpu_layers;
     p.main_gpu = options_.main_gpu;
+    p.split_mode = options_.split_mode == "none"  ? LLAMA_SPLIT_MODE_NONE
+                   : options_.split_mode == "row" ? LLAMA_SPLIT_MODE_ROW
+                                                  : LLAMA_SPLIT_MODE_LAYER;
+    if (!split_.empty()) p.tensor_split = split_.data();
+    if (!overrides_.empty()) p.tensor_buft_overrides = overrides_.data();
     p.load_mode = options_.use_mlock ? (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
                                      : (options_.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
     p.use_extra_bufts = use_repack_ || use_kernels_;
     if (!devices_.empty()) p.devices = const_cast<ggml_backend_dev_t *>(devices_.data());
     return p;
+}
+
+// Where weights go, in the form that llama.cpp borrows.
+void Target::set_places() {
+    const std::string & mode = options_.split_mode;
+    if (mode != "layer" && mode != "row" && mode != "none") {
+        fail(ErrorKind::value, "split_mode: '%s' is not one of layer, row, none", mode.c_str());
+    }
+    if (options_.tensor_split.size() > llama_max_devices()) {
+        fail(ErrorKind::value, "tensor_split: %zu shares, llama.cpp knows at most %zu devices",
+             options_.tensor_split.size(), llama_max_devices());
+    }
+    if (!options_.tensor_split.empty()) {
+        split_ = options_.tensor_split;
+        split_.resize(llama_max_devices(), 0.0f);
+    }
+    // experts of layers that are not there would only be looked for
+    const int n_cpu_moe = std::min(options_.n_cpu_moe, (int)llama_max_tensor_buft_overrides());
+    places_ = tensor_places(n_cpu_moe, options_.override_tensor);
+    for (const TensorPlace & place : places_) overrides_.push_back({place.pattern.c_str(), place.buffer});
+    if (!overrides_.empty()) overrides_.push_back({nullptr, nullptr});
 }
 
 // All that ggml knows but those of servers that are gone; llama.cpp's own order.
@@ -202,6 +236,7 @@ void Target::load_model() {
     use_kernels_ = options_.kernels != "off" && kernels::status().is_active;
     for (const LostServer & server : lost_rpc_servers()) lost_before_.insert(server.relay);
     if (!lost_before_.empty()) devices_ = devices_without(lost_before_);
+    set_places();
     const llama_model_params p = model_params();
 
     const std::vector<std::string> files = shards(header);
@@ -477,6 +512,11 @@ void Target::set_n_threads(int n_threads) {
     llama_set_n_threads(ctx_.get(), n_threads, n_threads);
 }
 
+int Target::n_shared_rows() const {
+    if (options_.n_sequences == 1 || !shares_batches()) return 0;
+    return std::clamp(n_slice_ / slice_share, n_shared_least, n_shared_most);
+}
+
 bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
     if (!is_fused_ || has_own_attention_ || n_rows < n_rows_tiled) return true;
     // cells of other conversations shift the tiles as well, by what they have drafted
@@ -562,7 +602,15 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
         free_held();
         ++n_order_lost_;
     }
+    close_wide_gaps();
+    is_shared_ = false;
+    for (int i = 1; i < batch.n_rows(); ++i) {
+        is_shared_ = is_shared_ || rows.seq_id[i][0] / n_ids() != rows.seq_id[0][0] / n_ids();
+    }
+    // more conversations than there are ids to hold cells with
+    if (is_shared_ && adds_in_order_ && shares_batches() && !holds_rejected()) ++n_order_lost_;
     const kernels::ComputeScope scope(use_kernels_);
+    const NoOffloadScope stay(!is_prompt && !is_cpu());
     ErrorTrail trail;
     int32_t rc = 0;
     try {
@@ -587,7 +635,6 @@ const float * Target::logits(int row) const {
     return p;
 }
 
-// where the output layer is; null for the CPU
 ggml_backend_dev_t Target::output_device() const {
     const ggml_tensor * used = head();
     ggml_backend_dev_t device =
@@ -595,8 +642,14 @@ ggml_backend_dev_t Target::output_device() const {
     return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
 }
 
-// llama.cpp's greedy sampler counts the row's logits among what it gives, and all of them would be copied back.
-static LlamaSamplerPtr make_picker() {
+// llama.cpp's greedy sampler counts the row's logits among what it gives, and all of them would be copied back; its
+// top-k gives ids and logits of those alone.
+static LlamaSamplerPtr make_picker(int n_top) {
+    LlamaSamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+    if (n_top > 1) {
+        llama_sampler_chain_add(chain.get(), llama_sampler_init_top_k(n_top));
+        return chain;
+    }
     llama_sampler * greedy = llama_sampler_init_greedy();
     static llama_sampler_i picking = [&] {
         llama_sampler_i out = *greedy->iface;
@@ -607,43 +660,54 @@ static LlamaSamplerPtr make_picker() {
         return out;
     }();
     greedy->iface = &picking;
-    LlamaSamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
     llama_sampler_chain_add(chain.get(), greedy);
     return chain;
 }
 
-// llama.cpp's samplers on devices, one for each sequence id that a row may carry. Where a device lacks the operation
-// llama.cpp would give back neither token nor logits, so it is asked first, by a sampler that is thrown away.
-bool Target::pick_on_device(const SeqRange & range, bool on) {
-    if (!on && pickers_.empty()) return false;
-    if (on && can_pick_ && pickers_.empty()) {
-        ggml_backend_dev_t device = output_device();
-        const LlamaSamplerPtr trial = make_picker();
-        // a tap at the very last layer asks for the output of every row of a prompt
-        can_pick_ = device && !taps_->needs_all_outputs() && guarded([&] {
-                        return trial->iface->backend_init(trial.get(), ggml_backend_dev_buffer_type(device), 1);
-                    });
-    }
-    on = on && can_pick_;
+// Where a device lacks the operation llama.cpp would give back neither tokens nor logits, so it is asked first, by a
+// sampler that is thrown away.
+bool Target::can_pick(int n_top) {
+    const auto known = can_pick_.find(n_top);
+    if (known != can_pick_.end()) return known->second;
+    ggml_backend_dev_t device = output_device();
+    // a tap at the very last layer asks for the output of every row of a prompt
+    const bool can = device && n_top <= n_vocab() && !taps_->needs_all_outputs() && guarded([&] {
+                         const LlamaSamplerPtr trial = make_picker(n_top);
+                         return trial->iface->backend_init(trial.get(), ggml_backend_dev_buffer_type(device), 1);
+                     });
+    return can_pick_[n_top] = can;
+}
+
+// llama.cpp's samplers on devices, one for each sequence id that a row may carry.
+bool Target::pick_on_device(const SeqRange & range, int n_top) {
+    if (n_top > 0 && !can_pick(n_top)) n_top = 0;
     for (int i = 0; i < range.count; ++i) {
         const llama_seq_id id = range.first + i;
-        const bool has = pickers_.count(id) > 0;
-        if (has == on) continue;
-        LlamaSamplerPtr picker = on ? make_picker() : nullptr;
+        const auto it = pickers_.find(id);
+        if ((it == pickers_.end() ? 0 : it->second.n_top) == n_top) continue;
+        LlamaSamplerPtr picker = n_top > 0 ? make_picker(n_top) : nullptr;
         guarded([&] { llama_set_sampler(ctx_.get(), id, picker.get()); });
-        if (on) {
-            pickers_[id] = std::move(picker);
+        if (n_top > 0) {
+            pickers_[id] = {std::move(picker), n_top};
         } else {
             pickers_.erase(id);
         }
     }
-    return on;
+    return n_top > 0;
 }
 
 Token Target::picked(int row) const {
     const llama_token token = llama_get_sampled_token_ith(ctx_.get(), row);
     if (token == LLAMA_TOKEN_NULL) fail(ErrorKind::broken, "llama.cpp picked no token for row %d", row);
     return token;
+}
+
+TopLogits Target::picked_top(int row) const {
+    const uint32_t n = llama_get_sampled_candidates_count_ith(ctx_.get(), row);
+    if (n == 0 || llama_get_sampled_logits_count_ith(ctx_.get(), row) != n) {
+        fail(ErrorKind::broken, "llama.cpp picked no tokens for row %d", row);
+    }
+    return {llama_get_sampled_candidates_ith(ctx_.get(), row), llama_get_sampled_logits_ith(ctx_.get(), row), (int)n};
 }
 
 FeatureRows Target::features() {
@@ -658,16 +722,22 @@ SeqRange Target::seqs(int conversation) const {
 bool Target::truncate(const SeqRange & range, Pos n) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
     // Held cells stay, those of later positions, too: one may lie before a cell that is kept, and what comes next would
-    // fill it.
-    if (range.held >= 0 && n == 0) {
-        llama_memory_seq_rm(mem, range.held, -1, -1);
-        n_held_[range.first / n_ids()] = 0;
+    // fill it. So would other conversations fill what this one gives up now.
+    if (range.held >= 0 && are_others_empty(range)) {
+        if (n == 0) free_held();
+    } else if (range.held >= 0) {
+        hold_from(range, n);
     }
     bool ok = true;
     for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
     if (ok) return true;
     for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
     return false;
+}
+
+void Target::copy_prefix(const SeqRange & source, const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, n);
 }
 
 void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos) {
@@ -697,9 +767,37 @@ void Target::keep_path(const SeqRange & range, const DraftTree & tree, int node,
     }
 }
 
+// Where a conversation is alone and has chains only, what goes lies behind what stays.
+bool Target::holds_rejected() const {
+    if (!adds_in_order_ || !shares_batches()) return false;
+    const size_t n_ids = (size_t)options_.n_sequences * (options_.n_leaves_max + 1);
+    return options_.n_leaves_max > 1 || (options_.n_sequences > 1 && n_ids <= llama_max_parallel_sequences());
+}
+
+bool Target::are_others_empty(const SeqRange & range) const {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    for (int i = 0; i < options_.n_sequences; ++i) {
+        const llama_seq_id other = seqs(i).first;
+        if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
+    }
+    return true;
+}
+
+// Rows from position n on are about to go: their cells stay occupied.
+void Target::hold_from(const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_.get());
+    Pos end = n;
+    for (int i = 0; i < range.count; ++i) {
+        end = std::max(end, llama_memory_seq_pos_max(mem, range.first + i) + 1);
+        llama_memory_seq_cp(mem, range.first + i, range.held, n, -1);
+    }
+    n_held_[range.first / n_ids()] += end - n;
+}
+
 // A cell that a rejected node leaves free before an accepted one would be filled by a later row, and attention, which
 // adds in the order of the cells, would round differently than without the tree. Such cells stay occupied until the
-// cache is full; then its gaps are closed.
+// cache is full; then its gaps are closed. Where other conversations have rows behind it in the batch, every rejected
+// node leaves such a cell.
 void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
                            Pos pos) {
     llama_memory_t mem = llama_get_memory(ctx_.get());
@@ -708,17 +806,35 @@ void Target::hold_rejected(const SeqRange & range, const DraftTree & tree, const
     std::vector<uint8_t> is_done(tree.size(), 0);
     for (int32_t node : accepted) is_done[node] = 1;
     for (size_t i = 0; i < leaves.size(); ++i) {
+        int from = INT_MAX, to = 0;  // depths; what is held of a path lies side by side
         for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
             is_done[node] = 1;
-            if (node > accepted.back()) continue;
-            if (!has_room) {
-                ++n_order_lost_;
-                return;
-            }
-            const Pos at = pos + tree.depth[node];
-            llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, at, at + 1);
-            ++n_held_[range.first / n_ids()];
+            if (node > accepted.back() && !is_shared_) continue;
+            from = std::min(from, (int)tree.depth[node]);
+            to = std::max(to, tree.depth[node] + 1);
         }
+        if (from >= to) continue;
+        if (!has_room) {
+            ++n_order_lost_;
+            return;
+        }
+        llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, pos + from, pos + to);
+        n_held_[range.first / n_ids()] += to - from;
+    }
+}
+
+int Target::n_held() const {
+    return std::accumulate(n_held_.begin(), n_held_.end(), 0);
+}
+
+// What is held is looked through with every row. Where there is no memory to close the gaps, it waits.
+void Target::close_wide_gaps() {
+    if (options_.n_sequences == 1 || !holds_rejected() || n_held() <= n_held_most_) return;
+    const int n_used = (int)llama_n_ctx(ctx_.get()) - n_unused_cells();
+    if (n_held_most_ > 0 && !close_gaps()) {
+        n_held_most_ = 2 * n_held();
+    } else {
+        n_held_most_ = std::max(n_gaps_least, n_used);
     }
 }
 
@@ -745,7 +861,7 @@ int Target::n_unused_least() const {
 }
 
 int Target::n_free_cells() const {
-    return n_unused_cells() - std::accumulate(n_held_.begin(), n_held_.end(), 0);
+    return n_unused_cells() - n_held();
 }
 
 void Target::clear() {

@@ -18,6 +18,7 @@
 #include "base/features.h"
 #include "base/types.h"
 #include "target/llama_bridge.h"
+#include "target/sampler.h"
 #include "target/taps.h"
 #include "target/tree_batch.h"
 
@@ -32,6 +33,10 @@ struct TargetOptions {
     int n_threads_batch = 0;  // 0 = n_threads
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
+    std::string split_mode = "layer";          // several GPUs: layer, row or none
+    std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
+    int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
+    std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor
     std::string flash_attn = "auto";
     std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
     std::string type_v = "auto";
@@ -67,6 +72,8 @@ class Target {
     // rows of a prompt per step, and per batch within it: as asked for, whatever a drafter needs
     int n_slice() const { return n_slice_; }
     int n_prompt_rows() const { return n_prompt_rows_; }
+    // rows of prompts in a batch with conversations that generate, which wait for them; 0 = prompts have their own
+    int n_shared_rows() const;
     int n_vocab() const { return llama_vocab_n_tokens(vocab()); }
     int n_embd() const { return llama_model_n_embd(model_.get()); }
     int n_layer() const { return llama_model_n_layer(model_.get()); }
@@ -82,6 +89,12 @@ class Target {
     const ggml_tensor * embedding() const;
     const ggml_tensor * head() const;
     const ggml_tensor * head_to_copy() const;
+
+    // where the output layer is; null for the CPU
+    ggml_backend_dev_t output_device() const;
+
+    // what it holds, by kind of memory; empty where libllama does not tell
+    std::vector<MemoryUse> memory() const { return memory_use(ctx_.get()); }
 
     // nothing runs on a GPU
     bool is_cpu() const;
@@ -101,6 +114,11 @@ class Target {
     const char * never_exact() const;
     // A row's cells keep their order when a tree's rejected nodes go (true for chains in any case).
     bool keeps_order() const { return adds_in_order_; }
+    // Our kernels make every row: how rows are cut into batches is not what their bits depend on, as far as is
+    // measured.
+    bool rounds_alike() const { return use_kernels_ && has_own_attention_; }
+    // Conversations can share a batch of any kind of rows, and the cells of what they begin with.
+    bool shares_batches() const { return supports_trees() && !options_.separate_caches; }
     // There are cells left for what trees leave behind. Without, a tree makes the order of cells another one; chains
     // leave nothing behind.
     bool has_room_for_trees() const;
@@ -129,11 +147,13 @@ class Target {
     // of row i of the last decode (rows with output only); valid until the next decode
     const float * logits(int row) const;
 
-    // On a device: from now on the likeliest token of each row of this conversation is found there, and its logits do
-    // not come back, or they do again. False where that cannot be done; then they do.
-    bool pick_on_device(const SeqRange & range, bool on);
-    // the token so found for row i of the last decode
+    // On a device: from now on the likeliest token of each row of this conversation (n_top 1) or its n_top likeliest
+    // are found there, and its logits do not come back, or with 0 they do again. False where that cannot be done; then
+    // they do.
+    bool pick_on_device(const SeqRange & range, int n_top);
+    // what was so found for row i of the last decode
     Token picked(int row) const;
+    TopLogits picked_top(int row) const;
     // of all rows of the last decode; valid until the next decode
     FeatureRows features();
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
@@ -142,26 +162,34 @@ class Target {
     // Keeps positions [0, n) of a conversation; false when this target cannot remove the rest (it was then cleared).
     bool truncate(const SeqRange & range, Pos n);
 
+    // Shares the first n rows of another conversation with this one, which is empty.
+    void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
+
     // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`.
     void keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
 
     void clear();
 
   private:
+    bool can_pick(int n_top);
     llama_model_params model_params() const;
+    void set_places();
     void check_servers() const;
     void load_model();
     LlamaModelPtr load_without_memory(llama_model_params p) const;
     bool opens_without_memory(llama_context_params p) const;
     void load_lora();
-    ggml_backend_dev_t output_device() const;
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;
     void choose_attention();
     // sequence ids of one conversation
     int n_ids() const { return options_.n_leaves_max + (holds_rejected() ? 1 : 0); }
-    bool holds_rejected() const { return adds_in_order_ && options_.n_leaves_max > 1; }
+    bool holds_rejected() const;
     void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
+    void hold_from(const SeqRange & range, Pos n);
+    bool are_others_empty(const SeqRange & range) const;
+    int n_held() const;
+    void close_wide_gaps();
     void free_held();
     bool close_gaps();
     int n_unused_cells() const;
@@ -170,7 +198,10 @@ class Target {
 
     TargetOptions options_;
     std::vector<ggml_backend_dev_t> devices_;  // to use, where ggml knows of some that are gone; null at the end
-    std::set<std::string> lost_before_;        // relays of RPC servers that this model does not use
+    std::vector<float> split_;                 // of llama.cpp's length, or empty
+    std::vector<TensorPlace> places_;
+    std::vector<llama_model_tensor_buft_override> overrides_;  // of places_, null at the end
+    std::set<std::string> lost_before_;                        // relays of RPC servers that this model does not use
     bool use_repack_ = true;
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
@@ -182,10 +213,16 @@ class Target {
     bool has_own_attention_ = false;
     int n_slice_ = 0, n_prompt_rows_ = 0;
     int n_order_lost_ = 0;
-    std::vector<int> n_held_;  // cells of rejected nodes per conversation, at most
-    std::map<llama_seq_id, LlamaSamplerPtr> pickers_;
-    bool can_pick_ = true;  // as far as is known
-    LlamaContextPtr ctx_;   // after taps_ and pickers_: the context holds pointers to them
+    std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
+    int n_held_most_ = 0;      // beyond so many the gaps are closed
+    bool is_shared_ = false;   // the last batch had rows of several conversations
+    struct Picker {
+        LlamaSamplerPtr sampler;
+        int n_top;
+    };
+    std::map<llama_seq_id, Picker> pickers_;
+    std::map<int, bool> can_pick_;  // n_top -> so far as is known
+    LlamaContextPtr ctx_;           // after taps_ and pickers_: the context holds pointers to them
     std::vector<std::pair<llama_adapter_lora *, float>> lora_;
 };
 

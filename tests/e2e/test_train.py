@@ -16,6 +16,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from eaglecpp.convert import read_gguf, read_tensor
+from helpers.tiny_arch import make_latent
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -67,9 +68,9 @@ def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
-def acceptance_length(cli: Cli, target: Path, draft: Path, question: str) -> float:
-    """Tokens per round of a chain, as `run --verbose` tells."""
-    options = ("--strategy", "chain:3", "--temp", 0, "-n", 40, "-t", 1, "--verbose")
+def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strategy: str = "chain:3") -> float:
+    """Tokens per round, as `run --verbose` tells."""
+    options = ("--strategy", strategy, "--temp", 0, "-n", 40, "-t", 1, "--verbose")
     done = cli("run", target, question, "--draft", draft, *options)
     assert done.returncode == 0, done.stderr
     found = re.search(r"acceptance length:\s+([\d.]+)", done.stderr)
@@ -113,6 +114,41 @@ def test_eagle_1_is_learnt_and_accepted(cli: Cli, models: Models, tmp_path: Path
     before, after = (acceptance_length(cli, models.target, one["gguf"], questions[0]) for one in made)
     assert before < 1.6
     assert after > 2.4
+
+
+def test_latent_attention_is_learnt_from_a_target_that_has_it(
+    cli: Cli, models: Models, tmp_path: Path
+) -> None:
+    """From the target's own GGUF to a drafter of Kimi's kind that is accepted, in chains and in trees."""
+    target = make_latent(tmp_path, chat_template=True).target
+    questions = ["What has she for you?", "Who was that man?", "Can the boy see this?"]
+    chats = tmp_path / "prompts.jsonl"
+    turns = ([{"role": "user", "content": question}] for question in questions)
+    chats.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    args = [*train_args(models, chats, tmp_path / "out", "--generate", "--temp", "0", "-n", 40), "--mla"]
+    args[args.index(models.target)] = target
+    made = result_of(cli(*args, "--held-out", "0", "--lr", "0.01", "--steps", 100))
+
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["Eagle3DeepseekV2ForCausalLM"]
+    assert (config["kv_lora_rank"], config["qk_rope_head_dim"], config["q_lora_rank"]) == (32, 8, 48)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert tensors["midlayer.self_attn.kv_b_proj.weight"].shape == (4 * 32, 32)
+    spec = read_gguf(Path(made["gguf"]))
+    assert spec.get("eagle31.attention.kv_lora_rank") == 32
+
+    draft = Path(made["gguf"])
+    said = cli("run", target, questions[0], "--no-draft", "--temp", 0, "-n", 40, "-t", 1).stdout
+    for strategy in ("chain:3", "tree:k=2,depth=4,nodes=8"):
+        assert acceptance_length(cli, target, draft, questions[0], strategy) > 2.2
+        options = ("--strategy", strategy, "--temp", 0, "-n", 40, "-t", 1)
+        assert cli("run", target, questions[0], "--draft", draft, *options).stdout == said
+
+    answers = tmp_path / "out" / "answers.jsonl"
+    tuned = train_args(models, answers, tmp_path / "tuned", "--finetune", tmp_path / "out", "--steps", 1)
+    tuned[tuned.index(models.target)] = target
+    result_of(cli(*tuned))
+    assert json.loads((tmp_path / "tuned" / "config.json").read_text())["kv_lora_rank"] == 32
 
 
 def test_ctrl_c_saves_and_resume_goes_on(

@@ -46,6 +46,7 @@ with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
     tree = "tree:k=4,depth=3,nodes=16"
     out["tree"] = counted(engine, strategy=tree)
     out["sampled"] = counted(engine, strategy=tree, temperature=0.8)
+    out["whole"] = counted(engine, strategy=tree, temperature=0.8, top_k=0)
     out["chain"] = counted(engine, strategy="chain:3")
     out["off"] = counted(engine, strategy="off", spec_synth_rates=None)
 print(json.dumps(out))
@@ -73,13 +74,18 @@ def counted(counts: Callable[[], Counts], tmp_path_factory: pytest.TempPathFacto
 
 def test_a_greedy_round_brings_no_logits_back(counted: dict[str, Any]) -> None:
     """What comes back are the target's features, 48 KiB a row, and a few numbers."""
-    row = 4 * N_VOCAB
     features = 3 * 4 * WIDTH
     assert counted["tree"]["bytes_down"] < features * (counted["tree"]["nodes"] + 1) + 16384
     assert counted["chain"]["bytes_down"] < features * (counted["chain"]["nodes"] + 1) + 16384
     assert counted["off"]["bytes_down"] < features + 4096
-    # a sampler needs the rows of the nodes; the drafter's stay where they are
-    assert counted["sampled"]["bytes_down"] > 8 * row
+
+
+def test_a_sampled_round_brings_the_likeliest_back(counted: dict[str, Any]) -> None:
+    """64 ids and logits a row settle the default sampler; without a top-k all logits come."""
+    features = 3 * 4 * WIDTH
+    per_row = features + 2 * 4 * 64
+    assert counted["sampled"]["bytes_down"] < per_row * (counted["sampled"]["nodes"] + 1) + 16384
+    assert counted["whole"]["bytes_down"] > 8 * 4 * N_VOCAB
 
 
 def test_the_drafter_waits_once_a_level(counted: dict[str, Any]) -> None:

@@ -54,6 +54,7 @@ class Backend:
     name: str
     path: Path | None
     why_not: str = ""
+    preload: Path | None = None  # a library that programs that use it have to be started with
 
 
 def folder() -> Path:
@@ -104,7 +105,7 @@ def _backend(name: str) -> Backend:
         return Backend(name, None, "built on Linux only")
     kept = folder() / f"libggml-{name}.so"
     if kept.is_file():
-        return Backend(name, kept)
+        return Backend(name, kept, preload=_preload(name))
     if name == "vulkan" and (why_not := _install()):
         return Backend(name, None, why_not)
     try:
@@ -115,7 +116,18 @@ def _backend(name: str) -> Backend:
     partial = kept.with_suffix(f".{os.getpid()}")
     shutil.copy(made, partial)
     partial.replace(kept)
-    return Backend(name, kept)
+    return Backend(name, kept, preload=_preload(name))
+
+
+def _preload(name: str) -> Path | None:
+    """What keeps lavapipe alive, see the source."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if name != "vulkan" or compiler is None:
+        return None
+    out = folder() / "libkeep_buffers.so"
+    source = Path(__file__).parents[1] / "native" / "gpu" / "keep_buffers.c"
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", source, "-o", out, "-ldl"], check=True)
+    return out
 
 
 def _compile(name: str, llama: Path) -> Path:

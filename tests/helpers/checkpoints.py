@@ -44,6 +44,10 @@ def _post(config: Config) -> list[int]:
     return [k - 1 for k in config[_IDS]]
 
 
+def _class(config: Config, latent: str = "Eagle3DeepseekV2ForCausalLM") -> list[str]:
+    return [latent if "kv_lora_rank" in config else "LlamaForCausalLMEagle3"]
+
+
 def _eagle(config: Config, weights: Weights) -> tuple[Config, Weights]:
     config = {**_plain(config), "architectures": ["LlamaForCausalLM"]}
     return {k: v for k, v in config.items() if k != _IDS}, _midlayer(weights)
@@ -52,7 +56,7 @@ def _eagle(config: Config, weights: Weights) -> tuple[Config, Weights]:
 def _specforge(config: Config, weights: Weights) -> tuple[Config, Weights]:
     config = {
         **_plain(config),
-        "architectures": ["LlamaForCausalLMEagle3"],
+        "architectures": _class(config, "DeepseekV3ForCausalLMEagle3"),
         "eagle_config": {_IDS: _post(config)},
     }
     return {k: v for k, v in config.items() if k != _IDS}, _midlayer(_without(weights, "embed_tokens.weight"))
@@ -86,14 +90,21 @@ def _modelopt(config: Config, weights: Weights) -> tuple[Config, Weights]:
         "parallel_draft_step": 1,
         "parallel_draft_heads_num_layers": None,
     }
-    config = {**_plain(config), "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": eagle_config}
+    config = {**_plain(config), "architectures": _class(config), "eagle_config": eagle_config}
     return {k: v for k, v in config.items() if k != _IDS}, _without(weights, "embed_tokens.weight", "t2d")
 
 
 def _torchspec(config: Config, weights: Weights) -> tuple[Config, Weights]:
     eagle_config = {_IDS: _post(config), "use_aux_hidden_state": True}
-    config = {**_plain(config), "architectures": ["LlamaForCausalLMEagle3"], "eagle_config": eagle_config}
+    config = {**_plain(config), "architectures": _class(config), "eagle_config": eagle_config}
     return {k: v for k, v in config.items() if k != _IDS}, _midlayer(weights)
+
+
+def _kimi(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    """TorchSpec's export for vLLM: boundary ids where a TorchSpec checkpoint has the others."""
+    eagle_config = {_IDS: config[_IDS], "use_aux_hidden_state": True, "use_mtp_layernorm": False}
+    config = {**_plain(config), "eagle_config": eagle_config, "_torchspec_version": "0.2.0"}
+    return {k: v for k, v in config.items() if k != _IDS}, weights
 
 
 def _automodel(config: Config, weights: Weights) -> tuple[Config, Weights]:
@@ -120,6 +131,7 @@ FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
     "speculators": _speculators,
     "modelopt": _modelopt,
     "torchspec": _torchspec,
+    "kimi": _kimi,
     "automodel": _automodel,
     "deepspec": _deepspec,
 }

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from helpers.tiny import write_checkpoint
 
-__all__ = ["DraftShape"]
+__all__ = ["DraftShape", "LatentShape"]
 
 Array = NDArray[np.float32]
 
@@ -30,6 +30,45 @@ EAGLE_1_KEYS = frozenset(
         "max_position_embeddings", "rope_theta", "torch_dtype",
     }
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LatentShape:
+    """Multi-head latent attention; q_rank 0 = queries from one matrix."""
+
+    q_rank: int = 24
+    kv_rank: int = 32
+    nope: int = 12
+    rope: int = 8
+    value: int = 16
+
+    def config(self) -> dict[str, Any]:
+        return {
+            "architectures": ["Eagle3DeepseekV2ForCausalLM"],
+            "model_type": "kimi_k2",
+            "q_lora_rank": self.q_rank or None,
+            "kv_lora_rank": self.kv_rank,
+            "qk_nope_head_dim": self.nope,
+            "qk_rope_head_dim": self.rope,
+            "v_head_dim": self.value,
+        }
+
+    def weights(self, rng: np.random.Generator, width: int, n_heads: int, n_embd: int) -> dict[str, Array]:
+        """Tensors of the attention, named within it. width: of its input."""
+        n_q = n_heads * (self.nope + self.rope)
+        w = {
+            "kv_a_proj_with_mqa.weight": 1.5 * matrix(rng, self.kv_rank + self.rope, width),
+            "kv_a_layernorm.weight": norm(rng, self.kv_rank),
+            "kv_b_proj.weight": 1.5 * matrix(rng, n_heads * (self.nope + self.value), self.kv_rank),
+            "o_proj.weight": matrix(rng, n_embd, n_heads * self.value),
+        }
+        if not self.q_rank:
+            return w | {"q_proj.weight": 1.5 * matrix(rng, n_q, width)}
+        return w | {
+            "q_a_proj.weight": matrix(rng, self.q_rank, width),
+            "q_a_layernorm.weight": norm(rng, self.q_rank),
+            "q_b_proj.weight": 1.5 * matrix(rng, n_q, self.q_rank),
+        }
 
 
 @dataclass(frozen=True)
@@ -61,11 +100,19 @@ class DraftShape:
     eagle1: bool = False  # EAGLE-1 and 2; `layers` is then the id of the state after the final norm
     eagle1_norms: bool = False  # Mistral's form of it
     gemma: str = ""  # Gemma 4's own layer: "keys" are the values, or it has "values"; DeepSpec's names
+    latent: LatentShape | None = None
     own_embedding: bool = True
     own_head: bool = True
     scale: float = 1.0  # of fc: small values bring the norms near eps
     embedding: float = 1.0  # likewise of the embedding
     seed: int = 7
+
+    @property
+    def kv_shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """`[n_heads, width]` of the keys and the values that a row leaves in the cache."""
+        if self.latent is None:
+            return ((self.n_kv_heads, self.head_dim),) * 2
+        return (1, self.latent.kv_rank + self.latent.rope), (1, self.latent.kv_rank)
 
     def config(self) -> dict[str, Any]:
         """`config.json`, flat."""
@@ -102,6 +149,9 @@ class DraftShape:
             } | self.gemma_config()
         if self.rope:
             config["rope_scaling"] = self.rope
+        if self.latent is not None:
+            del config["head_dim"], config["attention_bias"], config["mlp_bias"]
+            config |= self.latent.config()
         if self.window:
             types = ["full" if i in self.full_layers else "sliding" for i in range(self.n_layers)]
             config |= {"sliding_window": self.window, "layer_types": [f"{t}_attention" for t in types]}
@@ -139,8 +189,12 @@ class DraftShape:
         width = self.n_embd * (2 if i == 0 and not self.eagle1 else 1)
         n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         rows = {"q": n_q, "k": n_kv, "v": n_kv}
-        w = {f"self_attn.{x}_proj.weight": 1.5 * matrix(rng, n, width) for x, n in rows.items()}
-        w["self_attn.o_proj.weight"] = matrix(rng, self.n_embd, n_q)
+        if self.latent is None:
+            w = {f"self_attn.{x}_proj.weight": 1.5 * matrix(rng, n, width) for x, n in rows.items()}
+            w["self_attn.o_proj.weight"] = matrix(rng, self.n_embd, n_q)
+        else:
+            made = self.latent.weights(rng, width, self.n_heads, self.n_embd)
+            w = {f"self_attn.{name}": value for name, value in made.items()}
         w["mlp.gate_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
         w["mlp.up_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
         w["mlp.down_proj.weight"] = matrix(rng, self.n_embd, self.n_ff)

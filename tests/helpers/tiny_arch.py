@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Tiny targets whose caches are unusual: a sliding window (`gemma3`) and a recurrent state beside attention
-(`lfm2`), each with a drafter that predicts it, and a recurrent state that cannot go back (`mamba`).
+"""Tiny targets whose caches are unusual: a sliding window (`gemma3`), a recurrent state beside attention
+(`lfm2`) and latent attention (`deepseek2`), or that are mixtures of experts (`qwen3moe`), each with a drafter
+that predicts it, and a recurrent state that cannot go back (`mamba`).
 
 Made like `helpers.tiny.make_pair`, of whose weights they are variations: the residual stream stays mostly the
 token embedding, so the hand-built drafter is right about half the time. GGUF only; random weights, no tokens
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -21,12 +23,35 @@ from helpers.tiny import GGUF_NAMES, Pair, TargetSpec, TinyTarget, Weights, copy
 from helpers.tiny import write_checkpoint as write_weights
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
-__all__ = ["WINDOW", "ArchPair", "make_hybrid", "make_recurrent", "make_windowed"]
+__all__ = [
+    "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_hybrid", "make_latent",
+    "make_mixture", "make_recurrent", "make_windowed",
+]  # fmt: skip
 
 WINDOW = 13
+N_EXPERTS = 8
 _ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the others are short convolutions
 _L_CACHE = 3
 _CONV, _STATE, _RANK = 4, 8, 4  # of the recurrent one
+_N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # of the one with latent attention
+LATENT_CONFIG: dict[str, Any] = {
+    "num_attention_heads": 4,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 512,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+}
+"""Of `deepseek2`, in the words of Hugging Face."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +113,122 @@ def make_hybrid(directory: Path) -> ArchPair:
     return _make(directory, spec, keys, tensors)
 
 
+def make_latent(directory: Path, *, chat_template: bool = False) -> ArchPair:
+    """`deepseek2`, of which Kimi K2 is one: latent attention, yarn, and experts from block 1 on. The drafter
+    is of Llama's kind.
+    """
+    spec, c = TargetSpec(arch="deepseek2", chat_template=chat_template), LATENT_CONFIG
+    cached = c["kv_lora_rank"] + c["qk_rope_head_dim"], c["kv_lora_rank"]
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_head_count_kv(1)
+        writer.add_q_lora_rank(c["q_lora_rank"])
+        writer.add_kv_lora_rank(c["kv_lora_rank"])
+        writer.add_key_length_mla(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
+        writer.add_value_length_mla(c["v_head_dim"])
+        writer.add_rope_dimension_count(c["qk_rope_head_dim"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(c["rope_scaling"]["factor"])
+        writer.add_rope_scaling_orig_ctx_len(c["rope_scaling"]["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_log_mul(0.1 * c["rope_scaling"]["mscale_all_dim"])
+        writer.add_leading_dense_block_count(1)
+        writer.add_expert_count(_N_EXPERTS)
+        writer.add_expert_used_count(_N_USED)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_feed_forward_length(_N_EXPERT_FF)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+
+    def tensors(weights: Weights) -> Weights:
+        out = {n: v for n, v in _renamed(weights).items() if "attn_" not in n or "norm" in n}
+        return {n: v for n, v in out.items() if ".ffn_" not in n or "norm" in n} | _latent_tensors(spec)
+
+    return _make(directory, spec, keys, tensors, cached)
+
+
+def latent_weights(spec: TargetSpec) -> Weights:
+    """Of the blocks of `make_latent`, in the words of Hugging Face, experts side by side."""
+    rng, c, width = np.random.default_rng(spec.seed + 9), LATENT_CONFIG, spec.n_embd
+    n_heads, nope, value = c["num_attention_heads"], c["qk_nope_head_dim"], c["v_head_dim"]
+    added = spec.mixing / spec.n_layers**0.5
+    w: Weights = {}
+
+    def matrix(name: str, *shape: int, size: float = 1.0) -> None:
+        w[name] = rng.normal(0.0, size * shape[-1] ** -0.5, shape).astype(np.float32)
+
+    for i in range(spec.n_layers):
+        name = f"layers.{i}.self_attn"
+        matrix(f"{name}.q_a_proj.weight", c["q_lora_rank"], width)
+        matrix(
+            f"{name}.q_b_proj.weight", n_heads * (nope + c["qk_rope_head_dim"]), c["q_lora_rank"], size=1.3
+        )
+        matrix(
+            f"{name}.kv_a_proj_with_mqa.weight", c["kv_lora_rank"] + c["qk_rope_head_dim"], width, size=1.3
+        )
+        matrix(f"{name}.kv_b_proj.weight", n_heads * (nope + value), c["kv_lora_rank"])
+        matrix(f"{name}.o_proj.weight", width, n_heads * value, size=2.0 * added)
+        for norm, n in (("q_a_layernorm", c["q_lora_rank"]), ("kv_a_layernorm", c["kv_lora_rank"])):
+            w[f"{name}.{norm}.weight"] = (1.0 + rng.normal(0.0, 0.1, n)).astype(np.float32)
+        name, inner = f"layers.{i}.mlp", spec.n_ff if i == 0 else _N_EXPERT_FF
+        kinds: dict[str, tuple[int, ...]] = (
+            {"": ()} if i == 0 else {"experts.": (_N_EXPERTS,), "shared_experts.": ()}
+        )
+        if i > 0:
+            matrix(f"{name}.gate.weight", _N_EXPERTS, width, size=2.0)
+        for kind, n in kinds.items():
+            matrix(f"{name}.{kind}gate_proj.weight", *n, inner, width, size=1.5)
+            matrix(f"{name}.{kind}up_proj.weight", *n, inner, width, size=1.5)
+            matrix(f"{name}.{kind}down_proj.weight", *n, width, inner, size=added)
+    return w
+
+
+def _latent_tensors(spec: TargetSpec) -> Weights:
+    """`latent_weights` as llama.cpp's converter writes them."""
+    c, out = LATENT_CONFIG, {}
+    roles = {"q_a_proj": "q_a", "q_a_layernorm": "q_a_norm", "q_b_proj": "q_b", "o_proj": "output"}
+    roles |= {"kv_a_proj_with_mqa": "kv_a_mqa", "kv_a_layernorm": "kv_a_norm"}
+    for name, value in latent_weights(spec).items():
+        _, layer, part, role, *more = name.split(".")
+        if role == "kv_b_proj":
+            heads = value.reshape(c["num_attention_heads"], -1, c["kv_lora_rank"])
+            out[f"blk.{layer}.attn_k_b.weight"] = heads[:, : c["qk_nope_head_dim"]].swapaxes(1, 2)
+            out[f"blk.{layer}.attn_v_b.weight"] = heads[:, c["qk_nope_head_dim"] :]
+        elif part == "self_attn":
+            out[f"blk.{layer}.attn_{roles[role]}.weight"] = value
+        elif role == "gate":
+            out[f"blk.{layer}.ffn_gate_inp.weight"] = value
+        else:
+            suffix = {"experts": "_exps", "shared_experts": "_shexp"}.get(role, "")
+            projection = (more[0] if suffix else role).removesuffix("_proj")
+            out[f"blk.{layer}.ffn_{projection}{suffix}.weight"] = value
+    return out
+
+
+def make_mixture(directory: Path) -> ArchPair:
+    """`qwen3moe`: two of eight experts for each token in every layer."""
+    spec = TargetSpec(arch="qwen3moe")
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_head_count_kv(spec.n_kv_heads)
+        writer.add_expert_count(N_EXPERTS)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(spec.n_ff)
+
+    def tensors(weights: Weights) -> Weights:
+        rng, width = np.random.default_rng(spec.seed + 9), spec.n_embd
+        out = _renamed(weights)
+        for i in range(spec.n_layers):
+            out |= _unit_norms(i, spec.head_dim)
+            router = rng.normal(0.0, 2.0 / width**0.5, (N_EXPERTS, width))
+            out[f"blk.{i}.ffn_gate_inp.weight"] = router.astype(np.float32)
+            for role in ("gate", "up", "down"):
+                one = out.pop(f"blk.{i}.ffn_{role}.weight")
+                experts = [one * rng.choice([-1.0, 1.0], one.shape) for _ in range(N_EXPERTS)]
+                out[f"blk.{i}.ffn_{role}_exps.weight"] = np.stack(experts).astype(np.float32)
+        return out
+
+    return _make(directory, spec, keys, tensors)
+
+
 def make_recurrent(directory: Path) -> Path:
     """`mamba`: nothing but recurrent states, of which llama.cpp keeps no copies to go back to."""
     spec, tokenizer = TargetSpec(arch="mamba"), tiny_tokenizer()
@@ -127,11 +268,12 @@ def _make(
     spec: TargetSpec,
     keys: Callable[[gguf.GGUFWriter], None],
     tensors: Callable[[Weights], Weights],
+    lengths: tuple[int, int] | None = None,
 ) -> ArchPair:
     tokenizer = tiny_tokenizer()
     weights = target_weights(spec, tokenizer)
     target = directory / f"target-{spec.arch}.gguf"
-    _write(target, spec, tokenizer, keys, tensors(weights))
+    _write(target, spec, tokenizer, keys, tensors(weights), lengths)
     pair = _drafter(directory, TinyTarget(spec, directory, target, weights), tokenizer)
     draft = directory / f"draft-{spec.arch}.gguf"
     convert_checkpoint(pair.checkpoint, target=target, out=draft, type="F32", aux_layers=pair.layers)
@@ -183,6 +325,7 @@ def _write(
     tokenizer: Tokenizer,
     keys: Callable[[gguf.GGUFWriter], None],
     tensors: Weights,
+    lengths: tuple[int, int] | None = None,
 ) -> None:
     writer = gguf.GGUFWriter(path, spec.arch)
     writer.add_context_length(spec.n_ctx)
@@ -190,13 +333,14 @@ def _write(
     writer.add_block_count(spec.n_layers)
     writer.add_feed_forward_length(spec.n_ff)
     writer.add_head_count(spec.n_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
+    n_key, n_value = lengths or (spec.head_dim, spec.head_dim)
+    writer.add_key_length(n_key)
+    writer.add_value_length(n_value)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_vocab_size(len(tokenizer.tokens))
     writer.add_file_type(int(gguf.LlamaFileType.ALL_F32))
-    tokenizer.add_to(writer, False)
+    tokenizer.add_to(writer, spec.arch == "deepseek2" and spec.chat_template)
     keys(writer)
     for name, value in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(value, np.float32))

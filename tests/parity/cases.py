@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from helpers.random_drafter import DraftShape
+from helpers.random_drafter import DraftShape, LatentShape
 
-__all__ = ["CASES", "EAGLE1", "EAGLE3", "EAGLE31", "GEMMA", "MISTRAL", "SMALL", "TOUCHY"]
+__all__ = ["CASES", "EAGLE1", "EAGLE3", "EAGLE31", "GEMMA", "LATENT31", "MISTRAL", "SMALL", "TOUCHY"]
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -18,6 +18,18 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
+# as in Kimi's drafters, where the ranges of the two betas are one
+KIMI_YARN = {
+    "type": "yarn",
+    "factor": 64.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 1.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+UNEVEN_YARN = KIMI_YARN | {"beta_fast": 32, "mscale": 0.7, "mscale_all_dim": 0.4}
+
 EAGLE3 = DraftShape()
 EAGLE1 = DraftShape(eagle1=True, layers=(9,), own_head=False, n_draft_vocab=367)
 MISTRAL = replace(EAGLE1, eagle1_norms=True)
@@ -26,6 +38,7 @@ GEMMA = DraftShape(layers=(2, 3, 4, 6, 7), gemma="keys", n_draft_vocab=367, head
 SMALL = replace(GEMMA, embedding=1e-3)
 DEEPSPEC = DraftShape(layers=(1, 2, 4, 5, 7), qk_norm=True, n_draft_vocab=367)
 EAGLE31 = DraftShape(fc_norm=True, norm_output=True)
+LATENT31 = DraftShape(latent=LatentShape(), rope=KIMI_YARN, fc_norm=True, norm_output=True, n_draft_vocab=367)
 # features so small that eps decides what the norms make of them
 TOUCHY = DraftShape(scale=1e-3)
 
@@ -58,6 +71,14 @@ CASES = {
     "mixed-three-layers-31": DraftShape(
         window=13, n_layers=3, full_layers=(1,), fc_norm=True, norm_output=True
     ),
+    "latent": DraftShape(latent=LatentShape()),
+    "latent-31-yarn": LATENT31,
+    "latent-uneven-yarn": DraftShape(latent=LatentShape(), rope=UNEVEN_YARN),
+    "latent-plain-queries": DraftShape(latent=LatentShape(q_rank=0)),
+    "latent-wide-values": DraftShape(latent=LatentShape(value=48, rope=2)),
+    "latent-two-layers-31": DraftShape(latent=LatentShape(), n_layers=2, fc_norm=True, norm_output=True),
+    "latent-window": DraftShape(latent=LatentShape(), window=13),
+    "latent-norm-before-residual": DraftShape(latent=LatentShape(), norm_before_residual=True),
     "whole-vocabulary": DraftShape(n_draft_vocab=367),
     "eagle1": EAGLE1,
     "eagle1-biases": replace(EAGLE1, fc_bias=True, attention_bias=True),

@@ -31,12 +31,21 @@ class Both:
     checkpoint: Path
     native: Drafter
     reference: ReferenceDrafter
+    draft: Path
     embedding: torch.Tensor | None
     head: torch.Tensor | None
 
     def reference_of(self, kind: type[ReferenceDrafter]) -> ReferenceDrafter:
         """The reference as another class: where the negative controls come in."""
         return kind.load(self.checkpoint, self.embedding, self.head)
+
+    def native_of(self, **changes: Any) -> Drafter:
+        """The native drafter with other options."""
+        options = exact_options()
+        for name, value in changes.items():
+            setattr(options, name, value)
+        tables = [None if x is None else x.numpy() for x in (self.embedding, self.head)]
+        return Drafter(str(self.draft), options, *tables)
 
 
 def exact_options() -> EngineOptions:
@@ -78,6 +87,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
                 checkpoint,
                 Drafter(str(path), exact_options(), table, head),
                 (GemmaDrafter if shape.gemma else ReferenceDrafter).load(checkpoint, *given),
+                path,
                 *given,
             )
         made[shape].native.reset()

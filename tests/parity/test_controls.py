@@ -17,9 +17,9 @@ import torch
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter
 from helpers.reference.gemma import GemmaDrafter
-from helpers.reference.layers import Rope, rms
+from helpers.reference.layers import LatentAttention, Rope, rms
 
-from .cases import CASES, EAGLE1, EAGLE3, EAGLE31, GEMMA, MISTRAL, SMALL, TOUCHY
+from .cases import CASES, EAGLE1, EAGLE3, EAGLE31, GEMMA, LATENT31, MISTRAL, SMALL, TOUCHY
 from .conftest import Both, random_rows
 from .steps import CHUNKS, TOLERANCE, compare_steps
 
@@ -160,6 +160,63 @@ class ScaledScores(GemmaDrafter):
         self.w = self.w | {name: self.w[name] / self.shape.head_dim**0.5}
 
 
+def latent(kind: type[LatentAttention]) -> type[Drafter]:
+    """A drafter with another latent attention."""
+
+    class Other(Drafter):
+        def latent_attention(self, config: dict[str, Any]) -> LatentAttention:
+            return kind(config)
+
+    Other.__name__ = kind.__name__
+    return Other
+
+
+class RotatedHalves(LatentAttention):
+    """The rotation of Llama's checkpoints."""
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return self.rope(x, positions)
+
+
+class PlainScale(LatentAttention):
+    """Scores without yarn's share."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.scale = (self.nope + self.rotated) ** -0.5
+
+
+class HuggingFaceYarn(LatentAttention):
+    """cos and sin with the magnitude that Llama's yarn has where mscale is not given."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.rope.magnitude = 1 + self.magnify
+
+
+class UnnormedLatent(LatentAttention):
+    """`kv_a_layernorm` left out."""
+
+    def normed(self, latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return latent
+
+
+class SwappedParts(LatentAttention):
+    """Each head's value before its key."""
+
+    def split_head(self, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return kv[..., self.value :], kv[..., : self.value]
+
+
+class UnrotatedKeys(LatentAttention):
+    """Latent attention without positions, as Kimi K3 itself has it."""
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+LATENT_MISTAKES = (RotatedHalves, PlainScale, HuggingFaceYarn, UnnormedLatent, SwappedParts, UnrotatedKeys)
+
 CONTROLS: list[tuple[type[Drafter], DraftShape]] = [
     (SwappedHalves, EAGLE3),
     (SwappedHalves, EAGLE31),
@@ -182,6 +239,11 @@ CONTROLS: list[tuple[type[Drafter], DraftShape]] = [
     (OtherNorm, MISTRAL),
     (Unscaled, SMALL),
     *((mistake, GEMMA) for mistake in (PlainValues, Silu, Uncapped, NoNormAfter, WholeRope, ScaledScores)),
+    (LatePosition, LATENT31),
+    (SwappedHalves, LATENT31),
+    *((latent(mistake), LATENT31) for mistake in LATENT_MISTAKES),
+    (latent(HuggingFaceYarn), CASES["latent-uneven-yarn"]),
+    (NoWindow, CASES["latent-window"]),
 ]
 
 

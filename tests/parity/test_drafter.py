@@ -13,14 +13,15 @@ from helpers.random_drafter import DraftShape
 from helpers.reference.chain import draft_chain
 from helpers.reference.tree import grow, rerank
 
-from .cases import CASES, EAGLE3, EAGLE31
+from .cases import CASES, EAGLE3, EAGLE31, LATENT31
 from .conftest import Both, random_rows
 from .steps import CHUNKS, TOLERANCE, compare_steps, gap
 
 MakeBoth = Callable[[DraftShape], Both]
 N_ROWS = sum(CHUNKS)
 MIXED = ("full-then-sliding", "sliding-then-full", "mixed-three-layers-31")
-REPAIRED = ("eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", *MIXED)
+LATENT = ("latent", "latent-31-yarn", "latent-two-layers-31", "latent-window")
+REPAIRED = ("eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", *MIXED, *LATENT)
 
 
 @pytest.mark.parametrize("teacher_forced", [True, False], ids=["teacher-forced", "free-running"])
@@ -33,6 +34,22 @@ def test_logits_and_states_equal_the_reference(name: str, teacher_forced: bool, 
         assert difference.state < TOLERANCE, found
 
 
+@pytest.mark.parametrize("kernels", ["on", "off"])
+@pytest.mark.parametrize("name", [*LATENT, "latent-wide-values", "wide-heads"])
+def test_fused_attention_equals_the_reference(name: str, kernels: str, both: MakeBoth) -> None:
+    """With latent attention the fused form has no cache of values: they are a part of the keys."""
+    it = both(CASES[name])
+    native = it.native_of(flash_attn="on", kernels=kernels)
+    assert native.info["flash_attn"]
+    rows = random_rows(it.shape, N_ROWS)
+    found = compare_steps(native, it.reference, rows, teacher_forced=False)
+    assert max(d.logits for d in found) < TOLERANCE, found
+    for layer in range(it.shape.n_layers):
+        v, ref_v = native.kv(layer)[1], it.reference.kv(layer)[1]
+        assert v.shape == ref_v.shape
+        assert gap(v, ref_v) < TOLERANCE
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_committed_kv_equals_the_reference(name: str, both: MakeBoth) -> None:
     it = both(CASES[name])
@@ -42,9 +59,10 @@ def test_committed_kv_equals_the_reference(name: str, both: MakeBoth) -> None:
     for layer in range(it.shape.n_layers):
         k, v = it.native.kv(layer)
         ref_k, ref_v = it.reference.kv(layer)
-        if it.native.info["rope_type"] == "norm":  # the file's q and k rows are permuted to pairs
+        if it.native.info["rope_type"] == "norm" and it.shape.latent is None:  # rows permuted to pairs
             ref_k = torch.stack(ref_k.chunk(2, dim=-1), dim=-1).flatten(-2)
-        assert k.shape == ref_k.shape == (N_ROWS, it.shape.n_kv_heads, it.shape.head_dim)
+        assert k.shape == ref_k.shape == (N_ROWS, *it.shape.kv_shapes[0])
+        assert v.shape == ref_v.shape == (N_ROWS, *it.shape.kv_shapes[1])
         assert gap(k, ref_k) < TOLERANCE
         assert gap(v, ref_v) < TOLERANCE
 
@@ -91,14 +109,14 @@ def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, bo
     )
     for layer, (k, v) in enumerate(kv):
         fresh_k, fresh_v = it.native.kv(layer)
-        assert k.shape == fresh_k.shape == (n_after, it.shape.n_kv_heads, it.shape.head_dim)
+        assert k.shape == fresh_k.shape == (n_after, *it.shape.kv_shapes[0])
         assert np.abs(k - fresh_k).max() < 1e-5
         assert np.abs(v - fresh_v).max() < 1e-5
     assert np.abs(logits - fresh_logits).max() < 1e-4
     assert np.abs(next_logits - it.native.extend(fresh_state[None], [3], [-1], 1)[0]).max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle31", "two-layers-31", "sliding-window"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", *LATENT])
 def test_truncated_rows_are_forgotten(name: str, both: MakeBoth) -> None:
     it = both(CASES[name])
     features, tokens = random_rows(it.shape, N_ROWS)
@@ -112,7 +130,7 @@ def test_truncated_rows_are_forgotten(name: str, both: MakeBoth) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", "rope-yarn", *MIXED]
+    "name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", "qk-norm", "rope-yarn", *MIXED, *LATENT]
 )
 def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> None:
     it = both(CASES[name])
@@ -138,7 +156,7 @@ def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> Non
         assert np.abs(out[0] - expected).max() < 1e-4, path
 
 
-@pytest.mark.parametrize("shape", [EAGLE3, EAGLE31], ids=["eagle3", "eagle31"])
+@pytest.mark.parametrize("shape", [EAGLE3, EAGLE31, LATENT31], ids=["eagle3", "eagle31", "latent-31"])
 def test_a_grown_tree_equals_the_reference(shape: DraftShape, both: MakeBoth) -> None:
     """The picks of EAGLE-2 growth, with the native drafter's logits in place of the reference's."""
     it = both(shape)

@@ -55,6 +55,48 @@ def test_a_stream_gives_chunks_and_then_the_whole(models: Models) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("n_parallel", [3, 2])
+def test_what_prompts_begin_with_is_read_once(n_parallel: int, models: Models) -> None:
+    """Also where they come at the same moment, and where one of them has to wait for a place."""
+    prompts = ["ab cd ef gh " * 6 + end for end in ("ij", "kl mn", "op")]
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
+        n_shared = len(engine.tokenize(prompts[0][:-2]))
+        alone = []
+        for prompt in prompts:
+            engine.clear()
+            alone.append(engine.generate(prompt, **OPTIONS))
+
+    async def work() -> None:
+        async with await opened(models, n_parallel=n_parallel) as engine:
+            made = await asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in prompts))
+        assert [one.tokens for one in made] == [one.tokens for one in alone]
+        assert [one.stats.draft_n for one in made] == [one.stats.draft_n for one in alone]
+        assert made[0].stats.reused_n == 0
+        for one in made[1:]:
+            assert n_shared - 2 <= one.stats.reused_n < len(one.prompt_tokens)
+            assert one.stats.prompt_n == len(one.prompt_tokens) - one.stats.reused_n
+
+    run(work())
+
+
+def test_nobody_waits_for_anothers_prompt(models: Models) -> None:
+    """While a long prompt is read, a few rows at a time, the other stream goes on."""
+
+    async def work() -> None:
+        async with await opened(models, n_ctx=1024, n_batch=64) as engine:
+            first = engine.stream("ab", **OPTIONS | {"max_tokens": -1, "ignore_eos": True})
+            await anext(first)
+            n_before = len(first.completion().tokens)
+            long = engine.stream(list(range(40, 80)) * 8, **OPTIONS | {"max_tokens": 1})
+            async for _ in long:
+                pass
+            n_rounds = 320 // engine.engine.native.n_shared_rows
+            assert len(first.completion().tokens) - n_before >= n_rounds
+            first.cancel()
+
+    run(work())
+
+
 def test_what_is_wrong_with_a_request_is_raised_before_it_waits(models: Models) -> None:
     async def work() -> None:
         async with await opened(models) as engine:

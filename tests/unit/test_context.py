@@ -14,7 +14,9 @@ from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
 GIB = 2**30
 
 
-def write_model(path: Path, n_train: int | None = 131072, n_kv_heads: int | list[int] = 8) -> Path:
+def write_model(
+    path: Path, n_train: int | None = 131072, n_kv_heads: int | list[int] = 8, mla: bool = False
+) -> Path:
     """The head of an 8B Llama: 128 KiB of keys and values per token, 64 KiB of scores."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("big")
@@ -31,6 +33,9 @@ def write_model(path: Path, n_train: int | None = 131072, n_kv_heads: int | list
     writer.add_token_list(["a", "b"])
     writer.add_array("tokenizer.ggml.merges", ["a b"] * 1000)
     writer.add_key_length(128)
+    if mla:
+        writer.add_key_length_mla(192)
+        writer.add_value_length_mla(128)
     writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -69,6 +74,12 @@ def test_the_usual_cache_is_of_halves(tmp_path: Path) -> None:
 def test_heads_may_be_given_per_layer(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.gguf", n_kv_heads=[8] * 16 + [0] * 16)
     assert choose_n_ctx(model, n_free=20 * GIB).n_ctx == 32768
+
+
+def test_latent_attention_keeps_no_values(tmp_path: Path) -> None:
+    usual, latent = (write_model(tmp_path / f"{mla}.gguf", mla=mla) for mla in (False, True))
+    assert choose_n_ctx(usual, n_free=8 * GIB + usual.stat().st_size).n_ctx == 8192
+    assert choose_n_ctx(latent, n_free=8 * GIB + latent.stat().st_size).n_ctx == 16384
 
 
 @pytest.mark.parametrize(("n_train", "n_ctx"), [(2048, 2048), (4096, 4096), (6000, 6000), (20000, 20000)])

@@ -162,3 +162,33 @@ def test_what_a_generation_takes_is_what_its_keywords_say() -> None:
     keywords = set(get_type_hints(typed.GenerateKeywords, localns=names))
     own = {name for name, p in inspect.signature(make_request).parameters.items() if p.kind is p.KEYWORD_ONLY}
     assert keywords == own | {option.name for option in describe(SamplingOptions)}
+
+
+def test_shares_are_numbers_in_any_form() -> None:
+    for given_ in ("3,1", [3, 1], (3.0, 1.0), "3, 1"):
+        assert ModelOptions(tensor_split=given_).tensor_split == (3.0, 1.0)  # type: ignore[arg-type]
+    assert ModelOptions(tensor_split="").tensor_split == ()  # type: ignore[arg-type]
+    for wrong in ("a,b", [None], 3):
+        with pytest.raises(TypeError, match="tensor_split"):
+            ModelOptions(tensor_split=wrong)  # type: ignore[arg-type]
+    for wrong in ("0,0", "-1,2", [float("nan")]):
+        with pytest.raises(ValueError, match="tensor_split must hold numbers of at least 0"):
+            ModelOptions(tensor_split=wrong)  # type: ignore[arg-type]
+
+
+def test_a_modelfile_places_experts_and_splits_and_a_stranger_may_not() -> None:
+    from eaglecpp.modelfile.pragmas import settings, without_strange_pragmas
+    from eaglecpp.modelfile.syntax import Command
+
+    pragmas = [
+        Command("n_cpu_moe", "4", 1),
+        Command("tensor_split", "3,1", 2),
+        Command("split_mode", "row", 3),
+        Command("override_tensor", "ffn_up=CPU", 4),
+    ]
+    options = settings(pragmas).options
+    model = ModelOptions(**{name.removeprefix("model."): value for name, value in options.items()})
+    assert (model.n_cpu_moe, model.tensor_split, model.split_mode) == (4, (3.0, 1.0), "row")
+    assert model.override_tensor == ("ffn_up=CPU",)
+    kept, dropped = without_strange_pragmas(pragmas)
+    assert not kept and all("a matter of this machine" in line for line in dropped)

@@ -12,6 +12,7 @@ then loaded by the engine, and three chained steps are compared with this module
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.rope import magnitude
 from eaglecpp.train.fit.weights import from_checkpoint, to_checkpoint
 from eaglecpp.train.samples import Sample
 
@@ -73,12 +75,16 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
     if spec.fuses_embedding:
         return {
             "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
             **_layer_config(spec),
             "bias": False,
             "eaglecpp": dict(facts),
         }
+    kind = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
+    if spec.latent is not None:
+        kind = {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3"}
     return {
-        "architectures": ["LlamaForCausalLMEagle3"],
+        **kind,
         **_layer_config(spec),
         "target_hidden_size": spec.target_hidden_size,
         "draft_vocab_size": spec.draft_vocab_size,
@@ -101,13 +107,12 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
 def _layer_config(spec: DraftSpec) -> dict[str, Any]:
     """What every decoder layer's config has."""
     return {
-        "model_type": "llama",
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
         "num_hidden_layers": 1,
         "num_attention_heads": spec.n_heads,
         "num_key_value_heads": spec.n_kv_heads,
-        "head_dim": spec.head_dim,
+        **_heads(spec),
         "hidden_act": "silu",
         "rms_norm_eps": spec.rms_norm_eps,
         "vocab_size": spec.vocab_size,
@@ -116,6 +121,19 @@ def _layer_config(spec: DraftSpec) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(spec),
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
+    }
+
+
+def _heads(spec: DraftSpec) -> dict[str, Any]:
+    latent = spec.latent
+    if latent is None:
+        return {"head_dim": spec.head_dim}
+    return {
+        "q_lora_rank": latent.q_rank or None,
+        "kv_lora_rank": latent.kv_rank,
+        "qk_nope_head_dim": latent.nope_dim,
+        "qk_rope_head_dim": latent.rope_dim,
+        "v_head_dim": latent.value_dim,
     }
 
 
@@ -131,7 +149,32 @@ def _rope_scaling(spec: DraftSpec) -> dict[str, Any] | None:
             "high_freq_factor": rope.high_freq_factor,
             "original_max_position_embeddings": rope.original_context,
         }
-    return None
+    return _yarn(spec) if rope.scaling == "yarn" else None
+
+
+def _yarn(spec: DraftSpec) -> dict[str, Any]:
+    rope, latent = spec.rope, spec.latent
+    optional = {
+        "beta_fast": rope.beta_fast,
+        "beta_slow": rope.beta_slow,
+        "extrapolation_factor": rope.ext_factor,
+    }
+    block = {
+        "rope_type": "yarn",
+        "type": "yarn",
+        "factor": rope.factor,
+        "original_max_position_embeddings": rope.original_context,
+        **{name: value for name, value in optional.items() if value is not None},
+    }
+    if latent is None:
+        return {**block, "attention_factor": magnitude(spec)}
+    if rope.factor <= 1:
+        return block
+    # DeepSeek's two weights, from what they make: the magnitude of cos and sin, and the scale of scores
+    unit = 0.1 * math.log(rope.factor)
+    all_dim = math.sqrt(latent.scale * math.sqrt(latent.key_dim))
+    weights = {"mscale_all_dim": (all_dim - 1) / unit, "mscale": (magnitude(spec) * all_dim - 1) / unit}
+    return block | {name: round(value, 9) for name, value in weights.items()}
 
 
 def write_checkpoint(

@@ -10,7 +10,8 @@ with the embedding by fc, and has no norms around its layer. The whole loop is o
 DistributedDataParallel reduces gradients per forward.
 
 Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
-are one matrix, gate and up another; `eaglecpp.train.fit.weights` knows the names they have in files.
+(with latent attention what they are made from) are one matrix, gate and up another;
+`eaglecpp.train.fit.weights` knows the names they have in files.
 Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/traineagle3/cnets.py.
 """
 
@@ -26,8 +27,9 @@ from torch.nn import functional as F
 from eaglecpp.convert import DraftSpec
 from eaglecpp.train.fit.attention import Attention, attention_for
 from eaglecpp.train.fit.batch import Batch
+from eaglecpp.train.fit.latent import latent_heads, n_first_rows
 from eaglecpp.train.fit.loss import head_loss, step_weights
-from eaglecpp.train.fit.rope import inv_freq, rotate
+from eaglecpp.train.fit.rope import inv_freq, magnitude, rotate
 
 __all__ = ["DraftModel", "Sums"]
 
@@ -71,10 +73,18 @@ class DraftModel(nn.Module):
         self.input_norm = _ones(n_feature) if spec.norm_before_fc else None
         self.embed_norm = None if is_first else _ones(n_embd)
         self.hidden_norm = None if is_first else _ones(n_embd)
-        self.qkv = _matrix(self.n_q + 2 * self.n_kv, n_embd if is_first else 2 * n_embd)
+        latent = spec.latent
+        n_first = self.n_q + 2 * self.n_kv if latent is None else n_first_rows(spec, latent)
+        self.n_value = spec.head_dim if latent is None else latent.value_dim
+        self.qkv = _matrix(n_first, n_embd if is_first else 2 * n_embd)
         self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
         self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
-        self.o = _matrix(n_embd, self.n_q)
+        if latent is not None:
+            self.q_a_norm = _ones(latent.q_rank) if latent.q_rank else None
+            self.q_b = _matrix(self.n_q, latent.q_rank) if latent.q_rank else None
+            self.kv_a_norm = _ones(latent.kv_rank)
+            self.kv_b = _matrix(spec.n_heads * (latent.nope_dim + latent.value_dim), latent.kv_rank)
+        self.o = _matrix(n_embd, spec.n_heads * self.n_value)
         self.mlp_norm = _ones(n_embd)
         self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
         self.down = _matrix(n_embd, spec.intermediate_size)
@@ -160,7 +170,8 @@ class DraftModel(nn.Module):
             else:
                 later.append((key, value))
             seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], rows)
-            hidden = residual + F.linear(seen.transpose(1, 2).flatten(2), w["o"])
+            seen = seen.transpose(1, 2)[..., : self.n_value]
+            hidden = residual + F.linear(seen.flatten(2), w["o"])
             hidden = hidden + self._mlp(hidden, w)
             out = hidden
             if self.norm is not None:
@@ -207,6 +218,8 @@ class DraftModel(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values with the full number of heads, `[n_batch, n_heads, n_rows, head_dim]`."""
         spec, n_heads = self.spec, self.spec.n_heads
+        if spec.latent is not None:
+            return latent_heads(spec, spec.latent, qkv, cos, sin, w)
         heads = qkv.view(*qkv.shape[:-1], -1, spec.head_dim)
         qk, v = heads[:, :, : n_heads + spec.n_kv_heads], heads[:, :, n_heads + spec.n_kv_heads :]
         if self.q_norm is not None:
@@ -219,9 +232,10 @@ class DraftModel(nn.Module):
         return qk[:, :n_heads], keys, v.transpose(1, 2).repeat_interleave(groups, dim=1)
 
     def _rotation(self, n_positions: int) -> tuple[Tensor, Tensor]:
-        """cos and sin of all positions, fp32 [n_positions, head_dim / 2]."""
-        angle = torch.arange(n_positions)[:, None] * self.inv_freq
-        return angle.cos().float().to(self.fc.device), angle.sin().float().to(self.fc.device)
+        """cos and sin of all positions, fp32 [n_positions, rope_dim / 2]."""
+        angle, size = torch.arange(n_positions)[:, None] * self.inv_freq, magnitude(self.spec)
+        cos, sin = size * angle.cos(), size * angle.sin()
+        return cos.float().to(self.fc.device), sin.float().to(self.fc.device)
 
     def _mlp(self, hidden: Tensor, w: dict[str, Tensor]) -> Tensor:
         x = F.rms_norm(hidden, (self.spec.hidden_size,), w["mlp_norm"], self.spec.rms_norm_eps)

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, RopeSpec
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, RopeSpec
 from eaglecpp.errors import MismatchError, UnsupportedError
 
 __all__ = ["check_trainable", "new_spec", "with_vocab"]
@@ -23,12 +23,13 @@ def new_spec(
     *,
     eagle3: bool = False,
     eagle1: bool = False,
+    mla: bool = False,
 ) -> DraftSpec:
     """One layer of the target's own shape, EAGLE 3.1, plain EAGLE-3 or EAGLE-1, over the whole vocabulary.
 
     layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. RoPE has the target's base
-    and no scaling: the drafter learns its own use of positions. Raises MismatchError for layers that the
-    target does not have.
+    and no scaling: the drafter learns its own use of positions. mla: with latent attention. Raises
+    MismatchError for layers that the target does not have.
     """
     if eagle1:
         layers = (n_layer + 1,)
@@ -47,6 +48,12 @@ def new_spec(
 
     n_embd = int(number("embedding_length", 0))
     n_heads = int(number("attention.head_count", 0)) or max(1, n_embd // 128)
+    n_kv_heads = int(number("attention.head_count_kv", n_heads))
+    head_dim = int(number("attention.key_length", n_embd // n_heads))
+    own = _latent_of(number)
+    if own is not None:  # the file's numbers are of its cache
+        n_kv_heads, head_dim = n_heads, own.nope_dim
+    latent = (own or _latent_like(n_heads, head_dim)) if mla else None
     return DraftSpec(
         family="eagle1" if eagle1 else "torchspec",
         hidden_size=n_embd,
@@ -54,8 +61,8 @@ def new_spec(
         intermediate_size=int(number("feed_forward_length", 0)) or 4 * n_embd,
         n_layers=1,
         n_heads=n_heads,
-        n_kv_heads=int(number("attention.head_count_kv", n_heads)),
-        head_dim=int(number("attention.key_length", n_embd // n_heads)),
+        n_kv_heads=n_heads if latent else n_kv_heads,
+        head_dim=latent.key_dim if latent else head_dim,
         vocab_size=n_vocab,
         draft_vocab_size=n_vocab,
         context_length=int(number("context_length", _CONTEXT)),
@@ -67,6 +74,28 @@ def new_spec(
         fuses_embedding=eagle1,
         fc_norm=not (eagle3 or eagle1),
         norm_output=not (eagle3 or eagle1),
+        latent=latent,
+    )
+
+
+def _latent_of(number: Callable[[str, float], float]) -> LatentSpec | None:
+    """The target's own latent attention, of the deepseek2 family."""
+    rank, rope = int(number("attention.kv_lora_rank", 0)), int(number("rope.dimension_count", 0))
+    key = int(number("attention.key_length_mla", 0) or number("attention.key_length", 0))
+    value = int(number("attention.value_length_mla", 0) or number("attention.value_length", 0))
+    if not rank or not rope or not value or key <= rope:
+        return None
+    return LatentSpec(int(number("attention.q_lora_rank", 0)), rank, key - rope, rope, value, key**-0.5)
+
+
+def _latent_like(n_heads: int, head_dim: int) -> LatentSpec:
+    """DeepSeek-V2's proportions: a latent of four heads, queries through twelve where that is fewer than
+    there are, and half a head that rotates beside each.
+    """
+    rope = max(2, head_dim // 4 * 2)
+    key, q_rank = head_dim + rope, 12 * head_dim
+    return LatentSpec(
+        q_rank if q_rank < n_heads * key else 0, 4 * head_dim, head_dim, rope, head_dim, key**-0.5
     )
 
 
@@ -82,8 +111,8 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         f"{spec.n_layers} layers": spec.n_layers != 1,
         "biases": spec.has_bias,
         "a sliding window": any(spec.sliding_layers),
-        f"rope scaling {spec.rope.scaling}": spec.rope.scaling not in ("none", "linear", "llama3"),
         "logit_scale": spec.logit_scale != 1.0,
+        "Gemma 4's layer": spec.gemma is not None,
         "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
     found = [reason for reason, holds in reasons.items() if holds]

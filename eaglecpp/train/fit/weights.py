@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, read_tensor
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, read_tensor
 from eaglecpp.errors import UnsupportedError
 
 __all__ = ["Start", "from_checkpoint", "from_target", "target_embedding", "to_checkpoint"]
@@ -30,12 +30,16 @@ _NORMS = {
     "mlp_norm": "midlayer.post_attention_layernorm",
     "q_norm": "midlayer.self_attn.q_norm",
     "k_norm": "midlayer.self_attn.k_norm",
+    "q_a_norm": "midlayer.self_attn.q_a_layernorm",
+    "kv_a_norm": "midlayer.self_attn.kv_a_layernorm",
     "input_norm": "input_norm",
     "norm": "norm",
 }
 _MATRICES = {
     "fc": "fc",
     "o": "midlayer.self_attn.o_proj",
+    "q_b": "midlayer.self_attn.q_b_proj",
+    "kv_b": "midlayer.self_attn.kv_b_proj",
     "down": "midlayer.mlp.down_proj",
     "head": "lm_head",
 }
@@ -71,19 +75,28 @@ def from_checkpoint(draft: DraftCheckpoint) -> State:
         for ours, name in (_NORMS | _MATRICES).items()
         if f"{name.replace('midlayer', layer)}.weight" in draft.sources
     }
-    state["qkv"] = torch.cat([read(f"{layer}.self_attn.{x}_proj") for x in "qkv"])
+    state["qkv"] = torch.cat([read(f"{layer}.self_attn.{name}") for name in _first_rows(draft.spec)])
     state["gate_up"] = torch.cat([read(f"{layer}.mlp.{x}_proj") for x in ("gate", "up")])
     if draft.spec.fc_norm:
         state["fc_norm"] = torch.cat([read(f"fc_norm.{i}") for i in range(draft.spec.n_aux)])
     return state
 
 
+def _first_rows(spec: DraftSpec) -> dict[str, int]:
+    """The matrices that `qkv` is made of, in order, and their rows."""
+    n_q, n_kv, latent = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim, spec.latent
+    if latent is None:
+        return {"q_proj": n_q, "k_proj": n_kv, "v_proj": n_kv}
+    queries = {"q_a_proj": latent.q_rank} if latent.q_rank else {"q_proj": n_q}
+    return queries | {"kv_a_proj_with_mqa": latent.cached_dim}
+
+
 def to_checkpoint(state: State, spec: DraftSpec) -> State:
     """The weights of a model under file names, fp32."""
     tensors = {f"{name}.weight": state[ours] for ours, name in (_NORMS | _MATRICES).items() if ours in state}
-    n_q, n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
-    for x, part in zip("qkv", torch.split(state["qkv"], [n_q, n_kv, n_kv]), strict=True):
-        tensors[f"midlayer.self_attn.{x}_proj.weight"] = part
+    rows = _first_rows(spec)
+    for name, part in zip(rows, torch.split(state["qkv"], list(rows.values())), strict=True):
+        tensors[f"midlayer.self_attn.{name}.weight"] = part
     for name, part in zip(("gate", "up"), state["gate_up"].chunk(2), strict=True):
         tensors[f"midlayer.mlp.{name}_proj.weight"] = part
     if "fc_norm" in state:
@@ -119,7 +132,7 @@ def _head(target: GgufFile) -> Tensor:
 
 def _random(spec: DraftSpec, rng: torch.Generator) -> State:
     n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
-    n_q, n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
+    latent = spec.latent
 
     def matrix(n_out: int, n_in: int) -> Tensor:
         return torch.randn(n_out, n_in, generator=rng) * 0.02
@@ -127,8 +140,8 @@ def _random(spec: DraftSpec, rng: torch.Generator) -> State:
     is_first = spec.fuses_embedding
     state = {
         "fc": matrix(n_embd, 2 * n_embd if is_first else n_feature),
-        "qkv": matrix(n_q + 2 * n_kv, n_embd if is_first else 2 * n_embd),
-        "o": matrix(n_embd, n_q),
+        "qkv": matrix(sum(_first_rows(spec).values()), n_embd if is_first else 2 * n_embd),
+        "o": matrix(n_embd, spec.n_heads * (latent.value_dim if latent else spec.head_dim)),
         "mlp_norm": torch.ones(n_embd),
         "gate_up": matrix(2 * spec.intermediate_size, n_embd),
         "down": matrix(n_embd, spec.intermediate_size),
@@ -138,11 +151,19 @@ def _random(spec: DraftSpec, rng: torch.Generator) -> State:
         state |= {name: torch.ones(n_embd) for name in ("embed_norm", "hidden_norm", "norm")}
     if spec.fc_norm:
         state["fc_norm"] = torch.ones(n_feature)
+    if latent is not None:
+        state["kv_a_norm"] = torch.ones(latent.kv_rank)
+        state["kv_b"] = matrix(spec.n_heads * (latent.nope_dim + latent.value_dim), latent.kv_rank)
+        if latent.q_rank:
+            state["q_a_norm"] = torch.ones(latent.q_rank)
+            state["q_b"] = matrix(spec.n_heads * latent.key_dim, latent.q_rank)
     return state
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     """Puts the target's last block into `state`, as far as it fits; says how far."""
+    if spec.latent is not None:
+        return _copy_latent(target, spec, spec.latent, state)
     arch, block = target.architecture, f"blk.{spec.target_block_count - 1}"
     shapes = {
         "attn_q": (spec.n_heads * spec.head_dim, spec.hidden_size),
@@ -177,6 +198,47 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     state["gate_up"] = torch.cat([w["ffn_gate"], w["ffn_up"]])
     state["mlp_norm"] = w["ffn_norm"]
     return "layer: the target's last block"
+
+
+def _copy_latent(target: GgufFile, spec: DraftSpec, latent: LatentSpec, state: State) -> str:
+    """The attention of a target of the deepseek2 family; its feed-forward part is one of experts."""
+    block, width = f"blk.{spec.target_block_count - 1}", spec.hidden_size
+    n_keys = spec.n_heads * latent.key_dim
+    queries: dict[str, tuple[int, ...]] = {"attn_q": (n_keys, width)}
+    if latent.q_rank:
+        queries = {
+            "attn_q_a": (latent.q_rank, width),
+            "attn_q_a_norm": (latent.q_rank,),
+            "attn_q_b": (n_keys, latent.q_rank),
+        }
+    shapes = queries | {
+        "attn_kv_a_mqa": (latent.cached_dim, width),
+        "attn_kv_a_norm": (latent.kv_rank,),
+        "attn_k_b": (spec.n_heads, latent.kv_rank, latent.nope_dim),
+        "attn_v_b": (spec.n_heads, latent.value_dim, latent.kv_rank),
+        "attn_output": (width, spec.n_heads * latent.value_dim),
+        "attn_norm": (width,),
+        "ffn_norm": (width,),
+    }
+    found = {
+        name: target.tensors[f"{block}.{name}.weight"].shape
+        for name in shapes
+        if f"{block}.{name}.weight" in target.tensors
+    }
+    if found != shapes:
+        return (
+            f"layer: random (the target's last block, architecture {target.architecture}, is of another kind)"
+        )
+    w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
+    first = w["attn_q_a"] if latent.q_rank else w["attn_q"]
+    state["qkv"][:, width:] = torch.cat([first, w["attn_kv_a_mqa"]])
+    state["fc"][:, -spec.target_hidden_size :] += torch.eye(width)  # it reads the last feature
+    if latent.q_rank:
+        state["q_a_norm"], state["q_b"] = w["attn_q_a_norm"], w["attn_q_b"]
+    state["kv_a_norm"], state["o"] = w["attn_kv_a_norm"], w["attn_output"]
+    state["kv_b"] = torch.cat([w["attn_k_b"].transpose(1, 2), w["attn_v_b"]], dim=1).flatten(0, 1)
+    state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
+    return "attention: of the target's last block; the rest of the layer random"
 
 
 def _half_split(rows: Tensor, head_dim: int) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .checkpoint import Weights, load_config, load_weights
-from .layers import KV, AttentionShape, Rope, attention, linear, mlp, rms, sees
+from .layers import AttentionShape, LatentAttention, Rope, attention, linear, mlp, rms, sees
 
 __all__ = ["Drafter", "Switches"]
 
@@ -60,9 +60,11 @@ class Drafter:
         self.w = weights
         self.embedding = weights["embed_tokens.weight"] if embedding is None else embedding
         self.head = weights["lm_head.weight"] if head is None else head
-        self.shape = AttentionShape.of(config)
-        self.eps = self.shape.eps
-        self.rope = Rope(config, self.shape.head_dim)
+        self.eps = float(config.get("rms_norm_eps") or 1e-6)
+        self.latent = self.latent_attention(config) if "kv_lora_rank" in config else None
+        if self.latent is None:
+            self.shape = AttentionShape.of(config)
+            self.rope = Rope(config, self.shape.head_dim)
         self.switches = Switches.of(config)
         self.n_layers = 1 + max(int(n.split(".")[1]) for n in weights if n.startswith("layers."))
         self.fuses_embedding = "layers.0.hidden_norm.weight" not in weights
@@ -82,13 +84,17 @@ class Drafter:
         embedding = weights.get("embed_tokens.weight", embedding)
         return cls(load_config(directory), weights, embedding, weights.get("lm_head.weight", head))
 
+    def latent_attention(self, config: dict[str, Any]) -> LatentAttention:
+        return LatentAttention(config)
+
     def vocabulary_map(self) -> torch.Tensor:
         """Target id of each draft id, `[n_draft_vocab]`: `i + d2t[i]`, or the identity."""
         ids = torch.arange(self.head.shape[0])
         return ids + self.w["d2t"] if "d2t" in self.w else ids
 
     def reset(self) -> None:
-        self.cache = [KV(self.shape) for _ in range(self.n_layers)]
+        kind = self.latent or self.shape
+        self.cache = [kind.cache() for _ in range(self.n_layers)]
         self.n_committed = 0
         self.positions = torch.zeros(0, dtype=torch.long)  # of all rows in the cache
         self.ancestors = torch.zeros(0, 0, dtype=torch.bool)  # of the draft rows, each row its own ancestor
@@ -170,9 +176,13 @@ class Drafter:
             norm = self.w.get(f"{name}.input_layernorm.weight", self.w.get(f"{name}.hidden_norm.weight"))
             assert norm is not None
             u, residual = rms(h, norm, self.eps), h
-        h = residual + attention(
-            u, self.w, f"{name}.self_attn", self.shape, self.rope, positions, visible, self.cache[i]
-        )
+        if self.latent is not None:
+            seen = self.latent(u, self.w, f"{name}.self_attn", positions, visible, self.cache[i])
+        else:
+            seen = attention(
+                u, self.w, f"{name}.self_attn", self.shape, self.rope, positions, visible, self.cache[i]
+            )
+        h = residual + seen
         return h + mlp(
             rms(h, self.w[f"{name}.post_attention_layernorm.weight"], self.eps), self.w, f"{name}.mlp"
         )
@@ -220,5 +230,7 @@ class Drafter:
             cache.truncate(self.n_committed)
 
     def kv(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`."""
+        """K (after RoPE) and V of the committed rows, `[n_rows, n_kv_heads, head_dim]`; with latent attention
+        the row of the cache and the latent in it, `[n_rows, 1, width]`.
+        """
         return self.cache[layer].k[: self.n_committed], self.cache[layer].v[: self.n_committed]

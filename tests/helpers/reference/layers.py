@@ -16,7 +16,7 @@ import torch
 
 from .checkpoint import Weights
 
-__all__ = ["KV", "AttentionShape", "Rope", "attention", "linear", "mlp", "rms", "sees"]
+__all__ = ["KV", "AttentionShape", "LatentAttention", "Rope", "attention", "linear", "mlp", "rms", "sees"]
 
 
 def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -93,6 +93,9 @@ class AttentionShape:
     head_dim: int
     eps: float
 
+    def cache(self) -> KV:
+        return KV(self.n_kv_heads, self.head_dim, self.head_dim)
+
     @staticmethod
     def of(config: dict[str, Any]) -> AttentionShape:
         n_heads = int(config["num_attention_heads"])
@@ -104,9 +107,9 @@ class AttentionShape:
 class KV:
     """K (after RoPE) and V of one layer, `[n_rows, n_kv_heads, head_dim]`, grown at the end."""
 
-    def __init__(self, shape: AttentionShape) -> None:
-        self.k = torch.zeros(0, shape.n_kv_heads, shape.head_dim)
-        self.v = torch.zeros(0, shape.n_kv_heads, shape.head_dim)
+    def __init__(self, n_heads: int, key_dim: int, value_dim: int) -> None:
+        self.k = torch.zeros(0, n_heads, key_dim)
+        self.v = torch.zeros(0, n_heads, value_dim)
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
         self.k, self.v = torch.cat([self.k, k]), torch.cat([self.v, v])
@@ -149,3 +152,75 @@ def attention(
     scores = scores.masked_fill(~visible, float("-inf"))
     out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
     return linear(out.reshape(n_rows, -1), weights, f"{prefix}.o_proj")
+
+
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), expanded: every head's keys and values are
+    made from the latents, as in the trainers. The cache holds the normed latent and the rotated part of the
+    key that all heads share.
+
+    Rotation is of adjacent pairs; yarn is DeepSeek's: `mscale` over `mscale_all_dim` for cos and sin, the
+    square of the latter's for the scores. The small methods are seams for negative controls.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.n_heads = int(config["num_attention_heads"])
+        self.nope, self.rotated = int(config["qk_nope_head_dim"]), int(config["qk_rope_head_dim"])
+        self.value, self.rank = int(config["v_head_dim"]), int(config["kv_lora_rank"])
+        self.eps = float(config.get("rms_norm_eps") or 1e-6)
+        scaling: dict[str, Any] = dict(config.get("rope_scaling") or {})
+        yarn = scaling.get("type") == "yarn" or scaling.get("rope_type") == "yarn"
+        self.magnify = 0.1 * math.log(scaling["factor"]) if yarn else 0.0
+        all_dim = 1 + self.magnify * float(scaling.get("mscale_all_dim") or 0)
+        if yarn:
+            scaling["attention_factor"] = (1 + self.magnify * float(scaling.get("mscale") or 1)) / all_dim
+        self.rope = Rope({**config, "rope_scaling": scaling}, self.rotated)
+        self.scale = all_dim**2 / math.sqrt(self.nope + self.rotated)
+
+    def cache(self) -> KV:
+        return KV(1, self.rank + self.rotated, self.rank)
+
+    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Adjacent pairs `[.., 2i]` and `[.., 2i + 1]`, by way of halves."""
+        halves = self.rope(torch.cat([x[..., ::2], x[..., 1::2]], dim=-1), positions)
+        return torch.stack(halves.chunk(2, dim=-1), dim=-1).flatten(-2)
+
+    def normed(self, latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rms(latent, weight, self.eps)
+
+    def queries(self, u: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
+        if f"{prefix}.q_proj.weight" in weights:
+            return linear(u, weights, f"{prefix}.q_proj")
+        low = rms(
+            linear(u, weights, f"{prefix}.q_a_proj"), weights[f"{prefix}.q_a_layernorm.weight"], self.eps
+        )
+        return linear(low, weights, f"{prefix}.q_b_proj")
+
+    def split_head(self, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A head's part of kv_b_proj: its key, then its value."""
+        return kv[..., : self.nope], kv[..., self.nope :]
+
+    def __call__(
+        self,
+        u: torch.Tensor,
+        weights: Weights,
+        prefix: str,
+        positions: torch.Tensor,
+        visible: torch.Tensor,
+        cache: KV,
+    ) -> torch.Tensor:
+        """As `attention`."""
+        n_rows = u.shape[0]
+        q = self.queries(u, weights, prefix).view(n_rows, self.n_heads, self.nope + self.rotated)
+        q = torch.cat([q[..., : self.nope], self.rotate(q[..., self.nope :], positions)], dim=-1)
+        row = linear(u, weights, f"{prefix}.kv_a_proj_with_mqa")
+        latent = self.normed(row[:, : self.rank], weights[f"{prefix}.kv_a_layernorm.weight"])[:, None]
+        shared = self.rotate(row[:, None, self.rank :], positions)
+        cache.append(torch.cat([latent, shared], dim=-1), latent)
+        kv = linear(cache.v[:, 0], weights, f"{prefix}.kv_b_proj")
+        keys, values = self.split_head(kv.view(-1, self.n_heads, self.nope + self.value))
+        shared = cache.k[..., self.rank :].expand(-1, self.n_heads, -1)
+        scores = torch.einsum("qhd,khd->hqk", q, torch.cat([keys, shared], dim=-1)) * self.scale
+        scores = scores.masked_fill(~visible, float("-inf"))
+        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+        return linear(out.reshape(n_rows, -1), weights, f"{prefix}.o_proj")

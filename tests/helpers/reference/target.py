@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from .checkpoint import load_config, load_weights
-from .layers import KV, AttentionShape, Rope, attention, mlp, rms, sees
+from .layers import AttentionShape, Rope, attention, mlp, rms, sees
 
 __all__ = ["Target"]
 
@@ -35,7 +35,7 @@ class Target:
         self.reset()
 
     def reset(self) -> None:
-        self.cache = [KV(self.shape) for _ in range(self.n_layers)]
+        self.cache = [self.shape.cache() for _ in range(self.n_layers)]
 
     @property
     def n_tokens(self) -> int:

@@ -141,6 +141,8 @@ Text text(int number) {
                     32};
         case 16:
             return {"code in answers of 64", [](int) { return code; }, 64};
+        case 17:
+            return {"well-trained drafter, answers of 64", [](int) { return Style{1.3, 2.0, 2.0, 0.1, 0.7}; }, 64};
         default:
             fail(ErrorKind::value, "no text %d", number);
     }
@@ -410,7 +412,9 @@ std::vector<Scenario> disturbed() {
     Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
     s52.disturbance.kv_per_1k_row = 2.0;
     s52.disturbance.rebuild = 0.07;
-    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49, s50, s51, s52};
+    // every conversation is a new one, and the drafter far better than the planner expects of one
+    Scenario s53 = scenario("S53", 9, 17, ratio_at_least(1.0));
+    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49, s50, s51, s52, s53};
 }
 
 }  // namespace

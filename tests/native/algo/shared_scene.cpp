@@ -56,13 +56,14 @@ class SharedRun {
 
     void run_round() {
         const int n = (int)in_.size();
-        planner_.begin_round(n, 0);
+        planner_.begin_round(n);
         double ms = 0.0, seen_ms = 0.0;
         std::vector<SequencePlan *> plans;
         for (Place * p : in_) {
-            ms += draft(*p, seen_ms);
+            planner_.decide(p->plan, {0, p->world->n_left(p->pos), p->n_pending, s_.machine.limits()});
             plans.push_back(&p->plan);
         }
+        ms += draft(seen_ms);
         planner_.choose(plans);
         int n_rows = 0;
         for (const SequencePlan * plan : plans) n_rows += plan->tree().size();
@@ -77,20 +78,26 @@ class SharedRun {
         n_plain_.push_back(n_plain_.back() + n * ms / s_.machine.verify_ms(n));
     }
 
-    double draft(Place & p, double & seen_ms) {
-        const Machine & m = s_.machine;
-        planner_.decide(p.plan, {0, p.world->n_left(p.pos), p.n_pending, m.limits()});
-        const RoundDrafter drafter(*p.world, p.pos, false);
+    // all of a level together
+    double draft(double & seen_ms) {
         double true_ms = 0.0;
-        while (!p.plan.frontier().empty()) {
-            const bool is_first = p.plan.decision().levels.empty();
-            const double ms = is_first ? m.commit_ms(p.n_pending) : m.level_ms((int)p.plan.frontier().size());
+        for (bool is_first = true;; is_first = false) {
+            std::vector<Proposal> proposals;
+            int n_rows = 0;
+            for (Place * p : in_) {
+                SequencePlan & plan = p->plan;
+                if (plan.frontier().empty()) continue;
+                n_rows += is_first ? p->n_pending : (int)plan.frontier().size();
+                const RoundDrafter drafter(*p->world, p->pos, false);
+                proposals.push_back({&plan, drafter.propose(plan.pool(), plan.frontier(), plan.k())});
+            }
+            if (proposals.empty()) return true_ms;
+            const double ms = is_first ? s_.machine.commit_ms(n_rows) : s_.machine.level_ms(n_rows);
             const double seen = clock_(ms);
             true_ms += ms;
             seen_ms += seen;
-            planner_.grow(p.plan, drafter.propose(p.plan.pool(), p.plan.frontier(), p.plan.k()), seen);
+            planner_.grow(proposals, seen);
         }
-        return true_ms;
     }
 
     double commit(Place & p, double plain_tokens) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "algo/match.h"
+#include "algo/node_order.h"
 #include "tree_grower.h"
 
 namespace eaglecpp::sim {
@@ -131,7 +132,7 @@ std::vector<int> World::run_fixed(const Fixed & f) const {
         for (int level = 0; level < std::min(f.depth, n_left(pos) - 1); ++level) {
             grower.grow(drafter.propose(grower.pool(), grower.frontier(), f.k));
         }
-        out.push_back((int)drafter.emit(grower.pool().select(f.nodes)).size());
+        out.push_back((int)drafter.emit(best_subtree(grower.pool(), f.nodes, grower.pool().size())).size());
     }
     return out;
 }
@@ -214,7 +215,7 @@ class Run {
             planner_.begin_request(plan_, kind, false);
         }
         const bool was_on = plan_.is_on();
-        planner_.begin_round(1, s_.world_->n_kv(pos_));
+        planner_.begin_round(1);
         planner_.decide(plan_, {0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()});
         const Decision & d = plan_.decision();
         const RoundDrafter drafter(*s_.world_, pos_, d.mode == Decision::Mode::probe);

@@ -11,10 +11,6 @@ using namespace eaglecpp::test;
 
 static const char * key = "cpu, model.gguf, 2 threads";
 
-static void learn(CostTable & table, int n_rows, double ms, int n_times = 5) {
-    for (int i = 0; i < n_times; ++i) table.learn_verify(n_rows, ms);
-}
-
 static CostTable example() {
     CostTable table;
     for (int round = 0; round < 6; ++round) {
@@ -65,68 +61,7 @@ static void noise_and_stalls_are_no_change_of_the_machine() {
         table.learn_verify(1 + i % 4, (11.0 + i % 4) * noise * (random.real() < 0.02 ? 6.0 : 1.0));
     }
     CHECK_NEAR(table.plain(), 11.1, 1.0);
-    CHECK_NEAR(table.verify(4) / table.verify(1), 14.0 / 11.0, 0.1);
-}
-
-// While drafting runs, the plain reference rests on few samples; stalls must not let it exceed what more rows take.
-static void a_plain_round_never_costs_more_than_a_larger_one() {
-    CostTable table;
-    for (double ms : {15.0, 16.0, 15.5}) table.learn_verify(1, ms);
-    learn(table, 4, 12.0, 20);
-    CHECK(table.plain() <= table.verify(4));
-}
-
-static void rebuilds_are_told_from_sizes() {
-    CostTable table;
-    for (int i = 0; i < 400; ++i)
-        table.learn_verify(i / 2 % 2 ? 4 : 1, (i / 2 % 2 ? 14.0 : 10.0) + (i % 2 == 0 ? 1.0 : 0.0));
-    const double after_four = table.verify(4), changed = table.verify(1);  // the last round ran 4 rows
-    CHECK_NEAR(after_four, 14.0, 0.5);
-    CHECK_NEAR(changed, 11.0, 0.5);
-    CHECK_NEAR(table.plain(), 10.0, 0.5);
-}
-
-// Attention makes every row cost more as an answer goes on, and the next answer starts short again. A size that was run
-// at the end of an answer only must not look expensive at the start of the next one, nor the machine slower.
-static void rows_grow_dearer_with_the_conversation() {
-    const auto true_ms = [](int n_rows, int n_kv) { return 10.0 + 2.0 * n_rows + 0.02 * n_rows * n_kv; };
-    Random random(7);
-    CostTable table;
-    for (int answer = 0; answer < 8; ++answer) {
-        for (int i = 0; i < 40; ++i) {
-            const int n_kv = 64 + 3 * i, n_rows = i == 0 ? 1 : i < 30 ? 2 : 4;
-            table.set_kv(n_kv);
-            table.learn_verify(n_rows, true_ms(n_rows, n_kv) * (0.98 + 0.04 * random.real()));
-        }
-    }
-    for (int n_kv : {64, 120, 180}) {
-        table.set_kv(n_kv);
-        for (int n_rows : {2, 4}) CHECK_NEAR(table.settled(n_rows) / true_ms(n_rows, n_kv), 1.0, 0.05);
-    }
-    CHECK_NEAR(table.slowdown(), 1.0, 0.05);
-    CHECK_NEAR(table.growth().per_row, 0.02, 0.006);
-
-    CostTable loaded;
-    CHECK(loaded.from_text(table.to_text(key), key));
-    loaded.set_kv(180);
-    CHECK_NEAR(loaded.settled(2), table.settled(2), 0.01);
-}
-
-static void long_conversations_have_their_own_prices() {
-    CostTable table = example();
-    table.take_changed();
-    table.set_kv(900);
-    CHECK(!table.take_changed());
-    table.set_kv(40000);
-    CHECK(table.take_changed());
-    CHECK_NEAR(table.plain(), 11.1, 0.05);  // until something is measured there
-    for (int i = 0; i < 10; ++i) {
-        for (int n = 1; n <= 8; ++n) table.learn_verify(n, 30.0 + n);
-    }
-    CHECK_NEAR(table.verify(4), 34.0, 2.0);
-    table.set_kv(100);
-    for (int i = 0; i < 6; ++i) table.learn_verify(1, 11.0);
-    CHECK_NEAR(table.verify(4), 14.0, 1.0);
+    CHECK_NEAR(table.verify(4) / table.verify(1), 14.0 / 11.0, 0.2);
 }
 
 static void nonsense_is_ignored() {
@@ -168,9 +103,9 @@ static void damaged_or_foreign_text_is_refused() {
     CostTable other;
     CHECK(!other.from_text(text, "another machine") && !other.from_text("", key) && !other.from_text("x\ny\n", key));
     for (size_t n = 0; n + 1 < text.size(); ++n) CHECK(!other.from_text(text.substr(0, n), key));
-    for (const char * line : {"verify 0 0 -5", "verify 0 0 0", "verify 99 0 5", "verify 0 99 5", "verify 0 0 nan",
-                              "verify 0 0", "surprise 0 0 5", "host -1 0 0", "verify 0 0 1e300"}) {
-        std::string bad = "eaglecpp cost-table 1\nkey " + std::string(key) + "\n" + line + "\nend 1\n";
+    for (const char * line : {"verify 1 -5", "verify 1 0", "verify 0 5", "verify 1e9 5", "verify 1 nan", "verify 1",
+                              "surprise 1 5", "host -1 0", "host 1 1 1", "verify 1 1e300"}) {
+        std::string bad = "eaglecpp cost-table 3\nkey " + std::string(key) + "\n" + line + "\nend 1\n";
         CHECK(!other.from_text(bad, key));
     }
     CHECK(!other.is_known(1));
@@ -193,7 +128,6 @@ static void what_a_disturbed_machine_teaches_can_be_read_again() {
         CostTable table;
         for (int round = random.integer(1, 60); round > 0; --round) {
             const double stall = std::pow(10.0, random.integer(-6, 6) * random.real());
-            table.set_kv(random.integer(1, 4000));
             table.learn_verify(random.integer(1, 8), stall * (1.0 + random.real()));
             table.learn_commit(random.integer(1, 4), stall * random.real());
             table.learn_level(1, 0.1 * stall);
@@ -209,10 +143,6 @@ int main() {
     knows_what_it_was_told();
     a_slow_machine_is_slow_at_everything();
     noise_and_stalls_are_no_change_of_the_machine();
-    a_plain_round_never_costs_more_than_a_larger_one();
-    rebuilds_are_told_from_sizes();
-    rows_grow_dearer_with_the_conversation();
-    long_conversations_have_their_own_prices();
     nonsense_is_ignored();
     survives_a_round_trip();
     damaged_or_foreign_text_is_refused();

@@ -91,9 +91,55 @@ static void few_leaves_cost_little() {
     CHECK(sum_ratio / n_cases > 0.97);
 }
 
+static float sum_logp(const DraftTree & t) {
+    return std::accumulate(t.logp.begin(), t.logp.end(), 0.0f);
+}
+
+static void selection_is_the_best_of_all_closed_sets() {
+    Random random(2);
+    for (int round = 0; round < 200; ++round) {
+        const DraftTree t = random_tree(random, random.integer(0, 10));
+        const int n = random.integer(0, 12);
+        const DraftTree chosen = best_subtree(t, n, t.size());
+        CHECK(chosen.n_draft() == std::min(n, t.n_draft()));
+        float best = -1e9f;
+        for (unsigned set : closed_sets(t)) {
+            float sum = 0.0f;
+            for (int i = 1; i < t.size(); ++i) sum += set >> (i - 1) & 1 ? t.logp[i] : 0.0f;
+            if (count(set) == chosen.n_draft()) best = std::max(best, sum);
+        }
+        CHECK_NEAR(sum_logp(chosen), best, 1e-4);
+        for (int i = 1; i < chosen.size(); ++i) {
+            CHECK(chosen.parent[i] < i && chosen.depth[i] >= chosen.depth[i - 1]);
+            CHECK(chosen.depth[i] == chosen.depth[chosen.parent[i]] + 1);
+        }
+    }
+}
+
+static void selection_keeps_to_its_leaves() {
+    Random random(3);
+    for (int round = 0; round < 200; ++round) {
+        const DraftTree t = random_tree(random, random.integer(1, 25));
+        const int n = random.integer(1, 30), n_leaves = random.integer(1, 6);
+        const DraftTree chosen = best_subtree(t, n, n_leaves);
+        CHECK((int)chosen.leaves().size() <= n_leaves && chosen.n_draft() >= 1 && chosen.n_draft() <= n);
+        if (n_leaves == 1) CHECK(chosen.is_chain());
+    }
+    DraftTree t(10);  // 0 has children 1 and 2, 1 has 3 and 4, 2 has 5
+    t.add(11, 0, -1.0f);
+    t.add(12, 0, -2.0f);
+    t.add(13, 1, -1.0f);
+    t.add(14, 1, -1.5f);
+    t.add(15, 2, -1.0f);
+    CHECK(best_subtree(t, 5, 3).n_draft() == 5);
+    CHECK(best_subtree(t, 5, 2).token == (std::vector<Token>{10, 11, 12, 13, 15}));
+}
+
 int main() {
     prefixes_are_the_best_sets_of_their_size();
     a_short_order_is_the_start_of_the_long_one();
     few_leaves_cost_little();
+    selection_is_the_best_of_all_closed_sets();
+    selection_keeps_to_its_leaves();
     return result();
 }

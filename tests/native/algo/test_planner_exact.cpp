@@ -36,7 +36,7 @@ struct Scene {
 
     // one round; rows of the batch
     int round(int n_left = 1000) {
-        planner.begin_round((int)plans.size(), 100);
+        planner.begin_round((int)plans.size());
         std::vector<SequencePlan *> all;
         double draft_ms = 0.0;
         for (SequencePlan & plan : plans) {

@@ -63,7 +63,7 @@ struct Scene {
     // One round in which the text goes on with `next`; `propose(node)`: the drafter's children of a pool node.
     template <typename Propose>
     int round(const TextDraft * draft, const Tokens & next, Propose && propose, int n_left = 100) {
-        planner.begin_round(1, 100);
+        planner.begin_round(1);
         planner.decide(plan, {0, n_left, n_pending, limits, draft});
         double ms = 0.0;
         while (!plan.frontier().empty()) {

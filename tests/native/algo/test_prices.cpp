@@ -22,7 +22,7 @@ static CostTable table_of(const std::vector<double> & ms) {
 
 static Prices prices_of(const CostTable & table, int n_nodes_max) {
     Prices prices;
-    prices.set(table, {}, 1, n_nodes_max, inf);
+    prices.set(table, 1, n_nodes_max, inf);
     return prices;
 }
 
@@ -56,7 +56,7 @@ static void equals_brute_force() {
         double best = 0.0, sum = 0.0;
         for (int n = 1; n <= 7; ++n) {
             sum += p[n - 1];
-            const double value = sum - lambda * prices.ms_with_changes(n);
+            const double value = sum - lambda * prices.ms(n);
             if (value > best && prices.ms(n) <= most) best = value, best_n = n;
         }
         const Offer offer = prices.best(p, lambda, most);
@@ -75,49 +75,17 @@ static void an_untried_size_may_cost_more_than_the_ledger_has() {
     for (int i = 0; i < 4; ++i) table.learn_verify(1, 10.0);
     for (int i = 0; i < 4; ++i) table.learn_verify(2, i == 0 ? 60.0 : 11.0);  // building graphs took 49 ms
     Prices prices;
-    prices.set(table, {}, 1, 3, 0.0);
+    prices.set(table, 1, 3, 0.0);
     const std::vector<float> p = {0.9f, 0.8f, 0.7f};
     CHECK(prices.best(p, 0.1, 10.0).n == 1);  // 2 rows are known to build nothing
     CHECK(prices.best(p, 0.1, 100.0).n == 3);
-    prices.set(table, {}, 1, 3, 100.0);
+    prices.set(table, 1, 3, 100.0);
     CHECK(prices.best(p, 0.1, 10.0).n == 3);  // the allowance pays
-}
-
-// 2 rows run; 3 rows would be better by less than a change costs.
-static void a_change_pays_when_the_new_size_is_wanted_again() {
-    CostTable table;
-    for (int i = 0; i < 120; ++i) {  // runs of three, so that changes of 1 ms can be told
-        const int n_rows = 1 + i / 3 % 3;
-        table.learn_verify(n_rows, 9.0 + n_rows + (i % 3 == 0 ? 1.0 : 0.0));
-    }
-    table.learn_verify(2, 11.0);
-    CHECK_NEAR(table.change(), 1.0, 0.3);
-    CHECK(table.change(2) == 0.0 && table.change(3) > 0.0);
-    const std::vector<float> p = {0.9f, 0.145f};
-    const double lambda = 0.1;  // so the third row is worth 0.45 ms more than it takes
-    SizeHabit habit;
-    const auto best = [&] {
-        Prices prices;
-        prices.set(table, habit, 1, 2, inf);
-        CHECK(prices.best_settled(p, lambda, inf).n == 2);
-        return prices.best(p, lambda, inf).n;
-    };
-    for (int i = 0; i < 30; ++i) habit.add(2);
-    CHECK(best() == 1);  // it would have to change back
-    int n_wanted = 0;
-    while (best() == 1 && n_wanted < 100) habit.add(3), ++n_wanted;
-    CHECK(n_wanted >= 3 && n_wanted <= 20);
-    // what the sizes are charged is on average what they change
-    SizeHabit even;
-    for (int i = 0; i < 400; ++i) even.add(2 + i % 2);
-    const double both = even.n_changes(2, true) + even.n_changes(3, true);
-    CHECK_NEAR(both, 2.0, 0.01);
 }
 
 int main() {
     looks_behind_a_step();
     equals_brute_force();
-    a_change_pays_when_the_new_size_is_wanted_again();
     an_untried_size_may_cost_more_than_the_ledger_has();
     return result();
 }

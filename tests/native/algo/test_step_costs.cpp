@@ -33,7 +33,7 @@ static void keeps_steps_and_dips() {
     CHECK_NEAR(costs.ms(8), 151.0, 1.0);
     CHECK(costs.ms(5) > 112.0 && costs.ms(5) < 165.0);
     CHECK(costs.ms(16) > 151.0 && costs.ms(16) < 2.0 * 151.0);  // guessed on the cheap side, so that it is tried
-    CHECK(costs.n_samples(5) == 0.0 && costs.n_samples(6) > 2.0);
+    CHECK(costs.n_samples(5) == 0 && costs.n_samples(6) > 2);
     CHECK(costs.n_rows_measured() == 8);
 }
 
@@ -88,63 +88,39 @@ static void a_size_that_became_dear_is_told_from_a_slow_machine() {
     CHECK(machine.slowdown() > 1.1 && !machine.take_changed());
 }
 
-// What is added on top is never below zero, and that does not push the shapes up either.
-static void nothing_is_added_where_there_is_nothing() {
-    Random random(33);
-    StepCosts costs(0.06, true);
-    for (int i = 0; i < 2000; ++i) {
-        const int n_rows = 1 + i / 3 % 4;
-        costs.set_kv(64 + i % 900);
-        costs.learn(n_rows, (10.0 + n_rows) * (0.97 + 0.06 * random.real()), i % 3 == 0);
-    }
-    CHECK(costs.change_ms() < 0.1 && costs.growth().per_row < 2e-4 && costs.growth().per_step < 1e-3);
-    for (int n : {1, 2, 3, 4}) CHECK_NEAR(costs.slowdown() * costs.ms(n), 10.0 + n, 0.4);
-}
-
-static void uncertain_sizes_are_priced_at_the_lower_end() {
-    StepCosts few(0.06), many(0.06);
-    learn(few, 1, 10.0, 40);
-    learn(many, 1, 10.0, 40);
-    learn(few, 6, 14.0, 2);
-    learn(many, 6, 14.0, 40);
-    CHECK(few.ms(6) < many.ms(6) && many.ms(6) < 14.05 && many.ms(6) > 13.7);
-}
-
-// Beyond the measured sizes a steep curve goes on being steep, in part.
-static void untried_sizes_go_on_rising() {
+// Between and beyond the measured sizes a guess keeps their distance to the prior curve.
+static void untried_sizes_follow_the_curve() {
     StepCosts flat(0.06), steep(0.06);
-    for (int n = 1; n <= 4; ++n) {
+    for (int n : {1, 4}) {
         learn(flat, n, 10.0 + 0.1 * n);
         learn(steep, n, 10.0 + 2.5 * n);
     }
-    CHECK(flat.ms(16) < 15.0);
-    CHECK(steep.ms(16) / steep.ms(4) > 1.1 * flat.ms(16) / flat.ms(4) && steep.ms(16) < 45.0);
+    CHECK(flat.ms(2) > flat.ms(1) && flat.ms(16) > flat.ms(4) && flat.ms(16) < 15.0);
+    CHECK(steep.ms(2) > 12.5 && steep.ms(2) < steep.ms(3) && steep.ms(3) < 20.0);
+    CHECK(steep.ms(16) > 20.0 && steep.ms(16) < 45.0);
 }
 
-static void forgets_what_nobody_confirms() {
-    StepCosts costs(0.06);
-    learn(costs, 1, 10.0);
-    learn(costs, 8, 15.0, 30);
-    learn(costs, 4, 80.0, 2);  // two stalls
-    learn(costs, 1, 10.0, 2500);
-    CHECK(costs.n_samples(4) > 0.0 && costs.ms(4) > 40.0);
-    learn(costs, 1, 10.0, 2500);
-    CHECK(costs.n_samples(4) == 0.0 && costs.n_samples(8) > 20.0);
-    costs.learn(4, 13.0);
-    costs.learn(4, 13.0);
-    CHECK_NEAR(costs.ms(4), 13.0, 1.5);  // believed again at once
-    learn(costs, 1, 10.0, 50000);
-    CHECK(costs.n_samples(8) == 0.0 && costs.n_samples(1) > 0.0);  // the plain reference stays
+// A machine that is suddenly half as fast is that for all sizes, also where the one that runs was hardly known.
+static void a_slow_machine_sets_no_price() {
+    StepCosts costs(0.06, true);
+    learn(costs, 1, 10.0, 40);
+    learn(costs, 4, 14.0, 4);
+    learn(costs, 4, 28.0, 6);
+    CHECK(costs.take_changed());
+    CHECK_NEAR(costs.slowdown() * costs.ms(4), 28.0, 1.0);
+    CHECK_NEAR(costs.slowdown() * costs.ms(1), 20.0, 1.0);
 }
 
-static void assumed_entries_yield_to_a_sample() {
-    StepCosts known(0.06), other(0.06);
-    learn(known, 1, 10.0, 40);
-    learn(known, 4, 12.0, 40);
-    other.assume(known);
-    CHECK_NEAR(other.ms(4), 12.0, 0.1);
-    for (int i = 0; i < 3; ++i) other.learn(4, 9.0);
-    CHECK_NEAR(other.ms(4), 9.0, 0.5);
+// Times that no machine has leave nothing behind that a few true ones do not put right.
+static void nonsense_is_got_over() {
+    Random random(34);
+    StepCosts costs(0.06, true);
+    for (int i = 0; i < 3000; ++i) {
+        costs.learn(random.integer(1, 8), std::pow(10.0, random.integer(-9, 9)));
+        CHECK(std::isfinite(costs.ms(4)) && costs.ms(4) > 0.0 && std::isfinite(costs.slowdown()));
+    }
+    for (int i = 0; i < 400; ++i) costs.learn(1 + i % 4, 10.0 + i % 4);
+    for (int n = 1; n <= 4; ++n) CHECK_NEAR(costs.slowdown() * costs.ms(n), 9.0 + n, 0.5);
 }
 
 int main() {
@@ -154,10 +130,8 @@ int main() {
     one_stall_hardly_moves_a_known_size();
     noise_averages_out();
     a_size_that_became_dear_is_told_from_a_slow_machine();
-    nothing_is_added_where_there_is_nothing();
-    uncertain_sizes_are_priced_at_the_lower_end();
-    untried_sizes_go_on_rising();
-    forgets_what_nobody_confirms();
-    assumed_entries_yield_to_a_sample();
+    untried_sizes_follow_the_curve();
+    a_slow_machine_sets_no_price();
+    nonsense_is_got_over();
     return result();
 }

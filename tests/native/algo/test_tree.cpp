@@ -51,49 +51,15 @@ static void masks_show_exactly_the_ancestors() {
     }
 }
 
-static float sum_logp(const DraftTree & t) {
-    return std::accumulate(t.logp.begin(), t.logp.end(), 0.0f);
+static void takes_nodes_in_the_order_given() {
+    const DraftTree t = example().take({2, 5, 1});
+    CHECK(t.token == (std::vector<Token>{10, 12, 15, 11}) && t.parent == (std::vector<int32_t>{-1, 0, 1, 0}));
+    CHECK(t.depth == (std::vector<int32_t>{0, 1, 2, 1}) && t.logp[2] == -3.0f);
 }
 
-static void selection_is_the_best_of_all_closed_sets() {
-    Random random(2);
-    for (int round = 0; round < 200; ++round) {
-        const DraftTree t = random_tree(random, random.integer(0, 10));
-        const int n = random.integer(0, 12);
-        const DraftTree chosen = t.select(n);
-        CHECK(chosen.n_draft() == std::min(n, t.n_draft()));
-        float best = -1e9f;
-        for (unsigned set : closed_sets(t)) {
-            float sum = 0.0f;
-            for (int i = 1; i < t.size(); ++i) sum += set >> (i - 1) & 1 ? t.logp[i] : 0.0f;
-            if (count(set) == chosen.n_draft()) best = std::max(best, sum);
-        }
-        CHECK_NEAR(sum_logp(chosen), best, 1e-4);
-        for (int i = 1; i < chosen.size(); ++i) {
-            CHECK(chosen.parent[i] < i && chosen.depth[i] >= chosen.depth[i - 1]);
-            CHECK(chosen.depth[i] == chosen.depth[chosen.parent[i]] + 1);
-        }
-    }
-}
-
-static void selection_keeps_to_its_leaves() {
-    Random random(3);
-    for (int round = 0; round < 200; ++round) {
-        const DraftTree t = random_tree(random, random.integer(1, 25));
-        const int n = random.integer(1, 30), n_leaves = random.integer(1, 6);
-        const DraftTree chosen = t.select(n, n_leaves);
-        CHECK((int)chosen.leaves().size() <= n_leaves && chosen.n_draft() >= 1 && chosen.n_draft() <= n);
-        if (n_leaves == 1) CHECK(chosen.is_chain());
-    }
-    CHECK(example().select(5, 3).n_draft() == 5);
-    CHECK(example().select(5, 2).token == (std::vector<Token>{10, 11, 12, 13, 15}));
-}
-
-// A slow transcription of the reference: all new candidates of a level, sorted, the best k go on.
 int main() {
     knows_its_shape();
     masks_show_exactly_the_ancestors();
-    selection_is_the_best_of_all_closed_sets();
-    selection_keeps_to_its_leaves();
+    takes_nodes_in_the_order_given();
     return result();
 }

@@ -6,6 +6,7 @@
 #include <ggml-cpu.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "../check.h"
 #include "base/error.h"
@@ -16,7 +17,7 @@ using namespace eaglecpp;
 static constexpr size_t n_align = 256;
 
 // sizes whose rows are multiples of n_align, as those of real drafters are
-static DraftSpec make_spec(std::vector<uint8_t> slides, bool fc_norm) {
+static DraftSpec make_spec(std::vector<uint8_t> slides, bool fc_norm, int kv_rank = 0) {
     DraftSpec s;
     s.n_layer = (int)slides.size();
     s.n_embd = s.n_embd_target = s.n_ff = 64;
@@ -24,6 +25,11 @@ static DraftSpec make_spec(std::vector<uint8_t> slides, bool fc_norm) {
     s.n_head = 2;
     s.n_head_kv = 1;
     s.head_dim = s.rope.n_rot = 64;
+    if (kv_rank > 0) {
+        s.latent = {/*q_rank=*/64,   kv_rank,           /*nope_dim=*/64,
+                    /*rope_dim=*/64, /*value_dim=*/128, /*scale=*/0.1f};
+        s.head_dim = kv_rank + s.latent.rope_dim;
+    }
     s.rms_eps = 1e-5f;
     s.target_layers = {1, 2, 3};
     s.fc_norm = fc_norm;
@@ -35,8 +41,8 @@ static DraftSpec make_spec(std::vector<uint8_t> slides, bool fc_norm) {
 static DraftWeights make_weights(const DraftSpec & s, ggml_backend_buffer_type_t buft) {
     DraftWeights w;
     w.ctx.reset(ggml_init({ggml_tensor_overhead() * 64, nullptr, /*no_alloc=*/true}));
-    const auto tensor = [&](int64_t ne0, int64_t ne1 = 1) {
-        return ggml_new_tensor_2d(w.ctx.get(), GGML_TYPE_F32, ne0, ne1);
+    const auto tensor = [&](int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
+        return ggml_new_tensor_3d(w.ctx.get(), GGML_TYPE_F32, ne0, ne1, ne2);
     };
     const int n_q = s.n_head * s.head_dim, n_kv = s.n_head_kv * s.head_dim;
     w.fc = tensor((int64_t)s.n_aux() * s.n_embd_target, s.n_embd);
@@ -47,7 +53,17 @@ static DraftWeights make_weights(const DraftSpec & s, ggml_backend_buffer_type_t
         const int n_in = i == 0 ? 2 * s.n_embd : s.n_embd;
         DraftLayer l;
         l.attn_norm = tensor(s.n_embd), l.attn_norm_2 = tensor(s.n_embd), l.ffn_norm = tensor(s.n_embd);
-        l.wq = tensor(n_in, n_q), l.wk = tensor(n_in, n_kv), l.wv = tensor(n_in, n_kv), l.wo = tensor(n_q, s.n_embd);
+        if (s.has_latent()) {
+            const LatentSpec & a = s.latent;
+            l.wq_a = tensor(n_in, a.q_rank), l.q_a_norm = tensor(a.q_rank);
+            l.wq_b = tensor(a.q_rank, s.n_head * (a.nope_dim + a.rope_dim));
+            l.wkv_a = tensor(n_in, a.kv_rank + a.rope_dim), l.kv_a_norm = tensor(a.kv_rank);
+            l.wk_b = tensor(a.nope_dim, a.kv_rank, s.n_head), l.wv_b = tensor(a.kv_rank, a.value_dim, s.n_head);
+            l.wo = tensor(s.n_head * a.value_dim, s.n_embd);
+        } else {
+            l.wq = tensor(n_in, n_q), l.wk = tensor(n_in, n_kv), l.wv = tensor(n_in, n_kv);
+            l.wo = tensor(n_q, s.n_embd);
+        }
         l.gate = tensor(s.n_embd, s.n_ff), l.up = tensor(s.n_embd, s.n_ff), l.down = tensor(s.n_ff, s.n_embd);
         w.layers.push_back(l);
     }
@@ -55,32 +71,41 @@ static DraftWeights make_weights(const DraftSpec & s, ggml_backend_buffer_type_t
     return w;
 }
 
-static void check_graph(const DraftSpec & spec, const GraphShape & shape, bool flash_attn, int n_top) {
+// `n_out` < 0: every row of each conversation
+static void check_graph(const DraftSpec & spec, bool commit, const std::vector<int> & n_rows, int n_out, int n_kv,
+                        bool flash_attn, int n_top) {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
     const DraftWeights weights = make_weights(spec, buft);
     const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, /*v_transposed=*/!flash_attn, buft);
     DraftMemory memory(buft);
-    const auto g = build_draft_graph(spec, weights, kv, shape, {flash_attn, n_top}, memory);
+    GraphShape shape{commit, {}};
+    for (int n : n_rows) shape.parts.push_back({&kv, n, n_out < 0 ? n : n_out, n_kv});
+    const auto g = build_draft_graph(spec, weights, shape, {flash_attn, n_top}, memory);
     std::string pattern;
     for (uint8_t v : spec.slides) pattern += v ? 's' : 'f';
-    const std::string what =
-        strf("layers %s, %s of %d rows, %d out, %s", pattern.c_str(), shape.commit ? "commit" : "extend", shape.n_rows,
-             shape.n_out, flash_attn ? "fused" : "explicit");
-    for (const ggml_tensor * t : {g->features, g->state_idx, g->embd, g->pos, g->pos_out, g->slot, g->v_place, g->mask,
-                                  g->mask_window, g->state_slot}) {
+    const std::string what = strf("layers %s, %s of %d rows of %zu, %d out, %s%s", pattern.c_str(),
+                                  commit ? "commit" : "extend", shape.n_rows(), n_rows.size(), shape.n_out(),
+                                  flash_attn ? "fused" : "explicit", spec.has_latent() ? ", latent" : "");
+    std::vector<const ggml_tensor *> inputs = {g->features, g->embd, g->pos, g->pos_out, g->row_out};
+    for (const DraftGraph::Part & p : g->parts) {
+        inputs.insert(inputs.end(), {p.state_idx, p.slot, p.v_place, p.mask, p.mask_window, p.state_slot});
+    }
+    for (const ggml_tensor * t : inputs) {
         if (!t) continue;
         CHECK_MSG(t->buffer != nullptr && t->data != nullptr, what + ": no memory for input " + t->name);
         const size_t at = (const uint8_t *)t->data - (const uint8_t *)g->packed->data;
         CHECK_MSG(at % n_align == 0 && at + ggml_nbytes(t) <= ggml_nbytes(g->packed), what + ": not packed " + t->name);
     }
-    CHECK_MSG((g->top_ids != nullptr) == (n_top > 0 && shape.n_out > 0), what + ": picks");
+    CHECK_MSG((g->top_ids != nullptr) == (n_top > 0 && shape.n_out() > 0), what + ": picks");
     // nobody fills a mask that no layer reads
-    const bool is_last_idle = shape.n_out == 0;
+    const bool is_last_idle = shape.n_out() == 0;
     const auto attends = [&](uint8_t kind) {
         return std::count(spec.slides.begin(), spec.slides.end() - (is_last_idle ? 1 : 0), kind) > 0;
     };
-    CHECK_MSG((g->mask != nullptr) == attends(0), what + ": mask of full layers");
-    CHECK_MSG((g->mask_window != nullptr) == attends(1), what + ": mask of sliding layers");
+    for (const DraftGraph::Part & p : g->parts) {
+        CHECK_MSG((p.mask != nullptr) == attends(0), what + ": mask of full layers");
+        CHECK_MSG((p.mask_window != nullptr) == attends(1), what + ": mask of sliding layers");
+    }
     for (int i = 0; i < ggml_graph_n_nodes(g->gf); ++i) {
         const ggml_tensor * node = ggml_graph_node(g->gf, i);
         for (const ggml_tensor * src : node->src) {
@@ -91,6 +116,21 @@ static void check_graph(const DraftSpec & spec, const GraphShape & shape, bool f
     }
 }
 
+// What a position costs: with latent attention one row for keys and values of all heads, and in the explicit form the
+// values once more, transposed.
+static void a_latent_cache_is_small() {
+    ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
+    const DraftSpec spec = make_spec({0}, false, 128);
+    const auto n_bytes = [&](bool v_transposed) {
+        const DraftKv kv(spec, 8000, 64, GGML_TYPE_F16, v_transposed, buft);
+        return (double)kv.n_bytes() / kv.n_slots();
+    };
+    CHECK(n_bytes(false) < 2 * (128 + 64) + 8);
+    CHECK(n_bytes(true) < 2 * (128 + 64 + 128) + 8);
+    const DraftKv kv(spec, 8000, 64, GGML_TYPE_F16, /*v_transposed=*/false, buft);
+    CHECK(kv.v()[0] == nullptr);
+}
+
 // Graphs share one memory; only growing takes it from those before.
 static void memory_is_shared_until_it_grows() {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
@@ -99,7 +139,7 @@ static void memory_is_shared_until_it_grows() {
     const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, /*v_transposed=*/true, buft);
     DraftMemory memory(buft);
     const auto build = [&](int n_rows) {
-        return build_draft_graph(spec, weights, kv, {/*commit=*/false, n_rows, n_rows, 256}, {false, 8}, memory);
+        return build_draft_graph(spec, weights, {/*commit=*/false, {{&kv, n_rows, n_rows, 256}}}, {false, 8}, memory);
     };
     const auto large = build(8);
     const size_t n_bytes = memory.n_bytes();
@@ -113,20 +153,21 @@ static void memory_is_shared_until_it_grows() {
 
 int main() {
     memory_is_shared_until_it_grows();
+    a_latent_cache_is_small();
     const std::vector<std::vector<uint8_t>> patterns = {{0}, {1}, {0, 0}, {1, 1}, {0, 1}, {1, 0}, {1, 0, 1}, {0, 0, 1}};
+    // of one conversation and of several
+    const std::vector<std::vector<int>> sizes = {{1}, {2}, {3}, {7}, {8}, {1, 1}, {3, 1, 2}, {1, 2, 1, 5, 1}};
     for (const auto & slides : patterns) {
-        for (bool fc_norm : {false, true}) {
-            const DraftSpec spec = make_spec(slides, fc_norm);
+        for (const auto & [fc_norm, kv_rank] : {std::pair{false, 0}, {true, 0}, {true, 128}}) {
+            const DraftSpec spec = make_spec(slides, fc_norm, kv_rank);
             for (bool flash_attn : {false, true}) {
-                for (int n_rows : {1, 2, 3, 7, 8}) {
-                    for (int n_out : {0, 1}) {
-                        const bool reads_kv = n_out > 0 || spec.n_layer > 1;
-                        for (int n_top : {0, 8}) {
-                            check_graph(spec, {/*commit=*/true, n_rows, n_out, reads_kv ? 256 : 0}, flash_attn, n_top);
-                        }
-                    }
+                for (const std::vector<int> & n_rows : sizes) {
                     for (int n_top : {0, 8}) {
-                        check_graph(spec, {/*commit=*/false, n_rows, n_rows, 256}, flash_attn, n_top);
+                        for (int n_out : {0, 1}) {
+                            const bool reads_kv = n_out > 0 || spec.n_layer > 1;
+                            check_graph(spec, /*commit=*/true, n_rows, n_out, reads_kv ? 256 : 0, flash_attn, n_top);
+                        }
+                        check_graph(spec, /*commit=*/false, n_rows, -1, 256, flash_attn, n_top);
                     }
                 }
             }

@@ -47,15 +47,32 @@ const std::vector<std::pair<Flaw, const char *>> eagle_flaws = {
     {Flaw::no_target_layers, "target_layers"},
     {Flaw::norm_it_has_not, "unknown tensor 'blk.0.attn_norm.weight'"},
     {Flaw::written_by_a_fork, "written by a fork"},
+    {Flaw::latents_in_eagle_1, "with latent attention is not supported"},
     {Flaw::missing_switch, "norm_output"},
     {Flaw::missing_tensor, "missing tensor 'fc.weight'"},
     {Flaw::d2t_out_of_range, "entry 3 is 99"},
+};
+
+const std::vector<std::pair<Flaw, const char *>> latent_flaws = {
+    {Flaw::several_kv_heads, "expected 1 kv head"},
+    {Flaw::short_row, "rows of 20"},
+    {Flaw::no_scale, "attention.scale"},
+    {Flaw::zero_scale, "attention.scale"},
+    {Flaw::no_key_length, "key_length_mla"},
+    {Flaw::rotated_halves, "rope.type"},
+    {Flaw::normed_latent_values, "value_norm"},
+    {Flaw::no_values, "missing tensor 'blk.0.attn_v_b.weight'"},
+    {Flaw::whole_kv_b, "unknown tensor 'blk.0.attn_kv_b.weight'"},
+    {Flaw::keys_not_transposed, "'blk.0.attn_k_b.weight' has shape"},
+    {Flaw::unknown_rope_type, "rope.type"},
+    {Flaw::missing_switch, "norm_output"},
 };
 
 namespace {
 
 constexpr int n_embd = 32, n_ff = 48, n_head = 2, n_head_kv = 1, head_dim = 16, n_vocab = 20, n_draft_vocab = 8,
               n_aux = 3, n_layer_target = 6;
+constexpr int kv_rank = 16, q_rank = 24, nope_dim = 12, rope_dim = 4, value_dim = 10;
 
 class Writer {
   public:
@@ -64,7 +81,8 @@ class Writer {
                 : kind == Kind::eagle3 ? keys::arch_eagle3
                                        : keys::arch_eagle31),
           flaw_(flaw),
-          fuses_embedding_(kind == Kind::eagle) {
+          fuses_embedding_(kind == Kind::eagle),
+          is_latent_(kind == Kind::latent) {
         gguf_.reset(gguf_init_empty());
         ctx_.reset(ggml_init({16 << 20, nullptr, false}));
         set_keys(kind);
@@ -80,6 +98,7 @@ class Writer {
     void flag(const char * pattern, bool v) { gguf_set_val_bool(gguf_.get(), key(pattern).c_str(), v); }
     void str(const char * pattern, const char * v) { gguf_set_val_str(gguf_.get(), key(pattern).c_str(), v); }
     bool is(Flaw flaw) const { return flaw_ == flaw; }
+    static bool has_fc_norm(Kind kind) { return kind == Kind::eagle31 || kind == Kind::latent; }
 
     void set_keys(Kind kind) {
         gguf_set_val_str(gguf_.get(), keys::architecture, is(Flaw::wrong_architecture) ? "llama" : arch_.c_str());
@@ -97,9 +116,15 @@ class Writer {
             u32(keys::feed_forward_length, n_ff);
         }
         u32(keys::head_count, is(Flaw::zero_heads) ? 0 : n_head);
-        u32(keys::head_count_kv, n_head_kv);
-        u32(keys::key_length, is(Flaw::odd_head_dim) ? 15 : head_dim);
-        if (is(Flaw::odd_head_dim)) u32(keys::value_length, 15);
+        if (is_latent_) {
+            set_latent_keys();
+        } else {
+            u32(keys::head_count_kv, n_head_kv);
+            u32(keys::key_length, is(Flaw::odd_head_dim) ? 15 : head_dim);
+            if (is(Flaw::odd_head_dim)) u32(keys::value_length, 15);
+        }
+        if (is(Flaw::latents_in_eagle_1)) u32(keys::kv_lora_rank, kv_rank);
+        if (is(Flaw::normed_latent_values)) flag(keys::value_norm, true);
         u32(keys::vocab_size, n_vocab);
         f32(keys::rms_epsilon, is(Flaw::nan_epsilon) ? NAN : 1e-5f);
         f32(keys::rope_freq_base, 10000.0f);
@@ -111,10 +136,10 @@ class Writer {
         gguf_set_arr_data(gguf_.get(), key(ids).c_str(), GGUF_TYPE_INT32, layers + n_aux - n_layers, n_layers);
         u32(keys::target_hidden_size, is(Flaw::narrow_target) ? n_embd / 2 : n_embd);
         gguf_set_val_u32(gguf_.get(), keys::target_block_count, n_layer_target);
-        if (kind == Kind::eagle31) flag(keys::fc_norm, true);
+        if (has_fc_norm(kind)) flag(keys::fc_norm, true);
         if (kind != Kind::eagle3) {
             if (!is(Flaw::missing_switch)) flag(keys::norm_output, !fuses_embedding_);
-            str(keys::rope_type, is(Flaw::unknown_rope_type) ? "spiral" : "norm");
+            str(keys::rope_type, is(Flaw::unknown_rope_type) ? "spiral" : (is(Flaw::rotated_halves) ? "neox" : "norm"));
             u32(keys::draft_vocab_size, n_draft_vocab);
         }
         std::vector<std::string> texts;
@@ -122,6 +147,18 @@ class Writer {
         std::vector<const char *> pointers;
         for (const auto & t : texts) pointers.push_back(t.c_str());
         gguf_set_arr_str(gguf_.get(), keys::tokenizer_tokens, pointers.data(), pointers.size());
+    }
+
+    void set_latent_keys() {
+        u32(keys::head_count_kv, is(Flaw::several_kv_heads) ? 2 : 1);
+        u32(keys::key_length, kv_rank + rope_dim - (is(Flaw::short_row) ? 2 : 0));
+        u32(keys::value_length, kv_rank);
+        u32(keys::kv_lora_rank, kv_rank);
+        u32(keys::q_lora_rank, q_rank);
+        if (!is(Flaw::no_key_length)) u32(keys::key_length_mla, nope_dim + rope_dim);
+        u32(keys::value_length_mla, value_dim);
+        u32(keys::rope_dimension_count, rope_dim);
+        if (!is(Flaw::no_scale)) f32(keys::attention_scale, is(Flaw::zero_scale) ? 0.0f : 0.25f);
     }
 
     void tensor(const std::string & name, std::initializer_list<int64_t> ne, ggml_type type = GGML_TYPE_F32) {
@@ -135,7 +172,7 @@ class Writer {
     void add_tensors(Kind kind) {
         const int n_in = fuses_embedding_ ? n_embd : 2 * n_embd;
         if (!is(Flaw::missing_tensor)) tensor(keys::t_fc, {(fuses_embedding_ ? 2 : n_aux) * n_embd, n_embd});
-        for (int i = 0; kind == Kind::eagle31 && i < n_aux; ++i) tensor(fill(keys::t_fc_norm, i), {n_embd});
+        for (int i = 0; has_fc_norm(kind) && i < n_aux; ++i) tensor(fill(keys::t_fc_norm, i), {n_embd});
         if (!fuses_embedding_) {
             tensor(keys::t_output_norm, {is(Flaw::wrong_shape) ? n_embd + 1 : n_embd},
                    is(Flaw::quantised_norm) ? GGML_TYPE_Q8_0 : GGML_TYPE_F32);
@@ -143,10 +180,14 @@ class Writer {
         tensor(keys::t_output, {n_embd, n_draft_vocab});
         if (!fuses_embedding_ || is(Flaw::norm_it_has_not)) tensor(fill(keys::t_attn_norm, 0), {n_embd});
         if (!fuses_embedding_) tensor(fill(keys::t_attn_norm_2, 0), {n_embd});
-        tensor(fill(keys::t_attn_q, 0), {n_in, n_head * head_dim});
-        tensor(fill(keys::t_attn_k, 0), {n_in, n_head_kv * head_dim});
-        tensor(fill(keys::t_attn_v, 0), {n_in, n_head_kv * head_dim});
-        tensor(fill(keys::t_attn_output, 0), {n_head * head_dim, n_embd});
+        if (is_latent_) {
+            add_latent_tensors();
+        } else {
+            tensor(fill(keys::t_attn_q, 0), {n_in, n_head * head_dim});
+            tensor(fill(keys::t_attn_k, 0), {n_in, n_head_kv * head_dim});
+            tensor(fill(keys::t_attn_v, 0), {n_in, n_head_kv * head_dim});
+            tensor(fill(keys::t_attn_output, 0), {n_head * head_dim, n_embd});
+        }
         tensor(fill(keys::t_ffn_norm, 0), {n_embd});
         tensor(fill(keys::t_ffn_gate, 0), {n_embd, n_ff});
         tensor(fill(keys::t_ffn_up, 0), {n_embd, n_ff});
@@ -161,9 +202,26 @@ class Writer {
         gguf_add_tensor(gguf_.get(), d2t);
     }
 
+    void add_latent_tensors() {
+        tensor(fill(keys::t_attn_q_a, 0), {2 * n_embd, q_rank});
+        tensor(fill(keys::t_attn_q_a_norm, 0), {q_rank});
+        tensor(fill(keys::t_attn_q_b, 0), {q_rank, n_head * (nope_dim + rope_dim)});
+        tensor(fill(keys::t_attn_kv_a_mqa, 0), {2 * n_embd, kv_rank + rope_dim});
+        tensor(fill(keys::t_attn_kv_a_norm, 0), {kv_rank});
+        if (is(Flaw::keys_not_transposed)) {
+            tensor(fill(keys::t_attn_k_b, 0), {kv_rank, nope_dim, n_head});
+        } else {
+            tensor(fill(keys::t_attn_k_b, 0), {nope_dim, kv_rank, n_head});
+        }
+        if (!is(Flaw::no_values)) tensor(fill(keys::t_attn_v_b, 0), {kv_rank, value_dim, n_head});
+        if (is(Flaw::whole_kv_b)) tensor("blk.0.attn_kv_b.weight", {kv_rank, n_head * (nope_dim + value_dim)});
+        tensor(fill(keys::t_attn_output, 0), {n_head * value_dim, n_embd});
+    }
+
     std::string arch_;
     Flaw flaw_;
     bool fuses_embedding_;
+    bool is_latent_;
     gguf_context_ptr gguf_;
     ggml_context_ptr ctx_;
 };

@@ -37,12 +37,25 @@ enum class Flaw {
     narrow_target,
     norm_it_has_not,
     written_by_a_fork,
+    latents_in_eagle_1,
+    // of latent attention
+    several_kv_heads,
+    short_row,
+    no_scale,
+    zero_scale,
+    no_key_length,
+    rotated_halves,
+    no_values,
+    whole_kv_b,
+    keys_not_transposed,
+    normed_latent_values,
 };
 
-enum class Kind { eagle, eagle3, eagle31 };  // eagle31: fc_norm, norm_output
+// eagle31: fc_norm, norm_output; latent: these and latent attention
+enum class Kind { eagle, eagle3, eagle31, latent };
 
 // with a word the error must contain
-extern const std::vector<std::pair<Flaw, const char *>> all_flaws, eagle_flaws;
+extern const std::vector<std::pair<Flaw, const char *>> all_flaws, eagle_flaws, latent_flaws;
 
 void write_draft_file(const std::string & path, Kind kind, Flaw flaw = Flaw::none);
 

@@ -43,9 +43,23 @@ static void reads_every_architecture() {
     std::filesystem::remove(path);
 }
 
+static void reads_latent_attention() {
+    const std::string path = temp_file();
+    write_draft_file(path, Kind::latent);
+    const DraftSpec s = DraftFile(path).spec();
+    CHECK(s.has_latent() && s.latent.kv_rank == 16 && s.latent.q_rank == 24);
+    CHECK(s.latent.nope_dim == 12 && s.latent.rope_dim == 4 && s.latent.value_dim == 10);
+    CHECK(s.key_dim() == 20 && s.value_dim() == 16 && s.n_head_kv == 1);
+    CHECK(s.score_scale() == 0.25f && s.rope.n_rot == 4);
+    write_draft_file(path, Kind::eagle31);
+    CHECK(!DraftFile(path).spec().has_latent() && DraftFile(path).spec().score_scale() == 0.25f);  // 1 / sqrt(16)
+    std::filesystem::remove(path);
+}
+
 static void every_flaw_is_refused_with_its_place() {
     const std::string path = temp_file();
-    for (const auto & [kind, flaws] : {std::pair{Kind::eagle31, &all_flaws}, {Kind::eagle, &eagle_flaws}}) {
+    for (const auto & [kind, flaws] :
+         {std::pair{Kind::eagle31, &all_flaws}, {Kind::eagle, &eagle_flaws}, {Kind::latent, &latent_flaws}}) {
         for (const auto & [flaw, word] : *flaws) {
             write_draft_file(path, kind, flaw);
             const std::string text = error_of(path);
@@ -70,6 +84,7 @@ static void an_assertion_under_guard_becomes_an_error() {
 
 int main() {
     reads_every_architecture();
+    reads_latent_attention();
     every_flaw_is_refused_with_its_place();
     an_assertion_under_guard_becomes_an_error();
     return test::result();

@@ -9,6 +9,7 @@
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -54,29 +55,7 @@ struct Backend {
     void * context;
 };
 
-struct DeviceInterface {
-    const char * (*get_name)(ggml_backend_dev_t);
-    const char * (*get_description)(ggml_backend_dev_t);
-    void (*get_memory)(ggml_backend_dev_t, size_t *, size_t *);
-    enum ggml_backend_dev_type (*get_type)(ggml_backend_dev_t);
-    void (*get_props)(ggml_backend_dev_t, ggml_backend_dev_props *);
-    ggml_backend_t (*init_backend)(ggml_backend_dev_t, const char *);
-    ggml_backend_buffer_type_t (*get_buffer_type)(ggml_backend_dev_t);
-    ggml_backend_buffer_type_t (*get_host_buffer_type)(ggml_backend_dev_t);
-    ggml_backend_buffer_t (*buffer_from_host_ptr)(ggml_backend_dev_t, void *, size_t, size_t);
-    bool (*supports_op)(ggml_backend_dev_t, const ggml_tensor *);
-    bool (*supports_buft)(ggml_backend_dev_t, ggml_backend_buffer_type_t);
-    bool (*offload_op)(ggml_backend_dev_t, const ggml_tensor *);
-    ggml_backend_event_t (*event_new)(ggml_backend_dev_t);
-    void (*event_free)(ggml_backend_dev_t, ggml_backend_event_t);
-    void (*event_synchronize)(ggml_backend_dev_t, ggml_backend_event_t);
-};
-
-struct Device {
-    DeviceInterface iface;
-    ggml_backend_reg_t reg;
-    void * context;
-};
+using abi::Device;
 
 struct RegInterface {
     const char * (*get_name)(ggml_backend_reg_t);
@@ -93,10 +72,18 @@ struct Reg {
 
 constexpr int api_version = 2;
 constexpr size_t n_align = 256;
-constexpr size_t n_memory = (size_t)8 << 30;
 constexpr int n_offload_rows = 32;  // as CUDA
 
 EaglecppCounts counts;
+
+size_t number_of(const char * name, size_t otherwise) {
+    const char * value = std::getenv(name);
+    return value ? (size_t)std::strtoull(value, nullptr, 10) : otherwise;
+}
+
+// what it has, and what it says it has: other programs take memory between the question and the allocation
+const size_t n_memory = number_of("EAGLECPP_COUNTING_MEMORY", (size_t)8 << 30);
+const size_t n_claimed = number_of("EAGLECPP_COUNTING_CLAIMED", n_memory);
 
 // Counts without computing or copying: models of any size then cost nothing, as memory that nobody touches does. What
 // is read back are the numbers 0, 1, 2 and so on: distinct ids, or the smallest of floats in ascending order.
@@ -194,6 +181,7 @@ abi::BufferType buffer_type = {
         /*get_name=*/[](ggml_backend_buffer_type_t) { return "Counting0"; },
         /*alloc_buffer=*/
         [](ggml_backend_buffer_type_t buft, size_t n) -> ggml_backend_buffer_t {
+            if (counts.bytes_held + n > n_memory) return nullptr;
             void * memory = std::aligned_alloc(n_align, GGML_PAD(n ? n : 1, n_align));
             if (!memory) return nullptr;
             // as a GPU's: what was there before
@@ -304,8 +292,8 @@ const char * device_description(ggml_backend_dev_t) {
 }
 
 void device_memory(ggml_backend_dev_t, size_t * free, size_t * total) {
-    *total = n_memory;
-    *free = n_memory - counts.bytes_held;
+    *total = n_claimed;
+    *free = n_claimed - std::min<size_t>(n_claimed, counts.bytes_held);
 }
 
 enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {
@@ -346,7 +334,8 @@ Device device = {
         },
         /*offload_op=*/
         [](ggml_backend_dev_t, const ggml_tensor * op) {
-            return op->op == GGML_OP_MUL_MAT && op->ne[1] >= n_offload_rows;
+            return (op->op == GGML_OP_MUL_MAT && op->ne[1] >= n_offload_rows) ||
+                   (op->op == GGML_OP_MUL_MAT_ID && op->ne[2] >= n_offload_rows);
         },
         nullptr,
         nullptr,

@@ -51,6 +51,27 @@ SAME_FIELD(abi::Buffer, ggml_backend_buffer, context);
 SAME_FIELD(abi::Buffer, ggml_backend_buffer, size);
 SAME_FIELD(abi::Buffer, ggml_backend_buffer, usage);
 
+using TheirDeviceI = ggml_backend_device_i;
+static_assert(sizeof(abi::DeviceInterface) == sizeof(TheirDeviceI), "ggml_backend_device_i");
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_name);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_description);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_memory);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_type);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_props);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, init_backend);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_buffer_type);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_host_buffer_type);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, buffer_from_host_ptr);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, supports_op);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, supports_buft);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, offload_op);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_new);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_free);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_synchronize);
+static_assert(sizeof(abi::Device) == sizeof(ggml_backend_device), "ggml_backend_device");
+SAME_FIELD(abi::Device, ggml_backend_device, reg);
+SAME_FIELD(abi::Device, ggml_backend_device, context);
+
 static_assert(sizeof(ComputeParams) == sizeof(ggml_compute_params), "ggml_compute_params");
 SAME_FIELD(ComputeParams, ggml_compute_params, ith);
 SAME_FIELD(ComputeParams, ggml_compute_params, nth);

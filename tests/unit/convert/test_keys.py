@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -14,7 +15,7 @@ from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.keys import EAGLE, EAGLE3, EAGLE31, KEYS, TENSORS
 from eaglecpp.convert.metadata import GGUF_TYPES
 from helpers.checkpoints import write_checkpoint
-from helpers.random_drafter import DraftShape
+from helpers.random_drafter import DraftShape, LatentShape
 
 Convert = Callable[..., ConvertReport]
 DOCS = Path(__file__).parents[3] / "docs" / "gguf-format.md"
@@ -24,6 +25,9 @@ EVERYTHING = DraftShape(
     rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64, "attention_factor": 1.0,
           "extrapolation_factor": 0.9, "beta_fast": 16.0, "beta_slow": 2.0},
 )  # fmt: skip
+LATENT = replace(EVERYTHING, latent=LatentShape(), qk_norm=False, attention_bias=False)
+LATENT = replace(LATENT, rope={k: v for k, v in EVERYTHING.rope.items() if k != "attention_factor"})
+LATENT_KEYS = ("_lora_rank", "_mla", "attention.scale")
 
 
 def test_documentation_names_exactly_the_listed_keys_and_tensors() -> None:
@@ -39,6 +43,7 @@ def test_documentation_gives_the_listed_types() -> None:
         )
 
 
+EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 GEMMAS_KEYS = {
     "{arch}.attention.scale",
@@ -47,27 +52,28 @@ GEMMAS_KEYS = {
     "{arch}.embedding_scale",
     "{arch}.final_logit_softcapping",
 }
-SHAPES = {
-    EAGLE: DraftShape(eagle1=True, own_head=False, n_draft_vocab=367),
-    EAGLE3: DraftShape(),
-    EAGLE31: EVERYTHING,
-}
 
 
-@pytest.mark.parametrize("arch", SHAPES)
+def can_have(shape: DraftShape, name: str) -> bool:
+    """Whether an `eagle31` file of one of the shapes above, Gemma's apart, has this optional key."""
+    if name.endswith(LATENT_KEYS):
+        return shape.latent is not None
+    return name not in GEMMAS_KEYS and "factor" not in name
+
+
+@pytest.mark.parametrize(
+    ("arch", "shape"), [(EAGLE, EAGLE1), (EAGLE3, DraftShape()), (EAGLE31, EVERYTHING), (EAGLE31, LATENT)]
+)
 def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
-    arch: str, convert: Convert, tmp_path: Path
+    arch: str, shape: DraftShape, convert: Convert, tmp_path: Path
 ) -> None:
-    shape = SHAPES[arch]
     measured = {"eaglecpp": {"held_out": {"length": 2.0, "rates": [0.5, 0.25]}}}
     edit = {"logit_scale": 0.5, **measured} if arch == EAGLE31 else None
     reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit=edit)).out)
     found = {name.replace(f"{arch}.", "{arch}.", 1): field for name, field in reader.fields.items()}
     listed = {key.name: key for key in KEYS if arch in key.archs}
     for key in listed.values():
-        if key.presence != "optional" or (arch == EAGLE31 and "factor" not in key.name):
-            if key.name in GEMMAS_KEYS:  # which no Llama layer has
-                continue
+        if key.presence != "optional" or (arch == EAGLE31 and can_have(shape, key.name)):
             kind, sub = GGUF_TYPES[key.type]
             assert found[key.name].types == [kind, *([sub] if sub else [])], key.name
     own = {name for name in found if not name.startswith(("GGUF.", "general.", "tokenizer."))}
@@ -84,7 +90,7 @@ def test_gemmas_keys_are_written_in_their_types(convert: Convert, tmp_path: Path
 def test_every_listed_tensor_can_be_written(convert: Convert, tmp_path: Path) -> None:
     written = {
         re.sub(r"blk\.\d", "blk.{i}", re.sub(r"fc_norm\.\d", "fc_norm.{a}", tensor.name))
-        for shape in (EVERYTHING, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}), GEMMA)
+        for shape in (EVERYTHING, LATENT, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}), GEMMA)
         for tensor in convert(
             write_checkpoint(tmp_path / "in", "automodel", shape), layer_ids="boundary"
         ).tensors

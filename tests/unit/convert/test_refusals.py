@@ -13,11 +13,13 @@ import pytest
 
 from eaglecpp.convert import ConvertReport, errors
 from helpers.checkpoints import write_checkpoint
-from helpers.random_drafter import DraftShape
+from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TargetSpec, make_target
 
 Convert = Callable[..., ConvertReport]
 F32 = np.float32
+LATENT = DraftShape(latent=LatentShape())
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
 
 @dataclass(frozen=True)
@@ -190,10 +192,46 @@ FAMILIES = [
         add={"midlayer.1.mlp.up_proj.weight": ones}),
     Bad("Megatron EAGLE-1", errors.UnsupportedError, "Megatron export of an EAGLE-1",
         edit={"architectures": ["LlamaForCausalLMEagle"]}, add={"enorm.weight": np.ones(64, F32)}),
-    Bad("MLA tensors", errors.UnsupportedError, "multi-head latent attention",
-        add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
-    Bad("MLA name", errors.UnsupportedError, "multi-head latent attention",
+    Bad("latent EAGLE-1", errors.UnsupportedError, "EAGLE 1 and 2 drafter with latent attention",
+        shape=EAGLE1, add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
+    Bad("latent Gemma 4", errors.UnsupportedError, "drafter with latent attention",
+        shape=GEMMA, add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
+    Bad("latent class alone", errors.UnsupportedError, "the checkpoint has no tensor kv_a_proj_with_mqa",
         edit={"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
+    Bad("latent tensor alone", errors.ConfigError, "qk_nope_head_dim",
+        add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
+    Bad("latent rank", errors.TensorError, r"kv_b_proj\.weight: expected \[112, 16\], found \[112, 32\]",
+        shape=LATENT, edit={"kv_lora_rank": 16}),
+    Bad("latent value width", errors.TensorError,
+        r"kv_b_proj\.weight: expected \[144, 32\], found \[112, 32\]",
+        shape=LATENT, edit={"v_head_dim": 24}),
+    Bad("latent without keys", errors.TensorError,
+        r"missing: layers\.0\.self_attn\.kv_b_proj\.weight \[112, 32\]",
+        shape=LATENT, drop=("layers.0.self_attn.kv_b_proj.weight",)),
+    Bad("latent low rank untold", errors.TensorError,
+        r"missing: layers\.0\.self_attn\.q_proj\.weight.*unknown.*q_a",
+        shape=LATENT, edit={"q_lora_rank": None}),
+    Bad("latent bias", errors.TensorError, r"unknown: layers\.0\.self_attn\.q_a_proj\.bias",
+        shape=LATENT, add={"layers.0.self_attn.q_a_proj.bias": np.ones(24, F32)}),
+    Bad("latent and full", errors.TensorError, r"unknown: layers\.0\.self_attn\.k_proj\.weight",
+        shape=LATENT, add={"layers.0.self_attn.k_proj.weight": np.ones((80, 128), F32)}),
+    Bad("latent odd rope", errors.ConfigError, "qk_rope_head_dim: expected an even number",
+        shape=LATENT, edit={"qk_rope_head_dim": 7}),
+    Bad("latent halves", errors.UnsupportedError, "rope_interleave: expected true", shape=LATENT,
+        edit={"rope_interleave": False}),
+    Bad("latent gate", errors.UnsupportedError, "mla_use_output_gate: expected false", shape=LATENT,
+        edit={"mla_use_output_gate": True}),
+    Bad("latent without positions", errors.UnsupportedError,
+        "mla_use_nope is true.*found architecture 'Eagle3L",
+        shape=LATENT, edit={"mla_use_nope": True, "architectures": ["Eagle3LlamaForCausalLM"]}),
+    Bad("latent linear rope", errors.UnsupportedError, "rope type 'linear': expected default or yarn",
+        shape=LATENT, edit={"rope_scaling": {"type": "linear", "factor": 2.0}}),
+    Bad("latent attention_factor", errors.UnsupportedError, "attention_factor: expected mscale",
+        shape=LATENT, edit={"rope_scaling": {**YARN, "attention_factor": 1.0}}),
+    Bad("latent attn_factor", errors.UnsupportedError, "attn_factor: expected mscale",
+        shape=LATENT, edit={"rope_scaling": {**YARN, "attn_factor": 1.5}}),
+    Bad("deepseek_yarn elsewhere", errors.UnsupportedError, "rope type 'deepseek_yarn' is not supported",
+        edit={"rope_scaling": {**YARN, "type": "deepseek_yarn"}}),
     Bad("P-EAGLE tensor", errors.UnsupportedError, "P-EAGLE", add={"mask_hidden": np.ones((1, 1, 192), F32)}),
     Bad("P-EAGLE type", errors.UnsupportedError, "P-EAGLE", "speculators",
         edit={"speculators_model_type": "peagle"}),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertError, ConvertReport
+from eaglecpp.convert import ConvertError, ConvertReport, inspect_file
 from helpers.checkpoints import write_checkpoint
-from helpers.random_drafter import DraftShape
+from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TargetSpec, make_target
 
 Convert = Callable[..., ConvertReport]
+LN64 = math.log(64.0)
 
 
 class Written:
@@ -108,6 +110,80 @@ def test_everything_else_is_eagle31(
         "draft_vocab_size",
         "rope.type",
     } <= (file.keys.keys())
+
+
+def test_latent_attention_has_the_keys_and_tensors_of_deepseek2(written: Callable[..., Written]) -> None:
+    latent, shape = LatentShape(), DraftShape(latent=LatentShape())
+    weights = shape.weights()
+    file = written(shape)
+    assert file.arch == "eagle31"
+    own = {name.removeprefix("attention."): value for name, value in file.keys.items()}
+    cached = latent.kv_rank + latent.rope
+    assert (own["head_count"], own["head_count_kv"]) == (4, 1)
+    assert (own["key_length"], own["value_length"], own["kv_lora_rank"]) == (cached, 32, 32)
+    assert (own["key_length_mla"], own["value_length_mla"], own["q_lora_rank"]) == (20, 16, 24)
+    assert own["scale"] == pytest.approx(20**-0.5)
+    assert (own["rope.dimension_count"], own["rope.type"]) == (8, "norm")
+    for name, source in (("q_a", "q_a_proj"), ("q_b", "q_b_proj"), ("kv_a_mqa", "kv_a_proj_with_mqa")):
+        expected = weights[f"layers.0.self_attn.{source}.weight"]
+        np.testing.assert_array_equal(file.tensors[f"blk.0.attn_{name}.weight"], expected)
+    heads = weights["layers.0.self_attn.kv_b_proj.weight"].reshape(4, latent.nope + latent.value, 32)
+    np.testing.assert_array_equal(file.tensors["blk.0.attn_k_b.weight"], heads[:, :12].swapaxes(1, 2))
+    np.testing.assert_array_equal(file.tensors["blk.0.attn_v_b.weight"], heads[:, 12:])
+    assert not {"blk.0.attn_q.weight", "blk.0.attn_k.weight"} & file.tensors.keys()
+
+
+def test_latent_attention_is_told(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(latent=LatentShape())))
+    assert inspect_file(report.out)["latent_attention"] == {
+        "kv_rank": 32, "q_rank": 24, "key_length": 20, "value_length": 16,
+    }  # fmt: skip
+    plain = convert(write_checkpoint(tmp_path / "plain", "vllm"))
+    assert inspect_file(plain.out)["latent_attention"] is None
+
+
+def test_latent_queries_from_one_matrix(written: Callable[..., Written]) -> None:
+    shape = DraftShape(latent=LatentShape(q_rank=0))
+    file = written(shape)
+    assert "attention.q_lora_rank" not in file.keys
+    # rows rotate in pairs in the checkpoint already
+    expected = shape.weights()["layers.0.self_attn.q_proj.weight"]
+    np.testing.assert_array_equal(file.tensors["blk.0.attn_q.weight"], expected)
+
+
+@pytest.mark.parametrize("kind", ["yarn", "deepseek_yarn"])
+@pytest.mark.parametrize(
+    ("weights", "multiplier", "all_dim"),
+    [
+        ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0, 1.0),
+        ({"mscale": 0.7, "mscale_all_dim": 0.4}, (1 + 0.07 * LN64) / (1 + 0.04 * LN64), 0.4),
+        ({"mscale": 0.7}, 1 + 0.07 * LN64, 0.0),
+        ({}, 1 + 0.1 * LN64, 0.0),
+    ],
+)
+def test_yarn_of_latent_attention_is_deepseeks(
+    kind: str, weights: dict[str, float], multiplier: float, all_dim: float, written: Callable[..., Written]
+) -> None:
+    rope = {"type": kind, "factor": 64.0, "original_max_position_embeddings": 4096, **weights}
+    file = written(DraftShape(latent=LatentShape(), rope=rope))
+    found = file.keys.get("rope.scaling.attn_factor", 1.0)
+    assert found * (1 + 0.1 * LN64) == pytest.approx(multiplier)
+    assert file.keys["attention.scale"] == pytest.approx((1 + 0.1 * all_dim * LN64) ** 2 / 20**0.5)
+
+
+def test_a_quantised_latent_layer_says_what_does_not_divide(convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape(latent=LatentShape(q_rank=64, kv_rank=64, nope=32, value=32))
+    report = convert(write_checkpoint(tmp_path / "in", "vllm", shape), type="Q8_0")
+    types = {tensor.name: tensor.type for tensor in report.tensors}
+    assert types["blk.0.attn_k_b.weight"] == types["blk.0.attn_v_b.weight"] == "Q8_0"
+    assert all(tensor.rel_rms_error < 0.01 for tensor in report.tensors)
+
+
+def test_what_kimi_k3s_draft_config_repeats_of_the_target_is_noted(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(
+        tmp_path / "in", "vllm", DraftShape(latent=LatentShape()), edit={"mla_use_nope": True}
+    )
+    assert any("mla_use_nope" in note for note in convert(checkpoint).notes)
 
 
 def test_rows_stay_as_they_are_with_qk_norms(written: Callable[..., Written]) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from eaglecpp.convert import DraftSpec
 from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.export import hf_config
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.weights import to_checkpoint
 from eaglecpp.train.samples import Sample
@@ -49,6 +50,8 @@ def reference(model: DraftModel) -> Drafter:
         "norm_output": spec.norm_output,
         "norm_before_residual": spec.norm_before_residual,
     }
+    shape = hf_config(spec, {})
+    config |= {name: shape[name] for name in shape if "rank" in name or "_dim" in name or "rope_sc" in name}
     return Drafter(config, weights, model.embedding, model.head.detach())
 
 
@@ -142,6 +145,13 @@ def test_bf16_computes_with_fp32_weights_and_gradients() -> None:
         assert float((a.grad - b.grad).norm() / a.grad.norm()) < 0.1, name
 
 
+def test_every_weight_of_latent_attention_is_trained() -> None:
+    model = random_model(KINDS["latent"])
+    model(make_batch([make_sample(13, 1)], draft_ids(), 3, CPU), 3).loss.backward()
+    idle = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert not idle
+
+
 def test_a_shared_head_is_not_trained() -> None:
     spec = KINDS["eagle3"]
     model = DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=True, dtype=torch.float32)
@@ -150,7 +160,7 @@ def test_a_shared_head_is_not_trained() -> None:
     assert model.fc.grad is not None
 
 
-@pytest.mark.parametrize("kind", ["eagle31", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle31", "eagle3", "latent, wide values"])
 def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
     """The same rows in a run over all of them, and in one that computes no others."""
     model = random_model(KINDS[kind])

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: MIT
+"""What several conversations of one engine cost and save each other. Each pair of ways is measured in turns.
+
+    python benchmarks/many.py --target T.gguf --draft D.gguf --users 1,4,16
+
+drafts:   time of the drafter in a round, all conversations of a level in one graph against one after the
+          other
+prompts:  while one prompt is read: the others' longest wait for a token, and the time to its first token,
+          read in the batches of their rounds against in slices between them
+prefixes: time to the first token of a prompt that begins like another conversation's, and of one that does
+          not
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+
+from eaglecpp import Engine, Session
+from eaglecpp.engine.stream import Stream, next_chunks
+
+_WORDS = ("house", "river", "light", "stone", "garden", "winter", "letter", "music", "paper", "sea")
+
+
+def prompts(n: int) -> list[str]:
+    return [
+        f"Tell me about the {_WORDS[i % 10]} and the {_WORDS[(i * 7 + 3) % 10]}, number {i}."
+        for i in range(n)
+    ]
+
+
+def open_streams(sessions: list[Session], strategy: str, n_tokens: int) -> list[Stream]:
+    streams = [
+        session.stream(text, strategy=strategy, max_tokens=n_tokens, temperature=0.0, ignore_eos=True)
+        for session, text in zip(sessions, prompts(len(sessions)), strict=True)
+    ]
+    for stream in streams:  # the prompts
+        next(stream)
+    return streams
+
+
+def drafted_ms(streams: list[Stream]) -> float:
+    """Of all of them so far."""
+    return sum(stream._sequence.timings()["draft_ms"] for stream in streams)
+
+
+def drafts(engine: Engine, n: int, strategy: str, n_rounds: int) -> tuple[float, float]:
+    """Milliseconds of the drafter per round of all: together, one after the other."""
+    sessions = [engine.session() for _ in range(n)]
+    streams = open_streams(sessions, strategy, engine.n_ctx)
+    together, alone = [], []
+    for i in range(2 * n_rounds + 4):
+        before = drafted_ms(streams)
+        if i % 2:
+            next_chunks(streams)
+            took = (drafted_ms(streams) - before) / n  # each counts what all took
+        else:
+            for stream in streams:
+                next_chunks([stream])
+            took = drafted_ms(streams) - before
+        if i >= 4:
+            (together if i % 2 else alone).append(took)
+    close(streams, sessions)
+    return statistics.median(together), statistics.median(alone)
+
+
+def close(streams: list[Stream], sessions: list[Session]) -> None:
+    for stream, session in zip(streams, sessions, strict=True):
+        stream.close()
+        session.close()
+
+
+def ids(n: int, seed: int) -> list[int]:
+    """A prompt that begins like no other."""
+    return random.Random(seed).choices(range(1000, 9000), k=n)
+
+
+def prompt(engine: Engine, n_others: int, n_tokens: int, is_shared: bool, seed: int) -> tuple[float, float]:
+    """The longest wait of the others, the time to the first token; milliseconds."""
+    sessions = [engine.session() for _ in range(n_others + 1)]
+    others = open_streams(sessions[1:], "auto", engine.n_ctx)
+    for _ in range(4):
+        next_chunks(others)
+    reading = sessions[0].stream(ids(n_tokens, seed), max_tokens=4, temperature=0.0, ignore_eos=True)
+    longest, start, last = 0.0, time.perf_counter(), time.perf_counter()
+    while True:
+        if is_shared:
+            first = next_chunks([reading, *others])[0]
+        else:
+            first = next_chunks([reading])[0]
+            next_chunks(others)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+        if first is not None:
+            break
+    close([reading, *others], sessions)
+    return 1000 * longest, 1000 * (now - start)
+
+
+def prefix(engine: Engine, n_tokens: int, seed: int) -> tuple[float, float]:
+    """Time to the first token behind a beginning that another conversation has, and behind one of its own."""
+    sessions = [engine.session() for _ in range(3)]
+    system, took = ids(n_tokens, seed), []
+    for session, start in zip(sessions, (system, system, ids(n_tokens, seed + 1)), strict=True):
+        begun = time.perf_counter()
+        session.generate([*start, *ids(16, len(took))], max_tokens=1, temperature=0.0)
+        took.append(1000 * (time.perf_counter() - begun))
+    for session in sessions:
+        session.close()
+    return took[1], took[2]
+
+
+def medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft", required=True)
+    parser.add_argument("--users", default="1,4,16")
+    parser.add_argument(
+        "--strategy", default="chain:4;tree:k=4,depth=4,nodes=12", help="several with ; between"
+    )
+    parser.add_argument("--what", default="drafts,prompts,prefixes")
+    parser.add_argument("--rounds", type=int, default=12, help="of drafts")
+    parser.add_argument("--repeats", type=int, default=3, help="of the rest")
+    parser.add_argument("--prompt", type=int, default=500, help="tokens")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    users = [int(n) for n in args.users.split(",")]
+    options = {"n_ctx": 1024, "n_threads": args.threads, "exact": "off", "n_leaves_max": 8, "n_batch": 256}
+    with Engine.open(args.target, draft=args.draft, n_sequences=max(3, max(users) + 1), **options) as engine:
+        if "drafts" in args.what:
+            print("| users | strategy | together, ms | one after the other, ms | ratio |\n|" + " --- |" * 5)
+            for strategy in args.strategy.split(";"):
+                for n in users:
+                    one, other = drafts(engine, n, strategy, args.rounds)
+                    print(f"| {n} | {strategy} | {one:.2f} | {other:.2f} | {one / other:.2f} |", flush=True)
+        if "prompts" in args.what:
+            print("\n| others | way | longest wait, ms | first token, ms |\n|" + " --- |" * 4)
+            for n in users:
+                turns = [
+                    [
+                        prompt(engine, n, args.prompt, is_shared, 2 * i + is_shared)
+                        for is_shared in (True, False)
+                    ]
+                    for i in range(args.repeats)
+                ]
+                for way, pairs in zip(
+                    ("in their batches", "between them"), zip(*turns, strict=True), strict=True
+                ):
+                    wait, first = medians(list(pairs))
+                    print(f"| {n} | {way} | {wait:.0f} | {first:.0f} |", flush=True)
+        if "prefixes" in args.what:
+            print("\n| tokens | found, ms | not found, ms |\n| --- | --- | --- |")
+            for n in (100, args.prompt):
+                one, other = medians([prefix(engine, n, 100 + 2 * i) for i in range(args.repeats)])
+                print(f"| {n} | {one:.1f} | {other:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT
+"""Multi-head latent attention: from a flat draft config to a `LatentSpec`.
+
+What the class `Eagle3DeepseekV2ForCausalLM` computes in TorchSpec (models/draft/deepseek_eagle.py), vLLM
+(model_executor/models/deepseek_eagle3.py) and SGLang (kimi_k25_eagle3.py), which agree. Keys that ask for
+anything else are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .config import flag, integer
+from .errors import ConfigError, UnsupportedError
+from .rope import score_multiplier
+from .spec import LatentSpec
+
+__all__ = ["has_latent", "parse_latent"]
+
+
+def has_latent(names: Iterable[str]) -> bool:
+    """Whether canonical tensor names are those of latent attention."""
+    return any(".self_attn.kv_a_" in name or ".self_attn.kv_b_" in name for name in names)
+
+
+def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
+    """Ranks, widths and scale, and a note (may be empty). Raises ConfigError, UnsupportedError."""
+    if flag(config, "mla_use_output_gate"):
+        raise UnsupportedError(
+            "config.json: mla_use_output_gate: expected false, found true: latent attention with a gate, as "
+            "in Kimi K3 itself, is not supported"
+        )
+    if not flag(config, "rope_interleave", True):
+        raise UnsupportedError(
+            "config.json: rope_interleave: expected true, found false: engines rotate pairs of values in "
+            "drafters with latent attention"
+        )
+    nope, rope = integer(config, "qk_nope_head_dim"), integer(config, "qk_rope_head_dim")
+    if rope % 2:
+        raise ConfigError(
+            f"config.json: qk_rope_head_dim: expected an even number (rope rotates pairs), found {rope}"
+        )
+    latent = LatentSpec(
+        q_rank=integer(config, "q_lora_rank", None) or 0,
+        kv_rank=integer(config, "kv_lora_rank"),
+        nope_dim=nope,
+        rope_dim=rope,
+        value_dim=integer(config, "v_head_dim"),
+        scale=score_multiplier(config) / math.sqrt(nope + rope),
+    )
+    return latent, _unrotated_note(config)
+
+
+def _unrotated_note(config: Mapping[str, Any]) -> str:
+    """TorchSpec's draft config for Kimi K3 repeats this key of the target, but the class rotates."""
+    if not flag(config, "mla_use_nope"):
+        return ""
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else None
+    if name not in ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"):
+        raise UnsupportedError(
+            f"config.json: mla_use_nope is true: what that means is known of Eagle3DeepseekV2ForCausalLM "
+            f"only, found architecture {name!r}"
+        )
+    return "mla_use_nope is the target's: trainer and engines rotate the heads of this class all the same"

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+#include "engine/draft_place.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "gguf/keys.h"
+
+namespace eaglecpp {
+
+// What a drafter's graphs compute in and what others may want of a device in the meantime, a screen for one.
+static constexpr uint64_t n_margin = 256 << 20;
+
+static double gib(uint64_t n_bytes) {
+    return n_bytes / (double)(1 << 30);
+}
+
+static bool is_server(ggml_backend_dev_t dev) {
+    return std::strncmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev)), "RPC", strlen("RPC")) == 0;
+}
+
+// The target's output device; where that is on another machine or the CPU, the first GPU of this machine. A round of
+// the drafter is many short waits, which no network answers in time.
+static ggml_backend_dev_t best_device(const Target & target) {
+    ggml_backend_dev_t dev = target.output_device();
+    if (dev && !is_server(dev)) return dev;
+    ggml_backend_dev_t integrated = nullptr;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        dev = ggml_backend_dev_get(i);
+        if (is_server(dev)) continue;
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) return dev;
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU && !integrated) integrated = dev;
+    }
+    return integrated;
+}
+
+uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options, int n_sequences) {
+    uint64_t n = 0;
+    for (const TensorInfo & t : file.gguf().tensors()) n += t.name == keys::t_token_embd ? 0 : t.n_bytes;
+    return n + n_sequences * DraftKv::n_bytes_for(file.spec(), options.n_ctx, options.n_draft_rows_max, options.type_kv,
+                                                  /*v_transposed=*/true);
+}
+
+static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, const DraftFile & file,
+                                             const Target & target, DrafterOptions d) {
+    // On the CPU the explicit form is several times as fast for the few rows of a draft level. Its scores take memory
+    // for every row that attends, which in a drafter of several layers are all rows of a commit.
+    const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+    const bool is_fused = !is_cpu || file.spec().n_layer > 1;
+    d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
+    auto drafter = std::make_unique<Drafter>(file, d);
+    const DraftSpec & s = drafter->spec();
+    if (!s.has_embedding) {
+        const ggml_tensor * table = target.embedding();
+        if (!table) {
+            fail(ErrorKind::unsupported,
+                 "%s has no token embedding of its own, and the target's lies in memory whose rows cannot be read; use "
+                 "repack='off', or a drafter that carries its own",
+                 options.draft_path.c_str());
+        }
+        drafter->share_embedding(table);
+    }
+    if (!s.has_head && target.head()) drafter->share_head(target.head(), target.head_to_copy());
+    drafter->finish();
+    drafter->reserve(target.options().n_sequences);
+    return drafter;
+}
+
+PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & file, const Target & target) {
+    DrafterOptions d;
+    d.n_threads = target.options().n_threads;
+    d.n_ctx = target.n_ctx();
+    d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
+    d.type_kv = type_by_name(options.draft_type_kv);
+    d.use_kernels = target.uses_kernels();
+    if (options.draft_device != "auto" || target.is_cpu()) {
+        d.device = find_device(options.draft_device, options.n_gpu_layers);
+        return {load_drafter(options, file, target, d), ""};
+    }
+    d.device = best_device(target);
+    if (!d.device) return {load_drafter(options, file, target, d), ""};
+    const char * name = ggml_backend_dev_name(d.device);
+    const uint64_t n_needed = draft_device_bytes(file, d, target.options().n_sequences);
+    size_t n_free = 0, n_total = 0;
+    ggml_backend_dev_memory(d.device, &n_free, &n_total);
+    std::string why;
+    if (n_total > 0 && n_needed + n_margin > n_free) {
+        why = strf("the drafter runs on the CPU: it needs %.2f GiB on %s and a margin of %.2f GiB, %.2f GiB are free",
+                   gib(n_needed), name, gib(n_margin), gib(n_free));
+    } else {
+        try {
+            return {load_drafter(options, file, target, d), ""};
+        } catch (const Error & e) {
+            if (e.kind != ErrorKind::out_of_memory) throw;
+            why = strf("the drafter runs on the CPU: there was no room on %s (%s)", name, e.what());
+        }
+    }
+    why += "; fewer layers of the target (-ngl), a shorter context or a smaller drafter make room";
+    log_line(LogLevel::warning, why);
+    d.device = nullptr;
+    return {load_drafter(options, file, target, d), why};
+}
+
+}  // namespace eaglecpp

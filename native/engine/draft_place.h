@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// Where the drafter goes: to the GPU that holds the target's output layer, if there is room.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "draft/drafter.h"
+#include "engine/options.h"
+
+namespace eaglecpp {
+
+struct PlacedDrafter {
+    std::unique_ptr<Drafter> drafter;
+    std::string why;  // a sentence when it is not where it would best be; "" = it is
+};
+
+// The drafter on the device that the options name, or with "auto" on the best one, complete and with what its
+// conversations need, which on a GPU is allocated now. With "auto" a device without room gives way to the CPU.
+// Error(value) for an unknown device, and what a Drafter throws.
+PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & file, const Target & target);
+
+// device memory that a drafter takes, without what its graphs compute in
+uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options, int n_sequences);
+
+}  // namespace eaglecpp

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+// ggml sends a batch of 32 rows and more whose weights lie in host memory to a GPU, weights included: right for a
+// prompt of hundreds of rows, far too dear for a verification. llama.cpp decides once for a whole context (op_offload),
+// so the question that ggml asks each device is answered here.
+#pragma once
+
+namespace eaglecpp {
+
+// While it lives, graphs that this thread builds stay where their weights are. Does nothing with another ggml than the
+// one its interface was taken from.
+class NoOffloadScope {
+  public:
+    explicit NoOffloadScope(bool on);
+    ~NoOffloadScope();
+    NoOffloadScope(const NoOffloadScope &) = delete;
+    NoOffloadScope & operator=(const NoOffloadScope &) = delete;
+
+  private:
+    bool on_;
+};
+
+}  // namespace eaglecpp

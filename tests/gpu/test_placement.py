@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""Where target and drafter go: layers, experts, the drafter beside the target's output, and what happens
+where a device has no room.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp
+from eaglecpp.convert import convert_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import TargetSpec, make_target, prompt_ids, write_gguf
+from helpers.tiny_arch import ArchPair, make_mixture
+from helpers.tiny_tokenizer import tiny_tokenizer
+
+from .conftest import SIZES, ConvertedPair, Counts, Device
+from .test_engine import GREEDY, MARGIN, assert_same_text
+
+OPEN: dict[str, Any] = {**SIZES, "planner_cache": False}
+EXPERTS = 8 * 3 * 8 * 64 * 128 * 4  # layers, matrices, experts, width, inner width, bytes
+
+
+def held(engine: eaglecpp.Engine, device: str, what: str) -> int:
+    """Bytes of one kind on a device; 0 where it holds nothing."""
+    return sum(int(place[what]) for place in engine.memory_plan if place["device"] == device)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
+    return make_mixture(tmp_path_factory.mktemp("mixture"))
+
+
+@pytest.mark.parametrize(
+    ("options", "share"),
+    [
+        ({"n_cpu_moe": -1}, 1.0),
+        ({"n_cpu_moe": 2}, 0.25),
+        ({"n_cpu_moe": 99}, 1.0),
+        ({"override_tensor": r"ffn_up_exps=CPU,blk\.[0-3]\.ffn_down_exps=CPU"}, 0.5),
+    ],
+    ids=["all", "two layers", "more than there are", "override"],
+)
+def test_experts_stay_in_host_memory(
+    options: dict[str, Any], share: float, mixture: ArchPair, device: Device
+) -> None:
+    margin = 1e-3 if device.is_exact else MARGIN
+    prompt = prompt_ids(40)
+    with eaglecpp.Engine.open(mixture.target, n_gpu_layers=0, **OPEN) as cpu:
+        plain = cpu.generate(prompt, **GREEDY)
+    with eaglecpp.Engine.open(mixture.target, **OPEN) as engine:
+        everything = held(engine, device.name, "target_weights")
+    with eaglecpp.Engine.open(mixture.target, draft=mixture.draft, **OPEN, **options) as engine:
+        assert everything - held(engine, device.name, "target_weights") == pytest.approx(
+            share * EXPERTS, rel=0.02
+        )
+        for strategy in ("off", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"):
+            done = engine.generate(prompt, strategy=strategy, **GREEDY)
+            assert_same_text(done, plain, margin)
+            if strategy not in ("off", "auto"):
+                assert done.stats.draft_n_accepted > 0
+
+
+def test_wrong_places_are_named(it: ConvertedPair, device: Device) -> None:
+    for options, message in (
+        ({"override_tensor": "ffn=Nowhere7"}, "override_tensor: no buffer 'Nowhere7'; expected one of CPU"),
+        ({"override_tensor": "(=CPU"}, "override_tensor: '(' is no regular expression"),
+        ({"override_tensor": "ffn"}, "override_tensor: expected PATTERN=BUFFER, found 'ffn'"),
+        ({"tensor_split": [1.0] * 99}, "tensor_split: 99 shares, llama.cpp knows at most"),
+        ({"split_mode": "diagonal"}, "split_mode must be one of layer, row, none"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            eaglecpp.Engine.open(it.pair.target.gguf, **OPEN, **options)
+
+
+@pytest.mark.parametrize("options", [{"split_mode": "none"}, {"tensor_split": "1"}, {"split_mode": "layer"}])
+def test_one_device_is_split_in_one(
+    options: dict[str, Any], it: ConvertedPair, device: Device, servers: tuple[str, ...]
+) -> None:
+    with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **OPEN, **options) as engine:
+        assert engine.generate(prompt_ids(40), strategy="chain:4", **GREEDY).stats.draft_n_accepted > 0
+        places = [p["device"] for p in engine.memory_plan if p["target_weights"]]
+        assert device.name in places
+        if servers:  # the first gets all, or both a half
+            assert ("RPC1" in places) == (options.get("split_mode") == "layer")
+
+
+def test_the_drafter_goes_where_the_output_layer_is(
+    it: ConvertedPair, device: Device, servers: tuple[str, ...]
+) -> None:
+    """Not to another machine: its rounds are many short waits."""
+    beside = "CPU" if servers else device.name
+    for layers, expected in ((-1, beside), (1, beside), (0, "CPU")):
+        with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, n_gpu_layers=layers, **OPEN) as engine:
+            assert engine.device_info["draft"] == expected
+            assert engine.device_info["draft_why"] == ""
+            assert held(engine, expected, "draft_weights") > 0
+            assert held(engine, expected, "draft_cache") > 0
+
+
+def test_a_tied_head_is_shared_in_place(device: Device, servers: tuple[str, ...], tmp_path: Path) -> None:
+    """A target whose embeddings serve as its head, a drafter that uses both: nothing is copied."""
+    if servers:
+        pytest.skip("the drafter is not on the servers")
+    target = make_target(tmp_path)
+    weights = {name: value for name, value in target.weights.items() if name != "lm_head.weight"}
+    tied = tmp_path / "tied.gguf"
+    write_gguf(tied, TargetSpec(), tiny_tokenizer(), weights, "F32")
+    sizes = {}
+    for own in (True, False):
+        shape = DraftShape(n_draft_vocab=target.n_vocab, own_embedding=False, own_head=own)
+        draft = tmp_path / f"draft-{own}.gguf"
+        checkpoint = shape.write(tmp_path / f"checkpoint-{own}")
+        convert_checkpoint(checkpoint, target=tied, out=draft, type="F32", aux_layers=list(shape.layers))
+        with eaglecpp.Engine.open(tied, draft=draft, **OPEN) as engine:
+            sizes[own] = held(engine, device.name, "draft_weights")
+            assert engine.device_info["draft"] == device.name
+            plain = engine.generate(prompt_ids(30), strategy="off", **GREEDY)
+            ours = engine.generate(prompt_ids(30), strategy="chain:3", **GREEDY)
+            assert_same_text(ours, plain, 1e-3 if device.is_exact else MARGIN)
+    assert sizes[True] - sizes[False] == pytest.approx(target.n_vocab * 64 * 4, abs=4096)
+
+
+PROGRAM = """
+import sys, logging
+logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(message)s")
+from eaglecpp import Engine
+with Engine.open(sys.argv[1], sys.argv[2], n_ctx=512, n_threads=1, planner_cache=False) as engine:
+    print(engine.device_info["draft"], "|", engine.device_info["draft_why"])
+    done = engine.generate([5] * 40, max_tokens=20, temperature=0.0, ignore_eos=True, strategy="chain:3")
+    print(done.stats.draft_n_accepted > 0)
+"""
+
+
+@pytest.mark.parametrize("is_foreseen", [True, False])
+def test_a_drafter_without_room_runs_on_the_cpu(
+    is_foreseen: bool, it: ConvertedPair, counts: Callable[[], Counts]
+) -> None:
+    """`is_foreseen`: the device says how little it has; else it says so only when it is asked for more."""
+    before = counts().bytes_held
+    options = {**OPEN, "n_ctx": 512, "draft_device": "cpu", "n_batch": 2048, "n_ubatch": 512}
+    with eaglecpp.Engine.open(it.pair.target.gguf, it.draft, **options):
+        memory = counts().bytes_held - before + (100 << 10)
+    claimed = memory if is_foreseen else 8 << 30
+    expected = "a margin of 0.25 GiB, 0.00 GiB are free" if is_foreseen else "there was no room on Counting0"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PROGRAM, str(it.pair.target.gguf), str(it.draft)],
+        env={
+            **os.environ,
+            "EAGLECPP_COUNTING_MEMORY": str(memory),
+            "EAGLECPP_COUNTING_CLAIMED": str(claimed),
+        },
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    # ggml has a word of its own about what it could not allocate
+    lines = [line for line in done.stdout.splitlines() if "alloc_tensor_range" not in line]
+    warning, where, drafts = lines
+    assert warning.startswith("the drafter runs on the CPU") and expected in warning
+    assert where == f"CPU | {warning}"
+    assert drafts == "True"
+
+
+def test_verification_stays_where_the_weights_are(
+    it: ConvertedPair, counts: Callable[[], Counts], device: Device
+) -> None:
+    """Three layers on the device: batches of 32 rows and more would bring the weights of the others there."""
+    options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": "off"}
+    with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **options) as engine:
+        up = {}
+        for nodes in (16, 40):
+            strategy = f"tree:k=8,depth=5,nodes={nodes}"
+            engine.clear()
+            before = counts().bytes_up
+            done = engine.generate(prompt_ids(8), strategy=strategy, **GREEDY)
+            up[nodes] = (counts().bytes_up - before) / done.stats.rounds
+        # one layer's matrices are 200 KB, a row of activations 256 bytes
+        assert up[40] < up[16] + 100_000, up
+        engine.clear()
+        before = counts().bytes_up
+        engine.generate(prompt_ids(100), strategy="off", max_tokens=1, temperature=0.0)
+        assert counts().bytes_up - before > 400_000, "prompts still go there"

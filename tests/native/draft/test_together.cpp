@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: MIT
+// Conversations that draft in one graph against the same ones that draft alone: the same bits, whoever else is there.
+#include <cstring>
+
+#include "../check.h"
+#include "../engine/tiny_models.h"
+#include "../gguf/draft_files.h"
+#include "base/error.h"
+#include "kernels/hook.h"
+#include "seeded_drafter.h"
+#include "target/llama_bridge.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+namespace {
+
+constexpr int n_conversations = 5;
+
+class Pair {
+  public:
+    Pair(const DraftFile & file, bool is_remote, bool flash_attn, bool use_kernels)
+        : together_(file, nullptr, is_remote, flash_attn, use_kernels),
+          alone_(file, nullptr, is_remote, flash_attn, use_kernels),
+          // ggml's own products depend on the number of rows
+          tolerance_(use_kernels ? 0.0f : 2e-5f) {
+        for (int i = 0; i < n_conversations; ++i) open();
+    }
+
+    void open() {
+        a_.push_back(std::make_unique<DraftSequence>(*together_.drafter));
+        b_.push_back(std::make_unique<DraftSequence>(*alone_.drafter));
+    }
+
+    void reopen(int i) {
+        a_[i].reset();
+        b_[i].reset();
+        a_[i] = std::make_unique<DraftSequence>(*together_.drafter);
+        b_[i] = std::make_unique<DraftSequence>(*alone_.drafter);
+    }
+
+    // rows without output, as those of a prompt
+    void read(int i, int n) {
+        const Rows rows = make_rows(spec(), n);
+        a_[i]->commit(rows.features(), rows.tokens.data(), false);
+        b_[i]->commit(rows.features(), rows.tokens.data(), false);
+    }
+
+    // who[i] commits n_pending[i] rows and then has widths[i][level] rows in each level
+    void round(const std::vector<int> & who, const std::vector<int> & n_pending,
+               const std::vector<std::vector<int>> & widths, const std::string & what) {
+        std::vector<Rows> rows;
+        for (int n : n_pending) rows.push_back(make_rows(spec(), n));
+        std::vector<DraftCommit> commits;
+        for (size_t w = 0; w < who.size(); ++w) {
+            commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data()});
+        }
+        const int n_runs = together_.drafter->n_runs();
+        DraftSequence::commit_together(commits);
+        CHECK_MSG(together_.drafter->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
+        for (size_t w = 0; w < who.size(); ++w) {
+            b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true);
+            compare(who[w], 1, what + ": commit");
+        }
+        std::vector<int> first_before(who.size(), -1), n_before(who.size(), 1);
+        for (size_t level = 0;; ++level) {
+            std::vector<DraftLevel> levels;
+            std::vector<size_t> there;
+            for (size_t w = 0; w < who.size(); ++w) {
+                if (level >= widths[w].size()) continue;
+                std::vector<DraftRow> own;
+                for (int i = 0; i < widths[w][level]; ++i) {
+                    own.push_back({(int)(w * 5 + level + i) % spec().n_vocab, first_before[w] + i % n_before[w]});
+                }
+                first_before[w] = a_[who[w]]->n_draft_rows();
+                n_before[w] = (int)own.size();
+                levels.push_back({a_[who[w]].get(), own});
+                there.push_back(w);
+            }
+            if (levels.empty()) return;
+            DraftSequence::extend_together(levels);
+            for (size_t l = 0; l < levels.size(); ++l) {
+                b_[who[there[l]]]->extend(levels[l].rows);
+                compare(who[there[l]], (int)levels[l].rows.size(), what + strf(": level %zu", level));
+            }
+        }
+    }
+
+    // One that cannot go on keeps nobody's rows.
+    void nobody_moves_in_an_error() {
+        const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
+        const int n = a_[0]->n_rows();
+        CHECK_THROWS(DraftSequence::commit_together({{a_[0].get(), few.features(), few.tokens.data()},
+                                                     {a_[1].get(), many.features(), many.tokens.data()}}),
+                     "the drafter's cache holds");
+        CHECK(a_[0]->n_rows() == n);
+        const int n_draft = a_[0]->n_draft_rows();
+        CHECK_THROWS(DraftSequence::extend_together({{a_[0].get(), {{1, -1}}}, {a_[1].get(), {{1, 77}}}}),
+                     "has no parent row 77");
+        CHECK(a_[0]->n_draft_rows() == n_draft);
+    }
+
+    const DraftSpec & spec() const { return together_.drafter->spec(); }
+
+  private:
+    void compare(int i, int n_rows, const std::string & what) {
+        DraftSequence &a = *a_[i], &b = *b_[i];
+        const auto same = [&](const float * x, const float * y, size_t n, const std::string & of) {
+            float gap = 0.0f;
+            for (size_t j = 0; j < n; ++j) gap = std::max(gap, std::fabs(x[j] - y[j]));
+            const bool is_same = tolerance_ > 0.0f ? gap < tolerance_ : std::memcmp(x, y, n * sizeof(float)) == 0;
+            CHECK_MSG(is_same, what + strf(": %s of conversation %d differs by %g", of.c_str(), i, gap));
+        };
+        CHECK(a.n_rows() == b.n_rows() && a.n_draft_rows() == b.n_draft_rows());
+        for (int row = 0; row < n_rows; ++row) {
+            same(a.logits(row), b.logits(row), spec().n_draft_vocab, strf("row %d", row));
+            const auto ours = a.candidates(row, 3), theirs = b.candidates(row, 3);
+            for (size_t c = 0; c < ours.size(); ++c) CHECK(ours[c].token == theirs[c].token);
+        }
+        std::vector<float> x(spec().n_embd), y(spec().n_embd);
+        for (int row = -1; row < a.n_draft_rows(); ++row) {
+            a.get_state(row, x.data());
+            b.get_state(row, y.data());
+            same(x.data(), y.data(), x.size(), strf("state %d", row));
+        }
+    }
+
+    Side together_, alone_;
+    std::vector<std::unique_ptr<DraftSequence>> a_, b_;
+    float tolerance_;
+};
+
+void together_as_alone(const DraftFile & file, bool is_remote, bool flash_attn, bool use_kernels) {
+    const std::string kind = strf("remote %d, flash %d, kernels %d", is_remote, flash_attn, use_kernels);
+    Pair pair(file, is_remote, flash_attn, use_kernels);
+    pair.read(1, 7);
+    pair.read(2, 300);  // other numbers of slots
+    pair.round({0, 1, 2, 3}, {1, 1, 1, 1}, {{1, 1}, {1, 1}, {1, 1}, {1, 1}}, kind + ", chains");
+    pair.round({0, 1, 2}, {3, 1, 2}, {{1, 1, 1}, {}, {1}}, kind + ", chains of unequal depth");
+    pair.round({4, 2, 0, 3}, {2, 5, 1, 1}, {{4, 3, 6}, {1, 1, 1, 1}, {2}, {8, 8}}, kind + ", trees and chains");
+    pair.round({3}, {4}, {{3, 2}}, kind + ", one");
+    pair.read(0, 3);
+    pair.round({0, 1, 2, 3, 4}, {1, 1, 1, 1, 1}, {{2}, {2}, {2}, {2}, {2}}, kind + ", five");
+    pair.round({0, 1}, {120, 90}, {{1}, {2, 2}}, kind + ", more rows than a graph takes");
+    pair.reopen(2);
+    pair.round({1, 2, 4}, {1, 9, 2}, {{2, 2}, {3}, {1, 4}}, kind + ", a new conversation");
+    pair.nobody_moves_in_an_error();
+    pair.round({1, 0}, {2, 2}, {{2, 2}, {3}}, kind + ", after an error");
+}
+
+}  // namespace
+
+int main() {
+    llama_start();
+    const Folder folder;
+    const std::string path = folder.file("draft.gguf");
+    std::vector<bool> kernels{false};
+    if (kernels::status().is_active) kernels.push_back(true);
+    for (Kind kind : {Kind::eagle, Kind::eagle3, Kind::eagle31, Kind::latent}) {
+        write_draft_file(path, kind);
+        const DraftFile file(path);
+        for (bool flash_attn : {false, true}) {
+            for (bool is_remote : {false, true}) {
+                for (bool use_kernels : kernels) together_as_alone(file, is_remote, flash_attn, use_kernels);
+            }
+        }
+    }
+    return test::result();
+}

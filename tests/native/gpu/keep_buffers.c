@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// For LD_PRELOAD: Vulkan buffers are never destroyed. Mesa's lavapipe of Debian 12 (22.3.6) dies of it when a buffer that
+// a shader was once given is destroyed while its device goes on, be it by ggml (ggml_vk_preallocate_buffers) or by us:
+// its queue lets go of the buffer once more when the next one takes its place. Their memory is freed as ever.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+#include <string.h>
+
+typedef void (*Function)(void);
+typedef Function (*GetProcAddr)(void *, const char *);
+
+static GetProcAddr of_instance, of_device;
+
+static void keep_buffer(void) {
+}
+
+static Function wrap(const char * name, Function found) {
+    return found && strcmp(name, "vkDestroyBuffer") == 0 ? keep_buffer : found;
+}
+
+static Function get_device_proc_addr(void * device, const char * name) {
+    return wrap(name, of_device(device, name));
+}
+
+// what the loader's clients begin with
+Function vkGetInstanceProcAddr(void * instance, const char * name) {
+    if (!of_instance) of_instance = (GetProcAddr)dlsym(RTLD_NEXT, "vkGetInstanceProcAddr");
+    if (!of_instance) {
+        void * loader = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_GLOBAL);
+        if (loader) of_instance = (GetProcAddr)dlsym(loader, "vkGetInstanceProcAddr");
+    }
+    Function found = of_instance ? of_instance(instance, name) : NULL;
+    if (found && strcmp(name, "vkGetDeviceProcAddr") == 0) {
+        of_device = (GetProcAddr)found;
+        return (Function)get_device_proc_addr;
+    }
+    return wrap(name, found);
+}
