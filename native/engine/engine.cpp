@@ -503,8 +503,9 @@ StepResult Engine::finish_slice(const Slice & slice, double start_ms) {
 // How a prompt is cut into batches, and with whom it shares them, changes no bits of its rows, as far as is known; or
 // nobody minds.
 bool Engine::cuts_freely(const Sequence & s, int n_rows) const {
-    if (!can_draft() || s.exactness == Exactness::off) return true;
-    return target_->rounds_alike() && exact_rows_.allows_all(n_rows);
+    if (s.exactness == Exactness::off) return true;
+    // without a drafter nothing was measured, and its text is what drafted ones are held against
+    return target_->rounds_alike() && (!can_draft() || exact_rows_.allows_all(n_rows));
 }
 
 bool Engine::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {

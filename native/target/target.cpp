@@ -525,7 +525,7 @@ bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
         const llama_seq_id other = seqs(i).first;
         if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
     }
-    return n_held_[range.first / n_ids()] == 0 || close_gaps();
+    return n_held() == 0 || close_gaps();  // what another one left, too
 }
 
 // By way of a copy of the whole cache, which llama.cpp writes back cell after cell: it has no other means to move them.

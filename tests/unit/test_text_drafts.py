@@ -173,7 +173,8 @@ def test_words_about_it() -> None:
         "off: nothing in the text so far pays as a draft; drafted in 0"
     )
     model = {"target": "t.gguf", "draft": "text", "n_threads": 1, "chains_only": "", "exact_reason": "",
-             "exact_trees": True, "exact_rows": "1-17", "measured_steps": 0}  # fmt: skip
+             "exact_trees": True, "exact_rows": "1-17", "measured_steps": 0,
+             "draft_device": "", "draft_why": "", "memory_plan": []}  # fmt: skip
     assert "drafter           none: drafts from the text itself" in _model_lines(model)
 
 
