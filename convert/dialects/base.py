@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigError
+from ..latent import has_latent
 from ..layer_ids import Convention
 from ..spec import GemmaLayer
 from ..tensor import TensorSource
@@ -47,7 +48,7 @@ class Seen:
 
     @property
     def has_latent_tensors(self) -> bool:
-        return any("self_attn.kv_a_" in name or "self_attn.kv_b_" in name for name in self.shapes)
+        return has_latent(self.shapes)
 
     @property
     def eagle_config(self) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 // level, host work. Learned from the rounds themselves.
 //
 // The machine's speed (clock, temperature, other processes) is one factor, learned from verifications (StepCosts) and
-// common to all times, so that a co-tenant spoils no shape. // No clock inside: times are handed in, in milliseconds,
+// common to all times, so that a co-tenant spoils no shape. No clock inside: times are handed in, in milliseconds,
 // and nonsense (not finite, not positive, absurdly long) is ignored.
 #pragma once
 

@@ -88,6 +88,7 @@ void StepCosts::learn(int n_rows, double ms) {
     // It may be a stall, or the machine that has another speed now, which the residuals will show.
     e.n_odd = is_odd ? e.n_odd + 1 : 0;
     if (!is_odd || e.n_odd > n_odd_most) e.add(ms / slowdown_);
+    prices_[b] = e.price();
     guess_prices();
 }
 
@@ -130,16 +131,16 @@ void StepCosts::anchor(double raw) {
 
 void StepCosts::set_saved(int bucket, double ms) {
     entries_[bucket].restart(ms, false);
+    prices_[bucket] = entries_[bucket].price();
     guess_prices();
 }
 
 // Prices of sizes that nobody ran: their ratio to the prior curve lies between those of the measured ones beside them.
 void StepCosts::guess_prices() {
-    const auto ratio = [&](int b) { return entries_[b].price() / prior_ratio(bucket_rows[b]); };
+    const auto ratio = [&](int b) { return prices_[b] / prior_ratio(bucket_rows[b]); };
     int below = -1;
     for (int b = 0; b < n_buckets; ++b) {
         if (entries_[b].n > 0) {
-            prices_[b] = entries_[b].price();
             below = b;
             continue;
         }

@@ -219,28 +219,24 @@ void DraftSequence::run(std::vector<Call> & calls) {
         at_out += calls[i].part.n_out;
     }
     drafter.start(g);
-    std::vector<int32_t> ids;
-    std::vector<float> numbers;
+    Landed landed;
     if (g.top_ids) {
-        const size_t n_picked = ggml_nelements(g.top_ids);
         static_assert(sizeof(int32_t) == sizeof(float), "ids, logits and probabilities side by side");
-        const size_t n_bytes = n_picked * sizeof(float);
-        uint8_t * landing = drafter.landing(3 * n_bytes);
-        size_t at = 0;
+        landed.n = ggml_nelements(g.top_ids);
+        uint8_t * landing = drafter.landing(3 * landed.n * sizeof(float));
+        landed.ids = (const int32_t *)landing;
+        landed.numbers = (const float *)landing + landed.n;
         for (const ggml_tensor * t : {g.top_ids, g.top_logits, g.top_probs}) {
-            ggml_backend_tensor_get_async(drafter.backend(), t, landing + at, 0, n_bytes);
-            at += n_bytes;
+            ggml_backend_tensor_get_async(drafter.backend(), t, landing, 0, landed.n * sizeof(float));
+            landing += landed.n * sizeof(float);
         }
-        drafter.wait();
-        ids.assign((const int32_t *)landing, (const int32_t *)(landing + n_bytes));
-        numbers.assign((const float *)(landing + n_bytes), (const float *)(landing + 3 * n_bytes));
     }
     // the host's other work need not wait for a prompt's rows
     if (at_out > 0 || !drafter.is_remote()) drafter.wait();
     at_out = 0;
     for (Call & call : calls) {
         if (call.is_commit) call.seq->kv_->n_rows += call.n();
-        call.seq->take_outputs(g, call, at_out, ids, numbers);
+        call.seq->take_outputs(g, call, at_out, landed);
         at_out += call.part.n_out;
     }
 }
@@ -297,8 +293,7 @@ void DraftSequence::fill(DraftGraph & g, const Call & call, const DraftGraph::Pa
     if (in.mask_window) fill_mask(g, call, in.mask_window, in.n_mask_rows, s.sliding_window);
 }
 
-void DraftSequence::take_outputs(const DraftGraph & g, const Call & call, int first_out,
-                                 const std::vector<int32_t> & ids, const std::vector<float> & numbers) {
+void DraftSequence::take_outputs(const DraftGraph & g, const Call & call, int first_out, const Landed & landed) {
     run_ = drafter_.n_runs();
     first_out_ = first_out + call.part.n_out - call.n_out;
     n_out_ = call.n_out;
@@ -308,19 +303,19 @@ void DraftSequence::take_outputs(const DraftGraph & g, const Call & call, int fi
     n_logits_ = g.logits ? g.logits->ne[0] : 0;
     if (n_out_ == 0) return;
     if (g.top_ids) {
-        read_picked(ids, numbers, g.top_ids->ne[0]);
+        read_picked(landed, g.top_ids->ne[0]);
     } else {
         logits(0);
     }
 }
 
-void DraftSequence::read_picked(const std::vector<int32_t> & ids, const std::vector<float> & numbers, size_t n_each) {
+void DraftSequence::read_picked(const Landed & landed, size_t n_each) {
     for (int r = first_out_; r < first_out_ + n_out_; ++r) {
         Picked p;
         float best_prob = 0.0f;
         for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
-            p.tokens.emplace_back(ids[i], numbers[i]);
-            best_prob = std::max(best_prob, numbers[ids.size() + i]);
+            p.tokens.emplace_back(landed.ids[i], landed.numbers[i]);
+            best_prob = std::max(best_prob, landed.numbers[landed.n + i]);
         }
         std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
             return a.second != b.second ? a.second > b.second : a.first < b.first;

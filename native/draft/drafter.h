@@ -153,6 +153,13 @@ class DraftSequence {
         int n_idle() const { return part.n_rows - n(); }
     };
 
+    // what a device picked for all rows of a graph; valid until the next one runs
+    struct Landed {
+        const int32_t * ids = nullptr;
+        const float * numbers = nullptr;  // n logits, then n probabilities
+        size_t n = 0;
+    };
+
     int n_padded(int n_rows) const;
     int n_slots_read(int n_used) const;
     Call commit_call(const FeatureRows & features, const Token * tokens, bool want_output);
@@ -161,9 +168,8 @@ class DraftSequence {
     void check_room(int n_rows) const;
     void fill(DraftGraph & g, const Call & call, const DraftGraph::Part & in, int first_row, int first_out);
     void fill_mask(const DraftGraph & g, const Call & call, ggml_tensor * mask, int n_mask_rows, int window);
-    void take_outputs(const DraftGraph & g, const Call & call, int first_out, const std::vector<int32_t> & ids,
-                      const std::vector<float> & numbers);
-    void read_picked(const std::vector<int32_t> & ids, const std::vector<float> & numbers, size_t n_each);
+    void take_outputs(const DraftGraph & g, const Call & call, int first_out, const Landed & landed);
+    void read_picked(const Landed & landed, size_t n_each);
     bool covers(const Picked & picked, const CoupledSampling & sampling) const;
 
     Drafter & drafter_;

@@ -2,7 +2,6 @@
 #include "engine/draft_place.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,19 +16,15 @@ static double gib(uint64_t n_bytes) {
     return n_bytes / (double)(1 << 30);
 }
 
-static bool is_server(ggml_backend_dev_t dev) {
-    return std::strncmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev)), "RPC", strlen("RPC")) == 0;
-}
-
 // The target's output device; where that is on another machine or the CPU, the first GPU of this machine. A round of
 // the drafter is many short waits, which no network answers in time.
 static ggml_backend_dev_t best_device(const Target & target) {
     ggml_backend_dev_t dev = target.output_device();
-    if (dev && !is_server(dev)) return dev;
+    if (dev && !is_on_server(dev)) return dev;
     ggml_backend_dev_t integrated = nullptr;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         dev = ggml_backend_dev_get(i);
-        if (is_server(dev)) continue;
+        if (is_on_server(dev)) continue;
         if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) return dev;
         if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU && !integrated) integrated = dev;
     }

@@ -288,12 +288,16 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     s.plan_log.clear();
 }
 
+static int n_common(const Tokens & a, const Tokens & b, int n_most) {
+    int n = 0;
+    while (n < n_most && a[n] == b[n]) ++n;
+    return n;
+}
+
 // Rolls target and drafter back to the longest common prefix. The last prompt token is always run again: its
 // logits give the first token. The target keeps and runs the same rows with a drafter as without one.
 int Engine::reuse(Sequence & s, const Tokens & prompt) {
-    const int n_most = std::min(s.n_past, (int)prompt.size() - 1);
-    int n_keep = 0;
-    while (n_keep < n_most && s.tokens[n_keep] == prompt[n_keep]) ++n_keep;
+    int n_keep = n_common(s.tokens, prompt, std::min(s.n_past, (int)prompt.size() - 1));
     // after an error the drafter may lack rows; the target runs those positions again, by whatever kernel
     const int n_drafted = s.draft ? s.draft->n_rows() + s.pending.n_rows() : n_keep;
     const bool is_lacking = n_drafted < n_keep;
@@ -529,12 +533,6 @@ std::vector<Engine::Slice> Engine::cut_slices(const std::vector<Sequence *> & re
         n_left -= slice.n_rows;
     }
     return slices;
-}
-
-static int n_common(const Tokens & a, const Tokens & b, int n_most) {
-    int n = 0;
-    while (n < n_most && a[n] == b[n]) ++n;
-    return n;
 }
 
 bool Engine::can_adopt(const Sequence & s) const {

@@ -3,6 +3,7 @@
 
 #include <ggml-cpp.h>
 
+#include <cstring>
 #include <map>
 #include <regex>
 #include <set>
@@ -189,6 +190,10 @@ std::vector<DeviceInfo> list_devices() {
         out.push_back(info);
     }
     return out;
+}
+
+bool is_on_server(ggml_backend_dev_t device) {
+    return std::strncmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)), "RPC", strlen("RPC")) == 0;
 }
 
 ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {

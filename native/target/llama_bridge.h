@@ -60,6 +60,9 @@ struct DeviceInfo {
 };
 std::vector<DeviceInfo> list_devices();
 
+// on another machine, by llama.cpp's RPC backend
+bool is_on_server(ggml_backend_dev_t device);
+
 // What `draft_device` names: a device by its name, null for the CPU; with "auto" the first GPU, unless the target has
 // no layer on any. Error(value)
 ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers);

@@ -195,9 +195,9 @@ static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::strin
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t dev = ggml_backend_dev_get(i);
         if (lost.count(ggml_backend_dev_description(dev))) continue;
-        const bool is_server =
-            std::strncmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(dev)), "RPC", strlen("RPC")) == 0;
-        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) (is_server ? servers : gpus).push_back(dev);
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) {
+            (is_on_server(dev) ? servers : gpus).push_back(dev);
+        }
         if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU) integrated.push_back(dev);
     }
     std::vector<ggml_backend_dev_t> out = servers;
@@ -520,11 +520,7 @@ int Target::n_shared_rows() const {
 bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
     if (!is_fused_ || has_own_attention_ || n_rows < n_rows_tiled) return true;
     // cells of other conversations shift the tiles as well, by what they have drafted
-    llama_memory_t mem = llama_get_memory(ctx_.get());
-    for (int i = 0; i < options_.n_sequences; ++i) {
-        const llama_seq_id other = seqs(i).first;
-        if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
-    }
+    if (!are_others_empty(range)) return false;
     return n_held() == 0 || close_gaps();  // what another one left, too
 }
 
@@ -604,8 +600,9 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     }
     close_wide_gaps();
     is_shared_ = false;
-    for (int i = 1; i < batch.n_rows(); ++i) {
-        is_shared_ = is_shared_ || rows.seq_id[i][0] / n_ids() != rows.seq_id[0][0] / n_ids();
+    const int n_each = n_ids();
+    for (int i = 1; i < batch.n_rows() && !is_shared_; ++i) {
+        is_shared_ = rows.seq_id[i][0] / n_each != rows.seq_id[0][0] / n_each;
     }
     // more conversations than there are ids to hold cells with
     if (is_shared_ && adds_in_order_ && shares_batches() && !holds_rejected()) ++n_order_lost_;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,4 +86,7 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
     finally:
+        # gloo's threads free the tensors that they summed last, which takes the interpreter's lock. DDP's
+        # group waits for these threads when it dies, and has the lock: it must not die while one is late.
+        time.sleep(0.2)
         dist.destroy_process_group()

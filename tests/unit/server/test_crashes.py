@@ -101,6 +101,7 @@ def test_a_server_killed_in_the_middle_of_an_answer_leaves_port_and_store(
     body = json.dumps({"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}})
     command = [
         sys.executable,
+        "-P",  # not the checkout, which has no extension
         "-m",
         "eaglecpp",
         "serve",
