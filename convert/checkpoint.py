@@ -73,9 +73,8 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
 
 
 def _open_directory(directory: Path, name: str) -> Checkpoint:
+    path = _config_path(directory)
     found = [(index, _weight_files(directory, patterns), read) for index, patterns, read in _FORMATS]
-    if not any((directory / name).is_file() for name in ("config.json", "params.json")):
-        _with_config(directory, {})  # says so before a missing weight file would
     usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
     if not usable:
         raise CheckpointError(
@@ -93,7 +92,7 @@ def _open_directory(directory: Path, name: str) -> Checkpoint:
     tensors = _merge(files, read)
     if shards is not None:
         _check_index(directory / index, shards, tensors)
-    config, tensors = _with_config(directory, tensors)
+    config, tensors = _with_config(path, tensors)
     return Checkpoint(name, directory, config, tensors, tuple(files), notes=notes)
 
 
@@ -112,20 +111,26 @@ def _open_file(path: Path) -> Checkpoint:
         hint = " (already a GGUF?)" if path.suffix == ".gguf" else ""
         raise SourceError(f"{path}: expected a .safetensors or .bin file or a checkpoint directory{hint}")
     name = path.resolve().parent.name if path.stem in ("model", "pytorch_model") else path.stem
-    config, tensors = _with_config(path.parent, read(path))
+    config, tensors = _with_config(_config_path(path.parent), read(path))
     return Checkpoint(name, path.resolve().parent, config, tensors, (path,))
 
 
+def _config_path(directory: Path) -> Path:
+    for name in ("config.json", "params.json"):
+        if (directory / name).is_file():
+            return directory / name
+    raise CheckpointError(
+        f"{directory / 'config.json'}: not found; a drafter's sizes and switches are in its config.json, in "
+        "Mistral's layout in params.json"
+    )
+
+
 def _with_config(
-    directory: Path, tensors: dict[str, TensorSource]
+    path: Path, tensors: dict[str, TensorSource]
 ) -> tuple[dict[str, Any], dict[str, TensorSource]]:
-    """The config beside the weights, and the weights in its words."""
-    path, params = directory / "config.json", directory / "params.json"
-    if path.is_file():
-        return load_json(path), tensors
-    if params.is_file():
-        return from_mistral(load_json(params), tensors)
-    raise CheckpointError(f"{path}: not found; a drafter's sizes and switches are in its config.json")
+    """Config and weights in Hugging Face's words."""
+    config = load_json(path)
+    return from_mistral(config, tensors) if path.name == "params.json" else (config, tensors)
 
 
 def _shards(directory: Path, index: str) -> dict[str, str] | None:

@@ -9,6 +9,7 @@ here, when they are read. A key that is not known may change the arithmetic and 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .config import integer
-from .errors import ConfigError, UnsupportedError
+from .errors import ConfigError, TensorError, UnsupportedError
 from .tensor import TensorSource
 
 __all__ = ["ARCHITECTURE", "from_mistral"]
@@ -71,7 +72,10 @@ _NAME = re.compile(
 def from_mistral(
     params: Mapping[str, Any], tensors: Mapping[str, TensorSource]
 ) -> tuple[dict[str, Any], dict[str, TensorSource]]:
-    """Config and tensors as a Hugging Face checkpoint has them. Raises ConfigError, UnsupportedError."""
+    """Config and tensors as a Hugging Face checkpoint has them.
+
+    Raises ConfigError, TensorError, UnsupportedError.
+    """
     if "eagle_linear.weight" not in tensors:
         raise UnsupportedError(
             "checkpoint in Mistral's layout without eagle_linear.weight: expected an EAGLE drafter, found "
@@ -81,8 +85,7 @@ def from_mistral(
     if latent:
         raise UnsupportedError(
             f"{_WHERE}{latent[0]}: drafter with multi-head latent attention in Mistral's layout (Mistral "
-            f"Large 3): not "
-            "supported"
+            "Large 3): not supported"
         )
     config: dict[str, Any] = {"architectures": [ARCHITECTURE]}
     for key, value in params.items():
@@ -114,6 +117,8 @@ def _renamed(name: str, source: TensorSource, head_dim: int) -> tuple[str, Tenso
     layer, role, kind = match.groups()
     ending = {"weight": "weight", "qscale_weight": "weight_scale", "qscale_act": "input_scale"}[kind]
     renamed = f"{layer or ''}{_NAMES[role]}.{ending}"
+    if kind == "qscale_weight" and math.prod(source.shape) != 1:
+        raise TensorError(f"tensor {name} {list(source.shape)}: expected one scale for the whole matrix")
     if kind == "weight" and role in ("attention.wq", "attention.wk"):
         return renamed, _Halves(
             renamed, source.shape, source.dtype, source.path, source.offset, source, head_dim

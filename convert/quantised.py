@@ -60,8 +60,8 @@ def dequantised(
     if lonely:
         raise ConfigError(
             f"config.json: quantization_config.quant_method: expected one of "
-            f"{', '.join(sorted(_SCALED_METHODS))}, "
-            f"which say how tensor {lonely[0]} in F8_E4M3 is read back, found {method!r}"
+            f"{', '.join(sorted(_SCALED_METHODS))}, which say how tensor {lonely[0]} in F8_E4M3 is read "
+            f"back, found {method!r}"
         )
     return found, f"{n_read} quantised tensors ({method}) were read back to floating point" if n_read else ""
 

@@ -41,8 +41,7 @@ class DeepSpecGemma(DeepSpec):
         if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
             raise UnsupportedError(
                 "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
-                "or with "
-                "embeddings of their own are not supported"
+                "or with embeddings of their own are not supported"
             )
         ropes = config.get("rope_parameters")
         if not isinstance(ropes, Mapping) or not isinstance(ropes.get("full_attention"), Mapping):

@@ -36,10 +36,8 @@ def checked_theta(config: Mapping[str, Any]) -> dict[str, Any]:
     kind = scaling.get("type", scaling.get("rope_type")) if isinstance(scaling, dict) else None
     if kind == "linear" and number(config, "rope_theta", 10000.0) != 10000.0:
         raise ConfigError(
-            "config.json: rope_theta together with linear rope_scaling: SafeAILab/EAGLE trains with "
-            "theta 10000 "
-            "in this case, serving engines use rope_theta; set rope_theta to the one the drafter was "
-            "trained with, "
-            "and architectures to Eagle3LlamaForCausalLM if that is not 10000"
+            "config.json: rope_theta together with linear rope_scaling: SafeAILab/EAGLE trains with theta "
+            "10000 in this case, serving engines use rope_theta; set rope_theta to the one the drafter was "
+            "trained with, and architectures to Eagle3LlamaForCausalLM if that is not 10000"
         )
     return dict(config)

@@ -31,13 +31,11 @@ def drafters(target: str | None, as_json: bool) -> None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
     if as_json:
         write_json({"drafters": [_facts(row, matches) for row in rows]})
-    elif rows:
-        write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
-    if as_json:
         return
     if not rows:
         note(f"no drafter is known for {target}; `eaglecpp train` makes one, `--draft text` needs none")
         return
+    write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
     chosen = next((match for match in matches if not match.drafter.refused), None)
     if chosen is not None:
         note(f"--draft auto takes {chosen.why}")

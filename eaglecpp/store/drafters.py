@@ -49,8 +49,7 @@ class KnownDrafter:
     feed:      state fed to the next step, "pre" or "post", where the config alone does not tell; else ""
     folder:    where in the repository the checkpoint is, "" for its top
     source:    where this row is from
-    refused:   why it cannot run here, or its target cannot take drafts; such a row is listed and never
-    offered
+    refused:   why it cannot run here, or its target cannot take drafts; listed, never offered
     """
 
     repo: str

@@ -243,9 +243,11 @@ void DraftFile::refuse_forks() const {
          path().c_str(), has_ids ? ids.c_str() : "tensor 'blk.0.hidden_norm.weight' or 'd2t.weight'");
 }
 
-// What only some drafters compute otherwise; without a key as Llama does.
+// What only some drafters compute otherwise; without a key as Llama does. llama.cpp reads none of these in `eagle3`.
 void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
+    s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
+    if (s.arch != keys::arch_eagle31) return;
     const auto positive = [&](const char * pattern, float otherwise) {
         const float value = gguf_.find_f32(key(pattern)).value_or(otherwise);
         if (!(value > 0.0f) || !std::isfinite(value)) {
@@ -254,7 +256,7 @@ void DraftFile::read_arithmetic() {
         }
         return value;
     };
-    s.attn_scale = positive(keys::attention_scale, 1.0f / std::sqrt((float)s.head_dim));
+    s.attn_scale = positive(keys::attention_scale, s.attn_scale);
     s.embd_scale = positive(keys::embedding_scale, 1.0f);
     if (gguf_.has(key(keys::logit_softcapping))) s.logit_softcap = positive(keys::logit_softcapping, 0.0f);
     s.norms_values = gguf_.find_bool(key(keys::value_norm)).value_or(false);
@@ -338,7 +340,9 @@ void DraftFile::check_tensors() const {
                 want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
             }
         }
-        want[fill(keys::t_post_attn_norm, i)] = want[fill(keys::t_post_ffn_norm, i)] = {{s.n_embd}, false, false};
+        if (s.arch == keys::arch_eagle31) {
+            want[fill(keys::t_post_attn_norm, i)] = want[fill(keys::t_post_ffn_norm, i)] = {{s.n_embd}, false, false};
+        }
         want[fill(keys::t_ffn_norm, i)] = {{s.n_embd}, true, false};
         want[fill(keys::t_ffn_gate, i)] = want[fill(keys::t_ffn_up, i)] = {{s.n_embd, s.n_ff}, true, true};
         want[fill(keys::t_ffn_down, i)] = {{s.n_ff, s.n_embd}, true, true};

@@ -92,6 +92,11 @@ FLAWS: dict[str, tuple[dict[str, Any], type[EagleError], str]] = {
         GgufError,
         "unknown tensor 'blk.0.attn_q_norm.weight'",
     ),
+    "a norm of Gemma's": (
+        {"add": {"blk.0.post_ffw_norm.weight": np.ones(64, np.float32)}},
+        GgufError,
+        "unknown tensor 'blk.0.post_ffw_norm.weight'",
+    ),
     "no fc": ({"names": {"fc.weight": ""}}, GgufError, "missing tensor 'fc.weight'"),
 }
 

@@ -32,8 +32,7 @@ class GemmaDrafter(Drafter):
         self,
         config: dict[str, Any],
         weights: Weights,
-        embedding: torch.Tensor | None = None,
-        head: torch.Tensor | None = None,
+        *tables: torch.Tensor | None,
     ) -> None:
         heads = config["num_global_key_value_heads" if config["attention_k_eq_v"] else "num_key_value_heads"]
         flat = config | {
@@ -44,7 +43,7 @@ class GemmaDrafter(Drafter):
         flat["sliding_window"] = None
         flat["rope_parameters"] = None
         self.softcap = float(config.get("final_logit_softcapping") or 0.0)
-        super().__init__(flat, weights, embedding, head)
+        super().__init__(flat, weights, *tables)
         self.rope = self.turning(config["rope_parameters"]["full_attention"])
 
     def turning(self, rope: dict[str, Any]) -> Rope:

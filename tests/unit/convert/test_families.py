@@ -16,7 +16,14 @@ from safetensors.numpy import save_file
 
 from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import CheckpointError, ConvertError, LayerIdError, SourceError, UnsupportedError
-from helpers.checkpoints import FAMILIES, save_bin, save_shards, write_checkpoint
+from helpers.checkpoints import (
+    FAMILIES,
+    MISTRAL_PARAMS,
+    mistral_weights,
+    save_bin,
+    save_shards,
+    write_checkpoint,
+)
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 
@@ -133,41 +140,13 @@ def test_gemmas_own_layer_has_a_key_for_each_difference(kind: str, convert: Conv
 
 
 MISTRAL = replace(EAGLE1, eagle1_norms=True)
-MISTRAL_NAMES = {
-    "fc": "eagle_linear",
-    "embed_tokens": "tok_embeddings",
-    "input_layernorm": "attention_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attention.wq",
-    "self_attn.k_proj": "attention.wk",
-    "self_attn.v_proj": "attention.wv",
-    "self_attn.o_proj": "attention.wo",
-    "mlp.gate_proj": "feed_forward.w1",
-    "mlp.down_proj": "feed_forward.w2",
-    "mlp.up_proj": "feed_forward.w3",
-}
-PARAMS = {
-    "dim": 64, "n_layers": 1, "head_dim": 16, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2,
-    "norm_eps": 1e-5, "vocab_size": 367, "rope_theta": 10000.0, "max_position_embeddings": 2048,
-    "tied_embeddings": False,
-}  # fmt: skip
 
 
 def write_mistral(directory: Path, **params: Any) -> Path:
-    """MISTRAL in Mistral's own layout: rows of q and k in pairs."""
-
-    def renamed(name: str, value: Any) -> tuple[str, Any]:
-        for ours, theirs in MISTRAL_NAMES.items():
-            name = name.replace(f"{ours}.weight", f"{theirs}.weight")
-        if ".wq." in name or ".wk." in name:
-            value = value.reshape(-1, 2, 8, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
-        return name, value
-
+    """MISTRAL in Mistral's own layout."""
     directory.mkdir()
-    save_file(
-        dict(renamed(*item) for item in MISTRAL.weights().items()), directory / "consolidated.safetensors"
-    )
-    (directory / "params.json").write_text(json.dumps(PARAMS | params))
+    save_file(mistral_weights(MISTRAL.weights()), directory / "consolidated.safetensors")
+    (directory / "params.json").write_text(json.dumps(MISTRAL_PARAMS | params))
     return directory
 
 
@@ -201,7 +180,7 @@ def test_what_mistrals_layout_says_else_is_refused(
 
 def test_mistrals_layout_of_something_else_is_refused(convert: Convert, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "params.json").write_text(json.dumps(PARAMS))
+    (tmp_path / "in" / "params.json").write_text(json.dumps(MISTRAL_PARAMS))
     save_file({"norm.weight": np.ones(64, np.float32)}, tmp_path / "in" / "consolidated.safetensors")
     with pytest.raises(UnsupportedError, match=r"without eagle_linear\.weight"):
         convert(tmp_path / "in")

@@ -15,12 +15,13 @@ import pytest
 
 from eaglecpp.convert import ConvertReport, errors
 from eaglecpp.convert.tensor import TensorSource
-from helpers.checkpoints import write_checkpoint
+from helpers.checkpoints import MISTRAL_PARAMS, mistral_weights, write_checkpoint
 from helpers.random_drafter import DraftShape
 
 Convert = Callable[..., ConvertReport]
 Array = np.ndarray[Any, Any]
 NAMES = ("mlp.up_proj", "mlp.down_proj", "self_attn.q_proj")
+MISTRAL = DraftShape(eagle1=True, eagle1_norms=True, own_head=False, n_draft_vocab=367)
 SHAPE = DraftShape(n_ff=128)  # every width is a multiple of 64
 
 
@@ -223,6 +224,43 @@ def test_a_scale_turned_the_other_way_is_seen(convert: Convert, tmp_path: Path) 
     wrong = {n: 1.0 / v if n.endswith("_inv") else v for n, v in stored.items()}
     found = tensors(convert(write(tmp_path / "in", wrong, config)).out)
     assert not np.allclose(found["blk.0.ffn_up.weight"], values["layers.0.mlp.up_proj.weight"], rtol=0.1)
+
+
+def save_mistral(directory: Path, scale_shape: tuple[int, ...]) -> dict[str, Array]:
+    """Mistral's layout in fp8; returns the values, under Hugging Face's names and in its order of rows."""
+    weights, values = MISTRAL.weights(), {}
+    scales: dict[str, Array] = {}
+    for name in ("layers.0.self_attn.q_proj.weight", "layers.0.mlp.up_proj.weight"):
+        scale = np.float32(np.abs(weights[name]).max() / 448.0)
+        codes, value = e4m3(weights[name] / scale)
+        weights[name], values[name] = codes, value * scale
+        scales[name] = np.full(scale_shape, scale, np.float32)
+    stored: dict[str, Any] = {}
+    for name, value in mistral_weights(weights).items():
+        stored[name] = value.view(Fp8) if value.dtype == np.uint8 else value
+    stored["layers.0.attention.wq.qscale_weight"] = scales["layers.0.self_attn.q_proj.weight"]
+    stored["layers.0.feed_forward.w3.qscale_weight"] = scales["layers.0.mlp.up_proj.weight"]
+    directory.mkdir()
+    save(directory, stored)
+    (directory / "model.safetensors").rename(directory / "consolidated.safetensors")
+    params = MISTRAL_PARAMS | {"quantization": {"qformat_weight": "fp8_e4m3"}}
+    (directory / "params.json").write_text(json.dumps(params))
+    return values
+
+
+def test_mistrals_fp8_has_one_scale_for_a_matrix(convert: Convert, tmp_path: Path) -> None:
+    values = save_mistral(tmp_path / "in", ())
+    found = tensors(convert(tmp_path / "in").out)
+    reference = write_checkpoint(tmp_path / "ref", shape=MISTRAL, add=values)
+    for name, value in tensors(convert(reference, out=tmp_path / "ref.gguf").out).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_mistrals_fp8_with_a_scale_for_each_row_is_refused(convert: Convert, tmp_path: Path) -> None:
+    """Rows of q and k are put into another order; their scales would not be."""
+    save_mistral(tmp_path / "in", (64, 1))
+    with pytest.raises(errors.TensorError, match=r"qscale_weight \[64, 1\]: expected one scale"):
+        convert(tmp_path / "in")
 
 
 def edited(config: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
