@@ -42,10 +42,11 @@ DATA = Path(__file__).with_name("data") / "copy.jsonl"
 PARTS = ("lengths", "sampled", "copy", "off")
 N_MAX = (2, 4)  # of llama.cpp's draft-eagle3
 NGRAMS = ("ngram-mod", "ngram-simple")
+N_PROMPT = 64  # tokens; the prose has no more under a large vocabulary
 WARM: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 OFF = {"top_p": 1.0, "min_p": 0.0}
 
-Run = Callable[[Sequence[int], dict[str, Any]], dict[str, Any]]  # prompt, sampling -> timings
+Run = Callable[[Sequence[int], dict[str, Any]], dict[str, Any]]  # prompt, sampling and seed -> timings
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Field:
             def run(prompt: Sequence[int], sampling: dict[str, Any]) -> dict[str, Any]:
                 with engine.session() as session:
                     return session.generate(
-                        list(prompt), max_tokens=self.args.n_tokens, seed=1, ignore_eos=True, **sampling
+                        list(prompt), max_tokens=self.args.n_tokens, ignore_eos=True, **sampling
                     ).timings
 
             self.runs[name] = run
@@ -135,7 +136,7 @@ class Field:
             )
 
             def run(prompt: Sequence[int], sampling: dict[str, Any]) -> dict[str, Any]:
-                return server.complete(prompt, self.args.n_tokens, seed=1, **sampling).timings
+                return server.complete(prompt, self.args.n_tokens, **sampling).timings
 
             self.runs[name] = run
         return name
@@ -143,14 +144,14 @@ class Field:
     def race(
         self, names: Sequence[str], prompts: Sequence[Sequence[int]], sampling: dict[str, Any]
     ) -> dict[str, list[tuple[float, int]]]:
-        """(ms, tokens) of each prompt by name, in turns."""
+        """(ms, tokens) of each prompt by name, in turns, with another seed for each repeat."""
         found: dict[str, list[tuple[float, int]]] = {name: [] for name in names}
         for name in names:
-            self.runs[name](prompts[0], sampling)
-        for _ in range(self.args.repeats):
-            for prompt in prompts:
-                for name in names:
-                    timings = self.runs[name](prompt, sampling)
+            self.runs[name](prompts[0], sampling | {"seed": 1})
+        for seed in range(1, 1 + self.args.repeats):
+            for i, prompt in enumerate(prompts):
+                for name in names if (seed + i) % 2 else reversed(names):
+                    timings = self.runs[name](prompt, sampling | {"seed": seed})
                     found[name].append((timings["predicted_ms"], timings["predicted_n"] - 1))
         for name, runs in found.items():
             note(f"{name}: {1000 * sum(n for _, n in runs) / sum(ms for ms, _ in runs):.1f} tokens/s")
@@ -170,7 +171,7 @@ def over_all(ours: list[tuple[float, int]], theirs: list[tuple[float, int]]) -> 
 
 
 def code(field: Field) -> list[list[int]]:
-    return make_prompts("code", field.base, field.args.limit or 6, 96, seed=1)
+    return make_prompts("code", field.base, field.args.limit or 6, N_PROMPT, seed=1)
 
 
 def lengths(field: Field) -> list[Goal]:
@@ -246,7 +247,7 @@ def copies(field: Field) -> list[Goal]:
 
 def off(field: Field) -> list[Goal]:
     args, goals = field.args, []
-    prose = make_prompts("prose", field.base, args.limit or 6, 96, seed=1)
+    prose = make_prompts("prose", field.base, args.limit or 6, N_PROMPT, seed=1)
     arms = [(field.ours("text", "text"), field.ours("plain"), "no drafter")]
     if args.draft is not None:
         on = field.ours("auto", args.draft)
