@@ -34,12 +34,14 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 class Options:
     """What the user says about an ambiguous checkpoint.
 
-    feed: which state feeds the next draft step, pre or post norm.
+    feed: which state feeds the next draft step, pre or post norm. window: rows that every layer sees, as an
+    engine was told that serves the drafter so.
     """
 
     aux_layers: tuple[int, ...] | None = None
     layer_ids: Convention | None = None
     feed: str | None = None
+    window: int | None = None
 
 
 def build_spec(
@@ -56,12 +58,18 @@ def build_spec(
     _check_target(target, target_hidden, vocab)
     n_heads = integer(config, "num_attention_heads")
     n_layers, layer_note = _count_layers(config, shapes)
-    n_aux = _count_features(shapes, target_hidden)
-    ids = _layer_ids(seen, config, dialect, target.block_count, n_aux, options)
+    if dialect.fuses_embedding:
+        ids = _last_state(target.block_count, hidden, target_hidden, options)
+    else:
+        n_aux = _count_features(shapes, target_hidden)
+        ids = _layer_ids(seen, config, dialect, target.block_count, n_aux, options)
+    gemma = dialect.gemma_layer(config, shapes)
+    if has_latent(shapes) and (dialect.fuses_embedding or gemma is not None):
+        raise UnsupportedError(f"{dialect.title} drafter with latent attention: not supported")
     latent, latent_note = parse_latent(config) if has_latent(shapes) else (None, "")
     rope, rope_note = parse_rope(config, deepseek=latent is not None)
-    window, sliding, window_note = _sliding(config, n_layers)
-    _check_activation(config)
+    window, sliding, window_note = _sliding(config, n_layers, options.window)
+    _check_activation(config, dialect)
     norm_output, feed_note = _feed(config, options)
     # One long call on purpose: every field stands beside the rule it comes from.
     spec = DraftSpec(
@@ -81,6 +89,8 @@ def build_spec(
         aux_layers=ids.ids,
         layer_ids_rule=ids.rule,
         target_block_count=target.block_count,
+        fuses_embedding=dialect.fuses_embedding,
+        gemma=gemma,
         fc_norm=_matched_flag(config, ("fc_norm", "use_aux_norm"), shapes, "fc_norm."),
         norm_output=norm_output,
         norm_before_fc=_matched_flag(
@@ -151,8 +161,8 @@ def _layer_ids(
     if top and nested and not both_agree and options.aux_layers is None:
         raise LayerIdError(
             f"config.json: {_IDS} is given twice, {list(top)} at the top level and {list(nested)} in "
-            "eagle_config, "
-            "and the two places have different conventions; say which layers are meant with --aux-layers"
+            "eagle_config, and the two places have different conventions; say which layers are meant with "
+            "--aux-layers"
         )
     place = "config" if top else "eagle_config"
     known: Convention | None = "boundary" if both_agree and options.aux_layers is None else None
@@ -165,6 +175,21 @@ def _layer_ids(
         given=options.aux_layers,
         forced=known or options.layer_ids,
     )
+
+
+def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:
+    """The feature of EAGLE-1 and 2, which is no choice: the target's last state after its final norm."""
+    if options.aux_layers or options.layer_ids or options.feed:
+        raise LayerIdError(
+            "--aux-layers, --layer-ids and --feed are for EAGLE-3: an EAGLE-1 or 2 drafter reads the "
+            "target's last hidden state and feeds its own output; leave them out"
+        )
+    if hidden != target_hidden:
+        raise TensorError(
+            f"config.json: hidden_size {hidden}: an EAGLE-1 or 2 drafter is as wide as its target, which has "
+            f"{target_hidden}"
+        )
+    return LayerIds((n_blocks + 1,), "final")
 
 
 def _held_out_rates(seen: Seen) -> tuple[float, ...]:
@@ -227,8 +252,7 @@ def _matched_flag(config: Mapping[str, Any], keys: Sequence[str], shapes: Shapes
     if tensors and not value:
         raise ConfigError(
             f"tensor {tensors[0]} is in the checkpoint, but config.json does not set {keys[0]}; set it to "
-            "true if the "
-            "drafter was trained with it, or remove the tensors"
+            "true if the drafter was trained with it, or remove the tensors"
         )
     return value
 
@@ -253,17 +277,25 @@ def _feed(config: Mapping[str, Any], options: Options) -> tuple[bool, str]:
     )
 
 
-def _check_activation(config: Mapping[str, Any]) -> None:
+def _check_activation(config: Mapping[str, Any], dialect: Dialect) -> None:
     name = config.get("hidden_act")
-    if name not in (None, "silu", "swish"):
-        raise UnsupportedError(f"config.json: hidden_act: expected silu, found {name!r}")
+    if name not in dialect.activations:
+        raise UnsupportedError(f"config.json: hidden_act: expected {dialect.activations[-1]}, found {name!r}")
 
 
-def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tuple[bool, ...], str]:
+def _sliding(
+    config: Mapping[str, Any], n_layers: int, asked: int | None
+) -> tuple[int | None, tuple[bool, ...], str]:
     """Window and one flag per layer.
 
     A window without layer_types slides nothing: that is what engines do for llama.
     """
+    if asked is not None:
+        return (
+            asked,
+            (True,) * n_layers,
+            f"--window {asked}: every layer sees that many rows, whatever the config says",
+        )
     window = integer(config, "sliding_window", None)
     types = config.get("layer_types")
     if types is None:
@@ -311,6 +343,6 @@ def _check_shared(spec: DraftSpec) -> None:
     if problems:
         raise TensorError(
             f"missing: {' and '.join(problems)}; the target's cannot stand in: drafter {spec.hidden_size} "
-            "wide with "
-            f"{spec.draft_vocab_size} tokens, target {spec.target_hidden_size} wide with {spec.vocab_size}"
+            f"wide with {spec.draft_vocab_size} tokens, target {spec.target_hidden_size} wide with "
+            f"{spec.vocab_size}"
         )

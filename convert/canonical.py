@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .config import flag
-from .dialects import canonical_name
+from .dialects import Dialect
 from .errors import CheckpointError, ConfigError, TensorError
 from .tensor import TensorSource
 
@@ -20,11 +20,13 @@ __all__ = ["canonical_tensors"]
 Sources = dict[str, TensorSource]
 
 
-def canonical_tensors(tensors: Mapping[str, TensorSource], config: Mapping[str, Any]) -> Sources:
+def canonical_tensors(
+    tensors: Mapping[str, TensorSource], config: Mapping[str, Any], dialect: Dialect
+) -> Sources:
     """Sources by canonical name. config: flattened. Raises CheckpointError, TensorError, ConfigError."""
     found: Sources = {}
     for name, source in tensors.items():
-        canonical = canonical_name(name)
+        canonical = dialect.canonical(name)
         if canonical is None:
             continue
         if canonical in found:
@@ -56,13 +58,11 @@ def _tie_head(sources: Sources, config: Mapping[str, Any]) -> Sources:
     if "lm_head.weight" in sources:
         raise ConfigError(
             "config.json: tie_word_embeddings is true, but the checkpoint has its own lm_head.weight; set "
-            "it to "
-            "false if the drafter was trained with that head"
+            "it to false if the drafter was trained with that head"
         )
     if "embed_tokens.weight" not in sources:
         raise ConfigError(
             "config.json: tie_word_embeddings is true, but the checkpoint has no embed_tokens.weight to be "
-            "the "
-            "head; add the embedding table, or set it to false if the head is the target's own"
+            "the head; add the embedding table, or set it to false if the head is the target's own"
         )
     return {**sources, "lm_head.weight": sources["embed_tokens.weight"]}

@@ -17,6 +17,7 @@ from typing import Any
 from . import safetensors_file, torch_zip
 from .config import load_json
 from .errors import CheckpointError, SourceError
+from .mistral_format import from_mistral
 from .tensor import TensorSource
 
 __all__ = ["Checkpoint", "open_checkpoint"]
@@ -72,7 +73,7 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
 
 
 def _open_directory(directory: Path, name: str) -> Checkpoint:
-    config = _load_config(directory)
+    path = _config_path(directory)
     found = [(index, _weight_files(directory, patterns), read) for index, patterns, read in _FORMATS]
     usable = [(index, files, read) for index, files, read in found if files or (directory / index).is_file()]
     if not usable:
@@ -91,6 +92,7 @@ def _open_directory(directory: Path, name: str) -> Checkpoint:
     tensors = _merge(files, read)
     if shards is not None:
         _check_index(directory / index, shards, tensors)
+    config, tensors = _with_config(path, tensors)
     return Checkpoint(name, directory, config, tensors, tuple(files), notes=notes)
 
 
@@ -109,14 +111,26 @@ def _open_file(path: Path) -> Checkpoint:
         hint = " (already a GGUF?)" if path.suffix == ".gguf" else ""
         raise SourceError(f"{path}: expected a .safetensors or .bin file or a checkpoint directory{hint}")
     name = path.resolve().parent.name if path.stem in ("model", "pytorch_model") else path.stem
-    return Checkpoint(name, path.resolve().parent, _load_config(path.parent), read(path), (path,))
+    config, tensors = _with_config(_config_path(path.parent), read(path))
+    return Checkpoint(name, path.resolve().parent, config, tensors, (path,))
 
 
-def _load_config(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
-    if not path.is_file():
-        raise CheckpointError(f"{path}: not found; a drafter's sizes and switches are in its config.json")
-    return load_json(path)
+def _config_path(directory: Path) -> Path:
+    for name in ("config.json", "params.json"):
+        if (directory / name).is_file():
+            return directory / name
+    raise CheckpointError(
+        f"{directory / 'config.json'}: not found; a drafter's sizes and switches are in its config.json, in "
+        "Mistral's layout in params.json"
+    )
+
+
+def _with_config(
+    path: Path, tensors: dict[str, TensorSource]
+) -> tuple[dict[str, Any], dict[str, TensorSource]]:
+    """Config and weights in Hugging Face's words."""
+    config = load_json(path)
+    return from_mistral(config, tensors) if path.name == "params.json" else (config, tensors)
 
 
 def _shards(directory: Path, index: str) -> dict[str, str] | None:

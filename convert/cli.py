@@ -73,6 +73,12 @@ class IdList(click.ParamType[tuple[int, ...]]):
     type=click.Choice(["pre", "post"]),
     help="State fed to the next draft step; overrides norm_output.",
 )
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Rows that every layer sees, of a drafter that is served with a window its config does not name.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert(
     src: str,
@@ -82,6 +88,7 @@ def convert(
     aux_layers: tuple[int, ...] | None,
     layer_ids: Convention | None,
     feed: str | None,
+    window: int | None,
     as_json: bool,
 ) -> None:
     """EAGLE drafter checkpoint to GGUF. SRC: a checkpoint directory or a weight file."""
@@ -93,6 +100,7 @@ def convert(
         aux_layers=aux_layers,
         layer_ids=layer_ids,
         feed=feed,
+        window=window,
         as_json=as_json,
     )
 
@@ -106,6 +114,7 @@ def run(
     aux_layers: tuple[int, ...] | None,
     layer_ids: Convention | None,
     feed: str | None,
+    window: int | None,
     as_json: bool,
     hub_id: str | None = None,
     target_id: str | None = None,
@@ -120,6 +129,7 @@ def run(
             aux_layers=aux_layers,
             layer_ids=layer_ids,
             feed=feed,
+            window=window,
             progress=progress,
             hub_id=hub_id,
             target_id=target_id,
@@ -177,11 +187,12 @@ def _report_facts(report: ConvertReport) -> dict[str, Any]:
 def _report_text(report: ConvertReport) -> str:
     spec = report.spec
     switches = [name for name in SWITCHES if getattr(spec, name)]
+    plain = "EAGLE-1/2" if spec.fuses_embedding else "EAGLE-3"
     switches += ["latent attention"] if spec.latent else []
     layers = f"{spec.n_layers} layer{'s' if spec.n_layers > 1 else ''}"
     rows = [
         ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),
-        ("switches", ", ".join(switches) or "none (plain EAGLE-3)"),
+        ("switches", ", ".join(switches) or f"none (plain {plain})"),
         ("features", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} blocks, "
                      f"{spec.target_hidden_size} wide (ids: {spec.layer_ids_rule})"),
         ("vocabulary", f"{spec.draft_vocab_size} of {spec.vocab_size} tokens"),

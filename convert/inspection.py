@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import GgufError
 from .gguf_file import GgufFile, read_gguf, type_name
-from .keys import EAGLE3, EAGLE31, KEYS
+from .keys import EAGLE, EAGLE3, EAGLE31, KEYS
 
 __all__ = ["SWITCHES", "inspect_file"]
 
@@ -30,7 +30,9 @@ def inspect_file(path: str | Path) -> dict[str, Any]:
     """
     file = read_gguf(Path(path))
     arch = file.architecture
-    kind = "drafter" if arch in (EAGLE3, EAGLE31) else "target" if _key(file, "block_count") else "other"
+    kind = (
+        "drafter" if arch in (EAGLE, EAGLE3, EAGLE31) else "target" if _key(file, "block_count") else "other"
+    )
     tokenizer = _tokenizer(file)
     facts: dict[str, Any] = {
         "path": str(path),

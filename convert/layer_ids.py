@@ -28,7 +28,7 @@ Convention = Literal["boundary", "post"]
 
 @dataclass(frozen=True)
 class LayerIds:
-    """rule: default, boundary, post+1 or given."""
+    """rule: default, boundary, post+1 or given; final: of EAGLE-1 and 2, which have no choice."""
 
     ids: tuple[int, ...]
     rule: str

@@ -52,6 +52,10 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
     names = set(present)
     found: list[Slot] = []
     for row in TENSORS:
+        if spec.architecture not in row.archs or (
+            row.name == "output_norm.weight" and not spec.has_all_norms
+        ):
+            continue
         if row.attention not in ("", "full" if spec.latent is None else "latent"):
             continue
         if row.when not in ("always", "optional") and not _switch(row, spec):
@@ -101,9 +105,11 @@ def _switch(row: TensorSpec, spec: DraftSpec) -> bool:
         "norm_before_fc": spec.norm_before_fc,
         "qk_norm": spec.qk_norm,
         "reduced_vocab": spec.draft_vocab_size < spec.vocab_size,
-        "rope_freqs": spec.rope.scaling == "llama3",
+        "rope_freqs": spec.rope.scaling in ("llama3", "proportional"),
         "q_rank": spec.latent is not None and spec.latent.q_rank > 0,
         "no_q_rank": spec.latent is None or spec.latent.q_rank == 0,
+        "own_values": spec.gemma is None or spec.gemma.own_values,
+        "gemma": spec.gemma is not None,
     }[row.when]
 
 
@@ -112,6 +118,8 @@ def _expand(row: TensorSpec, spec: DraftSpec) -> Iterable[tuple[str, str, int]]:
         yield from ((row.name.format(a=a), row.source.format(a=a), 0) for a in range(spec.n_aux))
     elif "{i}" in row.name:
         layers = range(1 if row.first_layer_only else spec.n_layers)
+        if not spec.has_all_norms and row.name == "blk.{i}.attn_norm.weight":
+            layers = layers[1:]
         yield from ((row.name.format(i=i), row.source.format(i=i), i) for i in layers)
     else:
         yield row.name, "" if row.role == "map" else row.source, 0
@@ -122,7 +130,8 @@ def _shape(symbols: tuple[str, ...], spec: DraftSpec, layer: int) -> tuple[int, 
         "H": spec.hidden_size,
         "Ht": spec.target_hidden_size,
         "A*Ht": spec.n_aux * spec.target_hidden_size,
-        "U": spec.hidden_size * (2 if layer == 0 else 1),
+        "F": 2 * spec.hidden_size if spec.fuses_embedding else spec.n_aux * spec.target_hidden_size,
+        "U": spec.hidden_size * (2 if layer == 0 and not spec.fuses_embedding else 1),
         "Q": spec.n_heads * spec.head_dim,
         "O": spec.n_heads * (spec.latent.value_dim if spec.latent else spec.head_dim),
         "KV": spec.n_kv_heads * spec.head_dim,

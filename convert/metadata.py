@@ -17,7 +17,7 @@ from gguf import GGUFValueType
 
 from .checkpoint import Checkpoint
 from .gguf_file import Field, field_of
-from .keys import KEYS
+from .keys import EAGLE3, KEYS
 from .spec import DraftSpec, LatentSpec
 from .target_info import TargetInfo
 
@@ -51,7 +51,7 @@ def build_metadata(
         "general.quantization_version": gguf.GGML_QUANT_VERSION,
         **_sizes(spec),
         **_rope(spec),
-        **(_eagle31(spec) if spec.architecture == "eagle31" else {}),
+        **(_switches(spec) if spec.architecture != EAGLE3 else {}),
         "eaglecpp.converter_version": CONVERTER_VERSION,
         "eaglecpp.source": checkpoint.name,
         "eaglecpp.source.sha256": sha256,
@@ -79,9 +79,14 @@ def _sizes(spec: DraftSpec) -> dict[str, Any]:
         "{arch}.vocab_size": spec.vocab_size,
         "{arch}.target_layers": list(spec.aux_layers),
         "{arch}.target_hidden_size": spec.target_hidden_size,
-        "{arch}.norm_before_residual": spec.norm_before_residual,
-        "{arch}.norm_before_fc": spec.norm_before_fc,
-    }
+    } | (
+        {}
+        if spec.fuses_embedding
+        else {
+            "{arch}.norm_before_residual": spec.norm_before_residual,
+            "{arch}.norm_before_fc": spec.norm_before_fc,
+        }
+    )
 
 
 def _rope(spec: DraftSpec) -> dict[str, Any]:
@@ -107,14 +112,25 @@ def _rope(spec: DraftSpec) -> dict[str, Any]:
     return values
 
 
-def _eagle31(spec: DraftSpec) -> dict[str, Any]:
+def _switches(spec: DraftSpec) -> dict[str, Any]:
+    """What an `eagle3` file cannot say."""
     values: dict[str, Any] = {
-        "{arch}.fc_norm": spec.fc_norm,
         "{arch}.norm_output": spec.norm_output,
         "{arch}.draft_vocab_size": spec.draft_vocab_size,
         "{arch}.rope.type": spec.rope_type,
         **(_latent(spec.latent) if spec.latent else {}),
     }
+    if not spec.fuses_embedding:
+        values["{arch}.fc_norm"] = spec.fc_norm
+    if spec.gemma is not None:
+        values |= {
+            "{arch}.attention.scale": 1.0,
+            "{arch}.attention.value_norm": True,
+            "{arch}.hidden_activation": "gelu",
+            "{arch}.embedding_scale": spec.hidden_size**0.5,
+        }
+        if spec.gemma.softcap:
+            values["{arch}.final_logit_softcapping"] = spec.gemma.softcap
     if spec.logit_scale != 1.0:
         values["{arch}.logit_scale"] = spec.logit_scale
     if any(spec.sliding_layers):

@@ -26,6 +26,7 @@ from .head_check import check_head
 from .layer_ids import Convention
 from .mapping import Slot, check_tensors, slots
 from .metadata import build_metadata
+from .quantised import dequantised
 from .quantize import TypePlan, file_type, parse_type
 from .spec import DraftSpec
 from .stream import N_WORKERS, TensorReport, TensorStream
@@ -85,9 +86,10 @@ def open_drafter(
     aux_layers: Sequence[int] | None = None,
     layer_ids: Convention | None = None,
     feed: str | None = None,
+    window: int | None = None,
 ) -> DraftCheckpoint:
     """Reads and checks a checkpoint without converting it; arguments and errors as `convert_checkpoint`."""
-    options = _options(aux_layers, layer_ids, feed)
+    options = _options(aux_layers, layer_ids, feed, window)
     return _understand(open_checkpoint(src), open_target(target), options)
 
 
@@ -103,8 +105,9 @@ def convert_checkpoint(
     hub_id: str | None = None,
     target_id: str | None = None,
     share_head: bool = False,
+    window: int | None = None,
 ) -> ConvertReport:
-    """Convert an EAGLE-3 or 3.1 drafter checkpoint to a GGUF.
+    """Convert an EAGLE drafter checkpoint to a GGUF.
 
     src: checkpoint directory or weight file.
     target: the target's GGUF or Hugging Face directory.
@@ -115,10 +118,12 @@ def convert_checkpoint(
     hub_id: what the checkpoint in the directory `src` was downloaded from; named in the file as its source.
     target_id: likewise for the directory `target`; named in the file as the model it was made for.
     share_head: leave the head out, because it is the target's own, copied for other readers.
+    window: rows that every layer sees, for a drafter that is served with a window its config does not name.
 
-    Raises ConvertError (a subclass per cause), and ValueError for unknown values of layer_ids or feed.
+    Raises ConvertError (a subclass per cause), and ValueError for unknown values of layer_ids, feed or
+    window.
     """
-    options = _options(aux_layers, layer_ids, feed)
+    options = _options(aux_layers, layer_ids, feed, window)
     tell = progress or (lambda _: None)
     types = parse_type(type)
     checkpoint = open_checkpoint(src)
@@ -139,12 +144,16 @@ def convert_checkpoint(
     return ConvertReport(destination, drafter.spec, drafter.family, types.body.name, size, reports, notes)
 
 
-def _options(aux_layers: Sequence[int] | None, layer_ids: Convention | None, feed: str | None) -> Options:
+def _options(
+    aux_layers: Sequence[int] | None, layer_ids: Convention | None, feed: str | None, window: int | None
+) -> Options:
     if layer_ids not in (None, "boundary", "post"):
         raise ValueError(f"layer_ids: expected 'boundary' or 'post', found {layer_ids!r}")
     if feed not in (None, "pre", "post"):
         raise ValueError(f"feed: expected 'pre' or 'post', found {feed!r}")
-    return Options(None if aux_layers is None else tuple(aux_layers), layer_ids, feed)
+    if window is not None and window < 1:
+        raise ValueError(f"window: expected a positive number of rows, found {window}")
+    return Options(None if aux_layers is None else tuple(aux_layers), layer_ids, feed, window)
 
 
 def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetInfo, types: TypePlan) -> Path:
@@ -160,9 +169,11 @@ def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetI
 
 def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
     """Recognise the checkpoint and run every check that needs no pass over the weights."""
-    seen = Seen(checkpoint.config, {name: source.shape for name, source in checkpoint.tensors.items()})
+    tensors, quantised_note = dequantised(checkpoint.tensors, checkpoint.config)
+    seen = Seen(checkpoint.config, {name: source.shape for name, source in tensors.items()})
     dialect = recognise(seen)
-    sources = canonical_tensors(checkpoint.tensors, dialect.flatten(seen))
+    dialect.check(tensors)
+    sources = canonical_tensors(tensors, dialect.flatten(seen), dialect)
     shapes = {name: source.shape for name, source in sources.items()}
     spec, notes = build_spec(seen, dialect, shapes, target, options)
     expected = slots(spec, shapes)
@@ -171,7 +182,13 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
         _small(sources, "d2t"), _small(sources, "t2d"), spec.draft_vocab_size, spec.vocab_size
     )
     present = tuple(slot for slot in expected if slot.required or slot.source in sources)
-    all_notes = (*notes, map_note, *_vocabulary_notes(ids, sources, target), _architecture_note(spec))
+    all_notes = (
+        quantised_note,
+        *notes,
+        map_note,
+        *_vocabulary_notes(ids, sources, target),
+        _architecture_note(spec),
+    )
     return DraftCheckpoint(
         spec, dialect.title, sources, present, ids, tuple(note for note in all_notes if note)
     )
@@ -191,7 +208,11 @@ def _vocabulary_notes(
 
 def _architecture_note(spec: DraftSpec) -> str:
     blockers = ", ".join(spec.stock_blockers)
-    return f"written as eagle31, which llama.cpp does not run, because of: {blockers}" if blockers else ""
+    return (
+        f"written as {spec.architecture}, which llama.cpp does not run, because of: {blockers}"
+        if blockers
+        else ""
+    )
 
 
 def _small(sources: Mapping[str, TensorSource], name: str) -> npt.NDArray[Any] | None:

@@ -34,14 +34,16 @@ def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[Ro
     )
     if theta <= 0:
         raise ConfigError(f"config.json: rope_theta: expected a positive number, found {theta}")
-    if any(number(b, "partial_rotary_factor", 1.0) != 1.0 for b in (config, block)):
-        raise UnsupportedError("partial_rotary_factor is not 1: heads rotated in part are not supported")
     kind = str(block.get("rope_type") or block.get("type") or "default")
     if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
         raise UnsupportedError(
             f"{block_name}: rope type {kind!r}: expected default or yarn; for latent attention trainers and "
             "engines agree on no other"
         )
+    if kind == "proportional":
+        return _proportional(theta, block, block_name), ""
+    if any(number(b, "partial_rotary_factor", 1.0) != 1.0 for b in (config, block)):
+        raise UnsupportedError("partial_rotary_factor is not 1: heads rotated in part are not supported")
     if kind in ("default", "none"):
         return RopeSpec(theta), _mrope_note(block)
     if kind == "mrope":
@@ -60,8 +62,12 @@ def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[Ro
 def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
     """`rope_freqs.weight` `[head_dim / 2]` of llama3 scaling: long waves slowed by factor, short ones kept.
 
-    llama.cpp's converter computes the same in float32 with torch; they agree to 2e-6 of each value.
+    llama.cpp's converter computes the same in float32 with torch; they agree to 2e-6 of each value. Of heads
+    rotated in part: what stands still is slowed beyond all bounds (ggml-org/llama.cpp: conversion/gemma.py).
     """
+    if rope.scaling == "proportional":
+        turned = np.arange(head_dim // 2) < int(rope.factor * head_dim / 2)
+        return np.where(turned, 1.0, 1e15).astype(np.float32)  # whose square is still a float
     context, low, high = float(rope.original_context or 8192), rope.low_freq_factor, rope.high_freq_factor
     wavelengths = 2 * math.pi * rope.theta ** (np.arange(0, head_dim, 2) / head_dim)
     smooth = (context / wavelengths - low) / (high - low)
@@ -96,6 +102,16 @@ def _factor(block: Mapping[str, Any], where: str) -> float:
     if factor is None or factor <= 0:
         raise ConfigError(f"{where}.factor: expected a positive number, found {factor}")
     return factor
+
+
+def _proportional(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
+    """Gemma 4's: frequencies of the whole head, of which the first part is used."""
+    part = number(block, "partial_rotary_factor", 1.0, where=f"config.json: {where}.")
+    if not 0 < part <= 1 or number(block, "factor", 1.0, where=f"config.json: {where}.") != 1.0:
+        raise ConfigError(
+            f"{where}: expected a partial_rotary_factor up to 1 and no other factor, found {part}"
+        )
+    return RopeSpec(theta, "proportional", factor=part)
 
 
 def _llama3(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:

@@ -43,9 +43,8 @@ def read_index(path: Path) -> dict[str, TensorSource]:
         dtype = str(entry["dtype"])
         if dtype not in DTYPE_BYTES:
             raise CheckpointError(
-                f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(DTYPE_BYTES)}. "
-                "Quantised "
-                "drafter checkpoints are not supported, use the original bf16/fp16/fp32 one"
+                f"{path}: tensor {name} has dtype {dtype}; expected one of {', '.join(DTYPE_BYTES)}; "
+                "use the original bf16/fp16/fp32 checkpoint"
             )
         sources[name] = TensorSource(
             name, tuple(entry["shape"]), dtype, path, data_start + entry["data_offsets"][0]

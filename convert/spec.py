@@ -2,24 +2,25 @@
 """What a drafter is: sizes, switches, rope, aux layers, vocabularies. A frozen value between reading and
 writing.
 
-`DraftSpec` says nothing about files. `architecture` decides between `eagle3` (llama.cpp runs it right) and
-`eagle31`.
+`DraftSpec` says nothing about files. `architecture` decides between `eagle` (EAGLE-1 and 2), `eagle3`
+(llama.cpp runs it right) and `eagle31`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .keys import EAGLE3, EAGLE31
+from .keys import EAGLE, EAGLE3, EAGLE31
 
-__all__ = ["DraftSpec", "LatentSpec", "RopeSpec"]
+__all__ = ["DraftSpec", "GemmaLayer", "LatentSpec", "RopeSpec"]
 
 
 @dataclass(frozen=True)
 class RopeSpec:
     """Rotary embedding, already in the terms of ggml_rope_ext.
 
-    scaling: none, linear, yarn or llama3 (which becomes `rope_freqs.weight`). attn_factor: ggml multiplies
+    scaling: none, linear, yarn, or what becomes `rope_freqs.weight`: llama3, and proportional, which
+    rotates the first `factor` of a head alone. attn_factor: ggml multiplies
     cos and sin by attn_factor * (1 + 0.1 ln factor); that product is what the checkpoint asks for.
     """
 
@@ -33,6 +34,19 @@ class RopeSpec:
     beta_slow: float | None = None
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
+
+
+@dataclass(frozen=True)
+class GemmaLayer:
+    """What Gemma 4's own layer does otherwise: norms of what attention and feed-forward part give,
+    values normed without weights, scores as they are, GELU, embeddings multiplied by the root of their width.
+
+    own_values: v has a matrix of its own, else the values are the keys before their norm. softcap: bound
+    of the logits, 0 = none.
+    """
+
+    own_values: bool
+    softcap: float
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,10 @@ class LatentSpec:
 class DraftSpec:
     """A drafter. Sizes in elements; `aux_layers` are boundary ids R_k in the order of concatenation.
 
-    With latent attention head_dim is `latent.key_dim` and every head has keys and values of its own.
+    fuses_embedding: EAGLE-1 and 2. fc takes [embedding ; feature] in every step; the one feature is R_n after
+    the target's final norm, id n + 1. Without norm_output the first layer has no norm before attention, and
+    the head reads the last one's output as it is; with it (Mistral's) both are there. With latent attention
+    head_dim is `latent.key_dim` and every head has keys and values of its own.
     """
 
     family: str
@@ -84,6 +101,8 @@ class DraftSpec:
     aux_layers: tuple[int, ...]
     layer_ids_rule: str
     target_block_count: int
+    fuses_embedding: bool = False
+    gemma: GemmaLayer | None = None
     fc_norm: bool = False
     norm_output: bool = False
     norm_before_fc: bool = False
@@ -100,6 +119,11 @@ class DraftSpec:
     """Acceptance per depth that its training measured, each of the chains that got there; () = not known."""
     stock_boundary_ok: bool = field(default=True)
     """False when an aux layer is n and llama.cpp's features for n are not R_n on this target."""
+
+    @property
+    def has_all_norms(self) -> bool:
+        """Whether the first layer norms what it reads, and something norms what the head reads."""
+        return not self.fuses_embedding or self.norm_output
 
     @property
     def n_aux(self) -> int:
@@ -123,6 +147,7 @@ class DraftSpec:
     def stock_blockers(self) -> tuple[str, ...]:
         """Why llama.cpp would run this drafter wrong or not at all; empty for plain EAGLE-3."""
         reasons = {
+            "EAGLE-1/2": self.fuses_embedding,
             "fc_norm": self.fc_norm,
             "norm_output": self.norm_output,
             f"{self.n_aux} aux layers instead of 3": self.n_aux != 3,
@@ -131,6 +156,7 @@ class DraftSpec:
             "latent attention": self.latent is not None,
             "biases": self.has_bias,
             "sliding window": any(self.sliding_layers),
+            "Gemma 4's layer": self.gemma is not None,
             "logit_scale": self.logit_scale != 1.0,
             f"aux layer {self.target_block_count}, not R_n on this target": not self.stock_boundary_ok,
         }
@@ -138,4 +164,6 @@ class DraftSpec:
 
     @property
     def architecture(self) -> str:
+        if self.fuses_embedding:
+            return EAGLE
         return EAGLE31 if self.stock_blockers else EAGLE3

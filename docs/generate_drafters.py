@@ -27,7 +27,7 @@ def table() -> str:
     aliases: dict[str, list[str]] = {}
     for row in tomllib.loads(DRAFTERS.read_text(encoding="utf-8"))["drafter"]:
         target, *others = row["targets"]
-        drafters[target].append(f"`{row['repo']}`")
+        drafters[target].append(f"`{row['repo']}`" + (" (cannot run)" if row.get("refused") else ""))
         names = [name for name in others if "/" not in name and not name.endswith(":latest")]
         aliases.setdefault(target, names)
     lines = ["| target | Ollama's name | drafters |\n", "| --- | --- | --- |\n"]

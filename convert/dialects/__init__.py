@@ -10,7 +10,11 @@ from __future__ import annotations
 from ..errors import UnsupportedError
 from .automodel import Automodel
 from .base import Dialect, Seen, canonical_name
+from .deepspec import DeepSpec
+from .deepspec_gemma import DeepSpecGemma
+from .eagle_1 import Eagle1
 from .eagle_repo import EagleRepo
+from .mistral import MistralEagle
 from .modelopt import ModelOpt
 from .refused import refuse
 from .specforge import SpecForge
@@ -21,14 +25,15 @@ from .vllm_native import VllmNative
 __all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
 
 DIALECTS: tuple[Dialect, ...] = (
-    Speculators(), VllmNative(), ModelOpt(), TorchSpec(), Automodel(), SpecForge(), EagleRepo(),
+    MistralEagle(), Eagle1(), DeepSpec(), DeepSpecGemma(), Speculators(), VllmNative(), ModelOpt(),
+    TorchSpec(), Automodel(), SpecForge(), EagleRepo(),
 )  # fmt: skip
 
 
 def recognise(seen: Seen) -> Dialect:
     """The dialect of a checkpoint. Raises UnsupportedError for known others and for unknown ones."""
     refuse(seen)
-    # Every EAGLE-3 drafter has one of these two and no ordinary model does; gaps are reported later.
+    # Every EAGLE drafter has one of these two and no ordinary model does; gaps are reported later.
     if seen.shape("fc.weight") is not None or seen.shape("layers.0.hidden_norm.weight") is not None:
         for dialect in DIALECTS:
             if dialect.matches(seen):
@@ -43,6 +48,6 @@ def recognise(seen: Seen) -> Dialect:
     tried = ", ".join(dialect.title for dialect in DIALECTS)
     sample = ", ".join(sorted(seen.shapes)[:4]) or "none"
     raise UnsupportedError(
-        f"not an EAGLE-3 drafter: expected tensors such as fc.weight and midlayer.self_attn.q_proj.weight or "
+        f"not an EAGLE drafter: expected tensors such as fc.weight and midlayer.self_attn.q_proj.weight or "
         f"layers.0.self_attn.q_proj.weight, found {len(seen.shapes)} tensors ({sample}, ...). Tried: {tried}"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a dialect is: one layout in which a trainer or exporter writes EAGLE-3 drafters.
+"""What a dialect is: one layout in which a trainer or exporter writes EAGLE drafters.
 
 A dialect recognises a checkpoint, flattens its config and knows how its project counts layers. Everything
 else (shapes, switches, checks) is common, because all dialects hold the same drafter once names are
@@ -16,6 +16,8 @@ from typing import Any
 from ..errors import ConfigError
 from ..latent import has_latent
 from ..layer_ids import Convention
+from ..spec import GemmaLayer
+from ..tensor import TensorSource
 
 __all__ = ["Dialect", "Seen", "canonical_name"]
 
@@ -72,6 +74,10 @@ class Dialect:
 
     name = ""
     title = ""
+    fuses_embedding = False
+    """EAGLE-1 and 2, see `DraftSpec`."""
+    activations: tuple[str | None, ...] = (None, "swish", "silu")
+    """Values of hidden_act, the one to name last."""
 
     def matches(self, seen: Seen) -> bool:
         """Whether the checkpoint is in this layout. Dialects are asked in the order of the registry."""
@@ -86,6 +92,19 @@ class Dialect:
 
         ids_key: `config` or `eagle_config`, the place the ids were found in.
         """
+        return None
+
+    def canonical(self, name: str) -> str | None:
+        """Canonical name of a tensor, or None for one that inference never uses."""
+        return canonical_name(name)
+
+    def check(self, tensors: Mapping[str, TensorSource]) -> None:
+        """Raises UnsupportedError for values that change the arithmetic. tensors: by their own names."""
+
+    def gemma_layer(
+        self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    ) -> GemmaLayer | None:
+        """Gemma 4's own layer, where this is one. shapes: by canonical name."""
         return None
 
     def notes(self, seen: Seen) -> tuple[str, ...]:

@@ -7,13 +7,14 @@ someone else and may mean either convention.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..config import number
 from ..errors import ConfigError
 from .base import Dialect, Seen
 
-__all__ = ["EagleRepo"]
+__all__ = ["EagleRepo", "checked_theta"]
 
 
 class EagleRepo(Dialect):
@@ -24,15 +25,19 @@ class EagleRepo(Dialect):
         return seen.has("midlayer.")
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
-        # The reference code builds scaled rope with base 10000 whatever the config says; engines do not.
-        scaling = seen.config.get("rope_scaling")
-        kind = scaling.get("type", scaling.get("rope_type")) if isinstance(scaling, dict) else None
-        if kind == "linear" and number(seen.config, "rope_theta", 10000.0) != 10000.0:
-            raise ConfigError(
-                "config.json: rope_theta together with linear rope_scaling: SafeAILab/EAGLE trains with "
-                "theta 10000 "
-                "in this case, serving engines use rope_theta; set rope_theta to the one the drafter was "
-                "trained with, "
-                "and architectures to Eagle3LlamaForCausalLM if that is not 10000"
-            )
-        return dict(seen.config)
+        return checked_theta(seen.config)
+
+
+def checked_theta(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config, unless the reference code and serving engines read its rope differently: the code builds
+    scaled rope with base 10000 whatever the config says.
+    """
+    scaling = config.get("rope_scaling")
+    kind = scaling.get("type", scaling.get("rope_type")) if isinstance(scaling, dict) else None
+    if kind == "linear" and number(config, "rope_theta", 10000.0) != 10000.0:
+        raise ConfigError(
+            "config.json: rope_theta together with linear rope_scaling: SafeAILab/EAGLE trains with theta "
+            "10000 in this case, serving engines use rope_theta; set rope_theta to the one the drafter was "
+            "trained with, and architectures to Eagle3LlamaForCausalLM if that is not 10000"
+        )
+    return dict(config)

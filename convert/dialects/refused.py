@@ -11,7 +11,9 @@ import re
 from typing import Any
 
 from ..errors import UnsupportedError
+from ..mistral_format import ARCHITECTURE
 from .base import Seen
+from .eagle_1 import EAGLE_1_ARCHITECTURES, Eagle1
 
 __all__ = ["refuse"]
 
@@ -23,6 +25,10 @@ KNOWN_ARCHITECTURES = frozenset(
         "Eagle3LlamaForCausalLM",
         "Eagle3Speculator",
         "Eagle3DraftModel",
+        "Qwen3Eagle3Model",
+        "Gemma4Eagle3Model",
+        "LlamaEagle3DraftModel",
+        ARCHITECTURE,
         "Eagle3DeepseekV2ForCausalLM",
         "Eagle3DeepseekV3ForCausalLM",
         "DeepseekV3ForCausalLMEagle3",
@@ -38,6 +44,13 @@ _EAGLE_CONFIG_VALUES: dict[str, Any] = {
     "next_layer_regular": True,
     "parallel_draft_step": 1,
 }
+# In the words of llama.cpp's --spec-type (ggml-org/llama.cpp: docs/speculative.md).
+_OTHER_METHODS = {
+    "dflash": "DFlash drafter",
+    "dspark": "DSpark drafter",
+    "mtp": "multi-token prediction head (MTP)",
+}
+
 _EAGLE_CONFIG_OTHER = {
     "eagle_aux_hidden_state_layer_ids",
     "norm_before_fc",
@@ -47,19 +60,25 @@ _EAGLE_CONFIG_OTHER = {
 
 def refuse(seen: Seen) -> None:
     """Raise UnsupportedError when the checkpoint is one we know and cannot convert."""
-    for check in (
-        _parallel,
-        _half_latent,
-        _megatron,
-        _mixture,
-        _quantised,
-        _eagle_1,
-        _architecture,
-        _eagle_config,
-    ):
+    checks = (
+        _other_method, _parallel, _half_latent, _megatron, _mixture, _quantised, _nested_eagle_1,
+        _architecture, _eagle_config,
+    )  # fmt: skip
+    for check in checks:
         reason = check(seen)
         if reason:
             raise UnsupportedError(reason)
+
+
+def _other_method(seen: Seen) -> str:
+    """Drafters that are no EAGLE."""
+    kinds = {seen.architecture, str(seen.config.get("speculators_model_type") or "")}
+    for name, title in _OTHER_METHODS.items():
+        tensors = name == "mtp" and any(re.search(r"(^|\.)(eh_proj|enorm|hnorm)\.", n) for n in seen.shapes)
+        own = any(name in kind.lower() for kind in kinds) or f"{name}_config" in seen.config
+        if (own or tensors) and not _is_megatron(seen):
+            return f"{title}: not an EAGLE drafter; llama.cpp runs it itself (--spec-type draft-{name})"
+    return ""
 
 
 def _parallel(seen: Seen) -> str:
@@ -68,7 +87,10 @@ def _parallel(seen: Seen) -> str:
     hit = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle"} or seen.has("mask_hidden")
     if not hit and not any(seen.config.get(key) not in (None, False) for key in flags):
         return ""
-    return "P-EAGLE checkpoint: not supported, it drafts all tokens at once from a mask feature"
+    return (
+        "P-EAGLE checkpoint: not supported, it drafts all tokens at once from a mask feature; vLLM runs it "
+        "(parallel_drafting)"
+    )
 
 
 def _half_latent(seen: Seen) -> str:
@@ -82,16 +104,25 @@ def _half_latent(seen: Seen) -> str:
 
 
 def _megatron(seen: Seen) -> str:
-    if seen.architecture == "LlamaForCausalLMEagle":
-        return "Megatron export of an EAGLE-1 style drafter (LlamaForCausalLMEagle): not supported"
+    if _is_megatron(seen):
+        return (
+            "Megatron export of an EAGLE-1 style drafter (LlamaForCausalLMEagle with enorm and hnorm): "
+            "not supported"
+        )
     deep = any(re.match(r"(model\.)?midlayer\.\d+\.", name) for name in seen.shapes)
     if not deep and seen.architecture != "LlamaForCausalLMEagle3Deep":
         return ""
     return (
         "Model Optimizer Megatron export with several layers (midlayer.{i}.*): not supported, its later "
-        "layers are "
-        "not the decoder layers other engines run; export through Model Optimizer's Hugging Face path"
+        "layers are not the decoder layers other engines run; export through Model Optimizer's Hugging Face "
+        "path"
     )
+
+
+def _is_megatron(seen: Seen) -> bool:
+    """NVIDIA/Model-Optimizer's Megatron export norms embedding and feature before EAGLE-1's fc."""
+    named = seen.architecture == "LlamaForCausalLMEagle"
+    return named and any(name.split(".")[0] in ("enorm", "hnorm") for name in seen.shapes)
 
 
 def _mixture(seen: Seen) -> str:
@@ -104,32 +135,34 @@ def _quantised(seen: Seen) -> str:
         (
             n
             for n in seen.shapes
-            if re.search(r"(weight_scale(_\d|_inv)?|input_scale|qweight|weight_packed)$", n)
+            if re.search(
+                r"(weight_scale(_\d|_inv)?|weight_zero_point|input_scale|qweight|qzeros|weight_packed)$", n
+            )
         ),
         "",
     )
     return (
-        f"quantised checkpoint (tensor {hit}): not supported, convert the original bf16 or fp16 one"
+        f"quantised checkpoint (tensor {hit}): in a form that is not read here (fp8, int8 and packed int4 of "
+        "compressed-tensors and AWQ are, where quantization_config says so); convert the original bf16 or "
+        "fp16 one"
         if hit
         else ""
     )
 
 
-def _eagle_1(seen: Seen) -> str:
-    fc, q = seen.shape("fc.weight"), seen.shape("layers.0.self_attn.q_proj.weight")
-    if fc is None or q is None or len(fc) != 2 or len(q) != 2:
-        return ""
-    if fc[1] != 2 * fc[0] or q[1] != fc[0]:
+def _nested_eagle_1(seen: Seen) -> str:
+    if seen.architecture != "EagleSpeculator" and seen.config.get("speculators_model_type") != "eagle":
         return ""
     return (
-        "EAGLE-1/2 checkpoint (fc takes [embedding ; feature] and attention takes the hidden size): not "
-        "supported, "
-        "only EAGLE-3 and 3.1 drafters are"
+        "EAGLE-1 drafter in the layout of speculators (EagleSpeculator): not supported, it may have norms "
+        "that EAGLE-1 has not; convert the checkpoint it was made from"
     )
 
 
 def _architecture(seen: Seen) -> str:
     if seen.architecture in KNOWN_ARCHITECTURES:
+        return ""
+    if seen.architecture in EAGLE_1_ARCHITECTURES and Eagle1().matches(seen):
         return ""
     return (
         f"architecture {seen.architecture!r}: expected one of "

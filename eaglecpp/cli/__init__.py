@@ -30,6 +30,7 @@ COMMANDS = {
     "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
     "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
     "doctor": ("eaglecpp.cli.doctor:doctor", "Explain this machine and check the installation."),
+    "drafters": ("eaglecpp.cli.drafters:drafters", "List the drafters that are known."),
     "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
     "inspect": ("eaglecpp.convert.cli:inspect", "Show what a GGUF file is and what it fits."),
     "list": ("eaglecpp.cli.list:list_models", "List the models on this machine."),

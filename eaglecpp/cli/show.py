@@ -162,7 +162,7 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["quantization", facts.file_type],
         ["size", human_bytes(layer.size)],
         ["features", ", ".join(f"R_{k}" for k in file.get(f"{arch}.target_layers") or [])],
-        ["switches", ", ".join(on) or "none (plain EAGLE-3)"],
+        ["switches", ", ".join(on) or f"none (plain {'EAGLE-1/2' if arch == 'eagle' else 'EAGLE-3'})"],
         ["source", file.text("eaglecpp.source", "")],
         ["from", layer.origin],
     ]

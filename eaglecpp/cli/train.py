@@ -95,6 +95,11 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 )
 @click.option("--mla", is_flag=True, help="Latent attention, as in Kimi's drafters: a much smaller cache.")
 @click.option(
+    "--eagle1",
+    is_flag=True,
+    help="EAGLE-1: the target's last state and its output head, the whole vocabulary.",
+)
+@click.option(
     "--ttt-steps",
     type=click.IntRange(1, 16),
     help="Steps of training-time test.  [default: 3 on a CPU, 4 on a GPU]",
@@ -321,7 +326,12 @@ def _check(options: dict[str, Any]) -> None:
         raise click.UsageError("--temp and --predict are for --generate")
     if options["share_head"] and options["draft_vocab"]:
         raise click.UsageError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
-    fixed = [name for name in ("eagle3", "mla", "share_head", "random_start") if options.get(name)]
+    if options["eagle1"]:
+        others = [name for name in ("eagle3", "mla", "draft_vocab", "aux_layers") if options.get(name)]
+        if others:
+            names = ", ".join("--" + name.replace("_", "-") for name in others)
+            raise click.UsageError(f"--eagle1 has a form of its own: leave out {names}")
+    fixed = [name for name in ("eagle1", "eagle3", "mla", "share_head", "random_start") if options.get(name)]
     if options["finetune"] and fixed:  # a drafter that exists has these already
         names = ", ".join("--" + name.replace("_", "-") for name in fixed)
         raise click.UsageError(f"--finetune keeps the form of the drafter: leave out {names}")

@@ -137,17 +137,23 @@ def _named(
 def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
     """The drafter of the model's repository, or of the table."""
     from eaglecpp.convert import ConvertError
+    from eaglecpp.store.drafters import why_none
     from eaglecpp.store.facts import read_facts
     from eaglecpp.store.remote.drafter import fetch_drafter
-    from eaglecpp.store.remote.pull import offer_drafter
+    from eaglecpp.store.remote.pull import known_matches, offer_drafter
 
     try:
         facts = read_facts([model.target])
-        known = _drafter_of_repository(stores, model) or offer_drafter(model.name, [model.target], facts)
+        beside = _drafter_of_repository(stores, model)
+        match = None if beside else offer_drafter(model.name, [model.target], facts)
+        known = beside or (match.drafter if match else None)
         if known is None:
-            return Found(model, notices=(f"no drafter is known for {model.reference}; running without",))
+            why = why_none(model.reference, known_matches(model.name, [model.target], facts))
+            return Found(model, notices=(f"{why}; running without",))
         file = fetch_drafter(stores, known, facts, report=report).draft_file()
-        return Found(model, file, f"auto: {known.repo}", draft_asked=True)
+        why = match.why if match else f"{known.repo}, {known.source}"
+        notices = (match.warning,) if match and match.warning else ()
+        return Found(model, file, f"auto: {why}", draft_asked=True, notices=notices)
     except (DownloadError, MismatchError, ConvertError) as error:
         return Found(model, notices=(f"running without a drafter: {error}",))
 

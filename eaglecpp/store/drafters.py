@@ -3,7 +3,8 @@
 
 A target goes by many names (its Hub id, a GGUF repository, Ollama's tag, what its metadata says), so names
 are compared after taking off what does not name the model: owner, quantisation, file format. Only whole names
-match, never parts. Whether the drafter really fits is checked later, from the files.
+match, never parts. A model that goes by none of them may say what it was made from: then the drafter of that
+one is offered, with a word of warning. Whether the drafter really fits is checked later, from the files.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from typing import Any, Literal
 
 from eaglecpp.store.errors import StoreError
 
-__all__ = ["KnownDrafter", "find_drafter", "known_drafters"]
+__all__ = [
+    "KnownDrafter",
+    "Match",
+    "find_drafter",
+    "find_drafters",
+    "known_drafters",
+    "search_drafters",
+    "why_none",
+]
 
 LayerIds = Literal["boundary", "post", "default"]
 _TABLE = Path(__file__).parents[1] / "drafters.toml"
@@ -40,6 +49,7 @@ class KnownDrafter:
     feed:      state fed to the next step, "pre" or "post", where the config alone does not tell; else ""
     folder:    where in the repository the checkpoint is, "" for its top
     source:    where this row is from
+    refused:   why it cannot run here, or its target cannot take drafts; listed, never offered
     """
 
     repo: str
@@ -49,11 +59,42 @@ class KnownDrafter:
     source: str
     feed: str = ""
     folder: str = ""
+    refused: str = ""
 
     @classmethod
     def unlisted(cls, repo: str, source: str = "") -> KnownDrafter:
         """A repository of which only the name is known."""
         return cls(repo, (), "", "default", source)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A drafter for a model, and why.
+
+    target:  the name in its row that matched
+    is_base: only what the model was made from goes by that name
+    """
+
+    drafter: KnownDrafter
+    target: str
+    is_base: bool = False
+
+    @property
+    def why(self) -> str:
+        """In words."""
+        made = f"{self.drafter.repo}, made for {self.target}"
+        return f"{made}, which this model was made from" if self.is_base else made
+
+    @property
+    def warning(self) -> str:
+        """What the user should hear; may be empty."""
+        if not self.is_base:
+            return ""
+        return (
+            f"{self.drafter.repo} was made for {self.target}, which this model was made from: expect fewer "
+            "accepted drafts the more it was changed. The planner measures them in the first rounds, and "
+            "drafts only as far as that pays"
+        )
 
 
 @cache
@@ -71,21 +112,50 @@ def find_drafter(
     gguf_metadata: Mapping[str, Any],
     table: Iterable[KnownDrafter] | None = None,
 ) -> KnownDrafter | None:
-    """The first drafter known for a target.
+    """The first drafter known for a target that can run; arguments as `find_drafters`."""
+    matches = find_drafters(target_names, gguf_metadata, table)
+    return next((match.drafter for match in matches if not match.drafter.refused), None)
+
+
+def find_drafters(
+    target_names: Iterable[str],
+    gguf_metadata: Mapping[str, Any],
+    table: Iterable[KnownDrafter] | None = None,
+) -> list[Match]:
+    """Every drafter known for a target, first those made for itself, then those for what it was made from.
 
     target_names:  what the target is called: Hub id, stored name, file name
     gguf_metadata: keys of its GGUF (`general.*` is looked at)
     """
-    names = [*target_names, *_metadata_names(gguf_metadata)]
+    rows = list(known_drafters() if table is None else table)
+    own = _matches([*target_names, *_own_names(gguf_metadata)], rows, is_base=False)
+    return own or _matches(_base_names(gguf_metadata), rows, is_base=True)
+
+
+def why_none(name: str, matches: Iterable[Match]) -> str:
+    """That no drafter is known for a model, or why the known ones cannot run."""
+    reasons = [f"{match.drafter.repo}: {match.drafter.refused}" for match in matches]
+    if not reasons:
+        return f"no drafter is known for {name}"
+    return f"the drafters known for {name} cannot run here ({'; '.join(reasons)})"
+
+
+def search_drafters(text: str, table: Iterable[KnownDrafter] | None = None) -> list[KnownDrafter]:
+    """Rows in which a target or the drafter has the text in its name, in any case."""
+    rows, wanted = known_drafters() if table is None else table, text.lower()
+    return [row for row in rows if any(wanted in name.lower() for name in (row.repo, *row.targets))]
+
+
+def _matches(names: Iterable[str], rows: Iterable[KnownDrafter], *, is_base: bool) -> list[Match]:
+    names = list(names)
     keys = {_key(name) for name in names} - {""}
     tags = {name.lower().removeprefix("registry.ollama.ai/").removeprefix("library/") for name in names}
-    for entry in known_drafters() if table is None else table:
-        for target in entry.targets:
-            if ":" in target and any(_is_ollama_name(tag, target) for tag in tags):
-                return entry
-            if ":" not in target and _key(target) in keys:
-                return entry
-    return None
+
+    def matches(target: str) -> bool:
+        return any(_is_ollama_name(tag, target) for tag in tags) if ":" in target else _key(target) in keys
+
+    found = ((row, next((target for target in row.targets if matches(target)), None)) for row in rows)
+    return [Match(row, target, is_base) for row, target in found if target is not None]
 
 
 def _row(row: Mapping[str, Any], where: str) -> KnownDrafter:
@@ -104,20 +174,23 @@ def _row(row: Mapping[str, Any], where: str) -> KnownDrafter:
     return entry
 
 
-def _metadata_names(metadata: Mapping[str, Any]) -> list[str]:
-    """What the metadata calls the model, from its own name to the models it was made from."""
+def _text(metadata: Mapping[str, Any], key: str) -> str:
+    value = metadata.get(f"general.{key}")
+    return value if isinstance(value, str) else ""
 
-    def text(key: str) -> str:
-        value = metadata.get(key)
-        return value if isinstance(value, str) else ""
 
-    parts = [text(f"general.{key}") for key in ("basename", "finetune", "size_label")]
-    names = [text("general.name"), "-".join(part for part in (parts[0], parts[2], parts[1]) if part)]
+def _own_names(metadata: Mapping[str, Any]) -> list[str]:
+    """What the metadata calls the model."""
+    parts = [_text(metadata, key) for key in ("basename", "finetune", "size_label")]
+    names = [_text(metadata, "name"), "-".join(part for part in (parts[0], parts[2], parts[1]) if part)]
     names.append("-".join(part for part in parts if part))
-    for i in range(4):
-        base = f"general.base_model.{i}"
-        names += [text(f"{base}.repo_url"), text(f"{base}.name")]
     return [name for name in names if name]
+
+
+def _base_names(metadata: Mapping[str, Any]) -> list[str]:
+    """What it calls the models it was made from; of a quantised file often the model itself."""
+    keys = [f"base_model.{i}.{part}" for i in range(4) for part in ("repo_url", "name")]
+    return [name for key in keys if (name := _text(metadata, key))]
 
 
 def _key(name: str) -> str:

@@ -61,6 +61,7 @@ class TrainOptions:
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
     finetune: str | None = None
     eagle3: bool = False
+    eagle1: bool = False
     mla: bool = False
     share_head: bool = False
     random_start: bool = False
@@ -212,6 +213,8 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
     kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
+    if plan.spec.fuses_embedding:
+        kind = "EAGLE-1"
     kind += ", latent attention" if plan.spec.latent else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
     listener.note(
@@ -228,8 +231,11 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
 def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     n_vocab = len(corpus.counts)
     layers = options.aux_layers or default_layers(corpus.n_layer)
-    spec = new_spec(file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, mla=options.mla)
-    size = n_vocab if options.share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
+    spec = new_spec(
+        file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, eagle1=options.eagle1, mla=options.mla
+    )
+    share_head = options.share_head or options.eagle1
+    size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
     chosen = vocab.choose(corpus.counts, size, corpus.special)
     spec = with_vocab(spec, len(chosen.ids))
     start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
@@ -238,7 +244,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
         Vocab(chosen.ids, n_vocab),
         start,
         target_embedding(file),
-        options.share_head,
+        share_head,
         own_embedding=False,
     )
 

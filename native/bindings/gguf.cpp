@@ -32,6 +32,7 @@ nb::dict draft_spec_dict(const DraftSpec & s) {
     d["sliding_window"] = s.sliding_window;
     d["target_layers"] = s.target_layers;
     d["n_layer_target"] = s.n_layer_target;
+    d["fuses_embedding"] = s.fuses_embedding;
     d["norm_before_residual"] = s.norm_before_residual;
     d["norm_before_fc"] = s.norm_before_fc;
     d["fc_norm"] = s.fc_norm;

@@ -2,7 +2,6 @@
 #include "draft/graph.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 
@@ -25,9 +24,14 @@ class Builder {
 
     void build() {
         inputs();
-        ggml_tensor * x = shape_.commit ? fuse() : joined([&](size_t i, int, int) {
+        ggml_tensor * x = shape_.commit ? g_.features : joined([&](size_t i, int, int) {
             return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx);
         });
+        if (s_.fuses_embedding) {
+            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(g_.embd, s_.embd_scale), x, 0));
+        } else if (shape_.commit) {
+            x = fuse();
+        }
         name(x, "feature", 0);
         for (int il = 0; il < s_.n_layer; ++il) {
             x = layer(il, x, il + 1 < s_.n_layer ? n_rows_ : n_out_);
@@ -95,6 +99,15 @@ class Builder {
     ggml_tensor * linear(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * x) {
         ggml_tensor * y = ggml_mul_mat(ctx_, weight, x);
         return bias ? ggml_add(ctx_, y, bias) : y;
+    }
+
+    ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
+
+    // GELU with tanh, written out: ggml's own looks it up in half precision
+    ggml_tensor * gelu(ggml_tensor * x) {
+        constexpr float c = 2.0f * 0.7978845608f;
+        ggml_tensor * slope = ggml_scale_bias(ctx_, ggml_sqr(ctx_, x), 0.044715f * c, c);
+        return ggml_mul(ctx_, x, ggml_sigmoid(ctx_, ggml_mul(ctx_, x, slope)));
     }
 
     // the last n columns of a contiguous [d, n_rows]
@@ -188,9 +201,11 @@ class Builder {
         const DraftLayer & l = w_.layers[il];
         ggml_tensor * u;
         ggml_tensor * residual = x;
-        if (il == 0) {
+        if (!l.attn_norm) {
+            u = x;
+        } else if (il == 0 && !s_.fuses_embedding) {
             ggml_tensor * feature = rms(x, l.attn_norm_2);
-            u = ggml_concat(ctx_, rms(g_.embd, l.attn_norm), feature, 0);
+            u = ggml_concat(ctx_, rms(scaled(g_.embd, s_.embd_scale), l.attn_norm), feature, 0);
             if (s_.norm_before_residual) residual = feature;
         } else {
             u = rms(x, l.attn_norm);
@@ -199,16 +214,20 @@ class Builder {
         if (s_.has_latent()) {
             store_latent(il, u);
         } else {
-            store(il, rope(heads(l.wk, l.bk, l.k_norm, u, s_.n_head_kv), g_.pos));
-            store_v(il, heads(l.wv, l.bv, nullptr, u, s_.n_head_kv));
+            store_full(il, u);
         }
         if (n_q == 0) return nullptr;
 
-        ggml_tensor * seen = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
-        ggml_tensor * h = ggml_add(ctx_, linear(l.wo, l.bo, seen), outputs(residual, n_q));
+        ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
+        o = linear(l.wo, l.bo, o);
+        if (l.post_attn_norm) o = rms(o, l.post_attn_norm);
+        ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
         ggml_tensor * m = rms(h, l.ffn_norm);
-        m = ggml_swiglu_split(ctx_, linear(l.gate, l.gate_b, m), linear(l.up, l.up_b, m));
-        h = ggml_add(ctx_, linear(l.down, l.down_b, m), h);
+        ggml_tensor * gate = linear(l.gate, l.gate_b, m);
+        ggml_tensor * up = linear(l.up, l.up_b, m);
+        m = linear(l.down, l.down_b, s_.uses_gelu ? ggml_mul(ctx_, gelu(gate), up) : ggml_swiglu_split(ctx_, gate, up));
+        if (l.post_ffn_norm) m = rms(m, l.post_ffn_norm);
+        h = ggml_add(ctx_, m, h);
         name(h, "layer_out", il);
         return h;
     }
@@ -218,6 +237,15 @@ class Builder {
 
     // heads side by side and rows side by side change places
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
+
+    void store_full(int il, ggml_tensor * u) {
+        const DraftLayer & l = w_.layers[il];
+        ggml_tensor * k = heads(l.wk, l.bk, nullptr, u, s_.n_head_kv);
+        ggml_tensor * v = l.wv ? heads(l.wv, l.bv, nullptr, u, s_.n_head_kv) : k;
+        if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
+        store(il, rope(l.k_norm ? rms(k, l.k_norm) : k, g_.pos));
+        store_v(il, v);
+    }
 
     // u [U, n_q] -> [head_dim * n_head, n_q]
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
@@ -315,12 +343,16 @@ class Builder {
     }
 
     void output(ggml_tensor * h) {
-        ggml_tensor * post = rms(h, w_.output_norm);
+        ggml_tensor * post = w_.output_norm ? rms(h, w_.output_norm) : h;
         ggml_tensor * fed = s_.norm_output ? post : h;
         each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed, at, n), g_.parts[i].state_slot); },
                   /*of_outputs=*/true);
         g_.logits = ggml_mul_mat(ctx_, w_.head, post);
-        if (s_.logit_scale != 1.0f) g_.logits = ggml_scale(ctx_, g_.logits, s_.logit_scale);
+        g_.logits = scaled(g_.logits, s_.logit_scale);
+        if (s_.logit_softcap > 0.0f) {
+            g_.logits = ggml_scale(ctx_, g_.logits, 1.0f / s_.logit_softcap);
+            g_.logits = ggml_scale(ctx_, ggml_tanh(ctx_, g_.logits), s_.logit_softcap);
+        }
         ggml_set_name(g_.logits, "logits");
         ggml_set_output(g_.logits);
         ggml_build_forward_expand(g_.gf, g_.logits);

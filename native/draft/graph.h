@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The drafter's compute graphs (arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; per-feature norm before
-// fc and post-norm feedback of EAGLE 3.1 as in vllm-project/vllm and sgl-project/sglang llama_eagle3.py). Pure function
+// fc and post-norm feedback of EAGLE 3.1 as in vllm-project/vllm and sgl-project/sglang llama_eagle3.py; EAGLE-1 and 2:
+// SafeAILab/EAGLE eagle/model/cnets1.py). Pure function
 // of switches, weights, memory and sizes. Only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
 //
 // A graph serves one conversation or several: what has weights runs for all of their rows at once, what reads or writes

@@ -135,6 +135,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         l.wk_b = want(keys::t_attn_k_b), l.wv_b = want(keys::t_attn_v_b);  // one per head: our kernels take one
         l.wo = matrix(keys::t_attn_output), l.bo = want(keys::t_attn_output_bias);
         l.ffn_norm = want(keys::t_ffn_norm);
+        l.post_attn_norm = want(keys::t_post_attn_norm), l.post_ffn_norm = want(keys::t_post_ffn_norm);
         l.gate = matrix(keys::t_ffn_gate), l.gate_b = want(keys::t_ffn_gate_bias);
         l.up = matrix(keys::t_ffn_up), l.up_b = want(keys::t_ffn_up_bias);
         l.down = matrix(keys::t_ffn_down), l.down_b = want(keys::t_ffn_down_bias);

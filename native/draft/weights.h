@@ -47,8 +47,8 @@ class EmbeddingTable {
 };
 
 struct DraftLayer {
-    ggml_tensor * attn_norm = nullptr;    // [H] token embedding (layer 0) or input (others)
-    ggml_tensor * attn_norm_2 = nullptr;  // [H] feature, layer 0 only
+    ggml_tensor * attn_norm = nullptr;    // [H] token embedding (layer 0) or input (others, and EAGLE-1's if any)
+    ggml_tensor * attn_norm_2 = nullptr;  // [H] feature, layer 0 only; EAGLE-1: none
     ggml_tensor *wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
     ggml_tensor *bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;  // optional
     ggml_tensor *q_norm = nullptr, *k_norm = nullptr;                        // optional, [head_dim]
@@ -57,18 +57,19 @@ struct DraftLayer {
     ggml_tensor *wkv_a = nullptr, *kv_a_norm = nullptr;  // [U -> kv_rank + rope_dim]
     ggml_tensor *wk_b = nullptr, *wv_b = nullptr;        // [nope_dim, kv_rank, n_head], [kv_rank, value_dim, n_head]
     ggml_tensor * ffn_norm = nullptr;
+    ggml_tensor *post_attn_norm = nullptr, *post_ffn_norm = nullptr;  // optional
     ggml_tensor *gate = nullptr, *up = nullptr, *down = nullptr;
     ggml_tensor *gate_b = nullptr, *up_b = nullptr, *down_b = nullptr;  // optional
 };
 
 struct DraftWeights {
     ggml_tensor * fc = nullptr;
-    ggml_tensor * fc_bias = nullptr;     // optional
-    std::vector<ggml_tensor *> fc_norm;  // [n_aux] or empty
-    ggml_tensor * input_norm = nullptr;  // norm_before_fc
-    ggml_tensor * output_norm = nullptr;
-    ggml_tensor * head = nullptr;        // own or the target's
-    ggml_tensor * rope_freqs = nullptr;  // optional
+    ggml_tensor * fc_bias = nullptr;      // optional
+    std::vector<ggml_tensor *> fc_norm;   // [n_aux] or empty
+    ggml_tensor * input_norm = nullptr;   // norm_before_fc
+    ggml_tensor * output_norm = nullptr;  // optional in EAGLE-1
+    ggml_tensor * head = nullptr;         // own or the target's
+    ggml_tensor * rope_freqs = nullptr;   // optional
     std::vector<DraftLayer> layers;
     EmbeddingTable embedding;
 

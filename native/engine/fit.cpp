@@ -43,7 +43,9 @@ void check_fit(const DraftFile & draft, const Target & target) {
     differ("vocabulary size", s.n_vocab, target.n_vocab());
     if (s.n_layer_target > 0) differ("number of blocks", s.n_layer_target, target.n_layer());
     const int32_t highest = *std::max_element(s.target_layers.begin(), s.target_layers.end());
-    if (highest > target.n_layer()) {
+    if (s.fuses_embedding) {
+        differ("layer id after the final norm", s.target_layers[0], target.n_layer() + 1);
+    } else if (highest > target.n_layer()) {
         wrong += strf("; layer id %d: the target has only %d blocks", highest, target.n_layer());
     }
     if (s.n_vocab == target.n_vocab()) {

@@ -41,16 +41,19 @@ int DraftFile::size(const char * pattern, int64_t max) const {
 
 DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     spec_.arch = gguf_.str(keys::architecture);
-    if (spec_.arch != keys::arch_eagle3 && spec_.arch != keys::arch_eagle31) {
+    spec_.fuses_embedding = spec_.arch == keys::arch_eagle;
+    if (!spec_.fuses_embedding && spec_.arch != keys::arch_eagle3 && spec_.arch != keys::arch_eagle31) {
         fail(ErrorKind::gguf,
-             "%s: general.architecture is '%s', expected a drafter ('eagle3' or 'eagle31'); make one with "
+             "%s: general.architecture is '%s', expected a drafter ('eagle', 'eagle3' or 'eagle31'); make one with "
              "`eaglecpp convert`",
              path.c_str(), spec_.arch.c_str());
     }
     spec_.name = gguf_.find_str(keys::name).value_or("");
+    refuse_forks();
     read_sizes();
     read_rope();
     read_switches();
+    read_arithmetic();
     check_tensors();
     read_d2t();
     tokens_ = gguf_.find_strs(keys::tokenizer_tokens).value_or(std::vector<std::string>{});
@@ -91,6 +94,10 @@ void DraftFile::read_heads() {
     s.n_head_kv = gguf_.has(key(keys::head_count_kv)) ? size(keys::head_count_kv, n_width_max) : s.n_head;
     s.head_dim = gguf_.has(key(keys::key_length)) ? size(keys::key_length, n_width_max) : s.n_embd / s.n_head;
     const int value_dim = gguf_.has(key(keys::value_length)) ? size(keys::value_length, n_width_max) : s.head_dim;
+    if (s.fuses_embedding && gguf_.has(key(keys::kv_lora_rank))) {
+        fail(ErrorKind::unsupported, "%s: key '%s': an EAGLE-1 or 2 drafter with latent attention is not supported",
+             path().c_str(), key(keys::kv_lora_rank).c_str());
+    }
     if (s.arch == keys::arch_eagle31 && gguf_.has(key(keys::kv_lora_rank))) read_latent();
     if (value_dim != s.value_dim()) {
         fail(ErrorKind::unsupported, "%s: key and value heads differ in size (%d and %d)", path().c_str(), s.head_dim,
@@ -123,10 +130,6 @@ void DraftFile::read_latent() {
         fail(ErrorKind::gguf, "%s: key '%s': expected a finite positive value, found %g", path().c_str(),
              key(keys::attention_scale).c_str(), l.scale);
     }
-}
-
-float DraftSpec::score_scale() const {
-    return has_latent() ? latent.scale : 1.0f / std::sqrt((float)head_dim);
 }
 
 void DraftFile::read_rope() {
@@ -169,13 +172,14 @@ void DraftFile::read_rope() {
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
-    if (s.arch == keys::arch_eagle31) {
-        // a missing switch would be a silently wrong one
-        for (const char * pattern : {keys::fc_norm, keys::norm_output, keys::draft_vocab_size, keys::rope_type}) {
-            if (!gguf_.has(key(pattern))) {
-                fail(ErrorKind::gguf, "%s: key '%s' is missing; convert the checkpoint again", path().c_str(),
-                     key(pattern).c_str());
-            }
+    // a missing switch would be a silently wrong one
+    std::vector<const char *> required;
+    if (s.arch != keys::arch_eagle3) required = {keys::norm_output, keys::draft_vocab_size, keys::rope_type};
+    if (s.arch == keys::arch_eagle31) required.push_back(keys::fc_norm);
+    for (const char * pattern : required) {
+        if (!gguf_.has(key(pattern))) {
+            fail(ErrorKind::gguf, "%s: key '%s' is missing; convert the checkpoint again", path().c_str(),
+                 key(pattern).c_str());
         }
     }
     s.norm_before_residual = gguf_.find_bool(key(keys::norm_before_residual)).value_or(false);
@@ -201,8 +205,10 @@ void DraftFile::read_switches() {
              key(keys::target_layers).c_str(), (long long)n_aux_max, layers ? layers->size() : 0);
     }
     s.target_layers = *layers;
+    check_fused_embedding();
+    const int64_t n_most = s.n_layer_target > 0 ? (int64_t)s.n_layer_target + s.fuses_embedding : 4096;
     for (int32_t id : s.target_layers) {
-        if (id < 0 || id > 4096 || (s.n_layer_target > 0 && id > s.n_layer_target)) {
+        if (id < 0 || id > n_most) {
             fail(ErrorKind::gguf, "%s: key '%s': layer id %d is outside the target's %d blocks", path().c_str(),
                  key(keys::target_layers).c_str(), id, s.n_layer_target);
         }
@@ -223,6 +229,65 @@ void DraftFile::read_switches() {
     }
 }
 
+// Forks of llama.cpp wrote `eagle3` files before llama.cpp itself did (ggml-org/llama.cpp#18039, #24925). Their layer
+// ids stand under a key of its own and count in two ways, boundary ids in one fork and ids of the block before in
+// another, and their tables of the vocabulary hold ids here and offsets there: what a file means cannot be told from
+// it.
+void DraftFile::refuse_forks() const {
+    const std::string ids = key("{arch}.extract_layers");
+    const bool has_ids = gguf_.has(ids) && !gguf_.has(key(keys::target_layers));
+    if (!has_ids && !gguf_.find_tensor("blk.0.hidden_norm.weight") && !gguf_.find_tensor("d2t.weight")) return;
+    fail(ErrorKind::unsupported,
+         "%s: written by a fork of llama.cpp (%s), whose layer ids and vocabulary tables mean different things in "
+         "different forks; convert the checkpoint it was made from with `eaglecpp convert`",
+         path().c_str(), has_ids ? ids.c_str() : "tensor 'blk.0.hidden_norm.weight' or 'd2t.weight'");
+}
+
+// What only some drafters compute otherwise; without a key as Llama does. llama.cpp reads none of these in `eagle3`.
+void DraftFile::read_arithmetic() {
+    DraftSpec & s = spec_;
+    s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
+    if (s.arch != keys::arch_eagle31) return;
+    const auto positive = [&](const char * pattern, float otherwise) {
+        const float value = gguf_.find_f32(key(pattern)).value_or(otherwise);
+        if (!(value > 0.0f) || !std::isfinite(value)) {
+            fail(ErrorKind::gguf, "%s: key '%s': expected a positive number, found %g", path().c_str(),
+                 key(pattern).c_str(), value);
+        }
+        return value;
+    };
+    s.attn_scale = positive(keys::attention_scale, s.attn_scale);
+    s.embd_scale = positive(keys::embedding_scale, 1.0f);
+    if (gguf_.has(key(keys::logit_softcapping))) s.logit_softcap = positive(keys::logit_softcapping, 0.0f);
+    s.norms_values = gguf_.find_bool(key(keys::value_norm)).value_or(false);
+    const std::string activation = gguf_.find_str(key(keys::hidden_activation)).value_or("silu");
+    if (activation != "silu" && activation != "gelu") {
+        fail(ErrorKind::unsupported, "%s: key '%s': expected silu or gelu, found '%s'", path().c_str(),
+             key(keys::hidden_activation).c_str(), activation.c_str());
+    }
+    s.uses_gelu = activation == "gelu";
+    if (s.norms_values && s.has_latent()) {
+        fail(ErrorKind::unsupported, "%s: key '%s': expected false with latent attention, found true", path().c_str(),
+             key(keys::value_norm).c_str());
+    }
+}
+
+// What EAGLE-1 and 2 have no choice in, said in the file's own words.
+void DraftFile::check_fused_embedding() const {
+    const DraftSpec & s = spec_;
+    if (!s.fuses_embedding) return;
+    if (s.n_embd != s.n_embd_target) {
+        fail(ErrorKind::gguf, "%s: key '%s' is %d and key '%s' is %d; an EAGLE-1 or 2 drafter is as wide as its target",
+             path().c_str(), key(keys::embedding_length).c_str(), s.n_embd, key(keys::target_hidden_size).c_str(),
+             s.n_embd_target);
+    }
+    const int64_t id = (int64_t)s.n_layer_target + 1;
+    if (s.n_aux() != 1 || (s.n_layer_target > 0 && s.target_layers[0] != id)) {
+        fail(ErrorKind::gguf, "%s: key '%s': expected the one id %lld, the target's state after its final norm",
+             path().c_str(), key(keys::target_layers).c_str(), (long long)id);
+    }
+}
+
 void DraftFile::check_tensors() const {
     const DraftSpec & s = spec_;
     struct Want {
@@ -231,22 +296,23 @@ void DraftFile::check_tensors() const {
         bool matrix;  // any type ggml can multiply with; else F32
     };
     std::map<std::string, Want> want;
-    const int64_t n_feat = (int64_t)s.n_aux() * s.n_embd_target;
+    const bool is_3 = !s.fuses_embedding;
     const int64_t n_q = (int64_t)s.n_head * s.head_dim, n_kv = (int64_t)s.n_head_kv * s.head_dim;
     const bool own_tables_needed = s.n_embd != s.n_embd_target;
 
-    want[keys::t_fc] = {{n_feat, s.n_embd}, true, true};
+    want[keys::t_fc] = {{s.n_fc_in(), s.n_embd}, true, true};
     want[keys::t_fc_bias] = {{s.n_embd}, false, false};
     for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) want[fill(keys::t_fc_norm, i)] = {{s.n_embd_target}, true, false};
-    if (s.norm_before_fc) want[keys::t_enc_output_norm] = {{n_feat}, true, false};
+    if (s.norm_before_fc) want[keys::t_enc_output_norm] = {{s.n_fc_in()}, true, false};
     want[keys::t_token_embd] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
-    want[keys::t_output_norm] = {{s.n_embd}, true, false};
+    if (s.has_all_norms()) want[keys::t_output_norm] = {{s.n_embd}, true, false};
     want[keys::t_output] = {{s.n_embd, s.n_draft_vocab}, own_tables_needed || s.n_draft_vocab != s.n_vocab, true};
     want[keys::t_rope_freqs] = {{s.rope.n_rot / 2}, false, false};
     for (int i = 0; i < s.n_layer; ++i) {
-        const int64_t n_in = i == 0 ? 2 * s.n_embd : s.n_embd;
-        want[fill(keys::t_attn_norm, i)] = {{s.n_embd}, true, false};
-        if (i == 0) want[fill(keys::t_attn_norm_2, i)] = {{s.n_embd}, true, false};
+        const bool is_fusing = is_3 && i == 0;  // the layer that takes [embedding ; feature]
+        const int64_t n_in = is_fusing ? 2 * s.n_embd : s.n_embd;
+        if (s.has_all_norms() || i > 0) want[fill(keys::t_attn_norm, i)] = {{s.n_embd}, true, false};
+        if (is_fusing) want[fill(keys::t_attn_norm_2, i)] = {{s.n_embd}, true, false};
         if (s.has_latent()) {
             const LatentSpec & l = s.latent;
             const int64_t n_q_latent = (int64_t)s.n_head * (l.nope_dim + l.rope_dim);
@@ -265,12 +331,17 @@ void DraftFile::check_tensors() const {
         } else {
             want[fill(keys::t_attn_q, i)] = {{n_in, n_q}, true, true};
             want[fill(keys::t_attn_k, i)] = {{n_in, n_kv}, true, true};
-            want[fill(keys::t_attn_v, i)] = {{n_in, n_kv}, true, true};
+            want[fill(keys::t_attn_v, i)] = {{n_in, n_kv}, !s.norms_values, true};
             want[fill(keys::t_attn_output, i)] = {{n_q, s.n_embd}, true, true};
             want[fill(keys::t_attn_q_bias, i)] = {{n_q}, false, false};
             want[fill(keys::t_attn_k_bias, i)] = want[fill(keys::t_attn_v_bias, i)] = {{n_kv}, false, false};
             want[fill(keys::t_attn_output_bias, i)] = {{s.n_embd}, false, false};
-            want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
+            if (is_3) {
+                want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
+            }
+        }
+        if (s.arch == keys::arch_eagle31) {
+            want[fill(keys::t_post_attn_norm, i)] = want[fill(keys::t_post_ffn_norm, i)] = {{s.n_embd}, false, false};
         }
         want[fill(keys::t_ffn_norm, i)] = {{s.n_embd}, true, false};
         want[fill(keys::t_ffn_gate, i)] = want[fill(keys::t_ffn_up, i)] = {{s.n_embd, s.n_ff}, true, true};

@@ -52,13 +52,23 @@ struct DraftSpec {
     int n_ff = 0;
     float rms_eps = 0.0f;
     float logit_scale = 1.0f;
+    float attn_scale = 0.0f;     // factor on the scores
+    float embd_scale = 1.0f;     // factor on token embeddings
+    float logit_softcap = 0.0f;  // 0 = none
+    bool uses_gelu = false;      // else SiLU
+    bool norms_values = false;   // without weights; a layer without values of its own takes its keys, before their norm
     RopeSpec rope;
     LatentSpec latent;
-    int sliding_window = 0;              // 0 = none
-    std::vector<uint8_t> slides;         // [n_layer] layer uses the window
-    std::vector<float> held_out_rates;   // acceptance per depth that its training measured; empty: not known
-    std::vector<int32_t> target_layers;  // boundary ids: k is the residual stream entering 0-based block k
-    int n_layer_target = 0;              // blocks of the target it was made for; 0 = not recorded
+    int sliding_window = 0;             // 0 = none
+    std::vector<uint8_t> slides;        // [n_layer] layer uses the window
+    std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
+    // boundary ids: k is the residual stream entering 0-based block k; n + 1 is what leaves the final norm
+    std::vector<int32_t> target_layers;
+    int n_layer_target = 0;  // blocks of the target it was made for; 0 = not recorded
+    // EAGLE-1 and 2: fc takes [embedding ; feature] in every step, and the one feature is the target's last state after
+    // the final norm. Without `norm_output` the first layer has no norm before attention and the head reads what the
+    // last one gives without a norm; with it (Mistral's) both are normed, as in any decoder.
+    bool fuses_embedding = false;
     bool norm_before_residual = false;
     bool norm_before_fc = false;
     bool fc_norm = false;
@@ -67,11 +77,14 @@ struct DraftSpec {
     bool has_head = false;       // own output.weight, else the target's
 
     int n_aux() const { return (int)target_layers.size(); }
+    bool has_all_norms() const { return !fuses_embedding || norm_output; }
+    // width of what fc takes
+    int64_t n_fc_in() const { return fuses_embedding ? 2 * (int64_t)n_embd : (int64_t)n_aux() * n_embd_target; }
     bool has_latent() const { return latent.kv_rank > 0; }
     // values of a cached key head and of a cached value head; those of latent attention are the same memory
     int key_dim() const { return head_dim; }
     int value_dim() const { return has_latent() ? latent.kv_rank : head_dim; }
-    float score_scale() const;
+    float score_scale() const { return has_latent() ? latent.scale : attn_scale; }
 };
 
 class DraftFile {
@@ -100,6 +113,9 @@ class DraftFile {
     void read_latent();
     void read_rope();
     void read_switches();
+    void read_arithmetic();
+    void refuse_forks() const;
+    void check_fused_embedding() const;
     void check_tensors() const;
     void read_d2t();
 

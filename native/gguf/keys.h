@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Every key and tensor name of a drafter GGUF, mirror of convert/keys.py (a test holds the two equal). "{arch}" is
-// `eagle3` or `eagle31`, "{i}" a layer or aux index. Meanings: docs/gguf-format.md.
+// `eagle`, `eagle3` or `eagle31`, "{i}" a layer or aux index. Meanings: docs/gguf-format.md.
 #pragma once
 
 namespace eaglecpp::keys {
 
+constexpr const char * arch_eagle = "eagle";      // EAGLE-1 and 2
 constexpr const char * arch_eagle3 = "eagle3";    // what stock llama.cpp runs right
 constexpr const char * arch_eagle31 = "eagle31";  // everything else
 
@@ -28,6 +29,10 @@ constexpr const char * key_length_mla = "{arch}.attention.key_length_mla";
 constexpr const char * value_length_mla = "{arch}.attention.value_length_mla";
 constexpr const char * attention_scale = "{arch}.attention.scale";
 constexpr const char * rms_epsilon = "{arch}.attention.layer_norm_rms_epsilon";
+constexpr const char * value_norm = "{arch}.attention.value_norm";
+constexpr const char * hidden_activation = "{arch}.hidden_activation";
+constexpr const char * embedding_scale = "{arch}.embedding_scale";
+constexpr const char * logit_softcapping = "{arch}.final_logit_softcapping";
 constexpr const char * sliding_window = "{arch}.attention.sliding_window";
 constexpr const char * sliding_window_pattern = "{arch}.attention.sliding_window_pattern";
 
@@ -90,6 +95,8 @@ constexpr const char * t_attn_v_bias = "blk.{i}.attn_v.bias";
 constexpr const char * t_attn_output_bias = "blk.{i}.attn_output.bias";
 constexpr const char * t_attn_q_norm = "blk.{i}.attn_q_norm.weight";
 constexpr const char * t_attn_k_norm = "blk.{i}.attn_k_norm.weight";
+constexpr const char * t_post_attn_norm = "blk.{i}.post_attention_norm.weight";
+constexpr const char * t_post_ffn_norm = "blk.{i}.post_ffw_norm.weight";
 constexpr const char * t_ffn_norm = "blk.{i}.ffn_norm.weight";
 constexpr const char * t_ffn_gate = "blk.{i}.ffn_gate.weight";
 constexpr const char * t_ffn_up = "blk.{i}.ffn_up.weight";
@@ -116,6 +123,10 @@ constexpr const char * all[] = {
     value_length_mla,
     attention_scale,
     rms_epsilon,
+    value_norm,
+    hidden_activation,
+    embedding_scale,
+    logit_softcapping,
     sliding_window,
     sliding_window_pattern,
     rope_freq_base,
@@ -168,6 +179,8 @@ constexpr const char * all[] = {
     t_attn_output_bias,
     t_attn_q_norm,
     t_attn_k_norm,
+    t_post_attn_norm,
+    t_post_ffn_norm,
     t_ffn_norm,
     t_ffn_gate,
     t_ffn_up,

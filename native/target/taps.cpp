@@ -21,12 +21,12 @@ Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::st
     if (layers_.empty()) return;
     const int n_layer = llama_model_n_layer(model);
     for (int32_t k : layers_) {
-        if (k < 0 || k > n_layer) {
+        if (k < 0 || k > n_layer + 1) {
             fail(ErrorKind::mismatch, "the drafter reads layer id %d but the target has %d blocks", k, n_layer);
         }
     }
     const std::string arch = architecture(model);
-    needs_all_outputs_ = std::count(layers_.begin(), layers_.end(), n_layer) > 0;
+    needs_all_outputs_ = *std::max_element(layers_.begin(), layers_.end()) >= n_layer;
     const bool can_record = records_layer_inputs(arch) && has_layer_input_functions() && !needs_all_outputs_;
     if (wanted == "layer_inp" && !can_record) {
         fail(ErrorKind::unsupported,
@@ -41,7 +41,7 @@ Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::st
                 fail(ErrorKind::unsupported, "layer id 0 (the token embeddings) of architecture '%s' cannot be read",
                      arch.c_str());
             }
-            names_.push_back("l_out-" + std::to_string(k - 1));
+            names_.push_back(k > n_layer ? "result_norm" : "l_out-" + std::to_string(k - 1));
         }
         rows_.resize(layers_.size());
     }

@@ -2,8 +2,9 @@
 // Reads the residual stream R_k entering 0-based block k, for chosen k, out of every decode. Two ways:
 //   layer_inp  llama.cpp records block inputs itself; for architectures whose graph does (llama_bridge has the list)
 //   cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>"; costs a graph split per layer
-// k = n_layer (the last block's output before the final norm) is always read by cb_eval, and only for rows whose
-// logits are asked for, since llama.cpp drops the other rows inside the last block.
+// k = n_layer (the last block's output before the final norm) and k = n_layer + 1 (after it, "result_norm") are always
+// read by cb_eval, and only for rows whose logits are asked for, since llama.cpp drops the other rows inside the last
+// block.
 #pragma once
 
 #include <llama.h>
@@ -45,7 +46,7 @@ class Taps {
     bool copy(ggml_tensor * t, size_t tap);
 
     std::vector<int32_t> layers_;
-    std::vector<std::string> names_;  // "l_out-<k-1>" per layer
+    std::vector<std::string> names_;  // of the tensor of each layer
     Mode mode_ = Mode::none;
     bool needs_all_outputs_ = false;
     int n_embd_;

@@ -221,7 +221,7 @@ void Target::check_servers() const {
 void Target::load_model() {
     const GgufReader header(options_.path);
     const std::string arch = header.str(keys::architecture);
-    if (arch == keys::arch_eagle3 || arch == keys::arch_eagle31) {
+    if (arch == keys::arch_eagle || arch == keys::arch_eagle3 || arch == keys::arch_eagle31) {
         fail(ErrorKind::unsupported,
              "%s is an EAGLE drafter, not a target; give the target first and this file as "
              "the draft",

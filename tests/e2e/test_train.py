@@ -101,6 +101,21 @@ def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
     assert len(json.loads((out / "training.json").read_text())["losses"]) == 80
 
 
+def test_eagle_1_is_learnt_and_accepted(cli: Cli, models: Models, tmp_path: Path) -> None:
+    questions = ["What has she for you?", "Who was that man?", "Can the boy see this?"]
+    chats = tmp_path / "prompts.jsonl"
+    turns = ([{"role": "user", "content": question}] for question in questions)
+    chats.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    options = ("--eagle1", "--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01")
+    made = [
+        result_of(cli(*train_args(models, chats, tmp_path / str(n), *options, "--steps", n))) for n in (0, 80)
+    ]
+    assert read_gguf(Path(made[1]["gguf"])).architecture == "eagle"
+    before, after = (acceptance_length(cli, models.target, one["gguf"], questions[0]) for one in made)
+    assert before < 1.6
+    assert after > 2.4
+
+
 def test_latent_attention_is_learnt_from_a_target_that_has_it(
     cli: Cli, models: Models, tmp_path: Path
 ) -> None:

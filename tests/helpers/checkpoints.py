@@ -18,7 +18,15 @@ from safetensors.numpy import save_file
 
 from helpers.random_drafter import DraftShape
 
-__all__ = ["FAMILIES", "rewrite_config", "save_bin", "save_shards", "write_checkpoint"]
+__all__ = [
+    "FAMILIES",
+    "MISTRAL_PARAMS",
+    "mistral_weights",
+    "rewrite_config",
+    "save_bin",
+    "save_shards",
+    "write_checkpoint",
+]
 
 Config = dict[str, Any]
 Weights = dict[str, Any]
@@ -113,6 +121,17 @@ def _automodel(config: Config, weights: Weights) -> tuple[Config, Weights]:
     return config, {name if name in outside else f"model.{name}": value for name, value in weights.items()}
 
 
+def _deepspec(config: Config, weights: Weights) -> tuple[Config, Weights]:
+    ids = {
+        "target_layer_ids": _post(config),
+        "ttt_length": 7,
+        "step_loss_decay": 0.8,
+        "layer_types": ["full_attention"],
+    }
+    config = {**_plain(config), "architectures": ["Qwen3Eagle3Model"], "model_type": "qwen3", **ids}
+    return {k: v for k, v in config.items() if k != _IDS}, weights
+
+
 FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
     "eagle": _eagle,
     "specforge": _specforge,
@@ -122,7 +141,42 @@ FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
     "torchspec": _torchspec,
     "kimi": _kimi,
     "automodel": _automodel,
+    "deepspec": _deepspec,
 }
+
+
+_MISTRAL_NAMES = {
+    "fc": "eagle_linear",
+    "embed_tokens": "tok_embeddings",
+    "input_layernorm": "attention_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attention.wq",
+    "self_attn.k_proj": "attention.wk",
+    "self_attn.v_proj": "attention.wv",
+    "self_attn.o_proj": "attention.wo",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.down_proj": "feed_forward.w2",
+    "mlp.up_proj": "feed_forward.w3",
+}
+MISTRAL_PARAMS = {
+    "dim": 64, "n_layers": 1, "head_dim": 16, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2,
+    "norm_eps": 1e-5, "vocab_size": 367, "rope_theta": 10000.0, "max_position_embeddings": 2048,
+    "tied_embeddings": False,
+}  # fmt: skip
+"""`params.json` of a `DraftShape(eagle1=True, eagle1_norms=True)`."""
+
+
+def mistral_weights(weights: Weights) -> Weights:
+    """Mistral's own names, rows of q and k in pairs."""
+
+    def renamed(name: str, value: Any) -> tuple[str, Any]:
+        for ours, theirs in _MISTRAL_NAMES.items():
+            name = name.replace(f"{ours}.weight", f"{theirs}.weight")
+        if ".wq." in name or ".wk." in name:
+            value = value.reshape(-1, 2, 8, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
+        return name, value
+
+    return dict(renamed(*item) for item in weights.items())
 
 
 def write_checkpoint(
@@ -141,7 +195,9 @@ def write_checkpoint(
     save: how to store the weights (default: one model.safetensors).
     """
     shape = shape or DraftShape()
-    config, weights = FAMILIES[family](shape.config(), shape.weights())
+    config, weights = shape.config(), shape.weights()
+    if not (shape.eagle1 or shape.gemma):  # which have layouts of their own
+        config, weights = FAMILIES[family](config, weights)
     config = {**config, **(edit or {})}
     weights = {**_without(weights, *drop), **(add or {})}
     directory.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,10 @@
 """Random drafter checkpoints with any combination of switches, under canonical names (`layers.{i}.*`).
 
 Takes a `DraftShape`; gives the flat config and the tensors of a checkpoint as vLLM's own class reads it
-(`Eagle3LlamaForCausalLM`, boundary ids at top level). Weights are scaled so that every branch of the
-arithmetic moves the logits: norms differ from one, biases from zero, attention is neither flat nor one-hot.
-Such a drafter guesses nothing right; see `tiny.make_pair` for one that does.
+(`Eagle3LlamaForCausalLM`, boundary ids at top level), or of an EAGLE-1 checkpoint as SafeAILab writes
+it. Weights are scaled so that every branch of the arithmetic moves the logits: norms differ from one,
+biases from zero, attention is neither flat nor one-hot. Such a drafter guesses nothing right; see
+`tiny.make_pair` for one that does.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ from helpers.tiny import write_checkpoint
 __all__ = ["DraftShape", "LatentShape"]
 
 Array = NDArray[np.float32]
+
+EAGLE_1_KEYS = frozenset(
+    {
+        "model_type", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+        "head_dim", "num_hidden_layers", "rms_norm_eps", "vocab_size", "hidden_act",
+        "max_position_embeddings", "rope_theta", "torch_dtype",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,10 +97,14 @@ class DraftShape:
     attention_bias: bool = False
     fc_bias: bool = False
     mlp_bias: bool = False
+    eagle1: bool = False  # EAGLE-1 and 2; `layers` is then the id of the state after the final norm
+    eagle1_norms: bool = False  # Mistral's form of it
+    gemma: str = ""  # Gemma 4's own layer: "keys" are the values, or it has "values"; DeepSpec's names
     latent: LatentShape | None = None
     own_embedding: bool = True
     own_head: bool = True
     scale: float = 1.0  # of fc: small values bring the norms near eps
+    embedding: float = 1.0  # likewise of the embedding
     seed: int = 7
 
     @property
@@ -126,6 +139,14 @@ class DraftShape:
         }
         for switch in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
             config[switch] = getattr(self, switch)
+        if self.eagle1:
+            config = {key: value for key, value in config.items() if key in EAGLE_1_KEYS}
+            name = "EagleMistralForCausalLM" if self.eagle1_norms else "LlamaForCausalLM"
+            config |= {"architectures": [name], "bias": self.fc_bias, "norm_output": self.eagle1_norms}
+        if self.gemma:
+            config = {
+                key: value for key, value in config.items() if key in EAGLE_1_KEYS
+            } | self.gemma_config()
         if self.rope:
             config["rope_scaling"] = self.rope
         if self.latent is not None:
@@ -139,7 +160,7 @@ class DraftShape:
     def weights(self) -> dict[str, Any]:
         """Tensors under canonical names."""
         rng = np.random.default_rng(self.seed)
-        n_features = len(self.layers) * self.n_embd_target
+        n_features = 2 * self.n_embd if self.eagle1 else len(self.layers) * self.n_embd_target
         w: dict[str, Any] = {"fc.weight": self.scale * matrix(rng, self.n_embd, n_features)}
         if self.fc_bias:
             w["fc.bias"] = vector(rng, self.n_embd, 0.0, 0.3)
@@ -149,11 +170,12 @@ class DraftShape:
             w["input_norm.weight"] = norm(rng, n_features)
         for i in range(self.n_layers):
             w |= {f"layers.{i}.{name}": value for name, value in self.layer(rng, i).items()}
-        w["norm.weight"] = norm(rng, self.n_embd)
+        if self.eagle1_norms or not self.eagle1:
+            w["norm.weight"] = norm(rng, self.n_embd)
         if self.own_head:
             w["lm_head.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, self.n_embd)
         if self.own_embedding:
-            w["embed_tokens.weight"] = vector(rng, self.n_vocab * self.n_embd, 0.0, 1.0).reshape(
+            w["embed_tokens.weight"] = vector(rng, self.n_vocab * self.n_embd, 0.0, self.embedding).reshape(
                 -1, self.n_embd
             )
         if self.n_draft_vocab < self.n_vocab:
@@ -164,7 +186,7 @@ class DraftShape:
 
     def layer(self, rng: np.random.Generator, i: int) -> dict[str, Array]:
         """Tensors of one layer, named within it."""
-        width = self.n_embd * (2 if i == 0 else 1)
+        width = self.n_embd * (2 if i == 0 and not self.eagle1 else 1)
         n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         rows = {"q": n_q, "k": n_kv, "v": n_kv}
         if self.latent is None:
@@ -176,18 +198,54 @@ class DraftShape:
         w["mlp.gate_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
         w["mlp.up_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
         w["mlp.down_proj.weight"] = matrix(rng, self.n_embd, self.n_ff)
-        w["input_layernorm.weight"] = norm(rng, self.n_embd)
+        if i > 0 or self.eagle1_norms or not self.eagle1:
+            w["input_layernorm.weight"] = norm(rng, self.n_embd)
         w["post_attention_layernorm.weight"] = norm(rng, self.n_embd)
-        if i == 0:
+        if i == 0 and not self.eagle1:
             w["hidden_norm.weight"] = norm(rng, self.n_embd)
+        if self.gemma:
+            w["pre_feedforward_layernorm.weight"] = norm(rng, self.n_embd)
+            w["post_feedforward_layernorm.weight"] = norm(rng, self.n_embd)
+            w["layer_scalar"] = np.ones(1, np.float32)
+        if self.gemma == "keys":
+            del w["self_attn.v_proj.weight"]
         if self.attention_bias:
             w |= {f"self_attn.{x}_proj.bias": vector(rng, n, 0.0, 0.5) for x, n in rows.items()}
-        if self.qk_norm:
+        if self.qk_norm or self.gemma:
             w |= {f"self_attn.{x}_norm.weight": norm(rng, self.head_dim) for x in "qk"}
         if self.mlp_bias:
             sizes = {"gate": self.n_ff, "up": self.n_ff, "down": self.n_embd}
             w |= {f"mlp.{x}_proj.bias": vector(rng, n, 0.0, 0.3) for x, n in sizes.items()}
         return w
+
+    def gemma_config(self) -> dict[str, Any]:
+        """The keys of Gemma 4's text config beside the usual ones."""
+        turned = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
+        return {
+            "architectures": ["Gemma4Eagle3Model"],
+            "model_type": "gemma4_text",
+            "head_dim": self.head_dim // 2,
+            "global_head_dim": self.head_dim,
+            "num_key_value_heads": 2 * self.n_kv_heads if self.gemma == "keys" else self.n_kv_heads,
+            "num_global_key_value_heads": self.n_kv_heads,
+            "attention_k_eq_v": self.gemma == "keys",
+            "attention_bias": False,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_act": None,
+            "final_logit_softcapping": 5.0,
+            "enable_moe_block": False,
+            "hidden_size_per_layer_input": 0,
+            "sliding_window": 512,
+            "layer_types": ["full_attention"],
+            "rope_theta": None,
+            "rope_parameters": {
+                "full_attention": turned,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            },
+            "target_layer_ids": [k - 1 for k in self.layers],
+            "ttt_length": 7,
+            "step_loss_decay": 0.8,
+        }
 
     def write(self, directory: Path) -> Path:
         """The checkpoint directory, written."""

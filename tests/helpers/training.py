@@ -48,6 +48,9 @@ KINDS = {
     "eagle3": replace(SPEC, fc_norm=False, norm_output=False),
     "residual": replace(SPEC, fc_norm=False, norm_before_residual=True, norm_before_fc=True),
     "qk_norm": replace(SPEC, qk_norm=True),
+    "eagle1": replace(
+        SPEC, fc_norm=False, norm_output=False, fuses_embedding=True, aux_layers=(7,), n_kv_heads=4
+    ),
     "two features": replace(SPEC, aux_layers=(1, 5), n_kv_heads=4),
     "yarn": replace(SPEC, rope=replace(YARN, attn_factor=1.0)),
     "latent": LATENT,

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from helpers.random_drafter import DraftShape, LatentShape
 
-__all__ = ["CASES", "EAGLE3", "EAGLE31", "LATENT31", "TOUCHY"]
+__all__ = ["CASES", "EAGLE1", "EAGLE3", "EAGLE31", "GEMMA", "LATENT31", "MISTRAL", "SMALL", "TOUCHY"]
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -29,6 +31,12 @@ KIMI_YARN = {
 UNEVEN_YARN = KIMI_YARN | {"beta_fast": 32, "mscale": 0.7, "mscale_all_dim": 0.4}
 
 EAGLE3 = DraftShape()
+EAGLE1 = DraftShape(eagle1=True, layers=(9,), own_head=False, n_draft_vocab=367)
+MISTRAL = replace(EAGLE1, eagle1_norms=True)
+GEMMA = DraftShape(layers=(2, 3, 4, 6, 7), gemma="keys", n_draft_vocab=367, head_dim=32)
+# embeddings so small that eps decides what the norm makes of them
+SMALL = replace(GEMMA, embedding=1e-3)
+DEEPSPEC = DraftShape(layers=(1, 2, 4, 5, 7), qk_norm=True, n_draft_vocab=367)
 EAGLE31 = DraftShape(fc_norm=True, norm_output=True)
 LATENT31 = DraftShape(latent=LatentShape(), rope=KIMI_YARN, fc_norm=True, norm_output=True, n_draft_vocab=367)
 # features so small that eps decides what the norms make of them
@@ -72,5 +80,14 @@ CASES = {
     "latent-window": DraftShape(latent=LatentShape(), window=13),
     "latent-norm-before-residual": DraftShape(latent=LatentShape(), norm_before_residual=True),
     "whole-vocabulary": DraftShape(n_draft_vocab=367),
+    "eagle1": EAGLE1,
+    "eagle1-biases": replace(EAGLE1, fc_bias=True, attention_bias=True),
+    "eagle1-own-head": replace(EAGLE1, own_head=True, own_embedding=False),
+    "eagle1-two-layers": replace(EAGLE1, n_layers=2, n_kv_heads=4),
+    "mistral": MISTRAL,
+    "mistral-two-layers": replace(MISTRAL, n_layers=2),
+    "deepspec": DEEPSPEC,
+    "gemma-keys": GEMMA,
+    "gemma-values": replace(GEMMA, gemma="values"),
     "tables-of-the-target": DraftShape(own_embedding=False, own_head=False, n_draft_vocab=367),
 }

@@ -16,6 +16,7 @@ from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as ReferenceDrafter
+from helpers.reference.gemma import GemmaDrafter
 from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, make_target
 
 # No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens alike.
@@ -76,9 +77,8 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
             directory = tmp_path_factory.mktemp("draft")
             checkpoint = shape.write(directory / "checkpoint")
             path = directory / "draft.gguf"
-            convert_checkpoint(
-                checkpoint, target=target.gguf, out=path, type="F32", aux_layers=list(shape.layers)
-            )
+            given_layers = None if shape.eagle1 or shape.gemma else list(shape.layers)
+            convert_checkpoint(checkpoint, target=target.gguf, out=path, type="F32", aux_layers=given_layers)
             table = target.weights["model.embed_tokens.weight"] if not shape.own_embedding else None
             head = target.weights["lm_head.weight"] if not shape.own_head else None
             given = [None if x is None else torch.from_numpy(x) for x in (table, head)]
@@ -86,7 +86,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
                 shape,
                 checkpoint,
                 Drafter(str(path), exact_options(), table, head),
-                ReferenceDrafter.load(checkpoint, *given),
+                (GemmaDrafter if shape.gemma else ReferenceDrafter).load(checkpoint, *given),
                 path,
                 *given,
             )

@@ -78,7 +78,16 @@ def reference_run(it: ConvertedPair, prompt: list[int]) -> Counts:
 
 
 @pytest.mark.parametrize(
-    ("kind", "arch"), [("eagle3", "llama"), ("eagle31", "llama"), ("eagle31", "qwen2"), ("eagle3", "qwen3")]
+    ("kind", "arch"),
+    [
+        ("eagle1", "llama"),
+        ("eagle1", "qwen2"),
+        ("eagle3", "llama"),
+        ("eagle31", "llama"),
+        ("eagle31", "qwen2"),
+        ("eagle3", "qwen3"),
+        ("deepspec", "qwen3"),
+    ],
 )
 def test_rounds_equal_the_reference(kind: str, arch: str, pairs: Callable[..., ConvertedPair]) -> None:
     it = pairs(kind, arch)
@@ -87,21 +96,33 @@ def test_rounds_equal_the_reference(kind: str, arch: str, pairs: Callable[..., C
         assert engine_run(it, prompt) == reference_run(it, prompt)
 
 
-def test_a_prefill_in_small_slices_changes_nothing(pairs: Callable[..., ConvertedPair]) -> None:
+@pytest.mark.parametrize("kind", ["eagle1", "eagle31"])
+def test_a_prefill_in_small_slices_changes_nothing(kind: str, pairs: Callable[..., ConvertedPair]) -> None:
     """The drafter's row at the end of a slice needs the first token of the next one."""
-    it, prompt = pairs("eagle31", "llama"), prompt_ids(75)
+    it, prompt = pairs(kind, "llama"), prompt_ids(75)
     assert engine_run(it, prompt, n_batch=16, n_ubatch=16) == reference_run(it, prompt)
 
 
-def test_a_second_turn_continues_from_true_features(pairs: Callable[..., ConvertedPair]) -> None:
+@pytest.mark.parametrize("kind", ["eagle1", "eagle31"])
+def test_a_second_turn_continues_from_true_features(kind: str, pairs: Callable[..., ConvertedPair]) -> None:
     """After an abandoned stream, what target and drafter reuse is what a fresh prefill would give."""
-    it, prompt = pairs("eagle31", "llama"), prompt_ids(40)
+    it, prompt = pairs(kind, "llama"), prompt_ids(40)
     with open_engine(it) as engine, engine.session() as session:
         first = count(session, prompt)
         longer = [*prompt, *first.tokens[:100], *prompt_ids(12, seed=5)]
         assert count(session, longer) == reference_run(it, longer)
         reused = session.generate(longer, max_tokens=1, temperature=0.0).stats.reused_n
     assert reused >= len(longer) - 2
+
+
+def test_a_state_before_the_final_norm_is_seen(pairs: Callable[..., ConvertedPair]) -> None:
+    """Negative control: what EAGLE-1 reads has gone through the target's last norm."""
+    it = pairs("eagle1", "llama")
+    target = Target(it.pair.target.directory, [k - 1 for k in it.pair.layers])
+    drafter = Drafter.load(it.pair.checkpoint, target.embedding, target.head)
+    wrong = generate(target, drafter, prompt_ids(40), N_TOKENS, DEPTH)
+    right = engine_run(it, prompt_ids(40))
+    assert (right.accepted, right.tried) != (wrong.accepted, wrong.tried)
 
 
 def test_a_wrong_vocabulary_map_is_seen(pairs: Callable[..., ConvertedPair]) -> None:

@@ -16,9 +16,10 @@ import torch
 
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter
-from helpers.reference.layers import LatentAttention
+from helpers.reference.gemma import GemmaDrafter
+from helpers.reference.layers import LatentAttention, Rope, rms
 
-from .cases import CASES, EAGLE3, EAGLE31, LATENT31, TOUCHY
+from .cases import CASES, EAGLE1, EAGLE3, EAGLE31, GEMMA, LATENT31, MISTRAL, SMALL, TOUCHY
 from .conftest import Both, random_rows
 from .steps import CHUNKS, TOLERANCE, compare_steps
 
@@ -77,6 +78,86 @@ class NoWindow(Drafter):
     def reset(self) -> None:
         super().reset()
         self.switches = type(self.switches)(False, False, windows=(0,))
+
+
+class NormedOutput(Drafter):
+    """EAGLE-1 with a norm before the head, as engines made for Llama have one (vllm#11672)."""
+
+    def output(self, hidden: torch.Tensor) -> torch.Tensor:
+        return rms(hidden, torch.ones(hidden.shape[-1]), self.eps)
+
+
+class NormedInput(Drafter):
+    """EAGLE-1 with a norm before the first layer's attention."""
+
+    def first_input(self, hidden: torch.Tensor) -> torch.Tensor:
+        return rms(hidden, torch.ones(hidden.shape[-1]), self.eps)
+
+
+class Without(Drafter):
+    """Tensors left out, as by an engine that does not know them."""
+
+    ending = ""
+
+    def reset(self) -> None:
+        super().reset()
+        self.w = {name: value for name, value in self.w.items() if not name.endswith(self.ending)}
+
+
+class NoFcBias(Without):
+    ending = "fc.bias"
+
+
+class NoQueryNorm(Without):
+    ending = "self_attn.q_norm.weight"
+
+
+class OtherNorm(Drafter):
+    """Mistral's drafter fed with the state before the norm, as EAGLE-1's."""
+
+    def fed(self, hidden: torch.Tensor, normed: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+
+class PlainValues(GemmaDrafter):
+    def values(self, v: torch.Tensor) -> torch.Tensor:
+        return v
+
+
+class Silu(GemmaDrafter):
+    def activation(self, gate: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(gate)
+
+
+class Uncapped(GemmaDrafter):
+    def capped(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+
+class NoNormAfter(GemmaDrafter):
+    def after(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return x
+
+
+class WholeRope(GemmaDrafter):
+    """All of a head rotated."""
+
+    def turning(self, rope: dict[str, Any]) -> Rope:
+        return Rope({"rope_theta": rope["rope_theta"]}, self.shape.head_dim)
+
+
+class Unscaled(GemmaDrafter):
+    def embedded(self, tokens: Sequence[int]) -> torch.Tensor:
+        return self.embedding[self.token_ids(tokens)]
+
+
+class ScaledScores(GemmaDrafter):
+    """Scores over the root of the width, as everywhere else; put into the queries."""
+
+    def reset(self) -> None:
+        super().reset()
+        name = "layers.0.self_attn.q_norm.weight"
+        self.w = self.w | {name: self.w[name] / self.shape.head_dim**0.5}
 
 
 def latent(kind: type[LatentAttention]) -> type[Drafter]:
@@ -147,6 +228,17 @@ CONTROLS: list[tuple[type[Drafter], DraftShape]] = [
     (OtherEps, TOUCHY),
     (NoFcNorm, EAGLE31),
     (NoWindow, CASES["sliding-window"]),
+    (SwappedHalves, EAGLE1),
+    (LatePosition, EAGLE1),
+    (ShiftedIds, EAGLE1),
+    (NormedOutput, EAGLE1),
+    (NormedInput, EAGLE1),
+    (NoFcBias, CASES["eagle1-biases"]),
+    (NoQueryNorm, CASES["deepspec"]),
+    (OtherFeed, CASES["deepspec"]),
+    (OtherNorm, MISTRAL),
+    (Unscaled, SMALL),
+    *((mistake, GEMMA) for mistake in (PlainValues, Silu, Uncapped, NoNormAfter, WholeRope, ScaledScores)),
     (LatePosition, LATENT31),
     (SwappedHalves, LATENT31),
     *((latent(mistake), LATENT31) for mistake in LATENT_MISTAKES),

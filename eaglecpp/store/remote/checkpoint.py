@@ -20,7 +20,7 @@ from eaglecpp.store.remote.download import fetch, need_space
 
 __all__ = ["checkpoint_files", "fetch_folder", "find_repository", "target_files"]
 
-_ALWAYS = ("config.json", "README.md")
+_ALWAYS = ("config.json", "params.json", "README.md")
 _WEIGHTS = (
     ("model.safetensors.index.json", ".safetensors"),
     ("pytorch_model.bin.index.json", ".bin"),

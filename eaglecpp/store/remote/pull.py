@@ -20,7 +20,7 @@ import requests
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.store.drafters import KnownDrafter, find_drafter
+from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, why_none
 from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status, StoreError, silent
 from eaglecpp.store.facts import Facts, metadata, read_facts
 from eaglecpp.store.files import read_small
@@ -36,7 +36,7 @@ from eaglecpp.store.remote.registry import find_registered
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["Pulled", "offer_drafter", "pull"]
+__all__ = ["Pulled", "known_matches", "offer_drafter", "pull"]
 
 _TEXTS = ("template", "system", "params")
 """Small files with which a repository overrides what its GGUF says."""
@@ -76,10 +76,15 @@ def pull(
     return result
 
 
-def offer_drafter(name: ModelName | None, files: Sequence[Path], facts: Facts) -> KnownDrafter | None:
-    """The drafter the table has for a target, by its name, its files and their metadata."""
+def known_matches(name: ModelName | None, files: Sequence[Path], facts: Facts) -> list[Match]:
+    """What the table has for a target, by its name, its files and their metadata."""
     names = [] if name is None else [str(name), f"{name.namespace}/{name.model}", f"{name.model}:{name.tag}"]
-    return find_drafter([*names, *(file.name for file in files[:1])], metadata(facts.file))
+    return find_drafters([*names, *(file.name for file in files[:1])], metadata(facts.file))
+
+
+def offer_drafter(name: ModelName | None, files: Sequence[Path], facts: Facts) -> Match | None:
+    """The first of them that can run."""
+    return next((match for match in known_matches(name, files, facts) if not match.drafter.refused), None)
 
 
 @dataclass
@@ -130,7 +135,8 @@ class _Pull:
         if self.draft is None and sidecar is not None:
             offered = KnownDrafter.unlisted(sidecar[0].id, "the same repository")
         elif self.draft is None:
-            offered = offer_drafter(self.name, files, facts)
+            match = offer_drafter(self.name, files, facts)
+            offered = None if match is None else match.drafter
         return Pulled(model, offered, tuple(notices))
 
     def _drafter(
@@ -151,12 +157,14 @@ class _Pull:
             return found.add_to(transaction, facts), []
         if sidecar is not None:
             return self._drafter_beside_target(transaction, facts, *sidecar), []
-        known = offer_drafter(self.name, files, facts)
-        if known is None:
-            return None, [Notice(f"no drafter is known for {self.name}; eaglecpp train makes one")]
-        model = fetch_drafter(self.stores, known, facts, type=self.draft_type, report=self.report)
+        match = offer_drafter(self.name, files, facts)
+        if match is None:
+            matches = known_matches(self.name, files, facts)
+            return None, [Notice(f"{why_none(str(self.name), matches)}; eaglecpp train makes one")]
+        model = fetch_drafter(self.stores, match.drafter, facts, type=self.draft_type, report=self.report)
         layer = model.manifest.of_kind("draft")[-1]
-        return (transaction.add_layer(model, layer), read_facts([model.find_blob(layer)])), []
+        notices = [Notice(match.warning)] if match.warning else []
+        return (transaction.add_layer(model, layer), read_facts([model.find_blob(layer)])), notices
 
     def _kept(
         self, transaction: Transaction, facts: Facts

@@ -4,7 +4,8 @@ compute what was trained.
 
 The checkpoint has the names and keys that vLLM, SGLang and TorchSpec read. Layer ids are in both conventions:
 boundary ids at the top level (vLLM), ids of the block before in `eagle_config` (SGLang, TorchSpec); the maps
-are always written, and a head shared with the target is written out for readers that want one. The GGUF is
+are always written, and a head shared with the target is written out for readers that want one; EAGLE-1 has
+none of these, as SafeAILab writes it. The GGUF is
 then loaded by the engine, and three chained steps are compared with this module's own arithmetic.
 """
 
@@ -71,29 +72,24 @@ class Vocab:
 
 def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
     """`config.json`. facts: the training's own record, kept under `eaglecpp`."""
+    if spec.fuses_embedding:
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            **_layer_config(spec),
+            "bias": False,
+            "eaglecpp": dict(facts),
+        }
     kind = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
     if spec.latent is not None:
         kind = {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3"}
     return {
         **kind,
-        "hidden_size": spec.hidden_size,
+        **_layer_config(spec),
         "target_hidden_size": spec.target_hidden_size,
-        "intermediate_size": spec.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": spec.n_heads,
-        "num_key_value_heads": spec.n_kv_heads,
-        **_heads(spec),
-        "hidden_act": "silu",
-        "rms_norm_eps": spec.rms_norm_eps,
-        "vocab_size": spec.vocab_size,
         "draft_vocab_size": spec.draft_vocab_size,
-        "max_position_embeddings": spec.context_length,
-        "rope_theta": spec.rope.theta,
-        "rope_scaling": _rope_scaling(spec),
         "attention_bias": False,
         "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16",
         "fc_norm": spec.fc_norm,
         "norm_output": spec.norm_output,
         "norm_before_fc": spec.norm_before_fc,
@@ -105,6 +101,26 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
             "eagle_aux_hidden_state_layer_ids": [k - 1 for k in spec.aux_layers],
         },
         "eaglecpp": dict(facts),
+    }
+
+
+def _layer_config(spec: DraftSpec) -> dict[str, Any]:
+    """What every decoder layer's config has."""
+    return {
+        "hidden_size": spec.hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": spec.n_heads,
+        "num_key_value_heads": spec.n_kv_heads,
+        **_heads(spec),
+        "hidden_act": "silu",
+        "rms_norm_eps": spec.rms_norm_eps,
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.context_length,
+        "rope_theta": spec.rope.theta,
+        "rope_scaling": _rope_scaling(spec),
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
     }
 
 
@@ -173,7 +189,8 @@ def write_checkpoint(
     if own_embedding:
         tensors["embed_tokens.weight"] = model.embedding.cpu()
     stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
-    stored |= {"d2t": vocab.d2t, "t2d": vocab.t2d}
+    if not model.spec.fuses_embedding:
+        stored |= {"d2t": vocab.d2t, "t2d": vocab.t2d}
     text = json.dumps(hf_config(model.spec, facts), indent=2) + "\n"
     with replaced(folder / "model.safetensors") as path:
         save_file(stored, path, metadata={"format": "pt"})

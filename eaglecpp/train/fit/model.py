@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""The EAGLE-3 / EAGLE 3.1 drafter as it is trained: one `forward` runs all steps of training-time test.
+"""The drafter as it is trained, EAGLE-1, EAGLE-3 or EAGLE 3.1: one `forward` runs all steps of
+training-time test.
 
 Takes a batch of samples, gives the weighted loss sum and the hits of each step. Row p at step k reads the
 target's feature at p (k = 0) or its own state of step k-1, the embedding of token p+1+k, sits at RoPE
 position p + k and predicts token p+2+k; EAGLE-3 feeds back the state before the final norm, 3.1
-(`norm_output`) the one after it. The whole loop is one forward because DistributedDataParallel reduces
-gradients per forward.
+(`norm_output`) the one after it. EAGLE-1 reads the target's last state and its own output, both fused
+with the embedding by fc, and has no norms around its layer. The whole loop is one forward because
+DistributedDataParallel reduces gradients per forward.
 
 Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
 (with latent attention what they are made from) are one matrix, gate and up another;
@@ -65,15 +67,16 @@ class DraftModel(nn.Module):
         self.spec, self.dtype, self.decay, self.share_head = spec, dtype, decay, share_head
         n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
         self.n_q, self.n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
-        self.fc = _matrix(n_embd, n_feature)
+        is_first = spec.fuses_embedding  # EAGLE-1
+        self.fc = _matrix(n_embd, 2 * n_embd if is_first else n_feature)
         self.fc_norm = _ones(n_feature) if spec.fc_norm else None
         self.input_norm = _ones(n_feature) if spec.norm_before_fc else None
-        self.embed_norm = _ones(n_embd)
-        self.hidden_norm = _ones(n_embd)
+        self.embed_norm = None if is_first else _ones(n_embd)
+        self.hidden_norm = None if is_first else _ones(n_embd)
         latent = spec.latent
         n_first = self.n_q + 2 * self.n_kv if latent is None else n_first_rows(spec, latent)
         self.n_value = spec.head_dim if latent is None else latent.value_dim
-        self.qkv = _matrix(n_first, 2 * n_embd)
+        self.qkv = _matrix(n_first, n_embd if is_first else 2 * n_embd)
         self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
         self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
         if latent is not None:
@@ -85,7 +88,7 @@ class DraftModel(nn.Module):
         self.mlp_norm = _ones(n_embd)
         self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
         self.down = _matrix(n_embd, spec.intermediate_size)
-        self.norm = _ones(n_embd)
+        self.norm = None if is_first else _ones(n_embd)
         self.head = _matrix(spec.draft_vocab_size, n_embd)
         self.head.requires_grad_(not share_head)
         self.embedding: Tensor
@@ -143,9 +146,7 @@ class DraftModel(nn.Module):
         n_embd, n_tokens = spec.hidden_size, batch.tokens.shape[1]
         attention = attention or attention_for(batch.tokens.device, self.dtype)
         tokens = F.pad(batch.tokens, (0, n_steps))
-        embedded = F.rms_norm(self.embedding[tokens], (n_embd,), w["embed_norm"], spec.rms_norm_eps)
-        from_tokens = F.linear(embedded, w["qkv"][:, :n_embd])
-        from_feature = w["qkv"][:, n_embd:]
+        from_tokens = self._from_tokens(tokens, w)
         state = self._fuse(batch.features, w)
         cos, sin = self._rotation(n_tokens + n_steps)
         first: tuple[Tensor, Tensor] | None = None
@@ -155,7 +156,6 @@ class DraftModel(nn.Module):
             if k == 1 and batch.later is not None:
                 rows = batch.later
                 state = _picked(state, rows)
-            normed = F.rms_norm(state, (n_embd,), w["hidden_norm"], spec.rms_norm_eps)
             if rows is None:
                 at = slice(k, k + n_tokens)
                 from_token = from_tokens[:, 1 + k : 1 + k + n_tokens]
@@ -163,17 +163,19 @@ class DraftModel(nn.Module):
             else:
                 from_token = _picked(from_tokens, rows + 1 + k)
                 angles = cos[rows + k], sin[rows + k]
-            q, key, value = self._heads(from_token + F.linear(normed, from_feature), *angles, w)
+            qkv, residual = self._layer_input(from_token, state, w)
+            q, key, value = self._heads(qkv, *angles, w)
             if first is None:
                 first = key, value
             else:
                 later.append((key, value))
             seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], rows)
-            residual = normed if spec.norm_before_residual else state
             seen = seen.transpose(1, 2)[..., : self.n_value]
             hidden = residual + F.linear(seen.flatten(2), w["o"])
             hidden = hidden + self._mlp(hidden, w)
-            out = F.rms_norm(hidden, (n_embd,), w["norm"], spec.rms_norm_eps)
+            out = hidden
+            if self.norm is not None:
+                out = F.rms_norm(hidden, (n_embd,), w["norm"], spec.rms_norm_eps)
             yield Step(out, hidden)
             state = out if spec.norm_output else hidden
 
@@ -181,9 +183,29 @@ class DraftModel(nn.Module):
         """The weights in the compute type; the graph leads back to the fp32 ones."""
         return {name: p.to(self.dtype) for name, p in self.named_parameters() if name != "head"}
 
+    def _from_tokens(self, tokens: Tensor, w: dict[str, Tensor]) -> Tensor:
+        """The embeddings' part of what q, k and v read, times its weights; in EAGLE-1 of what fc reads."""
+        embedded, n_embd = self.embedding[tokens], self.spec.hidden_size
+        if self.spec.fuses_embedding:
+            return F.linear(embedded, w["fc"][:, :n_embd])
+        embedded = F.rms_norm(embedded, (n_embd,), w["embed_norm"], self.spec.rms_norm_eps)
+        return F.linear(embedded, w["qkv"][:, :n_embd])
+
+    def _layer_input(self, from_token: Tensor, state: Tensor, w: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """q, k and v side by side, and the residual."""
+        spec, n_embd = self.spec, self.spec.hidden_size
+        if spec.fuses_embedding:
+            fused = from_token + F.linear(state, w["fc"][:, n_embd:])
+            return F.linear(fused, w["qkv"]), fused
+        normed = F.rms_norm(state, (n_embd,), w["hidden_norm"], spec.rms_norm_eps)
+        residual = normed if spec.norm_before_residual else state
+        return from_token + F.linear(normed, w["qkv"][:, n_embd:]), residual
+
     def _fuse(self, features: Tensor, w: dict[str, Tensor]) -> Tensor:
         """`[n_batch, S, n_aux * n_embd_target]` fp32 to the first step's state."""
         spec, x, eps = self.spec, features, self.spec.rms_norm_eps
+        if spec.fuses_embedding:
+            return x.to(self.dtype)
         if self.input_norm is not None:
             x = F.rms_norm(x, (x.shape[-1],), self.input_norm, eps)
         if self.fc_norm is not None:

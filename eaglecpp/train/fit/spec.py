@@ -22,15 +22,18 @@ def new_spec(
     layers: Sequence[int],
     *,
     eagle3: bool = False,
+    eagle1: bool = False,
     mla: bool = False,
 ) -> DraftSpec:
-    """One layer of the target's own shape, EAGLE 3.1 or plain EAGLE-3, over the whole vocabulary.
+    """One layer of the target's own shape, EAGLE 3.1, plain EAGLE-3 or EAGLE-1, over the whole vocabulary.
 
-    layers: boundary ids, ascending, at most n_layer. RoPE has the target's base and no scaling: the drafter
-    learns its own use of positions. mla: with latent attention. Raises MismatchError for layers that the
-    target does not have.
+    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. RoPE has the target's base
+    and no scaling: the drafter learns its own use of positions. mla: with latent attention. Raises
+    MismatchError for layers that the target does not have.
     """
-    if list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
+    if eagle1:
+        layers = (n_layer + 1,)
+    elif list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
         raise MismatchError(
             f"--aux-layers: expected ascending ids from 0 to {n_layer}, the blocks of {target.path.name}, "
             f"found {', '.join(map(str, layers))}"
@@ -52,7 +55,7 @@ def new_spec(
         n_kv_heads, head_dim = n_heads, own.nope_dim
     latent = (own or _latent_like(n_heads, head_dim)) if mla else None
     return DraftSpec(
-        family="torchspec",
+        family="eagle1" if eagle1 else "torchspec",
         hidden_size=n_embd,
         target_hidden_size=n_embd,
         intermediate_size=int(number("feed_forward_length", 0)) or 4 * n_embd,
@@ -66,10 +69,11 @@ def new_spec(
         rms_norm_eps=number("attention.layer_norm_rms_epsilon", 1e-5),
         rope=RopeSpec(number("rope.freq_base", 10000.0)),
         aux_layers=tuple(layers),
-        layer_ids_rule="boundary",
+        layer_ids_rule="final" if eagle1 else "boundary",
         target_block_count=n_layer,
-        fc_norm=not eagle3,
-        norm_output=not eagle3,
+        fuses_embedding=eagle1,
+        fc_norm=not (eagle3 or eagle1),
+        norm_output=not (eagle3 or eagle1),
         latent=latent,
     )
 
@@ -108,6 +112,8 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         "biases": spec.has_bias,
         "a sliding window": any(spec.sliding_layers),
         "logit_scale": spec.logit_scale != 1.0,
+        "Gemma 4's layer": spec.gemma is not None,
+        "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
     found = [reason for reason, holds in reasons.items() if holds]
     if found:

@@ -5,7 +5,7 @@
 target's, and so is the layer, unless told otherwise, where the target's last block has its shape; the rest is
 small and random. The block brings the attention that copies earlier text, which a random layer learns late
 (docs/train.md has both measured). `to_checkpoint` gives the tensors under the names of TorchSpec and
-SafeAILab (`midlayer.*`).
+SafeAILab (`midlayer.*`; of EAGLE-1 `layers.0.*`, without a head).
 """
 
 from __future__ import annotations
@@ -102,6 +102,9 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     if "fc_norm" in state:
         for i, part in enumerate(state["fc_norm"].chunk(spec.n_aux)):
             tensors[f"fc_norm.{i}.weight"] = part
+    if spec.fuses_embedding:
+        del tensors["lm_head.weight"]  # EAGLE-1 has none: it is the target's
+        return {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
     return tensors
 
 
@@ -116,7 +119,7 @@ def from_target(
     if spec.hidden_size != spec.target_hidden_size:
         return Start(state, ("all weights random",))
     state["head"] = _head(target)[torch.from_numpy(ids)]
-    if "output_norm.weight" in target.tensors:
+    if "output_norm.weight" in target.tensors and "norm" in state:
         state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
     copied = "layer: random" if random else _copy_block(target, spec, state)
     return Start(state, ("head and final norm: the target's", copied))
@@ -134,18 +137,18 @@ def _random(spec: DraftSpec, rng: torch.Generator) -> State:
     def matrix(n_out: int, n_in: int) -> Tensor:
         return torch.randn(n_out, n_in, generator=rng) * 0.02
 
+    is_first = spec.fuses_embedding
     state = {
-        "fc": matrix(n_embd, n_feature),
-        "embed_norm": torch.ones(n_embd),
-        "hidden_norm": torch.ones(n_embd),
-        "qkv": matrix(sum(_first_rows(spec).values()), 2 * n_embd),
+        "fc": matrix(n_embd, 2 * n_embd if is_first else n_feature),
+        "qkv": matrix(sum(_first_rows(spec).values()), n_embd if is_first else 2 * n_embd),
         "o": matrix(n_embd, spec.n_heads * (latent.value_dim if latent else spec.head_dim)),
         "mlp_norm": torch.ones(n_embd),
         "gate_up": matrix(2 * spec.intermediate_size, n_embd),
         "down": matrix(n_embd, spec.intermediate_size),
-        "norm": torch.ones(n_embd),
         "head": matrix(spec.draft_vocab_size, n_embd),
     }
+    if not is_first:
+        state |= {name: torch.ones(n_embd) for name in ("embed_norm", "hidden_norm", "norm")}
     if spec.fc_norm:
         state["fc_norm"] = torch.ones(n_feature)
     if latent is not None:
@@ -184,11 +187,16 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     if _PAIRED_ROWS[arch]:
         w["attn_q"] = _half_split(w["attn_q"], spec.head_dim)
         w["attn_k"] = _half_split(w["attn_k"], spec.head_dim)
-    state["qkv"][:, spec.hidden_size :] = torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]])
+    heads = torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]])
+    if spec.fuses_embedding:  # what the block's norm multiplies by goes into the weights
+        state["qkv"] = heads * w["attn_norm"]
+    else:
+        state["qkv"][:, spec.hidden_size :] = heads
+        state["hidden_norm"] = w["attn_norm"]
     state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)  # it reads the last feature
     state["o"], state["down"] = w["attn_output"], w["ffn_down"]
     state["gate_up"] = torch.cat([w["ffn_gate"], w["ffn_up"]])
-    state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
+    state["mlp_norm"] = w["ffn_norm"]
     return "layer: the target's last block"
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""EAGLE-3 / EAGLE 3.1 drafter in PyTorch: fusion, layers, head, own KV rows.
+"""EAGLE-1/2, EAGLE-3 and EAGLE 3.1 drafters in PyTorch: fusion, layers, head, own KV rows.
 
 Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft
 vocabulary and the state that is fed to the next step. Row p pairs the target's feature at p with the
 embedding of token p + 1 and sits at RoPE position p. Every row runs in full, committed or not. The small
 methods (`place`, `concat`, `fed`, ...) are the seams at which the negative controls of the parity tests put
-a known mistake.
+a known mistake. An EAGLE-1 or 2 checkpoint is one without a norm for the feature;
+where Mistral's has norms, they are used.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Drafter:
             self.rope = Rope(config, self.shape.head_dim)
         self.switches = Switches.of(config)
         self.n_layers = 1 + max(int(n.split(".")[1]) for n in weights if n.startswith("layers."))
+        self.fuses_embedding = "layers.0.hidden_norm.weight" not in weights
         self.n_fc_norms = sum(n.startswith("fc_norm.") for n in weights)
         self.target_ids = self.vocabulary_map()
         self.reset()
@@ -98,8 +100,12 @@ class Drafter:
         self.ancestors = torch.zeros(0, 0, dtype=torch.bool)  # of the draft rows, each row its own ancestor
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
-        """`[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`."""
+        """`[n_aux, n_rows, target_hidden]` to the drafter's input features `[n_rows, hidden]`. EAGLE-1
+        fuses in every step, with the embedding.
+        """
         x = torch.cat(list(features), dim=-1)
+        if self.fuses_embedding:
+            return x
         if "input_norm.weight" in self.w:
             x = rms(x, self.w["input_norm.weight"], self.eps)
         if self.n_fc_norms:
@@ -130,11 +136,21 @@ class Drafter:
         self.positions = torch.cat([self.positions, positions])
         behind = positions[:, None] - self.positions[None, :]
         h = feature
+        if self.fuses_embedding:
+            h = linear(self.concat(self.embedding[self.token_ids(tokens)], h), self.w, "fc")
         for i in range(self.n_layers):
             window = self.switches.window(i)
             h = self.layer(i, h, tokens, positions, visible & (behind < window) if window else visible)
-        normed = rms(h, self.w["norm.weight"], self.eps)
+        normed = self.output(h)
         return normed @ self.head.T, self.fed(h, normed)
+
+    def output(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the head reads."""
+        return rms(hidden, self.w["norm.weight"], self.eps) if "norm.weight" in self.w else hidden
+
+    def first_input(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What attention reads in EAGLE-1's first layer."""
+        return hidden
 
     def layer(
         self,
@@ -144,9 +160,13 @@ class Drafter:
         positions: torch.Tensor,
         visible: torch.Tensor,
     ) -> torch.Tensor:
-        """Layer 0 sees `[embedding ; feature]`; the others are ordinary pre-norm decoder layers."""
+        """Layer 0 sees `[embedding ; feature]`, in EAGLE-1 what fc made of them; the others are ordinary
+        pre-norm decoder layers.
+        """
         name = f"layers.{i}"
-        if i == 0:
+        if f"{name}.input_layernorm.weight" not in self.w and f"{name}.hidden_norm.weight" not in self.w:
+            u, residual = self.first_input(h), h
+        elif i == 0 and not self.fuses_embedding:
             embedded = self.embedding[self.token_ids(tokens)]
             normed = rms(h, self.w[f"{name}.hidden_norm.weight"], self.eps)
             u = self.concat(rms(embedded, self.w[f"{name}.input_layernorm.weight"], self.eps), normed)

@@ -3,7 +3,7 @@
 
 Takes a Hugging Face directory of a `llama`, `qwen2` or `qwen3` model (biases and q/k norms by tensor
 presence). R_k is the residual stream that enters 0-based block k; R_n is the last block's output before the
-final norm.
+final norm, and id n + 1 stands for what leaves that norm.
 """
 
 from __future__ import annotations
@@ -61,6 +61,6 @@ class Target:
             )
             m = rms(h, self.w[f"{name}.post_attention_layernorm.weight"], eps)
             h = h + mlp(m, self.w, f"{name}.mlp")
-        residual.append(h)
-        logits = rms(h, self.w["norm.weight"], self.shape.eps) @ self.head.T
-        return torch.stack([residual[k] for k in self.taps]), logits
+        normed = rms(h, self.w["norm.weight"], self.shape.eps)
+        residual += [h, normed]
+        return torch.stack([residual[k] for k in self.taps]), normed @ self.head.T

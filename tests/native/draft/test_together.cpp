@@ -156,7 +156,7 @@ int main() {
     const std::string path = folder.file("draft.gguf");
     std::vector<bool> kernels{false};
     if (kernels::status().is_active) kernels.push_back(true);
-    for (Kind kind : {Kind::eagle3, Kind::eagle31, Kind::latent}) {
+    for (Kind kind : {Kind::eagle, Kind::eagle3, Kind::eagle31, Kind::latent}) {
         write_draft_file(path, kind);
         const DraftFile file(path);
         for (bool flash_attn : {false, true}) {

@@ -41,6 +41,18 @@ const std::vector<std::pair<Flaw, const char *>> all_flaws = {
     {Flaw::not_gguf, "not a GGUF file"},
 };
 
+const std::vector<std::pair<Flaw, const char *>> eagle_flaws = {
+    {Flaw::narrow_target, "as wide as its target"},
+    {Flaw::layer_beyond_target, "expected the one id 7"},
+    {Flaw::no_target_layers, "target_layers"},
+    {Flaw::norm_it_has_not, "unknown tensor 'blk.0.attn_norm.weight'"},
+    {Flaw::written_by_a_fork, "written by a fork"},
+    {Flaw::latents_in_eagle_1, "with latent attention is not supported"},
+    {Flaw::missing_switch, "norm_output"},
+    {Flaw::missing_tensor, "missing tensor 'fc.weight'"},
+    {Flaw::d2t_out_of_range, "entry 3 is 99"},
+};
+
 const std::vector<std::pair<Flaw, const char *>> latent_flaws = {
     {Flaw::several_kv_heads, "expected 1 kv head"},
     {Flaw::short_row, "rows of 20"},
@@ -48,6 +60,7 @@ const std::vector<std::pair<Flaw, const char *>> latent_flaws = {
     {Flaw::zero_scale, "attention.scale"},
     {Flaw::no_key_length, "key_length_mla"},
     {Flaw::rotated_halves, "rope.type"},
+    {Flaw::normed_latent_values, "value_norm"},
     {Flaw::no_values, "missing tensor 'blk.0.attn_v_b.weight'"},
     {Flaw::whole_kv_b, "unknown tensor 'blk.0.attn_kv_b.weight'"},
     {Flaw::keys_not_transposed, "'blk.0.attn_k_b.weight' has shape"},
@@ -64,13 +77,16 @@ constexpr int kv_rank = 16, q_rank = 24, nope_dim = 12, rope_dim = 4, value_dim 
 class Writer {
   public:
     Writer(Kind kind, Flaw flaw)
-        : arch_(kind == Kind::eagle3 ? keys::arch_eagle3 : keys::arch_eagle31),
+        : arch_(kind == Kind::eagle    ? keys::arch_eagle
+                : kind == Kind::eagle3 ? keys::arch_eagle3
+                                       : keys::arch_eagle31),
           flaw_(flaw),
+          fuses_embedding_(kind == Kind::eagle),
           is_latent_(kind == Kind::latent) {
         gguf_.reset(gguf_init_empty());
         ctx_.reset(ggml_init({16 << 20, nullptr, false}));
-        set_keys(kind != Kind::eagle3);
-        add_tensors(kind != Kind::eagle3);
+        set_keys(kind);
+        add_tensors(kind);
     }
 
     void write(const std::string & path) { gguf_write_to_file(gguf_.get(), path.c_str(), false); }
@@ -82,8 +98,9 @@ class Writer {
     void flag(const char * pattern, bool v) { gguf_set_val_bool(gguf_.get(), key(pattern).c_str(), v); }
     void str(const char * pattern, const char * v) { gguf_set_val_str(gguf_.get(), key(pattern).c_str(), v); }
     bool is(Flaw flaw) const { return flaw_ == flaw; }
+    static bool has_fc_norm(Kind kind) { return kind == Kind::eagle31 || kind == Kind::latent; }
 
-    void set_keys(bool eagle31) {
+    void set_keys(Kind kind) {
         gguf_set_val_str(gguf_.get(), keys::architecture, is(Flaw::wrong_architecture) ? "llama" : arch_.c_str());
         gguf_set_val_str(gguf_.get(), keys::name, "tiny");
         if (!is(Flaw::missing_size)) u32(keys::block_count, 1);
@@ -106,18 +123,22 @@ class Writer {
             u32(keys::key_length, is(Flaw::odd_head_dim) ? 15 : head_dim);
             if (is(Flaw::odd_head_dim)) u32(keys::value_length, 15);
         }
+        if (is(Flaw::latents_in_eagle_1)) u32(keys::kv_lora_rank, kv_rank);
+        if (is(Flaw::normed_latent_values)) flag(keys::value_norm, true);
         u32(keys::vocab_size, n_vocab);
         f32(keys::rms_epsilon, is(Flaw::nan_epsilon) ? NAN : 1e-5f);
         f32(keys::rope_freq_base, 10000.0f);
         if (is(Flaw::unknown_scaling)) str(keys::rope_scaling_type, "cubic");
-        const int32_t layers[] = {1, 3, is(Flaw::layer_beyond_target) ? 9 : 5};
-        gguf_set_arr_data(gguf_.get(), key(keys::target_layers).c_str(), GGUF_TYPE_INT32, layers,
-                          is(Flaw::no_target_layers) ? 0 : n_aux);
-        u32(keys::target_hidden_size, n_embd);
+        const int32_t last = fuses_embedding_ ? n_layer_target + 1 : 5;
+        const int32_t layers[] = {1, 3, is(Flaw::layer_beyond_target) ? 9 : last};
+        const int n_layers = is(Flaw::no_target_layers) ? 0 : (fuses_embedding_ ? 1 : n_aux);
+        const char * ids = is(Flaw::written_by_a_fork) ? "{arch}.extract_layers" : keys::target_layers;
+        gguf_set_arr_data(gguf_.get(), key(ids).c_str(), GGUF_TYPE_INT32, layers + n_aux - n_layers, n_layers);
+        u32(keys::target_hidden_size, is(Flaw::narrow_target) ? n_embd / 2 : n_embd);
         gguf_set_val_u32(gguf_.get(), keys::target_block_count, n_layer_target);
-        if (eagle31) {
-            flag(keys::fc_norm, true);
-            if (!is(Flaw::missing_switch)) flag(keys::norm_output, true);
+        if (has_fc_norm(kind)) flag(keys::fc_norm, true);
+        if (kind != Kind::eagle3) {
+            if (!is(Flaw::missing_switch)) flag(keys::norm_output, !fuses_embedding_);
             str(keys::rope_type, is(Flaw::unknown_rope_type) ? "spiral" : (is(Flaw::rotated_halves) ? "neox" : "norm"));
             u32(keys::draft_vocab_size, n_draft_vocab);
         }
@@ -148,20 +169,23 @@ class Writer {
         gguf_add_tensor(gguf_.get(), t);
     }
 
-    void add_tensors(bool eagle31) {
-        if (!is(Flaw::missing_tensor)) tensor(keys::t_fc, {n_aux * n_embd, n_embd});
-        for (int i = 0; eagle31 && i < n_aux; ++i) tensor(fill(keys::t_fc_norm, i), {n_embd});
-        tensor(keys::t_output_norm, {is(Flaw::wrong_shape) ? n_embd + 1 : n_embd},
-               is(Flaw::quantised_norm) ? GGML_TYPE_Q8_0 : GGML_TYPE_F32);
+    void add_tensors(Kind kind) {
+        const int n_in = fuses_embedding_ ? n_embd : 2 * n_embd;
+        if (!is(Flaw::missing_tensor)) tensor(keys::t_fc, {(fuses_embedding_ ? 2 : n_aux) * n_embd, n_embd});
+        for (int i = 0; has_fc_norm(kind) && i < n_aux; ++i) tensor(fill(keys::t_fc_norm, i), {n_embd});
+        if (!fuses_embedding_) {
+            tensor(keys::t_output_norm, {is(Flaw::wrong_shape) ? n_embd + 1 : n_embd},
+                   is(Flaw::quantised_norm) ? GGML_TYPE_Q8_0 : GGML_TYPE_F32);
+        }
         tensor(keys::t_output, {n_embd, n_draft_vocab});
-        tensor(fill(keys::t_attn_norm, 0), {n_embd});
-        tensor(fill(keys::t_attn_norm_2, 0), {n_embd});
+        if (!fuses_embedding_ || is(Flaw::norm_it_has_not)) tensor(fill(keys::t_attn_norm, 0), {n_embd});
+        if (!fuses_embedding_) tensor(fill(keys::t_attn_norm_2, 0), {n_embd});
         if (is_latent_) {
             add_latent_tensors();
         } else {
-            tensor(fill(keys::t_attn_q, 0), {2 * n_embd, n_head * head_dim});
-            tensor(fill(keys::t_attn_k, 0), {2 * n_embd, n_head_kv * head_dim});
-            tensor(fill(keys::t_attn_v, 0), {2 * n_embd, n_head_kv * head_dim});
+            tensor(fill(keys::t_attn_q, 0), {n_in, n_head * head_dim});
+            tensor(fill(keys::t_attn_k, 0), {n_in, n_head_kv * head_dim});
+            tensor(fill(keys::t_attn_v, 0), {n_in, n_head_kv * head_dim});
             tensor(fill(keys::t_attn_output, 0), {n_head * head_dim, n_embd});
         }
         tensor(fill(keys::t_ffn_norm, 0), {n_embd});
@@ -196,6 +220,7 @@ class Writer {
 
     std::string arch_;
     Flaw flaw_;
+    bool fuses_embedding_;
     bool is_latent_;
     gguf_context_ptr gguf_;
     ggml_context_ptr ctx_;

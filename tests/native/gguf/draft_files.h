@@ -33,6 +33,11 @@ enum class Flaw {
     truncated_data,
     truncated_header,
     not_gguf,
+    // of EAGLE-1
+    narrow_target,
+    norm_it_has_not,
+    written_by_a_fork,
+    latents_in_eagle_1,
     // of latent attention
     several_kv_heads,
     short_row,
@@ -43,12 +48,14 @@ enum class Flaw {
     no_values,
     whole_kv_b,
     keys_not_transposed,
+    normed_latent_values,
 };
 
-enum class Kind { eagle3, eagle31, latent };  // eagle31: fc_norm, norm_output; latent: these and latent attention
+// eagle31: fc_norm, norm_output; latent: these and latent attention
+enum class Kind { eagle, eagle3, eagle31, latent };
 
 // with a word the error must contain
-extern const std::vector<std::pair<Flaw, const char *>> all_flaws, latent_flaws;
+extern const std::vector<std::pair<Flaw, const char *>> all_flaws, eagle_flaws, latent_flaws;
 
 void write_draft_file(const std::string & path, Kind kind, Flaw flaw = Flaw::none);
 

@@ -22,7 +22,7 @@ static std::string error_of(const std::string & path) {
     return "";
 }
 
-static void reads_both_architectures() {
+static void reads_every_architecture() {
     const std::string path = temp_file();
     write_draft_file(path, Kind::eagle31);
     const DraftFile f31(path);
@@ -35,6 +35,11 @@ static void reads_both_architectures() {
     write_draft_file(path, Kind::eagle3);
     const DraftFile f3(path);
     CHECK(f3.spec().arch == "eagle3" && !f3.spec().fc_norm && !f3.spec().norm_output);
+    CHECK(!f3.spec().fuses_embedding && f3.spec().attn_scale == 0.25f);  // 1 / sqrt(16)
+    write_draft_file(path, Kind::eagle);
+    const DraftFile f1(path);
+    CHECK(f1.spec().fuses_embedding && !f1.spec().has_all_norms() && f1.spec().n_fc_in() == 64);
+    CHECK(f1.spec().target_layers == (std::vector<int32_t>{7}));
     std::filesystem::remove(path);
 }
 
@@ -53,7 +58,8 @@ static void reads_latent_attention() {
 
 static void every_flaw_is_refused_with_its_place() {
     const std::string path = temp_file();
-    for (const auto & [kind, flaws] : {std::pair{Kind::eagle31, &all_flaws}, {Kind::latent, &latent_flaws}}) {
+    for (const auto & [kind, flaws] :
+         {std::pair{Kind::eagle31, &all_flaws}, {Kind::eagle, &eagle_flaws}, {Kind::latent, &latent_flaws}}) {
         for (const auto & [flaw, word] : *flaws) {
             write_draft_file(path, kind, flaw);
             const std::string text = error_of(path);
@@ -77,7 +83,7 @@ static void an_assertion_under_guard_becomes_an_error() {
 }
 
 int main() {
-    reads_both_architectures();
+    reads_every_architecture();
     reads_latent_attention();
     every_flaw_is_refused_with_its_place();
     an_assertion_under_guard_becomes_an_error();

@@ -116,7 +116,7 @@ int main() {
     ggml_backend_dev_t device = find_device("Counting0", -1);
     const Folder folder;
     const std::string path = folder.file("draft.gguf");
-    for (Kind kind : {Kind::eagle3, Kind::eagle31, Kind::latent}) {
+    for (Kind kind : {Kind::eagle, Kind::eagle3, Kind::eagle31, Kind::latent}) {
         write_draft_file(path, kind);
         const DraftFile file(path);
         for (bool flash_attn : {false, true}) {

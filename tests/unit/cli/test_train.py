@@ -34,6 +34,7 @@ def text(tmp_path: Path) -> Path:
         (("--finetune", "nowhere"), "nowhere", 1),
         (("--finetune", "x", "--eagle3"), "leave out --eagle3", 2),
         (("--share-head", "--draft-vocab", "300"), "leave out --draft-vocab", 2),
+        (("--eagle1", "--mla"), "leave out --mla", 2),
         (("--cache-type", "int8"), "--cache-type needs --cache", 2),
         (("--temp", "0"), "are for --generate", 2),
         (("--type", "Q9"), "Q9", 1),

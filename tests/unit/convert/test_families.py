@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from eaglecpp.convert import ConvertReport
-from eaglecpp.convert.errors import CheckpointError, LayerIdError, SourceError
-from helpers.checkpoints import FAMILIES, save_bin, save_shards, write_checkpoint
+from eaglecpp.convert.errors import CheckpointError, ConvertError, LayerIdError, SourceError, UnsupportedError
+from helpers.checkpoints import (
+    FAMILIES,
+    MISTRAL_PARAMS,
+    mistral_weights,
+    save_bin,
+    save_shards,
+    write_checkpoint,
+)
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 
@@ -53,6 +63,135 @@ def test_eagle_31_switches_survive_in_every_family_that_has_them(
     assert (report.spec.fc_norm, report.spec.norm_output) == (True, True)
     assert report.spec.architecture == "eagle31"
     assert {f"fc_norm.{i}.weight" for i in range(3)} <= tensors(report.out).keys()
+
+
+EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLMEagle"])
+@pytest.mark.parametrize("save", [None, save_bin], ids=["safetensors", "bin"])
+def test_eagle_1_is_a_file_of_its_own(
+    name: str, save: Callable[[Path, dict[str, Any]], None] | None, convert: Convert, tmp_path: Path
+) -> None:
+    shape = replace(EAGLE1, fc_bias=True, attention_bias=True)
+    report = convert(
+        write_checkpoint(tmp_path / "in", shape=shape, edit={"architectures": [name]}, save=save)
+    )
+    assert (report.spec.architecture, report.spec.aux_layers, report.spec.layer_ids_rule) == (
+        "eagle",
+        (9,),
+        "final",
+    )
+    assert key(report.out, "general.architecture") == "eagle"
+    assert key(report.out, "eaglecpp.family") == "eagle1"
+    assert key(report.out, "eagle.norm_output") is False
+    found = tensors(report.out)
+    assert found["fc.weight"].shape == (64, 128) and found["fc.bias"].shape == (64,)
+    assert found["blk.0.attn_q.weight"].shape == (64, 64)
+    assert not {"blk.0.attn_norm.weight", "blk.0.attn_norm_2.weight", "output_norm.weight"} & found.keys()
+    assert "written as eagle, which llama.cpp does not run" in " ".join(report.notes)
+
+
+@pytest.mark.parametrize("option", [{"aux_layers": [2]}, {"layer_ids": "post"}, {"feed": "pre"}])
+def test_what_eagle_1_has_no_choice_in_is_refused(
+    option: dict[str, Any], convert: Convert, tmp_path: Path
+) -> None:
+    with pytest.raises(LayerIdError, match="are for EAGLE-3"):
+        convert(write_checkpoint(tmp_path / "in", shape=EAGLE1), **option)
+
+
+def test_deepspec_counts_the_block_before(convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape(layers=(1, 2, 4, 5, 7), qk_norm=True, n_draft_vocab=367)
+    checkpoint = write_checkpoint(tmp_path / "in", "deepspec", shape)
+    report = convert(checkpoint)
+    assert report.spec.aux_layers == (1, 2, 4, 5, 7)
+    assert (report.spec.architecture, report.spec.layer_ids_rule) == ("eagle31", "post+1")
+    assert convert(checkpoint, layer_ids="boundary").spec.aux_layers == (
+        0,
+        1,
+        3,
+        4,
+        6,
+    )  # what others would read
+
+
+@pytest.mark.parametrize("kind", ["keys", "values"])
+def test_gemmas_own_layer_has_a_key_for_each_difference(kind: str, convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape(gemma=kind, n_draft_vocab=367, head_dim=32)
+    out = convert(write_checkpoint(tmp_path / "in", shape=shape)).out
+    for name, value in {
+        "attention.scale": 1.0,
+        "attention.value_norm": True,
+        "hidden_activation": "gelu",
+        "embedding_scale": 8.0,
+        "final_logit_softcapping": 5.0,
+        "attention.key_length": 32,
+    }.items():
+        assert key(out, f"eagle31.{name}") == value
+    found, weights = tensors(out), shape.weights()
+    assert ("blk.0.attn_v.weight" in found) == (kind == "values")
+    for name, source in {
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    }.items():
+        np.testing.assert_array_equal(found[f"blk.0.{name}.weight"], weights[f"layers.0.{source}.weight"])
+    np.testing.assert_array_equal(found["rope_freqs.weight"], [1.0] * 4 + [np.float32(1e15)] * 12)
+
+
+MISTRAL = replace(EAGLE1, eagle1_norms=True)
+
+
+def write_mistral(directory: Path, **params: Any) -> Path:
+    """MISTRAL in Mistral's own layout."""
+    directory.mkdir()
+    save_file(mistral_weights(MISTRAL.weights()), directory / "consolidated.safetensors")
+    (directory / "params.json").write_text(json.dumps(MISTRAL_PARAMS | params))
+    return directory
+
+
+def test_mistrals_own_layout_is_the_same_drafter(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_mistral(tmp_path / "in"))
+    reference = convert(write_checkpoint(tmp_path / "ref", shape=MISTRAL), out=tmp_path / "ref.gguf")
+    assert (report.spec.family, report.spec.architecture) == ("mistral", "eagle")
+    assert key(report.out, "eagle.norm_output") is True
+    found, expected = tensors(report.out), tensors(reference.out)
+    assert found.keys() == expected.keys() and "output_norm.weight" in found
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"q_lora_rank": 1536}, "multi-head latent attention in Mistral's layout"),
+        ({"sliding_window": 4096}, "sliding_window: expected None, found 4096"),
+        ({"new_thing": 1}, "new_thing: unknown key"),
+        ({"quantization": {"qformat_weight": "nvfp4"}}, "expected qformat_weight fp8_e4m3"),
+        ({"dim": "64"}, "hidden_size: expected a positive integer"),
+    ],
+)
+def test_what_mistrals_layout_says_else_is_refused(
+    params: dict[str, Any], message: str, convert: Convert, tmp_path: Path
+) -> None:
+    with pytest.raises(ConvertError, match=message):
+        convert(write_mistral(tmp_path / "in", **params))
+
+
+def test_mistrals_layout_of_something_else_is_refused(convert: Convert, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "params.json").write_text(json.dumps(MISTRAL_PARAMS))
+    save_file({"norm.weight": np.ones(64, np.float32)}, tmp_path / "in" / "consolidated.safetensors")
+    with pytest.raises(UnsupportedError, match=r"without eagle_linear\.weight"):
+        convert(tmp_path / "in")
+
+
+def test_a_window_that_only_the_engine_was_told_of_can_be_given(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "eagle"), window=64)
+    assert (report.spec.architecture, report.spec.sliding_window) == ("eagle31", 64)
+    assert key(report.out, "eagle31.attention.sliding_window_pattern") == [True]
+    with pytest.raises(ValueError, match="expected a positive number of rows"):
+        convert(write_checkpoint(tmp_path / "in", "eagle"), window=0)
 
 
 @pytest.mark.parametrize("family", ["vllm", "modelopt", "torchspec", "specforge", "kimi"])

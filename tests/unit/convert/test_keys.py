@@ -12,7 +12,7 @@ import gguf
 import pytest
 
 from eaglecpp.convert import ConvertReport
-from eaglecpp.convert.keys import EAGLE3, EAGLE31, KEYS, TENSORS
+from eaglecpp.convert.keys import EAGLE, EAGLE3, EAGLE31, KEYS, TENSORS
 from eaglecpp.convert.metadata import GGUF_TYPES
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape, LatentShape
@@ -43,30 +43,54 @@ def test_documentation_gives_the_listed_types() -> None:
         )
 
 
+EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
+GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
+GEMMAS_KEYS = {
+    "{arch}.attention.scale",
+    "{arch}.attention.value_norm",
+    "{arch}.hidden_activation",
+    "{arch}.embedding_scale",
+    "{arch}.final_logit_softcapping",
+}
+
+
+def can_have(shape: DraftShape, name: str) -> bool:
+    """Whether an `eagle31` file of one of the shapes above, Gemma's apart, has this optional key."""
+    if name.endswith(LATENT_KEYS):
+        return shape.latent is not None
+    return name not in GEMMAS_KEYS and "factor" not in name
+
+
 @pytest.mark.parametrize(
-    ("arch", "shape"), [(EAGLE3, DraftShape()), (EAGLE31, EVERYTHING), (EAGLE31, LATENT)]
+    ("arch", "shape"), [(EAGLE, EAGLE1), (EAGLE3, DraftShape()), (EAGLE31, EVERYTHING), (EAGLE31, LATENT)]
 )
 def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
     arch: str, shape: DraftShape, convert: Convert, tmp_path: Path
 ) -> None:
     measured = {"eaglecpp": {"held_out": {"length": 2.0, "rates": [0.5, 0.25]}}}
-    edit = None if arch == EAGLE3 else {"logit_scale": 0.5, **measured}
+    edit = {"logit_scale": 0.5, **measured} if arch == EAGLE31 else None
     reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit=edit)).out)
     found = {name.replace(f"{arch}.", "{arch}.", 1): field for name, field in reader.fields.items()}
     listed = {key.name: key for key in KEYS if arch in key.archs}
     for key in listed.values():
-        can_be = "factor" not in key.name and (shape.latent or not key.name.endswith(LATENT_KEYS))
-        if key.presence != "optional" or (arch == EAGLE31 and can_be):
+        if key.presence != "optional" or (arch == EAGLE31 and can_have(shape, key.name)):
             kind, sub = GGUF_TYPES[key.type]
             assert found[key.name].types == [kind, *([sub] if sub else [])], key.name
     own = {name for name in found if not name.startswith(("GGUF.", "general.", "tokenizer."))}
     assert own <= listed.keys()
 
 
+def test_gemmas_keys_are_written_in_their_types(convert: Convert, tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", shape=GEMMA)).out)
+    listed = {key.name: key for key in KEYS}
+    for name in GEMMAS_KEYS:
+        assert reader.fields[name.replace("{arch}", EAGLE31)].types == [GGUF_TYPES[listed[name].type][0]]
+
+
 def test_every_listed_tensor_can_be_written(convert: Convert, tmp_path: Path) -> None:
     written = {
         re.sub(r"blk\.\d", "blk.{i}", re.sub(r"fc_norm\.\d", "fc_norm.{a}", tensor.name))
-        for shape in (EVERYTHING, LATENT, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}))
+        for shape in (EVERYTHING, LATENT, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}), GEMMA)
         for tensor in convert(
             write_checkpoint(tmp_path / "in", "automodel", shape), layer_ids="boundary"
         ).tensors

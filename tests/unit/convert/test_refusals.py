@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,15 +144,58 @@ MAPS = [
         add={"t2d": np.ones(200, bool)}, drop=("t2d",)),
 ]  # fmt: skip
 ones = np.ones((4, 4), F32)
+EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
+GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 FAMILIES = [
-    Bad("EAGLE-1", errors.UnsupportedError, "EAGLE-1/2 checkpoint", "eagle",
-        add={"fc.weight": np.ones((64, 128), F32),
-             "midlayer.self_attn.q_proj.weight": np.ones((64, 64), F32)},
-        drop=("fc.weight", "midlayer.self_attn.q_proj.weight")),
+    Bad("EAGLE-1 of speculators", errors.UnsupportedError, "in the layout of speculators",
+        edit={"architectures": ["EagleSpeculator"]}),
+    Bad("EAGLE-1 with a norm", errors.TensorError, r"unknown: norm\.weight",
+        shape=EAGLE1, add={"norm.weight": np.ones(64, F32)}),
+    Bad("EAGLE-1 bias", errors.ConfigError, r"bias is True, but the checkpoint has no tensor fc\.bias",
+        shape=EAGLE1, edit={"bias": True}),
+    Bad("EAGLE-1 q bias", errors.ConfigError, r"qkv_bias is False, but the checkpoint has a tensor",
+        shape=replace(EAGLE1, attention_bias=True), edit={"qkv_bias": False}),
+    Bad("EAGLE-1 q norms", errors.TensorError, r"unknown: layers\.0\.self_attn\.k_norm",
+        shape=replace(EAGLE1, qk_norm=True)),
+    Bad("EAGLE-1 half of Mistral's norms", errors.TensorError, r"missing: norm\.weight",
+        shape=replace(EAGLE1, eagle1_norms=True), drop=("norm.weight",)),
+    Bad("EAGLE-1 width", errors.TargetError, "hidden size 32, the target has 64",
+        shape=replace(EAGLE1, n_embd=32, n_embd_target=32)),
+    Bad("DeepSpec ids", errors.UnsupportedError, "target_layer_ids: expected the layers", "deepspec",
+        edit={"target_layer_ids": None}),
+    Bad("DeepSpec count", errors.LayerIdError, "expected 3, one per feature", "deepspec",
+        edit={"target_layer_ids": [1, 4]}),
+    Bad("DeepSpec layers", errors.UnsupportedError, "takes the embedding again", "deepspec",
+        shape=DraftShape(n_layers=2)),
+    Bad("Gemma 4 scalar", errors.UnsupportedError, r"layer_scalar: expected 1", shape=GEMMA,
+        add={"layers.0.layer_scalar": np.full(1, 0.5, F32)}),
+    Bad("Gemma 4 values", errors.TensorError, r"unknown: layers\.0\.self_attn\.v_proj",
+        shape=replace(GEMMA, gemma="values"), edit={"attention_k_eq_v": True}),
+    Bad("Gemma 4 experts", errors.UnsupportedError, "Gemma 4 layers with experts", shape=GEMMA,
+        edit={"enable_moe_block": True}),
+    Bad("Gemma 4 activation", errors.UnsupportedError, "expected gelu_pytorch_tanh, found 'silu'",
+        shape=GEMMA, edit={"hidden_activation": "silu"}),
+    Bad("Gemma 4 rope", errors.ConfigError, "expected one for full_attention", shape=GEMMA,
+        edit={"rope_parameters": {"rope_type": "default"}}),
+    Bad("Gemma 4 part", errors.ConfigError, "partial_rotary_factor up to 1", shape=GEMMA,
+        edit={"rope_parameters": {"full_attention": {"rope_type": "proportional",
+        "partial_rotary_factor": 1.5}}}),
+    Bad("DFlash", errors.UnsupportedError, "DFlash drafter: not an EAGLE drafter; llama.cpp runs it",
+        edit={"architectures": ["DFlashDraftModel"]}),
+    Bad("DSpark", errors.UnsupportedError, "DSpark drafter", edit={"architectures": ["Qwen3DSparkModel"]}),
+    Bad("DFlash of speculators", errors.UnsupportedError, "DFlash drafter", "speculators",
+        edit={"speculators_model_type": "dflash"}),
+    Bad("MTP", errors.UnsupportedError, "multi-token prediction", edit={"architectures": ["MiMoMTPModel"]}),
+    Bad("MTP tensors", errors.UnsupportedError, "multi-token prediction",
+        add={"model.layers.0.eh_proj.weight": ones}),
     Bad("Megatron layers", errors.UnsupportedError, "Megatron export with several layers",
         add={"midlayer.1.mlp.up_proj.weight": ones}),
     Bad("Megatron EAGLE-1", errors.UnsupportedError, "Megatron export of an EAGLE-1",
-        edit={"architectures": ["LlamaForCausalLMEagle"]}),
+        edit={"architectures": ["LlamaForCausalLMEagle"]}, add={"enorm.weight": np.ones(64, F32)}),
+    Bad("latent EAGLE-1", errors.UnsupportedError, "EAGLE 1 and 2 drafter with latent attention",
+        shape=EAGLE1, add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
+    Bad("latent Gemma 4", errors.UnsupportedError, "drafter with latent attention",
+        shape=GEMMA, add={"layers.0.self_attn.kv_a_proj_with_mqa.weight": ones}),
     Bad("latent class alone", errors.UnsupportedError, "the checkpoint has no tensor kv_a_proj_with_mqa",
         edit={"architectures": ["Eagle3DeepseekV2ForCausalLM"]}),
     Bad("latent tensor alone", errors.ConfigError, "qk_nope_head_dim",
@@ -249,7 +292,7 @@ def test_all_differences_come_in_one_message(convert: Convert, tmp_path: Path) -
 
 def test_a_directory_of_something_else_is_refused_by_what_it_lacks(convert: Convert, tmp_path: Path) -> None:
     target = make_target(tmp_path, TargetSpec(n_layers=2))
-    with pytest.raises(errors.UnsupportedError, match="not an EAGLE-3 drafter: expected tensors such as"):
+    with pytest.raises(errors.UnsupportedError, match="not an EAGLE drafter: expected tensors such as"):
         convert(target.directory)
 
 

@@ -19,8 +19,10 @@ from eaglecpp.store import DigestError, DownloadError, StoredModel, StoreError, 
 from eaglecpp.store.create import create_model
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import remove_model
+from helpers.checkpoints import write_checkpoint
 from helpers.hub_server import HubServer
 from helpers.lora import write_lora
+from helpers.random_drafter import DraftShape
 from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny
 
@@ -195,6 +197,19 @@ def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
     with pytest.raises(ConvertError, match="create --no-draft"):
         make(stores, f"FROM {tiny.other}\nDRAFT {tmp_path}\n")
     assert orphans(root) == []
+
+
+def test_an_eagle_1_drafter_reads_what_follows_the_last_block(
+    tiny: Tiny, stores: Stores, tmp_path: Path
+) -> None:
+    from eaglecpp.convert import convert_checkpoint
+
+    shape = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", shape=shape)
+    draft = convert_checkpoint(checkpoint, tiny.target, tmp_path / "draft.gguf", type="F32").out
+    assert kinds(make(stores, f"FROM {tiny.target}\nDRAFT {draft}\n")) == ["model", "draft"]
+    with pytest.raises(MismatchError, match="layer id 9: the target has only 5 blocks"):
+        make(stores, f"FROM {tiny.other}\nDRAFT {draft}\n")
 
 
 def test_a_checkpoint_is_converted_once_to_the_type_asked_for(tiny: Tiny, stores: Stores, root: Path) -> None:

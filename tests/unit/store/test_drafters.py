@@ -11,7 +11,14 @@ import pytest
 
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError
-from eaglecpp.store.drafters import KnownDrafter, find_drafter, known_drafters
+from eaglecpp.store.drafters import (
+    KnownDrafter,
+    find_drafter,
+    find_drafters,
+    known_drafters,
+    search_drafters,
+    why_none,
+)
 
 
 def found(*names: str, **metadata: str) -> str:
@@ -21,10 +28,9 @@ def found(*names: str, **metadata: str) -> str:
 
 
 def test_every_row_of_the_table_says_what_it_must() -> None:
-    from eaglecpp.convert import errors
+    from eaglecpp.convert.dialects import DIALECTS
 
-    assert errors
-    families = {"eagle", "specforge", "speculators", "modelopt", "torchspec", "vllm", "automodel"}
+    families = {dialect.name for dialect in DIALECTS}
     rows = known_drafters()
     assert len(rows) > 40
     assert len({row.repo for row in rows}) == len(rows)
@@ -40,8 +46,11 @@ def test_every_row_of_the_table_says_what_it_must() -> None:
 def test_every_target_finds_a_drafter_of_its_own() -> None:
     for row in known_drafters():
         for target in row.targets:
-            entry = find_drafter([target], {})
-            assert entry is not None and target in entry.targets
+            matches = find_drafters([target], {})
+            assert row in [match.drafter for match in matches]
+            offered = find_drafter([target], {})
+            assert (offered is None) == all(match.drafter.refused for match in matches)
+            assert offered is None or target in offered.targets
 
 
 @pytest.mark.parametrize(
@@ -94,6 +103,45 @@ def test_metadata_tells_when_names_do_not(metadata: Mapping[str, str]) -> None:
 )
 def test_part_of_a_name_is_not_a_name(name: str) -> None:
     assert found(name) == ""
+
+
+def test_a_model_made_from_a_known_one_is_told_apart() -> None:
+    own = find_drafters(["Qwen3-8B-Q4_K_M.gguf"], {"general.base_model.0.name": "Qwen3 8B"})
+    assert not own[0].is_base and own[0].warning == ""
+    tuned = find_drafters(["my-tune.gguf"], {"general.base_model.0.name": "Qwen3 8B"})
+    assert [match.drafter for match in tuned] == [match.drafter for match in own]
+    assert tuned[0].is_base and "The planner measures" in tuned[0].warning
+    assert tuned[0].why == f"{tuned[0].drafter.repo}, made for Qwen/Qwen3-8B, which this model was made from"
+
+
+def test_a_drafter_that_cannot_run_is_listed_and_not_offered() -> None:
+    name = "Qwen/Qwen3-Next-80B-A3B-Instruct"
+    assert found(name) == ""
+    matches = find_drafters([name], {})
+    assert len(matches) == 1 and "recurrent state" in matches[0].drafter.refused
+    assert "cannot run here" in why_none(name, matches) and "recurrent state" in why_none(name, matches)
+    assert why_none("x", []) == "no drafter is known for x"
+    rows = [
+        KnownDrafter("a/first", ("o/m",), "eagle", "default", "t", refused="it cannot"),
+        KnownDrafter("a/second", ("o/m",), "eagle", "default", "t"),
+    ]
+    assert find_drafter(["o/m"], {}, rows) == rows[1]
+
+
+def test_a_word_finds_targets_and_drafters() -> None:
+    assert {row.repo for row in search_drafters("DEEPSPEC")} == set()
+    assert {"deepseek-ai/eagle3_qwen3_4b_ttt7"} <= {row.repo for row in search_drafters("ttt7")}
+    assert any("gemma" in target for row in search_drafters("Gemma4") for target in row.targets)
+
+
+def test_eagle_1_is_offered_only_where_nothing_newer_is_known() -> None:
+    assert found("meta-llama/Llama-3.1-8B-Instruct") == "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"
+    assert found("Qwen/Qwen2-7B-Instruct") == "yuhuili/EAGLE-Qwen2-7B-Instruct"
+    rows = known_drafters()
+    for row in rows:
+        if row.family == "eagle1":
+            others = [one.drafter for one in find_drafters(row.targets[:1], {})]
+            assert others.index(row) == len(others) - 1
 
 
 def test_llama_goes_by_meta_llama_too() -> None:

@@ -49,13 +49,13 @@ def sample(target: TinyTarget) -> Sample:
 
 
 def make_model(
-    target: TinyTarget, *, eagle3: bool = False, whole: bool = False, noise: float = 0.3
+    target: TinyTarget, *, eagle3: bool = False, eagle1: bool = False, whole: bool = False, noise: float = 0.3
 ) -> tuple[DraftModel, Vocab]:
     """A drafter started from the target, then shaken, so that no weight is at a special value."""
     file = read_gguf(target.gguf)
     n_vocab = target.n_vocab
     ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
-    spec = with_vocab(new_spec(file, n_vocab, 8, LAYERS, eagle3=eagle3), len(ids))
+    spec = with_vocab(new_spec(file, n_vocab, 8, LAYERS, eagle3=eagle3, eagle1=eagle1), len(ids))
     model = DraftModel(spec, target_embedding(file), share_head=whole, dtype=torch.float32)
     model.load_state_dict(from_target(file, spec, ids, seed=1).state)
     torch.manual_seed(2)
@@ -80,6 +80,27 @@ def test_the_engine_computes_what_was_trained(
     assert report.spec.architecture == ("eagle3" if eagle3 else "eagle31")
     error = check_engine(report, tmp_path, target.gguf, model, vocab, sample)
     assert 0 < error < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["F32", "Q8_0"])
+def test_eagle_1_is_written_as_safeailab_writes_it(kind: str, tmp_path: Path, target: TinyTarget) -> None:
+    model, vocab = make_model(target, eagle1=True, whole=True)
+    report = export(tmp_path, target, model, vocab, kind)
+    assert (report.spec.architecture, report.spec.family) == ("eagle", "eagle1")
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLM"] and config["bias"] is False
+    assert not {"draft_vocab_size", "eagle_config", "norm_output"} & config.keys()
+    stored = load_file(tmp_path / "model.safetensors")
+    assert stored["fc.weight"].shape == (64, 128)
+    outside = {"fc.weight"} | {name for name in stored if name.startswith("layers.0.")}
+    assert stored.keys() == outside and "layers.0.input_layernorm.weight" not in stored
+    tokens = np.array(prompt_ids(40), np.int32)
+    source = TargetSource(target.gguf, [Conversation(tokens, np.ones(40, np.int16))], [9])
+    try:
+        error = check_engine(report, tmp_path, target.gguf, model, vocab, source.sample(0))
+    finally:
+        source.close()
+    assert 0 < error < (1e-3 if kind == "F32" else 0.1)
 
 
 @pytest.mark.parametrize("kind", ["F16", "Q8_0"])

@@ -124,8 +124,8 @@ def test_facts_of_the_target(source: TargetSource) -> None:
 
 
 def test_a_layer_that_is_not_there_is_refused(models: Models) -> None:
-    with pytest.raises(MismatchError, match="layer id 9"):
-        TargetSource(models.target, [conversation(8)], layers=[1, 9], model=MODEL)
+    with pytest.raises(MismatchError, match="layer id 10"):
+        TargetSource(models.target, [conversation(8)], layers=[1, 10], model=MODEL)  # 9: after the final norm
 
 
 def test_a_closed_source_says_so(models: Models) -> None:

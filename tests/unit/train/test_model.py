@@ -52,7 +52,7 @@ def reference(model: DraftModel) -> Drafter:
     }
     shape = hf_config(spec, {})
     config |= {name: shape[name] for name in shape if "rank" in name or "_dim" in name or "rope_sc" in name}
-    return Drafter(config, weights, model.embedding)
+    return Drafter(config, weights, model.embedding, model.head.detach())
 
 
 def chain_logits(drafter: Drafter, sample: Sample, anchor: int, n_steps: int) -> list[torch.Tensor]:

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""deepseek-ai/DeepSpec, class `Gemma4Eagle3Model`: EAGLE-3 around Gemma 4's own decoder layer.
+
+Attention is that of Gemma 4's global layers: wide heads, often without values of their own, rotated in
+part; the norms after attention and feed-forward part, the scaled embedding and the bound of the logits
+are Gemma's, too (deepseek-ai/DeepSpec: deepspec/modeling/eagle3/gemma4/modeling.py). Layers with experts
+or with embeddings of their own are not built there, and refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import flag, integer, number
+from ..errors import ConfigError, UnsupportedError
+from ..spec import GemmaLayer
+from ..tensor import TensorSource
+from .base import Seen, canonical_name
+from .deepspec import DeepSpec
+
+__all__ = ["DeepSpecGemma"]
+
+_NAMES = {
+    ".post_attention_layernorm.": ".post_attention_norm.",
+    # what other drafters call the norm at this place
+    ".pre_feedforward_layernorm.": ".post_attention_layernorm.",
+    ".post_feedforward_layernorm.": ".post_feedforward_norm.",
+}
+
+
+class DeepSpecGemma(DeepSpec):
+    title = "DeepSpec (Gemma 4)"
+    activations = ("gelu_pytorch_tanh",)
+
+    def matches(self, seen: Seen) -> bool:
+        return seen.architecture == "Gemma4Eagle3Model"
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = super().flatten(seen)
+        if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
+            raise UnsupportedError(
+                "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
+                "or with embeddings of their own are not supported"
+            )
+        ropes = config.get("rope_parameters")
+        if not isinstance(ropes, Mapping) or not isinstance(ropes.get("full_attention"), Mapping):
+            raise ConfigError("config.json: rope_parameters: expected one for full_attention, found none")
+        if flag(config, "attention_k_eq_v"):
+            config["num_key_value_heads"] = integer(config, "num_global_key_value_heads")
+        return config | {
+            "head_dim": integer(config, "global_head_dim"),
+            "hidden_act": config.get("hidden_activation"),
+            "rope_parameters": ropes["full_attention"],
+            "layer_types": ["full_attention"],
+        }
+
+    def canonical(self, name: str) -> str | None:
+        found = canonical_name(name)
+        if found is None or found.endswith(".layer_scalar"):
+            return None
+        for theirs, ours in _NAMES.items():
+            if theirs in found:
+                return found.replace(theirs, ours)
+        return found
+
+    def check(self, tensors: Mapping[str, TensorSource]) -> None:
+        for name, source in tensors.items():
+            if name.endswith(".layer_scalar") and float(source.read().reshape(-1)[0]) != 1.0:
+                raise UnsupportedError(f"tensor {name}: expected 1, which is all that DeepSpec trains with")
+
+    def gemma_layer(
+        self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    ) -> GemmaLayer | None:
+        softcap = number(config, "final_logit_softcapping", 0.0)
+        if softcap < 0:
+            raise ConfigError(
+                f"config.json: final_logit_softcapping: expected a positive number, found {softcap}"
+            )
+        return GemmaLayer(own_values=not flag(config, "attention_k_eq_v"), softcap=softcap)

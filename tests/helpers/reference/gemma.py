@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: MIT
+"""EAGLE-3 around Gemma 4's own layer in PyTorch, from DeepSpec's names and config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .checkpoint import Weights
+from .drafter import Drafter
+from .layers import Rope, linear, rms
+
+__all__ = ["GemmaDrafter"]
+
+
+class PartialRope(Rope):
+    """Frequencies of the whole head, of which the first part turns."""
+
+    def __init__(self, config: dict[str, Any], head_dim: int) -> None:
+        super().__init__({"rope_theta": config["rope_theta"]}, head_dim)
+        n_turned = int(config["partial_rotary_factor"] * head_dim // 2)
+        self.inv_freq[n_turned:] = 0.0
+
+
+class GemmaDrafter(Drafter):
+    """A `Drafter` with norms on both sides, normed values, plain scores and GELU."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        weights: Weights,
+        *tables: torch.Tensor | None,
+    ) -> None:
+        heads = config["num_global_key_value_heads" if config["attention_k_eq_v"] else "num_key_value_heads"]
+        flat = config | {
+            "head_dim": config["global_head_dim"],
+            "num_key_value_heads": heads,
+            "layer_types": None,
+        }
+        flat["sliding_window"] = None
+        flat["rope_parameters"] = None
+        self.softcap = float(config.get("final_logit_softcapping") or 0.0)
+        super().__init__(flat, weights, *tables)
+        self.rope = self.turning(config["rope_parameters"]["full_attention"])
+
+    def turning(self, rope: dict[str, Any]) -> Rope:
+        return PartialRope(rope, self.shape.head_dim)
+
+    def embedded(self, tokens: Sequence[int]) -> torch.Tensor:
+        table = self.embedding[self.token_ids(tokens)]
+        return table * math.sqrt(table.shape[-1])
+
+    def values(self, v: torch.Tensor) -> torch.Tensor:
+        return rms(v, torch.ones(v.shape[-1]), self.eps)
+
+    def activation(self, gate: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(gate, approximate="tanh")
+
+    def capped(self, logits: torch.Tensor) -> torch.Tensor:
+        return self.softcap * torch.tanh(logits / self.softcap) if self.softcap else logits
+
+    def after(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """The norm of what a part gives."""
+        return rms(x, self.w[f"{name}.weight"], self.eps)
+
+    def rows(
+        self, feature: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logits, states = super().rows(feature, tokens, positions, visible)
+        return self.capped(logits), states
+
+    def layer(
+        self, i: int, h: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
+    ) -> torch.Tensor:
+        name, shape, w = f"layers.{i}", self.shape, self.w
+        normed = rms(h, w[f"{name}.hidden_norm.weight"], self.eps)
+        u = self.concat(rms(self.embedded(tokens), w[f"{name}.input_layernorm.weight"], self.eps), normed)
+        n_rows, attention = len(u), f"{name}.self_attn"
+        q = linear(u, w, f"{attention}.q_proj").view(n_rows, shape.n_heads, shape.head_dim)
+        k = linear(u, w, f"{attention}.k_proj").view(n_rows, shape.n_kv_heads, shape.head_dim)
+        v = k
+        if f"{attention}.v_proj.weight" in w:
+            v = linear(u, w, f"{attention}.v_proj").view(k.shape)
+        q, k = (rms(x, w[f"{attention}.{n}_norm.weight"], self.eps) for n, x in (("q", q), ("k", k)))
+        self.cache[i].append(self.rope(k, positions), self.values(v))
+        groups = shape.n_heads // shape.n_kv_heads
+        keys, values = (x.repeat_interleave(groups, dim=1) for x in (self.cache[i].k, self.cache[i].v))
+        scores = torch.einsum("qhd,khd->hqk", self.rope(q, positions), keys).masked_fill(
+            ~visible, float("-inf")
+        )
+        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).reshape(n_rows, -1)
+        h = h + self.after(linear(out, w, f"{attention}.o_proj"), f"{name}.post_attention_layernorm")
+        m = rms(h, w[f"{name}.pre_feedforward_layernorm.weight"], self.eps)
+        gated = self.activation(linear(m, w, f"{name}.mlp.gate_proj")) * linear(m, w, f"{name}.mlp.up_proj")
+        return h + self.after(linear(gated, w, f"{name}.mlp.down_proj"), f"{name}.post_feedforward_layernorm")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp drafters`: lists, searches, and says what `--draft auto` takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import pytest
+from click.testing import CliRunner, Result
+
+from eaglecpp.cli import group
+from eaglecpp.convert.dialects import DIALECTS
+from eaglecpp.store.drafters import known_drafters
+from helpers.tiny import make_target
+
+
+@pytest.fixture(autouse=True)
+def empty_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("EAGLECPP_HOME", "OLLAMA_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+
+
+def run(*args: str) -> Result:
+    done = CliRunner().invoke(group, ["drafters", *args])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def test_all_of_them_are_listed() -> None:
+    lines = run().stdout.splitlines()
+    assert lines[0].split() == ["DRAFTER", "TARGET", "LAYOUT", "NOTE"]
+    assert [line.split()[0] for line in lines[1:]] == [row.repo for row in known_drafters()]
+
+
+def test_those_of_a_model_and_which_one_auto_takes() -> None:
+    done = run("qwen3:8b")
+    assert done.stdout.splitlines()[1].startswith("RedHatAI/Qwen3-8B-speculator.eagle3")
+    assert "--draft auto takes RedHatAI/Qwen3-8B-speculator.eagle3, made for qwen3:8b" in done.stderr
+
+
+def test_why_one_cannot_run() -> None:
+    done = run("Qwen/Qwen3-Next-80B-A3B-Instruct")
+    assert "cannot run: llama.cpp keeps a recurrent state" in done.stdout
+    assert "auto takes" not in done.stderr
+
+
+def test_a_word_in_the_names() -> None:
+    done = run("TTT7")
+    assert done.stdout.count("\n") == 5 and "deepseek-ai/eagle3_gemma4_12b_ttt7" in done.stdout
+
+
+def test_nothing_known() -> None:
+    done = run("nobody/has-this")
+    assert done.stdout == "" and "`eaglecpp train` makes one" in done.stderr
+
+
+def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
+    plain = make_target(tmp_path).gguf
+    reader, path = gguf.GGUFReader(plain), tmp_path / "my-tune.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.name"):
+            sub = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(name, field.contents(), field.types[0], sub_type=sub)
+    writer.add_key_value("general.base_model.0.name", "Qwen3 8B", gguf.GGUFValueType.STRING)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    done = run(str(path))
+    assert "made for Qwen/Qwen3-8B, which this model was made from" in done.stderr
+    assert "The planner measures them" in done.stderr
+    facts = json.loads(run(str(path), "--json").stdout)["drafters"]
+    assert facts[0]["of_base_model"] is True and facts[0]["matched"] == "Qwen/Qwen3-8B"
+
+
+def test_the_page_of_families_names_every_layout() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "families.md").read_text(encoding="utf-8")
+    assert [dialect.title for dialect in DIALECTS if f"| {dialect.title} |" not in page] == []
