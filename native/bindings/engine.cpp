@@ -62,12 +62,12 @@ nb::object to_str(const std::string & s) {
 
 nb::dict metadata(const EngineHandle & e) {
     nb::dict d;
-    for (const auto & [key, value] : e.target().metadata()) d[to_str(key)] = to_str(value);
+    for (const auto & [key, value] : e.target().model().metadata()) d[to_str(key)] = to_str(value);
     return d;
 }
 
 nb::object chat_template(const EngineHandle & e, const std::string & name) {
-    const char * t = llama_model_chat_template(e.target().model(), name.empty() ? nullptr : name.c_str());
+    const char * t = llama_model_chat_template(e.target().model().get(), name.empty() ? nullptr : name.c_str());
     return to_str(t ? t : "");
 }
 
@@ -90,8 +90,8 @@ nb::dict device_info(const EngineHandle & e) {
     d["draft"] = e.get().drafter() ? nb::cast(e.get().drafter()->device_name()) : nb::none();
     d["draft_why"] = e.get().why_placed();
     d["taps"] = e.target().taps_mode();
-    d["repack"] = e.target().uses_repack();
-    d["kernels"] = e.target().uses_kernels();
+    d["repack"] = e.target().model().uses_repack();
+    d["kernels"] = e.target().model().uses_kernels();
     d["n_threads"] = e.target().options().n_threads;
     return d;
 }
@@ -235,22 +235,22 @@ void bind_engine(nb::module_ & m) {
     nb::class_<E>(m, "Engine")
         .def(nb::init<const EngineOptions &>(), nb::arg("options"))
         .def_prop_ro("n_ctx", [](const E & e) { return e.target().n_ctx(); })
-        .def_prop_ro("n_ctx_train", [](const E & e) { return llama_model_n_ctx_train(e.target().model()); })
-        .def_prop_ro("n_vocab", [](const E & e) { return e.target().n_vocab(); })
-        .def_prop_ro("n_embd", [](const E & e) { return e.target().n_embd(); })
-        .def_prop_ro("n_layer", [](const E & e) { return e.target().n_layer(); })
-        .def_prop_ro("n_params", [](const E & e) { return llama_model_n_params(e.target().model()); })
-        .def_prop_ro("size_bytes", [](const E & e) { return llama_model_size(e.target().model()); })
-        .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab()); })
-        .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab()); })
-        .def_prop_ro("eot", [](const E & e) { return llama_vocab_eot(e.target().vocab()); })
-        .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab()); })
-        .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab()); })
+        .def_prop_ro("n_ctx_train", [](const E & e) { return llama_model_n_ctx_train(e.target().model().get()); })
+        .def_prop_ro("n_vocab", [](const E & e) { return e.target().vocab().size(); })
+        .def_prop_ro("n_embd", [](const E & e) { return e.target().model().n_embd(); })
+        .def_prop_ro("n_layer", [](const E & e) { return e.target().model().n_layer(); })
+        .def_prop_ro("n_params", [](const E & e) { return llama_model_n_params(e.target().model().get()); })
+        .def_prop_ro("size_bytes", [](const E & e) { return llama_model_size(e.target().model().get()); })
+        .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab().get()); })
+        .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab().get()); })
+        .def_prop_ro("eot", [](const E & e) { return llama_vocab_eot(e.target().vocab().get()); })
+        .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab().get()); })
+        .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab().get()); })
         .def_prop_ro("n_threads_now", [](const E & e) { return e.get().n_threads(); })
         .def_prop_ro("n_shared_rows", [](const E & e) { return e.target().n_shared_rows(); })
         .def_prop_ro("n_draft_max", [](const E & e) { return e.target().options().n_draft_max; })
-        .def_prop_ro("chains_only", [](const E & e) { return e.target().chains_only(); })
-        .def_prop_ro("never_exact", [](const E & e) { return e.target().never_exact(); })
+        .def_prop_ro("chains_only", [](const E & e) { return e.target().model().chains_only(); })
+        .def_prop_ro("never_exact", [](const E & e) { return e.target().model().never_exact(); })
         .def_prop_ro("keeps_order", [](const E & e) { return e.target().keeps_order(); })
         .def("measure_exact_rows", &measure_exact)
         .def(
@@ -271,29 +271,31 @@ void bind_engine(nb::module_ & m) {
         .def(
             "tokenize",
             [](const E & e, const nb::bytes & text, bool add_special, bool parse_special) {
-                return guarded([&] { return e.target().tokenize(from_bytes(text), add_special, parse_special); });
+                return guarded(
+                    [&] { return e.target().vocab().tokenize(from_bytes(text), add_special, parse_special); });
             },
             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def(
             "detokenize",
             [](const E & e, const Tokens & tokens, bool remove_special, bool special) {
                 for (Token t : tokens) {
-                    if (t < 0 || t >= e.target().n_vocab())
+                    if (t < 0 || t >= e.target().vocab().size())
                         fail(ErrorKind::value, "token %d is outside the vocabulary", t);
                 }
-                return to_bytes(guarded([&] { return e.target().detokenize(tokens, remove_special, special); }));
+                return to_bytes(
+                    guarded([&] { return e.target().vocab().detokenize(tokens, remove_special, special); }));
             },
             nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
         .def(
             "token_to_piece",
             [](const E & e, Token token, bool special) {
-                return to_bytes(guarded([&] { return e.target().piece(token, special); }));
+                return to_bytes(guarded([&] { return e.target().vocab().piece(token, special); }));
             },
             nb::arg("token"), nb::arg("special"))
         .def(
             "is_eog",
             [](const E & e, Token token) {
-                return token >= 0 && token < e.target().n_vocab() && e.target().is_eog(token);
+                return token >= 0 && token < e.target().vocab().size() && e.target().vocab().is_eog(token);
             },
             nb::arg("token"))
         .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })

@@ -29,8 +29,8 @@ class StudyTarget {
     Target & target() { return target_; }
 
     std::pair<ArrayOut, nb::object> forward(const Tokens & tokens, bool want_logits) {
-        const size_t n = tokens.size(), n_vocab = (size_t)target_.n_vocab();
-        std::vector<float> features(n_layers_ * n * target_.n_embd()), logits(want_logits ? n * n_vocab : 0);
+        const size_t n = tokens.size(), n_vocab = (size_t)target_.vocab().size();
+        std::vector<float> features(n_layers_ * n * target_.model().n_embd()), logits(want_logits ? n * n_vocab : 0);
         {
             nb::gil_scoped_release release;
             clear();
@@ -38,7 +38,7 @@ class StudyTarget {
         }
         nb::object out = nb::none();
         if (want_logits) out = nb::cast(to_array(std::move(logits), {n, n_vocab}));
-        return {to_array(std::move(features), {n_layers_, n, (size_t)target_.n_embd()}), out};
+        return {to_array(std::move(features), {n_layers_, n, (size_t)target_.model().n_embd()}), out};
     }
 
     std::pair<ArrayOut, ArrayOut> forward_tree(const Tokens & prefix, const Tokens & tokens,
@@ -48,20 +48,20 @@ class StudyTarget {
         }
         DraftTree tree(tokens[0]);
         for (size_t i = 1; i < tokens.size(); ++i) tree.add(tokens[i], parents[i], 0.0f);
-        std::vector<float> unused, features(n_layers_ * tokens.size() * target_.n_embd());
-        std::vector<float> logits(tokens.size() * target_.n_vocab());
+        std::vector<float> unused, features(n_layers_ * tokens.size() * target_.model().n_embd());
+        std::vector<float> logits(tokens.size() * target_.vocab().size());
         {
             nb::gil_scoped_release release;
             clear();
-            std::vector<float> prefix_features(n_layers_ * prefix.size() * target_.n_embd());
+            std::vector<float> prefix_features(n_layers_ * prefix.size() * target_.model().n_embd());
             if (!prefix.empty()) run(prefix, false, prefix_features, unused);
             batch_.clear();
-            batch_.add_tree(tree, (Pos)prefix.size(), target_.seqs(0));
+            batch_.add_tree(tree, (Pos)prefix.size(), target_.cells().seqs(0));
             target_.decode(batch_);
             copy(0, (int)tokens.size(), (int)tokens.size(), true, features, logits);
         }
-        return {to_array(std::move(features), {n_layers_, tokens.size(), (size_t)target_.n_embd()}),
-                to_array(std::move(logits), {tokens.size(), (size_t)target_.n_vocab()})};
+        return {to_array(std::move(features), {n_layers_, tokens.size(), (size_t)target_.model().n_embd()}),
+                to_array(std::move(logits), {tokens.size(), (size_t)target_.vocab().size()})};
     }
 
     // Milliseconds of each decode of `tokens`, all with logits, behind the prefix. A prefix that stands in the cache is
@@ -76,18 +76,19 @@ class StudyTarget {
         const Pos n_prefix = (Pos)prefix.size();
         if (prefix != in_cache_ || prefix.empty()) {
             clear();
-            std::vector<float> unused, features(n_layers_ * prefix.size() * target_.n_embd());
+            std::vector<float> unused, features(n_layers_ * prefix.size() * target_.model().n_embd());
             if (n_prefix > 0) run(prefix, false, features, unused);
             in_cache_ = prefix;
         }
         batch_.clear();
-        for (size_t i = 0; i < tokens.size(); ++i) batch_.add(tokens[i], n_prefix + (Pos)i, target_.seqs(0), true);
+        for (size_t i = 0; i < tokens.size(); ++i)
+            batch_.add(tokens[i], n_prefix + (Pos)i, target_.cells().seqs(0), true);
         std::vector<double> ms;
         for (int i = 0; i < repeats; ++i) {
             const double start = now_ms();
             target_.decode(batch_);
             ms.push_back(now_ms() - start);
-            if (!target_.truncate(target_.seqs(0), n_prefix) && n_prefix > 0) {
+            if (!target_.cells().truncate(target_.cells().seqs(0), n_prefix) && n_prefix > 0) {
                 in_cache_.clear();
                 fail(ErrorKind::unsupported, "this target cannot take rows back: time them without a prefix");
             }
@@ -97,13 +98,13 @@ class StudyTarget {
 
   private:
     void clear() {
-        target_.clear();
+        target_.cells().clear();
         in_cache_.clear();
     }
 
     void check(const Tokens & tokens) const {
         for (Token t : tokens) {
-            if (t < 0 || t >= target_.n_vocab()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
+            if (t < 0 || t >= target_.vocab().size()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
         }
     }
 
@@ -120,7 +121,7 @@ class StudyTarget {
             const int n_rows = std::min(n_step, n - at);
             batch_.clear();
             for (int i = 0; i < n_rows; ++i) {
-                batch_.add(tokens[at + i], at + i, target_.seqs(0), want_logits || target_.needs_all_outputs());
+                batch_.add(tokens[at + i], at + i, target_.cells().seqs(0), want_logits || target_.needs_all_outputs());
             }
             target_.decode(batch_, /*is_prompt=*/true);
             copy(at, n_rows, n, want_logits, features, logits);
@@ -129,7 +130,7 @@ class StudyTarget {
 
     // rows of the last decode into their place among n
     void copy(int at, int n_rows, int n, bool want_logits, std::vector<float> & features, std::vector<float> & logits) {
-        const size_t n_embd = (size_t)target_.n_embd(), n_vocab = (size_t)target_.n_vocab();
+        const size_t n_embd = (size_t)target_.model().n_embd(), n_vocab = (size_t)target_.vocab().size();
         const FeatureRows rows = target_.features();
         for (size_t a = 0; a < n_layers_; ++a) {
             std::copy_n(rows.layer[a], n_rows * n_embd, &features[(a * n + at) * n_embd]);
@@ -149,7 +150,7 @@ class StudyTarget {
 class StudySampler {
   public:
     StudySampler(const SamplingParams & params, StudyTarget & target)
-        : sampler_(params, target.target().model(), target.target().n_ctx()) {}
+        : sampler_(params, target.target().model().get(), target.target().n_ctx()) {}
     StudySampler(const SamplingParams & params, int n_vocab) : sampler_(params, n_vocab) {}
 
     void accept_prompt(const Tokens & tokens) { sampler_.accept_prompt(tokens); }
@@ -179,14 +180,14 @@ class StudySampler {
 void bind_target(nb::module_ & m) {
     nb::class_<StudyTarget>(m, "Target")
         .def(nb::init<const EngineOptions &, const std::vector<int32_t> &>(), nb::arg("options"), nb::arg("layers"))
-        .def_prop_ro("n_embd", [](StudyTarget & t) { return t.target().n_embd(); })
-        .def_prop_ro("n_layer", [](StudyTarget & t) { return t.target().n_layer(); })
-        .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().n_vocab(); })
+        .def_prop_ro("n_embd", [](StudyTarget & t) { return t.target().model().n_embd(); })
+        .def_prop_ro("n_layer", [](StudyTarget & t) { return t.target().model().n_layer(); })
+        .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().vocab().size(); })
         .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
         .def(
             "tokenize",
             [](StudyTarget & t, const nb::bytes & text, bool add_special, bool parse_special) {
-                return t.target().tokenize(std::string(text.c_str(), text.size()), add_special, parse_special);
+                return t.target().vocab().tokenize(std::string(text.c_str(), text.size()), add_special, parse_special);
             },
             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)

@@ -19,7 +19,7 @@ static double gib(uint64_t n_bytes) {
 // The target's output device; where that is on another machine or the CPU, the first GPU of this machine. A round of
 // the drafter is many short waits, which no network answers in time.
 static ggml_backend_dev_t best_device(const Target & target) {
-    ggml_backend_dev_t dev = target.output_device();
+    ggml_backend_dev_t dev = target.model().output_device();
     if (dev && !is_on_server(dev)) return dev;
     ggml_backend_dev_t integrated = nullptr;
     for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
@@ -48,7 +48,7 @@ static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, cons
     auto drafter = std::make_unique<Drafter>(file, d);
     const DraftSpec & s = drafter->spec();
     if (!s.has_embedding) {
-        const ggml_tensor * table = target.embedding();
+        const ggml_tensor * table = target.model().embedding();
         if (!table) {
             fail(ErrorKind::unsupported,
                  "%s has no token embedding of its own, and the target's lies in memory whose rows cannot be read; use "
@@ -57,7 +57,7 @@ static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, cons
         }
         drafter->share_embedding(table);
     }
-    if (!s.has_head && target.head()) drafter->share_head(target.head(), target.head_to_copy());
+    if (!s.has_head && target.model().head()) drafter->share_head(target.model().head(), target.model().head_to_copy());
     drafter->finish();
     drafter->reserve(target.options().n_sequences);
     return drafter;
@@ -69,8 +69,8 @@ PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & fil
     d.n_ctx = target.n_ctx();
     d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
     d.type_kv = type_by_name(options.draft_type_kv);
-    d.use_kernels = target.uses_kernels();
-    if (options.draft_device != "auto" || target.is_cpu()) {
+    d.use_kernels = target.model().uses_kernels();
+    if (options.draft_device != "auto" || target.model().is_cpu()) {
         d.device = find_device(options.draft_device, options.n_gpu_layers);
         return {load_drafter(options, file, target, d), ""};
     }

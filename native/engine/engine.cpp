@@ -108,7 +108,7 @@ Engine::Engine(const EngineOptions & options) {
         fail(ErrorKind::unsupported,
              "%s: this recurrent architecture ('%s') cannot take back rejected drafts; open it "
              "without %s",
-             options.path.c_str(), target_->meta("general.architecture").c_str(),
+             options.path.c_str(), target_->model().meta("general.architecture").c_str(),
              draft_file_ ? "a drafter" : "drafts from the text");
     }
     set_planner();
@@ -132,8 +132,8 @@ void Engine::check_text_options(const EngineOptions & options) {
 
 void Engine::set_planner() {
     PlannerOptions planner;
-    for (Token t = 0; t < target_->n_vocab(); ++t) {
-        if (target_->is_eog(t)) planner.end_tokens.push_back(t);
+    for (Token t = 0; t < target_->vocab().size(); ++t) {
+        if (target_->vocab().is_eog(t)) planner.end_tokens.push_back(t);
     }
     planner_ = Planner(planner);
 }
@@ -144,7 +144,7 @@ int Engine::open_sequence() {
         if (sequences_.count(id)) continue;
         Sequence s;
         s.id = id;
-        s.range = target_->seqs(id);
+        s.range = target_->cells().seqs(id);
         if (drafts_text_) s.text = TextIndex(n_text_memory_, n_text_most + n_text_memory_);
         if (drafter_) {
             s.draft = attempt([&] { return std::make_unique<DraftSequence>(*drafter_); }, [] {});
@@ -171,7 +171,7 @@ const Sequence & Engine::sequence(int id) const {
 void Engine::close_sequence(int id) {
     Use use(*this);
     Sequence & s = get(id);
-    attempt([&] { target_->truncate(s.range, 0); }, [] {});
+    attempt([&] { target_->cells().truncate(s.range, 0); }, [] {});
     planner_.end_text(s.plan);
     sequences_.erase(id);
 }
@@ -188,7 +188,8 @@ void Engine::end(int id, int n_taken) {
     Sequence & s = get(id);
     s.is_active = false;
     const int n_tokens = s.n_prompt + n_taken;
-    if (n_taken < 0 || n_tokens >= (int)s.tokens.size() || s.n_past < n_tokens || !target_->supports_trees()) return;
+    if (n_taken < 0 || n_tokens >= (int)s.tokens.size() || s.n_past < n_tokens || !target_->model().supports_trees())
+        return;
     const Token last = s.tokens[n_tokens - 1];
     attempt(
         [&] {
@@ -215,28 +216,28 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     const int n_ctx = target_->n_ctx();
     if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty: give at least one token (a BOS token will do)");
     for (Token t : prompt) {
-        if (t < 0 || t >= target_->n_vocab()) {
-            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d", t, target_->n_vocab());
+        if (t < 0 || t >= target_->vocab().size()) {
+            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d", t, target_->vocab().size());
         }
     }
     if ((int)prompt.size() >= n_ctx) {
         fail(ErrorKind::context_full,
              "the prompt has %zu tokens but the context holds %d and the answer needs room; "
              "raise n_ctx (the model was trained for %d) or shorten the prompt",
-             prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model()));
+             prompt.size(), n_ctx, llama_model_n_ctx_train(target_->model().get()));
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     std::optional<SynthAcceptance> synth;
     if (!params.synth_rates.empty()) synth.emplace(params.synth_rates, params.sampling.seed);
-    auto sampler = std::make_unique<Sampler>(params.sampling, target_->model(), n_ctx);
+    auto sampler = std::make_unique<Sampler>(params.sampling, target_->model().get(), n_ctx);
     sampler->accept_prompt(prompt);
 
     s.is_active = false;
     s.stats = {};
     s.stats.n_reused = attempt([&] { return reuse(s, prompt); }, [&] { forget(s); });
     const int n_top = params.n_probs > 0 ? 0 : n_to_pick(sampler->n_needed());
-    s.n_picked = attempt([&] { return target_->pick_on_device(s.range, n_top) ? n_top : 0; }, [] {});
+    s.n_picked = attempt([&] { return target_->picks().set(s.range, n_top) ? n_top : 0; }, [] {});
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
     s.n_prompt = (int)prompt.size();
@@ -261,9 +262,9 @@ void Engine::check_strategy(const Strategy & st) const {
              "raise n_draft_max",
              st.nodes, st.depth, st.k, n_nodes_max);
     }
-    if (st.kind == Strategy::Kind::tree && !target_->supports_trees()) {
+    if (st.kind == Strategy::Kind::tree && !target_->model().supports_trees()) {
         fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",
-             target_->chains_only(), target_->meta("general.architecture").c_str());
+             target_->model().chains_only(), target_->model().meta("general.architecture").c_str());
     }
 }
 
@@ -324,7 +325,7 @@ void Engine::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
 
 // Keeps the first n rows, or none where the target cannot go back.
 void Engine::keep(Sequence & s, int n) {
-    if (n < s.n_past && !target_->truncate(s.range, n)) n = 0;
+    if (n < s.n_past && !target_->cells().truncate(s.range, n)) n = 0;
     s.n_past = n;
     s.tokens.resize(n);
     s.recent.truncate(n);
@@ -344,14 +345,14 @@ void Engine::forget(Sequence & s) {
     s.text.clear();
     s.inexact_from = Sequence::none_inexact;
     if (s.draft) s.draft->truncate(0);
-    target_->truncate(s.range, 0);
+    target_->cells().truncate(s.range, 0);
 }
 
 void Engine::roll_back(Sequence & s) {
     // a sampler may have gone ahead of the text: the generation ends, the conversation stays
     s.is_active = false;
     // a recurrent state that cannot go back: the next prompt is run in full
-    if (!target_->truncate(s.range, s.n_past)) return forget(s);
+    if (!target_->cells().truncate(s.range, s.n_past)) return forget(s);
     s.recent.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
 }
@@ -562,9 +563,9 @@ void Engine::adopt(Sequence & s) {
     if (!best) return;
     const int n_own = s.n_past, n = n_best;
     // rows of its own would lie behind those that follow them
-    target_->truncate(s.range, 0);
+    target_->cells().truncate(s.range, 0);
     s.n_past = 0;  // as long as anything below may fail
-    target_->copy_prefix(best->range, s.range, n);
+    target_->cells().copy_prefix(best->range, s.range, n);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
     if (s.draft) {
         s.pending.clear();
@@ -624,7 +625,7 @@ void Engine::decide(Sequence & s) {
     request.n_pending = s.pending.n_rows();
     request.limits.n_nodes = target_->options().n_draft_max;
     request.limits.n_leaves = s.range.count;
-    request.limits.n_leaves_exact = target_->keeps_order() && target_->has_room_for_trees() ? s.range.count : 1;
+    request.limits.n_leaves_exact = target_->keeps_order() && target_->cells().has_room_for_trees() ? s.range.count : 1;
     if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
     if (s.uses_text) request.text = &propose_text(s, request.limits);
     planner_.decide(s.plan, request);
@@ -753,7 +754,7 @@ std::vector<std::vector<Candidate>> Engine::propose_level(Sequence & s, std::vec
 // core.
 void Engine::set_threads(const EngineOptions & options) {
     const TargetOptions & known = target_->options();
-    const bool is_fixed = options.n_threads > 0 || !target_->is_cpu();
+    const bool is_fixed = options.n_threads > 0 || !target_->model().is_cpu();
     threads_ = ThreadPolicy(known.n_threads, known.n_threads_batch, is_fixed, is_fixed || options.n_threads_batch > 0);
     load_.free_cores(now_ms());
 }
@@ -810,8 +811,8 @@ void Engine::note_exactness(const std::vector<Round> & rounds) {
 
 // Where the order of cells was given up, whatever comes next may fill gaps anywhere.
 void Engine::note_order() {
-    if (target_->n_order_lost() == n_order_lost_) return;
-    n_order_lost_ = target_->n_order_lost();
+    if (target_->cells().n_order_lost() == n_order_lost_) return;
+    n_order_lost_ = target_->cells().n_order_lost();
     for (auto & [id, s] : sequences_) s.mark_inexact(0);
 }
 
@@ -819,13 +820,13 @@ ExactRows Engine::measure_exact_rows() {
     Use use(*this);
     if (!sequences_.empty()) fail(ErrorKind::value, "exact rows are measured before a conversation is opened");
     ExactRows out;
-    if (can_draft() && !*target_->never_exact()) {
+    if (can_draft() && !*target_->model().never_exact()) {
         const TargetOptions & o = target_->options();
         const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
         // prompts share batches where there are several conversations
         const int n_batch = n_rows_max + (target_->rounds_alike() ? target_->n_shared_rows() : 0);
         out = attempt([&] { return eaglecpp::measure_exact_rows(*target_, n_rows_max, n_batch); },
-                      [&] { target_->clear(); });
+                      [&] { target_->cells().clear(); });
     }
     set_exact_rows(out.counts);
     return out;
@@ -846,17 +847,17 @@ StepResult Engine::finish_round(const Round & round) {
         const int row = round.row + node;
         const Pos pos = n_tokens + round.tree.depth[node];
         const float * logits = s.n_picked > 0 ? nullptr : target_->logits(row);
-        const Token sampled = s.n_picked == 1   ? target_->picked(row)
+        const Token sampled = s.n_picked == 1   ? target_->picks().best(row)
                               : s.n_picked == 0 ? s.sampler->sample(logits, pos)
-                                                : s.sampler->sample(target_->picked_top(row), pos);
+                                                : s.sampler->sample(target_->picks().top(row), pos);
         const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
         s.sampler->accept(token, /*is_own=*/token == sampled);
         if (s.params.n_probs > 0) {
-            const int n_vocab = target_->n_vocab();
+            const int n_vocab = target_->vocab().size();
             out.logprobs.push_back(
                 {logits[token] - log_sum_exp(logits, n_vocab), top_k(logits, n_vocab, s.params.n_probs, nullptr)});
         }
-        is_eog = !s.params.ignore_eos && target_->is_eog(token);
+        is_eog = !s.params.ignore_eos && target_->vocab().is_eog(token);
         return Choice{token, is_eog || --n_left == 0};
     });
     if (s.uses_text) count_text(s, result);
@@ -886,8 +887,8 @@ Token Engine::synthetic(const Round & round, int node, Token sampled) const {
     const int pool_node = s.n_past < s.n_prompt ? -1 : s.plan.pool_node(node);
     if (pool_node < 0) return sampled;
     const Pos pos = s.n_past + round.tree.depth[node] + 1;
-    return s.synth->choose(s.plan.pool(), pool_node, sampled, pos, target_->n_vocab(),
-                           [this](Token token) { return target_->is_eog(token); });
+    return s.synth->choose(s.plan.pool(), pool_node, sampled, pos, target_->vocab().size(),
+                           [this](Token token) { return target_->vocab().is_eog(token); });
 }
 
 // Everything that makes the round's tokens history, in one place; nothing in here can fail halfway for a reason other
@@ -902,7 +903,7 @@ void Engine::commit_round(Sequence & s, const Round & round, const MatchResult &
         s.pending.add(features, rows);
         for (size_t i = 0; i < rows.size(); ++i) s.recent.add(s.n_past + (int)i, features, rows[i]);
     }
-    target_->keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
+    target_->cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
     const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's
     s.n_past += (int)result.nodes.size();
     s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());

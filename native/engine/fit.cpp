@@ -16,7 +16,7 @@ static std::string token_differences(const DraftFile & draft, const Target & tar
     const auto & types = draft.token_types();
     int n_normal = 0, n_other = 0, first = -1;
     for (int i = 0; i < (int)tokens.size(); ++i) {
-        const char * text = llama_vocab_get_text(target.vocab(), i);
+        const char * text = llama_vocab_get_text(target.vocab().get(), i);
         if (text && tokens[i] == text) continue;
         const bool is_normal = types.empty() || types[i] == type_normal;
         (is_normal ? n_normal : n_other)++;
@@ -30,7 +30,7 @@ static std::string token_differences(const DraftFile & draft, const Target & tar
     }
     if (n_normal == 0) return "";
     return strf("%d tokens differ, the first is %d: drafter '%s', target '%s'", n_normal, first, tokens[first].c_str(),
-                llama_vocab_get_text(target.vocab(), first));
+                llama_vocab_get_text(target.vocab().get(), first));
 }
 
 void check_fit(const DraftFile & draft, const Target & target) {
@@ -39,16 +39,16 @@ void check_fit(const DraftFile & draft, const Target & target) {
     const auto differ = [&](const char * what, int drafter, int found) {
         if (drafter != found) wrong += strf("; %s: drafter %d, target %d", what, drafter, found);
     };
-    differ("hidden size", s.n_embd_target, target.n_embd());
-    differ("vocabulary size", s.n_vocab, target.n_vocab());
-    if (s.n_layer_target > 0) differ("number of blocks", s.n_layer_target, target.n_layer());
+    differ("hidden size", s.n_embd_target, target.model().n_embd());
+    differ("vocabulary size", s.n_vocab, target.vocab().size());
+    if (s.n_layer_target > 0) differ("number of blocks", s.n_layer_target, target.model().n_layer());
     const int32_t highest = *std::max_element(s.target_layers.begin(), s.target_layers.end());
     if (s.fuses_embedding) {
-        differ("layer id after the final norm", s.target_layers[0], target.n_layer() + 1);
-    } else if (highest > target.n_layer()) {
-        wrong += strf("; layer id %d: the target has only %d blocks", highest, target.n_layer());
+        differ("layer id after the final norm", s.target_layers[0], target.model().n_layer() + 1);
+    } else if (highest > target.model().n_layer()) {
+        wrong += strf("; layer id %d: the target has only %d blocks", highest, target.model().n_layer());
     }
-    if (s.n_vocab == target.n_vocab()) {
+    if (s.n_vocab == target.vocab().size()) {
         const std::string tokens = token_differences(draft, target);
         if (!tokens.empty()) wrong += "; tokenizer: " + tokens;
     }

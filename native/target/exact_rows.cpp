@@ -19,10 +19,10 @@ constexpr int n_before_gpu = 600;
 
 class Measurement {
   public:
-    Measurement(Target & target, int n_rows_max, int n_batch_max) : target_(target), range_(target.seqs(0)) {
+    Measurement(Target & target, int n_rows_max, int n_batch_max) : target_(target), range_(target.cells().seqs(0)) {
         n_rows_max = std::min(n_rows_max, n_rows_most);
         const int n_room = target.n_ctx() - n_rows_max - 1;
-        n_before_ = std::max(1, std::min(target.is_cpu() ? n_before : n_before_gpu, n_room));
+        n_before_ = std::max(1, std::min(target.model().is_cpu() ? n_before : n_before_gpu, n_room));
         n_rows_max_ = std::max(1, std::min(n_rows_max, target.n_ctx() - n_before_ - 1));
         n_batch_max_ = std::max(n_rows_max_, std::min(n_batch_max, target.n_ctx() - n_before_ - 1));
         choose_tokens();
@@ -32,7 +32,7 @@ class Measurement {
         const double start = now_ms();
         run_alone();
         for (const Place & p : places()) compare(p.n_rows, p.first);
-        target_.clear();
+        target_.cells().clear();
         out_.ms = now_ms() - start;
         return out_;
     }
@@ -48,7 +48,7 @@ class Measurement {
     std::vector<Place> places() const {
         std::vector<Place> out;
         const auto add = [&](int n) {
-            const int n_last = target_.supports_trees() ? n_rows_max_ - n : 0;
+            const int n_last = target_.model().supports_trees() ? n_rows_max_ - n : 0;
             out.push_back({n, std::min(n_last, n / 3)});
             if (n <= n_rows_twice && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1)});
         };
@@ -68,8 +68,8 @@ class Measurement {
             Token token = 0;
             for (int tries = 0; tries < 32; ++tries) {
                 state = state * 1664525u + 1013904223u;
-                token = (Token)((uint64_t)(state >> 8) * target_.n_vocab() >> 24);
-                if (!llama_vocab_is_control(target_.vocab(), token)) break;
+                token = (Token)((uint64_t)(state >> 8) * target_.vocab().size() >> 24);
+                if (!llama_vocab_is_control(target_.vocab().get(), token)) break;
             }
             tokens_.push_back(token);
         }
@@ -86,14 +86,14 @@ class Measurement {
     }
 
     void run_before() {
-        target_.clear();
+        target_.cells().clear();
         const int n_most = target_.n_prompt_rows();
         for (int at = 0; at < n_before_; at += n_most) decode(at, std::min(n_most, n_before_ - at), true);
     }
 
     void run_alone() {
         run_before();
-        const size_t n_vocab = (size_t)target_.n_vocab();
+        const size_t n_vocab = (size_t)target_.vocab().size();
         alone_.resize(n_vocab * n_rows_max_);
         for (int i = 0; i < n_rows_max_; ++i) {
             decode(n_before_ + i, 1, false);
@@ -103,14 +103,14 @@ class Measurement {
 
     void compare(int n, int first) {
         if (is_refused(n)) return;
-        if (target_.supports_trees()) {
-            target_.truncate(range_, n_before_ + first);
+        if (target_.model().supports_trees()) {
+            target_.cells().truncate(range_, n_before_ + first);
         } else {
             run_before();
         }
         decode(n_before_ + first, n, false);
-        const size_t n_vocab = (size_t)target_.n_vocab();
-        bool is_same = !target_.has_parting_products();
+        const size_t n_vocab = (size_t)target_.vocab().size();
+        bool is_same = !target_.model().has_parting_products();
         for (int i = 0; i < std::min(n, n_rows_max_ - first) && is_same; ++i) {
             const float * alone = &alone_[(first + i) * n_vocab];
             is_same = std::memcmp(target_.logits(i), alone, n_vocab * sizeof(float)) == 0;

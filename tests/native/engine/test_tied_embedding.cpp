@@ -47,7 +47,7 @@ static void only_plain_host_memory_has_plain_rows() {
 }
 
 static void check_rows(const Target & target, const std::string & path) {
-    const ggml_tensor * table = target.embedding();
+    const ggml_tensor * table = target.model().embedding();
     if (!CHECK(table != nullptr)) return;
     CHECK_MSG(has_plain_rows(table), memory_of(table));
     const GgufReader file(path);
@@ -76,16 +76,18 @@ static void both_copies_are_told_apart(const test::Folder & folder) {
         options.repack = repack;
         const Target target(options);
         check_rows(target, path);
-        const auto all = model_tensors(target.model(), "token_embd.weight");
+        const auto all = model_tensors(target.model().get(), "token_embd.weight");
         const std::string what =
-            strf("repack %s: %zu copies, head in %s", repack, all.size(), memory_of(target.head()).c_str());
+            strf("repack %s: %zu copies, head in %s", repack, all.size(), memory_of(target.model().head()).c_str());
         if (all.size() == 1) {
-            CHECK_MSG(target.head() == target.embedding(), what);
+            CHECK_MSG(target.model().head() == target.model().embedding(), what);
         } else {
-            CHECK_MSG(all.size() == 2 && target.head() != target.embedding() && !has_plain_rows(target.head()), what);
+            CHECK_MSG(all.size() == 2 && target.model().head() != target.model().embedding() &&
+                          !has_plain_rows(target.model().head()),
+                      what);
         }
         // whatever the product reads, a device can be given the plain rows
-        CHECK_MSG(target.head_to_copy() == target.embedding(), what);
+        CHECK_MSG(target.model().head_to_copy() == target.model().embedding(), what);
     }
 }
 
@@ -94,8 +96,8 @@ static void untied_heads_are_their_own(const test::Folder & folder) {
     test::write_target(path);
     const Target target(test::tiny_options(path, ""));
     check_rows(target, path);
-    CHECK(target.head() && std::strcmp(target.head()->name, "output.weight") == 0);
-    CHECK(target.head_to_copy() == target.head());
+    CHECK(target.model().head() && std::strcmp(target.model().head()->name, "output.weight") == 0);
+    CHECK(target.model().head_to_copy() == target.model().head());
 }
 
 int main() {

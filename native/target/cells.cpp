@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+#include "target/cells.h"
+
+#include <algorithm>
+#include <climits>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/memory.h"
+
+namespace eaglecpp {
+
+// Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave copies the whole
+// cache, so it should not be needed every few rounds.
+static constexpr int n_held_most = 128;
+// Held cells that are looked through for nothing before gaps are closed, where no more rows are in use.
+static constexpr int n_gaps_least = 1024;
+void Cells::prepare(const llama_batch & rows) {
+    if (holds_rejected() && rows.n_tokens > n_unused() - n_held() && !close_gaps()) {
+        free_held();
+        ++n_order_lost_;
+    }
+    close_wide_gaps();
+    is_shared_ = false;
+    const int n_each = n_ids();
+    for (int i = 1; i < rows.n_tokens && !is_shared_; ++i) {
+        is_shared_ = rows.seq_id[i][0] / n_each != rows.seq_id[0][0] / n_each;
+    }
+    // more conversations than there are ids to hold cells with
+    if (is_shared_ && rules_.adds_in_order && rules_.is_shared && !holds_rejected()) ++n_order_lost_;
+}
+
+bool Cells::close_gaps_before(const SeqRange & range) {
+    // cells of other conversations shift the tiles as well, by what they have drafted
+    if (!are_others_empty(range)) return false;
+    return n_held() == 0 || close_gaps();  // what another one left, too
+}
+
+// By way of a copy of the whole cache, which llama.cpp writes back cell after cell: it has no other means to move them.
+// A copy of one conversation would lack what its sliding windows have passed, which is needed when it goes back.
+bool Cells::close_gaps() {
+    const size_t n_bytes = llama_state_get_size(ctx_);
+    if (available_memory() > 0 && n_bytes > available_memory() / 2) return false;
+    std::vector<uint8_t> state;
+    try {
+        state.resize(n_bytes);
+    } catch (const std::bad_alloc &) {
+        return false;
+    }
+    free_held();
+    const size_t n_written = llama_state_get_data(ctx_, state.data(), n_bytes);
+    if (n_written == 0) return false;
+    if (llama_state_set_data(ctx_, state.data(), n_written) != n_written) {
+        fail(ErrorKind::broken, "llama.cpp did not take back the %zu bytes of its own cache", n_written);
+    }
+    return true;
+}
+
+SeqRange Cells::seqs(int conversation) const {
+    const llama_seq_id first = conversation * n_ids();
+    return {first, rules_.n_leaves_max, holds_rejected() ? first + rules_.n_leaves_max : -1};
+}
+
+bool Cells::truncate(const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    // Held cells stay, those of later positions, too: one may lie before a cell that is kept, and what comes next would
+    // fill it. So would other conversations fill what this one gives up now.
+    if (range.held >= 0 && are_others_empty(range)) {
+        if (n == 0) free_held();
+    } else if (range.held >= 0) {
+        hold_from(range, n);
+    }
+    bool ok = true;
+    for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
+    if (ok) return true;
+    for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
+    return false;
+}
+
+void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, n);
+}
+
+void Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos) {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    const Pos end = pos + tree.depth[node] + 1;
+    const std::vector<int32_t> leaves = tree.leaves();
+    const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
+    const std::vector<int32_t> accepted = tree.path(node);
+
+    // first position at which an id's own path leaves the accepted one
+    std::vector<Pos> fork(range.count);
+    int winner = -1;
+    for (int i = 0; i < range.count; ++i) {
+        const std::vector<int32_t> own = tree.path(leaves[leaf[i]]);
+        size_t n_same = 0;
+        while (n_same < own.size() && n_same < accepted.size() && own[n_same] == accepted[n_same]) ++n_same;
+        fork[i] = pos + (Pos)n_same;
+        if (fork[i] == end && winner < 0) winner = i;
+    }
+    if (range.held >= 0) hold_rejected(range, tree, accepted, pos);
+    const bool is_exact = tree.depth.back() == tree.depth[node] && tree.is_chain();
+    if (!is_exact) {
+        for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, fork[i], -1);
+    }
+    for (int i = 0; i < range.count; ++i) {
+        if (fork[i] < end) llama_memory_seq_cp(mem, range.first + winner, range.first + i, fork[i], end);
+    }
+}
+
+// Where a conversation is alone and has chains only, what goes lies behind what stays.
+bool Cells::holds_rejected() const {
+    if (!rules_.adds_in_order || !rules_.is_shared) return false;
+    const size_t n_ids = (size_t)rules_.n_conversations * (rules_.n_leaves_max + 1);
+    return rules_.n_leaves_max > 1 || (rules_.n_conversations > 1 && n_ids <= llama_max_parallel_sequences());
+}
+
+bool Cells::are_others_empty(const SeqRange & range) const {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    for (int i = 0; i < rules_.n_conversations; ++i) {
+        const llama_seq_id other = seqs(i).first;
+        if (other != range.first && llama_memory_seq_pos_max(mem, other) >= 0) return false;
+    }
+    return true;
+}
+
+// Rows from position n on are about to go: their cells stay occupied.
+void Cells::hold_from(const SeqRange & range, Pos n) {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    Pos end = n;
+    for (int i = 0; i < range.count; ++i) {
+        end = std::max(end, llama_memory_seq_pos_max(mem, range.first + i) + 1);
+        llama_memory_seq_cp(mem, range.first + i, range.held, n, -1);
+    }
+    n_held_[range.first / n_ids()] += end - n;
+}
+
+// A cell that a rejected node leaves free before an accepted one would be filled by a later row, and attention, which
+// adds in the order of the cells, would round differently than without the tree. Such cells stay occupied until the
+// cache is full; then its gaps are closed. Where other conversations have rows behind it in the batch, every rejected
+// node leaves such a cell.
+void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted,
+                          Pos pos) {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    const std::vector<int32_t> leaves = tree.leaves();
+    const bool has_room = n_unused() >= n_unused_least();
+    std::vector<uint8_t> is_done(tree.size(), 0);
+    for (int32_t node : accepted) is_done[node] = 1;
+    for (size_t i = 0; i < leaves.size(); ++i) {
+        int from = INT_MAX, to = 0;  // depths; what is held of a path lies side by side
+        for (int32_t node = leaves[i]; !is_done[node]; node = tree.parent[node]) {
+            is_done[node] = 1;
+            if (node > accepted.back() && !is_shared_) continue;
+            from = std::min(from, (int)tree.depth[node]);
+            to = std::max(to, tree.depth[node] + 1);
+        }
+        if (from >= to) continue;
+        if (!has_room) {
+            ++n_order_lost_;
+            return;
+        }
+        llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, pos + from, pos + to);
+        n_held_[range.first / n_ids()] += to - from;
+    }
+}
+
+int Cells::n_held() const {
+    return std::accumulate(n_held_.begin(), n_held_.end(), 0);
+}
+
+// What is held is looked through with every row. Where there is no memory to close the gaps, it waits.
+void Cells::close_wide_gaps() {
+    if (rules_.n_conversations == 1 || !holds_rejected() || n_held() <= n_held_most_) return;
+    const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
+    if (n_held_most_ > 0 && !close_gaps()) {
+        n_held_most_ = 2 * n_held();
+    } else {
+        n_held_most_ = std::max(n_gaps_least, n_used);
+    }
+}
+
+void Cells::free_held() {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    for (int i = 0; i < rules_.n_conversations; ++i) llama_memory_seq_rm(mem, seqs(i).held, -1, -1);
+    n_held_.assign(rules_.n_conversations, 0);
+}
+
+bool Cells::has_room_for_trees() const {
+    return n_unused() >= n_unused_least() + rules_.n_conversations * (rules_.n_draft_max + 1);
+}
+
+// that hold no token of a conversation, at least
+int Cells::n_unused() const {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    int n = (int)llama_n_ctx(ctx_);
+    for (int i = 0; i < rules_.n_conversations; ++i) n -= llama_memory_seq_pos_max(mem, seqs(i).first) + 1;
+    return n;
+}
+
+int Cells::n_unused_least() const {
+    return std::min(n_held_most, rules_.n_ctx / 8);
+}
+
+void Cells::clear() {
+    n_held_.assign(rules_.n_conversations, 0);
+    llama_memory_clear(llama_get_memory(ctx_), false);
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+// Which cells of the target's cache belong to which conversation, and which stay occupied although nobody needs them,
+// so that rows keep the order in which attention adds them.
+#pragma once
+
+#include <llama.h>
+
+#include <vector>
+
+#include "algo/tree.h"
+#include "target/tree_batch.h"
+
+namespace eaglecpp {
+
+struct CellRules {
+    int n_conversations = 1;
+    int n_ctx = 0;               // tokens of each
+    int n_draft_max = 0;         // nodes of a round of each
+    int n_leaves_max = 1;        // of a round of each
+    bool is_shared = false;      // conversations share batches and the cache
+    bool adds_in_order = false;  // attention, over the cells that a row sees
+};
+
+class Cells {
+  public:
+    explicit Cells(const CellRules & rules = {}) : rules_(rules), n_held_(rules.n_conversations, 0) {}
+    void attach(llama_context * ctx) { ctx_ = ctx; }
+
+    // sequence ids of one conversation, and those of conversation i
+    int n_ids() const { return rules_.n_leaves_max + (holds_rejected() ? 1 : 0); }
+    SeqRange seqs(int conversation) const;
+
+    // Before a batch: makes room for it.
+    void prepare(const llama_batch & rows);
+
+    // Closes the gaps that rejected nodes left, before rows whose attention works in tiles, whose borders they would
+    // shift. False where that cannot be done, as where other conversations have cells.
+    bool close_gaps_before(const SeqRange & range);
+
+    // Keeps positions [0, n) of a conversation; false when this target cannot remove the rest (it was then cleared).
+    bool truncate(const SeqRange & range, Pos n);
+
+    // Shares the first n rows of another conversation with this one, which is empty.
+    void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
+
+    // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`.
+    void keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
+
+    void clear();
+
+    // There are cells left for what trees leave behind. Without, a tree makes the order of cells another one; chains
+    // leave nothing behind.
+    bool has_room_for_trees() const;
+    // Times that the order of cells became another one.
+    int n_order_lost() const { return n_order_lost_; }
+
+  private:
+    bool holds_rejected() const;
+    void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
+    void hold_from(const SeqRange & range, Pos n);
+    bool are_others_empty(const SeqRange & range) const;
+    int n_held() const;
+    void close_wide_gaps();
+    void free_held();
+    bool close_gaps();
+    int n_unused() const;
+    int n_unused_least() const;
+
+    CellRules rules_;
+    llama_context * ctx_ = nullptr;
+    std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
+    int n_held_most_ = 0;      // beyond so many the gaps are closed
+    int n_order_lost_ = 0;
+    bool is_shared_ = false;  // the last batch had rows of several conversations
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT
+#include "target/model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "gguf/guard.h"
+#include "gguf/keys.h"
+#include "gguf/reader.h"
+#include "kernels/hook.h"
+#include "target/amx.h"
+#include "target/options.h"
+#include "target/rpc_relay.h"
+
+namespace eaglecpp {
+
+// all files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern
+static std::vector<std::string> shards(const GgufReader & first) {
+    const int n = (int)std::min<uint32_t>(first.find_u32("split.count").value_or(1), UINT16_MAX);  // its type there
+    std::vector<char> prefix(first.path().size() + 1), path(first.path().size() + 16);
+    if (n <= 1 || llama_split_prefix(prefix.data(), prefix.size(), first.path().c_str(), 0, n) <= 0) {
+        return {first.path()};
+    }
+    std::vector<std::string> all;
+    for (int i = 0; i < n; ++i) {
+        llama_split_path(path.data(), path.size(), prefix.data(), i, n);
+        all.emplace_back(path.data());
+    }
+    return all;
+}
+
+// A matrix of a type that ggml only computes with internally makes it call a function that is not there.
+static void check_weight_types(const GgufReader & file) {
+    for (const TensorInfo & t : file.tensors()) {
+        const auto ends_with = [&](const std::string & end) {
+            return t.name.size() >= end.size() && t.name.compare(t.name.size() - end.size(), end.size(), end) == 0;
+        };
+        // a table of expert numbers, the one weight of integers that llama.cpp reads
+        const bool is_table = ends_with("_tid2eid.weight") && t.type == GGML_TYPE_I32;
+        if ((!ends_with(".weight") && !ends_with(".bias")) || is_table || is_weight_type(t.type)) continue;
+        fail(ErrorKind::gguf,
+             "%s: tensor '%s' has type %s, which ggml cannot compute with; expected a float or quantised type such as "
+             "f16 or q8_0: convert the model again",
+             file.path().c_str(), t.name.c_str(), ggml_type_name(t.type));
+    }
+}
+
+// Embeddings count: they may be the output's, too.
+static bool has_float_matrices(const GgufReader & file) {
+    return std::any_of(file.tensors().begin(), file.tensors().end(),
+                       [](const TensorInfo & t) { return t.ne[1] > 1 && !ggml_is_quantized(t.type); });
+}
+
+// All that ggml knows but those of servers that are gone; llama.cpp's own order.
+static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::string> & lost) {
+    std::vector<ggml_backend_dev_t> servers, gpus, integrated;
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        if (lost.count(ggml_backend_dev_description(dev))) continue;
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) {
+            (is_on_server(dev) ? servers : gpus).push_back(dev);
+        }
+        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU) integrated.push_back(dev);
+    }
+    std::vector<ggml_backend_dev_t> out = servers;
+    const auto & local = gpus.empty() ? integrated : gpus;
+    out.insert(out.end(), local.begin(), local.end());
+    out.push_back(nullptr);
+    return out;
+}
+
+void TargetModel::check_servers() const {
+    for (const LostServer & server : lost_rpc_servers()) {
+        if (lost_before_.count(server.relay)) continue;
+        fail(ErrorKind::broken,
+             "RPC server %s was lost: %s. What it held of the model is gone: start it again and open the engine anew, "
+             "or leave the server out",
+             server.endpoint.c_str(), server.why.c_str());
+    }
+}
+
+// What the options say of places and memory, in the form that llama.cpp borrows.
+void TargetModel::set_params(const TargetOptions & options) {
+    const std::string & mode = options.split_mode;
+    if (mode != "layer" && mode != "row" && mode != "none") {
+        fail(ErrorKind::value, "split_mode: '%s' is not one of layer, row, none", mode.c_str());
+    }
+    if (options.tensor_split.size() > llama_max_devices()) {
+        fail(ErrorKind::value, "tensor_split: %zu shares, llama.cpp knows at most %zu devices",
+             options.tensor_split.size(), llama_max_devices());
+    }
+    if (!options.tensor_split.empty()) {
+        split_ = options.tensor_split;
+        split_.resize(llama_max_devices(), 0.0f);
+    }
+    // experts of layers that are not there would only be looked for
+    const int n_cpu_moe = std::min(options.n_cpu_moe, (int)llama_max_tensor_buft_overrides());
+    places_ = tensor_places(n_cpu_moe, options.override_tensor);
+    for (const TensorPlace & place : places_) overrides_.push_back({place.pattern.c_str(), place.buffer});
+    if (!overrides_.empty()) overrides_.push_back({nullptr, nullptr});
+
+    params_ = llama_model_default_params();
+    params_.n_gpu_layers = options.n_gpu_layers;
+    params_.main_gpu = options.main_gpu;
+    params_.split_mode = mode == "none"  ? LLAMA_SPLIT_MODE_NONE
+                         : mode == "row" ? LLAMA_SPLIT_MODE_ROW
+                                         : LLAMA_SPLIT_MODE_LAYER;
+    if (!split_.empty()) params_.tensor_split = split_.data();
+    if (!overrides_.empty()) params_.tensor_buft_overrides = overrides_.data();
+    params_.load_mode = options.use_mlock ? (options.use_mmap ? LLAMA_LOAD_MODE_MMAP_MLOCK : LLAMA_LOAD_MODE_MLOCK)
+                                          : (options.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
+    params_.use_extra_bufts = use_repack_ || use_kernels_;
+    if (!devices_.empty()) params_.devices = devices_.data();
+}
+
+TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
+    const GgufReader header(path_);
+    const std::string arch = header.str(keys::architecture);
+    if (arch == keys::arch_eagle || arch == keys::arch_eagle3 || arch == keys::arch_eagle31) {
+        fail(ErrorKind::unsupported,
+             "%s is an EAGLE drafter, not a target; give the target first and this file as "
+             "the draft",
+             path_.c_str());
+    }
+    if (options.repack == "auto") {
+        const AmxState amx = probe_amx();
+        use_repack_ = !amx.claimed || amx.works;
+    } else {
+        use_repack_ = options.repack == "on";
+    }
+    use_kernels_ = options.kernels != "off" && kernels::status().is_active;
+    for (const LostServer & server : lost_rpc_servers()) lost_before_.insert(server.relay);
+    if (!lost_before_.empty()) devices_ = devices_without(lost_before_);
+    set_params(options);
+    const bool is_mapped = options.use_mmap && !options.use_mlock;
+
+    const std::vector<std::string> files = shards(header);
+    const auto look_at = [&](const GgufReader & reader) {
+        check_weight_types(reader);
+        has_float_matrices_ = has_float_matrices_ || has_float_matrices(reader);
+    };
+    // reading a header takes as long as its vocabulary does
+    for (const std::string & file : files) file == header.path() ? look_at(header) : look_at(GgufReader(file));
+    ErrorTrail trail;
+    try {
+        const kernels::LoadScope placement(use_kernels_, use_repack_, is_mapped);
+        guarded([&] { model_.reset(llama_model_load_from_file(path_.c_str(), params_)); });
+    } catch (const Error & e) {
+        fail(ErrorKind::gguf, "%s: llama.cpp could not load this target: %s", path_.c_str(), e.what());
+    } catch (const std::bad_alloc &) {
+        // found out below
+    }
+    check_servers();
+    if (!model_) {
+        const std::string why = trail.text();
+        if (load_without_memory()) {
+            fail(ErrorKind::out_of_memory, "%s: not enough memory to load the target%s", path_.c_str(), why.c_str());
+        }
+        fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", path_.c_str(), why.c_str());
+    }
+    if (use_kernels_ && is_mapped) {
+        for (const std::string & file : files) forget_file_pages(file);
+    }
+    if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
+        llama_model_is_diffusion(model_.get())) {
+        fail(ErrorKind::unsupported, "%s: architecture '%s' does not generate text token by token", path_.c_str(),
+             arch.c_str());
+    }
+    load_lora(options);
+}
+
+LlamaModelPtr TargetModel::load_without_memory() const {
+    llama_model_params p = params_;
+    p.no_alloc = true;
+    p.load_mode = LLAMA_LOAD_MODE_NONE;
+    const kernels::LoadScope placement(use_kernels_, use_repack_);
+    try {
+        return guarded([&] { return LlamaModelPtr(llama_model_load_from_file(path_.c_str(), p)); });
+    } catch (const std::exception &) {
+        return nullptr;
+    }
+}
+
+void TargetModel::load_lora(const TargetOptions & options) {
+    for (const auto & lora : options.lora) {
+        const char * path = lora.first.c_str();
+        ErrorTrail trail;
+        llama_adapter_lora * adapter = guarded([&] { return llama_adapter_lora_init(model_.get(), path); });
+        if (!adapter) fail(ErrorKind::gguf, "%s: not a LoRA adapter for this target%s", path, trail.text().c_str());
+        lora_.push_back({adapter, lora.second});
+    }
+}
+
+void TargetModel::attach_lora(llama_context * ctx) const {
+    if (lora_.empty()) return;
+    std::vector<llama_adapter_lora *> adapters;
+    std::vector<float> scales;
+    for (const auto & [adapter, scale] : lora_) {
+        adapters.push_back(adapter);
+        scales.push_back(scale);
+    }
+    if (llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data()) != 0) {
+        fail(ErrorKind::unsupported, "llama.cpp refused the LoRA adapters");
+    }
+}
+
+std::string TargetModel::meta(const char * key) const {
+    const int n = llama_model_meta_val_str(model_.get(), key, nullptr, 0);
+    if (n < 0) return "";
+    std::string value(n + 1, '\0');
+    llama_model_meta_val_str(model_.get(), key, value.data(), value.size());
+    value.resize(n);
+    return value;
+}
+
+std::vector<std::pair<std::string, std::string>> TargetModel::metadata() const {
+    std::vector<std::pair<std::string, std::string>> out;
+    for (int i = 0; i < llama_model_meta_count(model_.get()); ++i) {
+        const int n = llama_model_meta_key_by_index(model_.get(), i, nullptr, 0);
+        if (n < 0) continue;
+        std::string key(n + 1, '\0');
+        llama_model_meta_key_by_index(model_.get(), i, key.data(), key.size());
+        key.resize(n);
+        out.push_back({key, meta(key.c_str())});
+    }
+    return out;
+}
+
+const ggml_tensor * TargetModel::embedding() const {
+    for (const ggml_tensor * t : model_tensors(model_.get(), "token_embd.weight")) {
+        if (has_plain_rows(t)) return t;
+    }
+    return nullptr;
+}
+
+const ggml_tensor * TargetModel::head() const {
+    const auto own = model_tensors(model_.get(), "output.weight");
+    if (!own.empty()) return own.front();
+    // of tied embeddings that llama.cpp keeps twice, the copy that is not looked up in serves the product
+    const ggml_tensor * rows = embedding();
+    for (const ggml_tensor * t : model_tensors(model_.get(), "token_embd.weight")) {
+        if (t != rows) return t;
+    }
+    return rows;
+}
+
+const ggml_tensor * TargetModel::head_to_copy() const {
+    const ggml_tensor * used = head();
+    if (!used || has_plain_rows(used)) return used;
+    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(used->buffer));
+    if (device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return used;
+    return model_tensors(model_.get(), "output.weight").empty() ? embedding() : nullptr;
+}
+
+ggml_backend_dev_t TargetModel::output_device() const {
+    const ggml_tensor * used = head();
+    ggml_backend_dev_t device =
+        used ? ggml_backend_buft_get_device(ggml_backend_buffer_get_type(used->buffer)) : nullptr;
+    return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
+}
+
+bool TargetModel::is_cpu() const {
+    return !llama_supports_gpu_offload() || params_.n_gpu_layers == 0;
+}
+
+bool TargetModel::has_state() const {
+    return llama_model_is_recurrent(model_.get()) || llama_model_is_hybrid(model_.get());
+}
+
+// llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only a cache of one sequence id
+// allows; with the several ids of a tree its graph silently falls back to dense attention (src/models/minimax-m3.cpp).
+static bool has_block_attention(const llama_model * model) {
+    char arch[32] = "";
+    llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch));
+    return std::strcmp(arch, "minimax-m3") == 0;
+}
+
+const char * TargetModel::chains_only() const {
+    if (has_state()) return "this target keeps a recurrent state, which cannot be verified as a tree";
+    if (has_block_attention(model_.get())) {
+        return "this target's sparse attention works on one sequence id only; the several of a tree would turn it off";
+    }
+    return "";
+}
+
+const char * TargetModel::never_exact() const {
+    if (has_block_attention(model_.get())) {
+        return "this target's sparse attention gathers blocks for one row and masks them for several";
+    }
+    return "";
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+// The target's weights: looks through the files, loads them to where the options say, and knows what the architecture
+// allows.
+#pragma once
+
+#include <llama.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "target/llama_bridge.h"
+#include "target/options.h"
+
+namespace eaglecpp {
+
+class TargetModel {
+  public:
+    // Error(not_found | gguf | unsupported | out_of_memory)
+    explicit TargetModel(const TargetOptions & options);
+    TargetModel(const TargetModel &) = delete;  // llama.cpp's parameters point into it
+    TargetModel & operator=(const TargetModel &) = delete;
+
+    llama_model * get() const { return model_.get(); }
+    const std::string & path() const { return path_; }
+    int n_embd() const { return llama_model_n_embd(get()); }
+    int n_layer() const { return llama_model_n_layer(get()); }
+    std::string meta(const char * key) const;
+    std::vector<std::pair<std::string, std::string>> metadata() const;
+
+    bool uses_repack() const { return use_repack_; }
+    // our own CPU kernels compute this target's products
+    bool uses_kernels() const { return use_kernels_; }
+    // nothing runs on a GPU
+    bool is_cpu() const;
+    // ggml's own products with F32, F16 and BF16 weights on the CPU: known to add in another order for several rows
+    // than for one, though few texts show it
+    bool has_parting_products() const { return has_float_matrices_ && is_cpu() && !use_kernels_; }
+
+    // Weights shared with the drafter, or null. `embedding`: its rows can be read on the host; `head`: the one of the
+    // product, perhaps in a layout of its own; `head_to_copy`: the same values where they can be copied from.
+    const ggml_tensor * embedding() const;
+    const ggml_tensor * head() const;
+    const ggml_tensor * head_to_copy() const;
+
+    // where the output layer is; null for the CPU
+    ggml_backend_dev_t output_device() const;
+
+    // Recurrent and hybrid targets keep a state that cannot be cut at any row; they take chains only.
+    bool has_state() const;
+    // Why this target takes chains only; "" = it takes trees. Trees need plain attention over one unified cache.
+    const char * chains_only() const;
+    bool supports_trees() const { return !*chains_only(); }
+    // Why no batch of several rows can be trusted to hold the bits of single rows, whatever was measured; "" = it can.
+    const char * never_exact() const;
+
+    // llama.cpp says that it failed, and why only in words for people. Whether memory was what it lacked shows when the
+    // same is done again with nothing allocated: then it succeeds. Null when it does not.
+    LlamaModelPtr load_without_memory() const;
+
+    // Error(unsupported) when llama.cpp refuses the adapters
+    void attach_lora(llama_context * ctx) const;
+
+    // What came back from a lost server is not true (rpc_relay.h). Error(broken)
+    void check_servers() const;
+
+  private:
+    void set_params(const TargetOptions & options);
+    void load_lora(const TargetOptions & options);
+
+    std::string path_;
+    bool use_repack_ = true;
+    bool use_kernels_ = false;
+    bool has_float_matrices_ = false;
+    std::vector<ggml_backend_dev_t> devices_;  // to use, where ggml knows of some that are gone; null at the end
+    std::vector<float> split_;                 // of llama.cpp's length, or empty
+    std::vector<TensorPlace> places_;
+    std::vector<llama_model_tensor_buft_override> overrides_;  // of places_, null at the end
+    std::set<std::string> lost_before_;                        // relays of RPC servers that this model does not use
+    llama_model_params params_{};                              // points into the above
+    LlamaModelPtr model_;
+    std::vector<std::pair<llama_adapter_lora *, float>> lora_;
+};
+
+}  // namespace eaglecpp

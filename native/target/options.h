@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace eaglecpp {
+
+struct TargetOptions {
+    std::string path;
+    int n_ctx = 0;  // tokens per conversation; 0 = min(n_ctx_train, 4096), -1 = n_ctx_train
+    int n_batch = 512;
+    int n_ubatch = 512;
+    int n_threads = 0;        // 0 = physical cores
+    int n_threads_batch = 0;  // 0 = n_threads
+    int n_gpu_layers = -1;    // -1 = all
+    int main_gpu = 0;
+    std::string split_mode = "layer";          // several GPUs: layer, row or none
+    std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
+    int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
+    std::vector<std::string> override_tensor;  // PATTERN=BUFFER[,...], as llama.cpp's --override-tensor
+    std::string flash_attn = "auto";
+    std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
+    std::string type_v = "auto";
+    bool use_mmap = true;
+    bool use_mlock = false;
+    bool offload_kqv = true;
+    float rope_freq_base = 0.0f;
+    float rope_freq_scale = 0.0f;
+    std::string taps = "auto";
+    std::string repack = "auto";
+    std::string kernels = "auto";  // our CPU kernels: auto or off
+    int n_sequences = 1;           // conversations
+    bool separate_caches = false;  // one for each conversation; then without trees
+    int n_draft_max = 64;          // draft nodes of one round and conversation
+    int n_draft_more = 0;          // beyond that, for one conversation without a recurrent state
+    int n_leaves_max = 1;          // tree leaves of one round and conversation
+    std::vector<std::pair<std::string, float>> lora;
+};
+
+}  // namespace eaglecpp
