@@ -26,7 +26,7 @@ constexpr int n_text_most = 1 << 17;
 // Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
 constexpr double grammar_share = 0.01, grammar_rate = 0.1;
 constexpr int text_share = 2;      // nodes proposed for each that a round may verify
-constexpr int n_shared_least = 8;  // prompt rows that are worth sharing a batch
+constexpr int n_beside_least = 8;  // prompt rows that are worth sharing a batch
 constexpr int n_adopt_least = 16;  // rows worth taking over from another conversation
 // Tokens that a device picks from a row of the target's logits; the default top-k is 40.
 constexpr int n_picked_most = 64;
@@ -515,7 +515,7 @@ bool Engine::cuts_freely(const Sequence & s, int n_rows) const {
 
 bool Engine::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
     if (reading.empty() || !target_->shares_batches()) return false;
-    const int n_rows = (int)decoding.size() + n_shared_least;
+    const int n_rows = (int)decoding.size() + n_beside_least;
     const auto cuts = [&](const Sequence * s) { return cuts_freely(*s, n_rows); };
     return n_rows <= target_->options().n_ubatch && std::all_of(reading.begin(), reading.end(), cuts) &&
            std::all_of(decoding.begin(), decoding.end(), cuts);
@@ -537,7 +537,7 @@ std::vector<Engine::Slice> Engine::cut_slices(const std::vector<Sequence *> & re
 }
 
 bool Engine::can_adopt(const Sequence & s) const {
-    return target_->shares_batches() && cuts_freely(s, 1 + n_shared_least);
+    return target_->shares_batches() && cuts_freely(s, 1 + n_beside_least);
 }
 
 // One of these is about to run rows that it could take over.
@@ -586,14 +586,17 @@ void Engine::adopt(Sequence & s) {
     s.stats.n_prompt = s.n_prompt - n;
 }
 
+void Engine::commit_pending(Sequence & s) {
+    if (s.pending.n_rows() == 0) return;
+    s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
+    s.pending.clear();
+}
+
 // Commits what is pending and the rows [row, row + n_rows) of the last decode.
 void Engine::commit_prefilled(Sequence & s, int row, int n_rows) {
     FeatureRows features = target_->features().from(row, drafter_->spec().n_embd_target);
     s.recent.add_last(s.n_past, features, n_rows);
-    if (s.pending.n_rows() > 0) {
-        s.draft->commit(s.pending.rows(), &s.tokens[s.draft->n_rows() + 1], false);
-        s.pending.clear();
-    }
+    commit_pending(s);
     features.n_rows = n_rows;
     if (n_rows > 0) s.draft->commit(features, &s.tokens[s.draft->n_rows() + 1], false);
 }
@@ -609,8 +612,7 @@ void Engine::draft(const std::vector<Sequence *> & sequences) {
             growing.push_back(s);
         } else if (s->draft && s->pending.n_rows() >= n_pending_max) {
             const int n_rows = s->pending.n_rows();
-            s->draft->commit(s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], false);
-            s->pending.clear();
+            commit_pending(*s);
             planner_.catch_up(s->plan, n_rows, now_ms() - start);
         }
         s->stats.draft_ms += now_ms() - start;

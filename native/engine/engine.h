@@ -124,6 +124,7 @@ class Engine {
     static int prompt_end(const Sequence & s);
     void add_rows(const Slice & slice);
     StepResult finish_slice(const Slice & slice, double start_ms);
+    void commit_pending(Sequence & s);
     void commit_prefilled(Sequence & s, int row, int n_rows);
     bool cuts_freely(const Sequence & s, int n_rows) const;
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
