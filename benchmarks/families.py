@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import facts, table, write_json
+from numpy.typing import NDArray
 
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint, errors
@@ -37,6 +38,7 @@ from helpers.random_drafter import DraftShape
 from helpers.reference.chain import generate
 from helpers.reference.drafter import Drafter as Reference
 from helpers.reference.gemma import GemmaDrafter
+from helpers.reference.parallel import ParallelDrafter
 from helpers.reference.target import Target
 from helpers.tiny import TargetSpec, TinyTarget, make_pair, make_target, prompt_ids
 
@@ -57,6 +59,7 @@ class Family:
 
 
 ONES = np.ones((4, 4), np.float32)
+PARALLEL = DraftShape(n_parallel=8)
 FAMILIES = [
     Family("EAGLE-1 and 2 (SafeAILab, LeptonAI)", "", EAGLE1, ("eagle1", "llama")),
     Family("EAGLE-1 with norms (Mistral)", "", MISTRAL),
@@ -70,7 +73,8 @@ FAMILIES = [
     Family("EAGLE 3.1 with latent attention (Kimi)", "kimi", LATENT31),
     Family("DeepSpec, Qwen3", "deepspec", CASES["deepspec"], ("deepspec", "qwen3")),
     Family("DeepSpec, Gemma 4", "", GEMMA),
-    Family("P-EAGLE", "vllm", add={"mask_hidden": np.ones((1, 1, 192), np.float32)}),
+    Family("P-EAGLE", "vllm", PARALLEL),
+    Family("PARD", "vllm", edit={"pard_token": 5}),
     Family("Megatron export of several layers", "vllm", add={"midlayer.1.mlp.up_proj.weight": ONES}),
     Family("mixture-of-experts layers", "vllm", add={"layers.0.mlp.experts.0.up_proj.weight": ONES}),
     Family("DFlash", "vllm", edit={"architectures": ["DFlashDraftModel"]}),
@@ -118,7 +122,8 @@ def row(family: Family, target: TinyTarget, folder: Path) -> dict[str, str]:
     except errors.ConvertError as error:
         return line | {"refused": str(error)}
     line |= {"recognised": report.family, "file": report.spec.architecture}
-    line["difference"] = f"{difference(family.shape, target, checkpoint, report.out):.1e}"
+    compare = parallel_difference if family.shape.n_parallel else difference
+    line["difference"] = f"{compare(family.shape, target, checkpoint, report.out):.1e}"
     if family.pair is not None:
         line["accepted"] = accepted(folder / "pair", *family.pair)
     return line
@@ -138,12 +143,26 @@ def difference(shape: DraftShape, target: TinyTarget, checkpoint: Path, draft: P
         for name, rows in (("token_embd.weight", table_), ("output.weight", head))
     ]
     native = Drafter(str(draft), options, *shared)
+    return max(step.logits for step in compare_steps(native, reference, rows(shape), teacher_forced=True))
+
+
+def parallel_difference(shape: DraftShape, target: TinyTarget, checkpoint: Path, draft: Path) -> float:
+    """The same over the distributions of one pass."""
+    options = EngineOptions()
+    for name, value in {"n_ctx": 512, "n_threads": 1, **EXACT}.items():
+        setattr(options, name, value)
+    native, reference = Drafter(str(draft), options), ParallelDrafter.load(checkpoint)
+    features, tokens = rows(shape)
+    found = native.commit_ahead(features, tokens, shape.n_parallel - 1)
+    expected = reference.ahead(torch.from_numpy(features), tokens, shape.n_parallel - 1)
+    return float(np.abs(found - expected.numpy()).max())
+
+
+def rows(shape: DraftShape) -> tuple[NDArray[np.float32], list[int]]:
+    """Random features and tokens."""
     rng = np.random.default_rng(5)
     features = rng.normal(size=(len(shape.layers), sum(CHUNKS), shape.n_embd_target)).astype(np.float32)
-    tokens = rng.integers(0, shape.n_vocab, sum(CHUNKS)).tolist()
-    return max(
-        step.logits for step in compare_steps(native, reference, (features, tokens), teacher_forced=True)
-    )
+    return features, rng.integers(0, shape.n_vocab, sum(CHUNKS)).tolist()
 
 
 def accepted(folder: Path, kind: str, arch: str) -> str:

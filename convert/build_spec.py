@@ -18,6 +18,7 @@ from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
 from .latent import has_latent, parse_latent
 from .layer_ids import Convention, LayerIds, resolve_layer_ids
+from .parallel import MASK_FEATURE, check_parallel, parse_parallel
 from .rope import parse_rope
 from .spec import DraftSpec
 from .target_info import TargetInfo
@@ -66,6 +67,10 @@ def build_spec(
     gemma = dialect.gemma_layer(config, shapes)
     if has_latent(shapes) and (dialect.fuses_embedding or gemma is not None):
         raise UnsupportedError(f"{dialect.title} drafter with latent attention: not supported")
+    parallel, parallel_note = None, ""
+    if MASK_FEATURE in shapes:
+        check_parallel(dialect.fuses_embedding or gemma is not None or has_latent(shapes))
+        parallel, parallel_note = parse_parallel(config, vocab)
     latent, latent_note = parse_latent(config) if has_latent(shapes) else (None, "")
     rope, rope_note = parse_rope(config, deepseek=latent is not None)
     window, sliding, window_note = _sliding(config, n_layers, options.window)
@@ -91,6 +96,7 @@ def build_spec(
         target_block_count=target.block_count,
         fuses_embedding=dialect.fuses_embedding,
         gemma=gemma,
+        parallel=parallel,
         fc_norm=_matched_flag(config, ("fc_norm", "use_aux_norm"), shapes, "fc_norm."),
         norm_output=norm_output,
         norm_before_fc=_matched_flag(
@@ -109,7 +115,16 @@ def build_spec(
         stock_boundary_ok=target.block_count not in ids.ids or target.stock_has_last_boundary,
     )
     _check_shared(spec)
-    notes = (layer_note, *ids.notes, latent_note, rope_note, window_note, feed_note, *dialect.notes(seen))
+    notes = (
+        layer_note,
+        *ids.notes,
+        latent_note,
+        parallel_note,
+        rope_note,
+        window_note,
+        feed_note,
+        *dialect.notes(seen),
+    )
     return spec, tuple(note for note in notes if note)
 
 

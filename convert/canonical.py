@@ -7,12 +7,15 @@ tied head made explicit. What comes out is compared with `mapping.slots` and rea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from .config import flag
 from .dialects import Dialect
 from .errors import CheckpointError, ConfigError, TensorError
+from .parallel import MASK_FEATURE
 from .tensor import TensorSource
 
 __all__ = ["canonical_tensors"]
@@ -34,6 +37,9 @@ def canonical_tensors(
                 f"tensors {found[canonical].name} and {name} are the same one under two names"
             )
         found[canonical] = source
+    if MASK_FEATURE in found:  # [1, 1, n] or [1, n]
+        source = found[MASK_FEATURE]
+        found[MASK_FEATURE] = replace(source, shape=(math.prod(source.shape),))
     return _tie_head(_one_attention_norm(found), config)
 
 

@@ -189,6 +189,7 @@ def _report_text(report: ConvertReport) -> str:
     switches = [name for name in SWITCHES if getattr(spec, name)]
     plain = "EAGLE-1/2" if spec.fuses_embedding else "EAGLE-3"
     switches += ["latent attention"] if spec.latent else []
+    switches += [f"{spec.parallel.depth} drafts in one pass"] if spec.parallel else []
     layers = f"{spec.n_layers} layer{'s' if spec.n_layers > 1 else ''}"
     rows = [
         ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),

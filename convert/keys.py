@@ -25,7 +25,7 @@ ALL = (EAGLE, EAGLE3, EAGLE31)
 Presence = Literal["required", "always", "optional"]
 When = Literal[
     "always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs", "q_rank",
-    "no_q_rank", "own_values", "gemma",
+    "no_q_rank", "own_values", "gemma", "parallel",
 ]  # fmt: skip
 Attention = Literal["", "full", "latent"]
 Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
@@ -145,6 +145,10 @@ KEYS: tuple[KeySpec, ...] = (
     _k("{arch}.embedding_scale", "f32", "optional", "factor on token embeddings; Gemma 4's", "1", archs=_31),
     _k("{arch}.final_logit_softcapping", "f32", "optional", "bound of the logits, by tanh; Gemma 4's",
        archs=_31),
+    _k("{arch}.mask_token_id", "u32", "optional",
+       "token of the rows that are drafted all at once; P-EAGLE", archs=_31),
+    _k("{arch}.parallel_depth", "u32", "optional", "tokens that one pass gives at the most; P-EAGLE",
+       archs=_31),
     _k("{arch}.attention.sliding_window", "u32", "optional",
        "a row sees this many rows, itself included; when a layer slides", archs=_OURS),
     _k("{arch}.attention.sliding_window_pattern", "bool[]", "optional",
@@ -179,6 +183,8 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("fc.bias", "fc.bias", ("H",), "bias", "optional", "", _OURS),
     _t("fc_norm.{a}.weight", "fc_norm.{a}.weight", ("Ht",), "norm", "fc_norm", "norm of feature a", _31),
     _t("enc.output_norm.weight", "input_norm.weight", ("A*Ht",), "norm", "norm_before_fc", "", _3),
+    _t("mask_feature.weight", "mask_hidden", ("A*Ht",), "norm", "parallel",
+       "in place of the features of rows that are drafted all at once; P-EAGLE", _31),
     _t("d2t", "d2t", ("Vd",), "map", "reduced_vocab", "I64: target id of each draft id, increasing"),
     _t("token_embd.weight", "embed_tokens.weight", ("V", "H"), "embedding", "optional", "else the target's"),
     _t("output_norm.weight", "norm.weight", ("H",), "norm", "always",

@@ -110,6 +110,7 @@ def _switch(row: TensorSpec, spec: DraftSpec) -> bool:
         "no_q_rank": spec.latent is None or spec.latent.q_rank == 0,
         "own_values": spec.gemma is None or spec.gemma.own_values,
         "gemma": spec.gemma is not None,
+        "parallel": spec.parallel is not None,
     }[row.when]
 
 

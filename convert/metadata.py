@@ -131,6 +131,9 @@ def _switches(spec: DraftSpec) -> dict[str, Any]:
         }
         if spec.gemma.softcap:
             values["{arch}.final_logit_softcapping"] = spec.gemma.softcap
+    if spec.parallel is not None:
+        values["{arch}.mask_token_id"] = spec.parallel.mask_token
+        values["{arch}.parallel_depth"] = spec.parallel.depth
     if spec.logit_scale != 1.0:
         values["{arch}.logit_scale"] = spec.logit_scale
     if any(spec.sliding_layers):

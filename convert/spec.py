@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .keys import EAGLE, EAGLE3, EAGLE31
 
-__all__ = ["DraftSpec", "GemmaLayer", "LatentSpec", "RopeSpec"]
+__all__ = ["DraftSpec", "GemmaLayer", "LatentSpec", "ParallelDraft", "RopeSpec"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class GemmaLayer:
 
     own_values: bool
     softcap: float
+
+
+@dataclass(frozen=True)
+class ParallelDraft:
+    """P-EAGLE: the token of rows that nobody knows yet, and how many tokens one pass gives at the most."""
+
+    mask_token: int
+    depth: int
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,7 @@ class DraftSpec:
     target_block_count: int
     fuses_embedding: bool = False
     gemma: GemmaLayer | None = None
+    parallel: ParallelDraft | None = None
     fc_norm: bool = False
     norm_output: bool = False
     norm_before_fc: bool = False
@@ -157,6 +166,7 @@ class DraftSpec:
             "biases": self.has_bias,
             "sliding window": any(self.sliding_layers),
             "Gemma 4's layer": self.gemma is not None,
+            "parallel drafting": self.parallel is not None,
             "logit_scale": self.logit_scale != 1.0,
             f"aux layer {self.target_block_count}, not R_n on this target": not self.stock_boundary_ok,
         }

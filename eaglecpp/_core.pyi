@@ -312,6 +312,13 @@ class Drafter:
         """Appends rows with true features, f32 [n_aux, n_rows, n_embd_target]; row i embeds tokens[i].
         Returns draft logits f32 [n_draft_vocab] and fed state f32 [n_embd] of the last row."""
 
+    def commit_ahead(
+        self, features: NDArray[np.float32], tokens: Sequence[int], n_ahead: int
+    ) -> NDArray[np.float32]:
+        """As commit(), of a parallel drafter (P-EAGLE): n_ahead masked rows follow and leave nothing behind. Returns
+        the logits of the next n_ahead + 1 tokens, [n_ahead + 1, n_draft_vocab].
+        """
+
     def append(self, features: NDArray[np.float32], tokens: Sequence[int]) -> None:
         """As commit(), of rows whose outputs nobody needs: a prompt. Cheaper; draft rows may follow commit() only."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from ..mistral_format import ARCHITECTURE
+from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
 from .eagle_1 import EAGLE_1_ARCHITECTURES, Eagle1
 
@@ -25,6 +26,8 @@ KNOWN_ARCHITECTURES = frozenset(
         "Eagle3LlamaForCausalLM",
         "Eagle3Speculator",
         "Eagle3DraftModel",
+        "PEagleDraftModel",
+        "PEagleSpeculator",
         "Qwen3Eagle3Model",
         "Gemma4Eagle3Model",
         "LlamaEagle3DraftModel",
@@ -82,14 +85,18 @@ def _other_method(seen: Seen) -> str:
 
 
 def _parallel(seen: Seen) -> str:
-    flags = ("parallel_drafting", "mask_token_id", "ptd_token_id", "pard_token")
+    """P-EAGLE without its mask feature, and drafters that are trained to do without one (PARD)."""
+    if seen.shape(MASK_FEATURE) is not None:
+        return ""
     names = {seen.architecture, str(seen.config.get("speculators_model_type"))}
-    hit = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle"} or seen.has("mask_hidden")
-    if not hit and not any(seen.config.get(key) not in (None, False) for key in flags):
+    hit = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle"}
+    if not hit and not any(
+        seen.config.get(key) not in (None, False) for key in ("parallel_drafting", *MASK_TOKEN_KEYS)
+    ):
         return ""
     return (
-        "P-EAGLE checkpoint: not supported, it drafts all tokens at once from a mask feature; vLLM runs it "
-        "(parallel_drafting)"
+        f"parallel drafter without the tensor {MASK_FEATURE}: expected P-EAGLE's mask feature; drafters that "
+        "were trained without one are not supported"
     )
 
 

@@ -8,6 +8,9 @@ apart, so the key is taken at its present meaning and the user is told about `--
 
 from __future__ import annotations
 
+from typing import Any
+
+from ..errors import ConfigError
 from ..layer_ids import Convention
 from .base import Dialect, Seen
 
@@ -20,7 +23,18 @@ class SpecForge(Dialect):
 
     def matches(self, seen: Seen) -> bool:
         switches = {"eagle_config", "fc_norm", "norm_output"}
+        if seen.architecture == "PEagleDraftModel":
+            return True
         return seen.has("midlayer.") and any(seen.config.get(key) is not None for key in switches)
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        if seen.architecture == "PEagleDraftModel" and seen.config.get("norm_before_residual") is None:
+            raise ConfigError(
+                "config.json: norm_before_residual: expected true or false, found nothing; SpecForge's "
+                "train_peagle.py takes it from the command line (--norm-before-residual, off by default) and "
+                "does not write it. Add the value the drafter was trained with"
+            )
+        return dict(seen.config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         return "post" if ids_key == "eagle_config" else None

@@ -8,6 +8,7 @@ explicit ids stay ambiguous unless they explain themselves.
 
 from __future__ import annotations
 
+from ..parallel import MASK_FEATURE
 from .base import Dialect, Seen
 
 __all__ = ["VllmNative"]
@@ -20,4 +21,8 @@ class VllmNative(Dialect):
     def matches(self, seen: Seen) -> bool:
         if seen.is_latent_class:  # TorchSpec and Model Optimizer use vLLM's name, and say more
             return not seen.eagle_config and "_torchspec_version" not in seen.config
+        if seen.architecture == "LlamaForCausalLMEagle3" and seen.shape(MASK_FEATURE) is not None:
+            return not seen.eagle_config and not seen.has(
+                "midlayer."
+            )  # as vLLM's P-EAGLE drafters are published
         return seen.architecture == "Eagle3LlamaForCausalLM"

@@ -17,6 +17,8 @@ constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
 constexpr int refresh_least = 5, refresh_most = 200;
 
+constexpr int n_probe_levels = 2;
+
 constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
 
 double clean(double ms) {
@@ -86,7 +88,7 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     } else if (plan.rule.is_fixed()) {
         decide_fixed(plan, request.n_left, has_drafter);
     } else {
-        plan.round.depth_max = std::min(options_.depth, request.n_left - 1);
+        plan.round.depth_max = std::min({options_.depth, request.n_left - 1, limits.n_levels});
         decide_auto(plan, has_drafter);
     }
 }
@@ -133,6 +135,7 @@ void Planner::decide_parked(SequencePlan & plan, int k) {
     const double cost = rounds(costs_.commit(plan.round.n_pending) + costs_.level(1) + costs_.host());
     if (!plan.on_off.is_probe_due(cost) || !ledger_.covers(cost)) return;
     plan.on_off.begin_probe();
+    plan.round.depth_max = std::min(plan.round.depth_max, n_probe_levels);
     start(plan, Mode::probe, Reason::probe, k);
 }
 
@@ -169,6 +172,7 @@ void Planner::decide_replay(SequencePlan & plan) {
         fail(ErrorKind::value, "plan log: round %zu drafts, but without k or not from the root",
              plan.rule.n_replayed());
     }
+    plan.round.depth_max = (int)logged.levels.size();
     start(plan, logged.mode, Reason::replay, logged.k);
     if (logged.n_text > 0) add_text(plan, 0, logged.reach);
     check_text(plan);

@@ -11,7 +11,6 @@ namespace eaglecpp {
 
 namespace {
 constexpr int n_ahead = 2;  // levels looked ahead, so that an expensive one before a cheap one does not end the climb
-constexpr int n_probe_levels = 2;
 constexpr int widths[] = {1, 2, 4, 8, 16, 32, 64};
 
 // merges `more` (any order) into `best`, which falls, keeping the n_most largest
@@ -99,8 +98,7 @@ void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vecto
 void Planner::next_frontier_auto(SequencePlan & plan) {
     plan.round.frontier.clear();
     const bool is_probe = plan.round.decision.mode == Mode::probe;
-    const int n_levels_max = is_probe ? std::min(n_probe_levels, plan.round.depth_max) : plan.round.depth_max;
-    if ((int)plan.round.decision.levels.size() >= n_levels_max) return;
+    if ((int)plan.round.decision.levels.size() >= plan.round.depth_max) return;
 
     // a node below the price of the cheapest verification row would not be verified, nor would its children
     find_candidates(plan, is_probe ? 0.0 : lambda(plan) * plan.round.prices.ms_per_node());

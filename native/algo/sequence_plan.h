@@ -4,6 +4,7 @@
 // decision.
 #pragma once
 
+#include <climits>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct PlanLimits {
     int n_leaves = 1;        // leaves of one verification; 1 = chains only
     int n_leaves_exact = 1;  // the same where rows must hold the bits of single rows
     int n_draft_rows = 128;  // rows the drafter can hold beyond its committed ones
+    int n_levels = INT_MAX;  // levels the drafter can give
 };
 
 // Decaying sums of tokens and of time in plain rounds: the speed of late, at least plain.
@@ -183,6 +185,9 @@ class SequencePlan {
     // --- the round under way ---------------------------------------------------------------------------------------
     // nodes whose children the drafter should propose now; the root (0) first; empty = drafting is over
     const std::vector<int32_t> & frontier() const { return round.frontier; }
+
+    // levels that the round may have
+    int n_levels_max() const { return round.depth_max; }
 
     // candidates to propose per node
     int k() const { return round.decision.k; }

@@ -63,6 +63,13 @@ class StudyDrafter {
     void truncate(int n_rows) { sequence_->truncate(n_rows); }
     int n_rows() const { return sequence_->n_rows(); }
 
+    // of a parallel drafter: the distributions of the next n_ahead + 1 tokens
+    ArrayOut commit_ahead(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
+        append(features, tokens, true, n_ahead);
+        auto [logits, states] = outputs(1 + n_ahead, -1);
+        return to_array(std::move(logits), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
+    }
+
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
         append(features, tokens, true);
         const DraftSpec & s = drafter_->spec();
@@ -71,7 +78,7 @@ class StudyDrafter {
                 to_array(std::move(states), {(size_t)s.n_embd})};
     }
 
-    void append(const ArrayIn<3> & features, const Tokens & tokens, bool want_output) {
+    void append(const ArrayIn<3> & features, const Tokens & tokens, bool want_output, int n_ahead = 0) {
         const DraftSpec & s = drafter_->spec();
         require(features.shape(0), s.n_aux(), "aux layers");
         require(features.shape(1), (int)tokens.size(), "rows (one per token)");
@@ -83,7 +90,7 @@ class StudyDrafter {
             rows.layer.push_back(features.data() + (size_t)a * tokens.size() * s.n_embd_target);
         }
         nb::gil_scoped_release release;
-        sequence_->commit(rows, tokens.data(), want_output);
+        sequence_->commit(rows, tokens.data(), want_output, n_ahead);
     }
 
     // `states[i]` replaces what would be fed from the parent; rows of one call may share a parent only if they also
@@ -194,6 +201,7 @@ void bind_drafter(nb::module_ & m) {
         .def("reset", &StudyDrafter::reset)
         .def("truncate", &StudyDrafter::truncate, nb::arg("n_rows"))
         .def("commit", &StudyDrafter::commit, nb::arg("features"), nb::arg("tokens"))
+        .def("commit_ahead", &StudyDrafter::commit_ahead, nb::arg("features"), nb::arg("tokens"), nb::arg("n_ahead"))
         .def(
             "append",
             [](StudyDrafter & d, const ArrayIn<3> & features, const Tokens & tokens) {

@@ -74,7 +74,7 @@ void DraftGraphs::forget(const DraftKv * kv) {
     }
 }
 
-void DraftSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output) {
+void DraftSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
     check_room(features.n_rows);
     truncate(kv_->n_rows);
     const int n_target = drafter_.spec().n_embd_target;
@@ -84,7 +84,7 @@ void DraftSequence::commit(const FeatureRows & features, const Token * tokens, b
             FeatureRows part = features.from(at, n_target);
             const bool is_last = part.n_rows <= n_commit_chunk;
             part.n_rows = std::min(part.n_rows, n_commit_chunk);
-            std::vector<Call> calls{commit_call(part, tokens + at, want_output && is_last)};
+            std::vector<Call> calls{commit_call(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)};
             run(calls);
         }
     } catch (...) {
@@ -120,7 +120,7 @@ void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
                 c.seq->commit(rows, c.tokens, false);
                 rows = c.features.from(n_alone, c.seq->drafter_.spec().n_embd_target);
             }
-            calls.push_back(c.seq->commit_call(rows, c.tokens + n_alone, true));
+            calls.push_back(c.seq->commit_call(rows, c.tokens + n_alone, true, c.n_ahead));
         }
         run(calls);
     } catch (...) {
@@ -129,15 +129,22 @@ void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
     }
 }
 
-DraftSequence::Call DraftSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output) {
-    const int n = features.n_rows;
+DraftSequence::Call DraftSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
+                                               int n_ahead) {
+    const bool can_mask = drafter_.spec().is_parallel() && want_output;
+    if (n_ahead < 0 || n_ahead > (can_mask ? kv_->n_draft_rows_max() : 0)) {
+        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", n_ahead,
+             can_mask ? kv_->n_draft_rows_max() : 0);
+    }
+    const int n = features.n_rows + n_ahead;
     Call call{};
     call.seq = this;
     call.tokens = tokens;
     call.features = features;
     for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
     call.first_slot = kv_->n_rows;
-    call.n_out = want_output ? 1 : 0;
+    call.n_out = want_output ? 1 + n_ahead : 0;
+    call.n_ahead = n_ahead;
     call.is_commit = true;
     // a single layer that only writes K/V reads no cache: one shape serves every context length
     const bool reads_kv = want_output || drafter_.spec().n_layer > 1;
@@ -171,6 +178,9 @@ void DraftSequence::extend_together(const std::vector<DraftLevel> & levels) {
 DraftSequence::Call DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
     const int n = (int)rows.size();
     const int first = n_draft_rows();
+    if (drafter_.spec().is_parallel()) {
+        fail(ErrorKind::value, "a parallel drafter gives all its tokens with the commit: no draft rows follow");
+    }
     if (first + n > kv_->n_draft_rows_max()) {
         fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
     }
@@ -235,7 +245,7 @@ void DraftSequence::run(std::vector<Call> & calls) {
     if (at_out > 0 || !drafter.is_remote()) drafter.wait();
     at_out = 0;
     for (Call & call : calls) {
-        if (call.is_commit) call.seq->kv_->n_rows += call.n();
+        if (call.is_commit) call.seq->kv_->n_rows += call.features.n_rows;
         call.seq->take_outputs(g, call, at_out, landed);
         at_out += call.part.n_out;
     }
@@ -249,10 +259,14 @@ void DraftSequence::fill(DraftGraph & g, const Call & call, const DraftGraph::Pa
         const size_t n_part = s.n_embd_target, n_row = n_part * s.n_aux();
         float * dst = input<float>(drafter_, g, g.features) + first_row * n_row;
         std::fill_n(dst, n_idle * n_row, 0.0f);
-        for (int i = 0; i < n; ++i) {
+        const int n_true = n - call.n_ahead;
+        for (int i = 0; i < n_true; ++i) {
             for (int a = 0; a < s.n_aux(); ++a) {
                 std::copy_n(call.features.layer[a] + i * n_part, n_part, dst + (n_idle + i) * n_row + a * n_part);
             }
+        }
+        for (int i = n_true; i < n; ++i) {
+            std::copy_n(drafter_.weights().mask_feature.data(), n_row, dst + (n_idle + i) * n_row);
         }
     }
     if (in.state_idx) {
@@ -263,7 +277,8 @@ void DraftSequence::fill(DraftGraph & g, const Call & call, const DraftGraph::Pa
     float * embd = input<float>(drafter_, g, g.embd) + (size_t)first_row * s.n_embd;
     std::fill_n(embd, (size_t)n_idle * s.n_embd, 0.0f);
     for (int i = 0; i < n; ++i) {
-        drafter_.weights().embedding.row(call.tokens[i], embd + (size_t)(n_idle + i) * s.n_embd);
+        const Token token = i < n - call.n_ahead ? call.tokens[i] : s.mask_token;
+        drafter_.weights().embedding.row(token, embd + (size_t)(n_idle + i) * s.n_embd);
     }
     int32_t * positions = input<int32_t>(drafter_, g, g.pos) + first_row;
     std::fill_n(positions, n_idle, 0);

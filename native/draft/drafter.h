@@ -56,6 +56,7 @@ struct DraftCommit {
     DraftSequence * seq;
     FeatureRows features;
     const Token * tokens;
+    int n_ahead = 0;  // of a parallel drafter: masked rows behind the last one, see DraftSequence::commit
 };
 
 struct DraftLevel {
@@ -93,7 +94,9 @@ class DraftSequence {
     // Appends rows with true features; tokens[i] is embedded in row i. With `want_output` the last row runs fully:
     // logits(0) is its draft distribution and its state is fed by DraftRow::parent -1. Drops the draft rows. All rows
     // or, after an exception, none. Error(context_full)
-    void commit(const FeatureRows & features, const Token * tokens, bool want_output);
+    // `n_ahead`, of a parallel drafter with output: so many masked rows follow it in the same graph, and logits(i) is
+    // the distribution i tokens further on. They leave nothing behind.
+    void commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead = 0);
 
     // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i]. Returns the index of the first one.
     int extend(const std::vector<DraftRow> & rows);
@@ -141,11 +144,12 @@ class DraftSequence {
     struct Call {
         DraftSequence * seq;
         const Token * tokens;
-        FeatureRows features;        // of a commit
+        FeatureRows features;        // of a commit, without the masked rows
         std::vector<int32_t> pos;    // per row
         std::vector<int32_t> feeds;  // of an extend: state slot that each row is fed from
         int first_slot, first_state;
         int n_out;
+        int n_ahead;  // masked rows, the last ones
         bool is_commit;
         GraphPart part;
 
@@ -162,7 +166,7 @@ class DraftSequence {
 
     int n_padded(int n_rows) const;
     int n_slots_read(int n_used) const;
-    Call commit_call(const FeatureRows & features, const Token * tokens, bool want_output);
+    Call commit_call(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead);
     Call extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
     static void run(std::vector<Call> & calls);
     void check_room(int n_rows) const;

@@ -142,6 +142,11 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         w.layers.push_back(l);
     }
     loader.read_all(buft);
+    if (s.is_parallel()) {
+        const TensorInfo & info = *file.gguf().find_tensor(keys::t_mask_feature);
+        w.mask_feature.resize(info.n_bytes / sizeof(float));
+        file.gguf().read(info, 0, (uint8_t *)w.mask_feature.data(), info.n_bytes);
+    }
     if (const TensorInfo * info = file.gguf().find_tensor(keys::t_token_embd)) {
         std::vector<uint8_t> data(info->n_bytes);
         file.gguf().read(*info, 0, data.data(), data.size());

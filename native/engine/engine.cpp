@@ -262,6 +262,11 @@ void Engine::check_strategy(const Strategy & st) const {
              "raise n_draft_max",
              st.nodes, st.depth, st.k, n_nodes_max);
     }
+    const int n_parallel = drafter_ ? drafter_->spec().n_parallel : 0;
+    if (n_parallel > 0 && st.depth > n_parallel) {
+        fail(ErrorKind::value, "strategy with depth %d: this parallel drafter gives %d tokens in its one pass",
+             st.depth, n_parallel);
+    }
     if (st.kind == Strategy::Kind::tree && !target_->model().supports_trees()) {
         fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",
              target_->model().chains_only(), target_->model().meta("general.architecture").c_str());
@@ -629,6 +634,7 @@ void Engine::decide(Sequence & s) {
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_->keeps_order() && target_->cells().has_room_for_trees() ? s.range.count : 1;
     if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
+    if (drafter_ && drafter_->spec().is_parallel()) request.limits.n_levels = drafter_->spec().n_parallel;
     if (s.uses_text) request.text = &propose_text(s, request.limits);
     planner_.decide(s.plan, request);
 }
@@ -689,7 +695,8 @@ static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
 }
 
 // Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
-// children, then draft rows theirs. Each of them waits for all that it was there for.
+// children, then draft rows theirs. Each of them waits for all that it was there for. A parallel drafter gives all
+// levels with the first.
 void Engine::grow(std::vector<Sequence *> growing) {
     double start = now_ms();
     const auto spend = [&] {
@@ -697,9 +704,11 @@ void Engine::grow(std::vector<Sequence *> growing) {
         for (Sequence * s : growing) s->stats.draft_ms += ms;
         return ms;
     };
+    const bool is_parallel = drafter_->spec().is_parallel();
     std::vector<DraftCommit> commits;
     for (Sequence * s : growing) {
-        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1]});
+        const int n_ahead = is_parallel ? s->plan.n_levels_max() - 1 : 0;
+        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], n_ahead});
     }
     DraftSequence::commit_together(commits);
     std::vector<Proposal> proposals;
@@ -716,31 +725,39 @@ void Engine::grow(std::vector<Sequence *> growing) {
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;
         start = now_ms();
-        std::vector<DraftLevel> levels;
-        for (Sequence * s : growing) {
-            const DraftTree & pool = s->plan.pool();
-            levels.push_back({s->draft.get(), {}});
-            for (int32_t node : s->plan.frontier()) {
-                levels.back().rows.push_back({pool.token[node], rows_of[s].at(pool.parent[node])});
-            }
-        }
-        DraftSequence::extend_together(levels);
+        if (!is_parallel) extend(growing, rows_of);
         proposals.clear();
-        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, rows_of[s])});
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s)});
     }
 }
 
-// what the drafter's last call proposes behind each node of the frontier
-std::vector<std::vector<Candidate>> Engine::propose_level(Sequence & s, std::vector<int> & row_of) {
+// the frontiers as draft rows of one graph
+void Engine::extend(const std::vector<Sequence *> & growing, std::map<Sequence *, std::vector<int>> & rows_of) {
+    std::vector<DraftLevel> levels;
+    for (Sequence * s : growing) {
+        const DraftTree & pool = s->plan.pool();
+        std::vector<int> & row_of = rows_of[s];
+        const int first = s->draft->n_draft_rows();
+        row_of.resize(pool.size(), -1);
+        levels.push_back({s->draft.get(), {}});
+        for (int32_t node : s->plan.frontier()) {
+            row_of[node] = first + (int)levels.back().rows.size();
+            levels.back().rows.push_back({pool.token[node], row_of[pool.parent[node]]});
+        }
+    }
+    DraftSequence::extend_together(levels);
+}
+
+// What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does
+// not depend on the ones drafted before it.
+std::vector<std::vector<Candidate>> Engine::propose_level(Sequence & s) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
-    const int first = s.draft->n_draft_rows() - (int)frontier.size();
     std::vector<std::vector<Candidate>> children;
-    row_of.resize(pool.size(), -1);
     for (size_t i = 0; i < frontier.size(); ++i) {
-        row_of[frontier[i]] = first + (int)i;
+        const int depth = pool.depth[frontier[i]];
         // the root's children lie behind the last token
-        children.push_back(propose(s, (int)i, (Pos)s.tokens.size() + pool.depth[frontier[i]]));
+        children.push_back(propose(s, drafter_->spec().is_parallel() ? depth : (int)i, (Pos)s.tokens.size() + depth));
         if (!s.sampler->has_grammar()) continue;
         Tokens path;
         for (int32_t node : pool.path(frontier[i])) path.push_back(pool.token[node]);

@@ -142,7 +142,8 @@ class Engine {
     void draft(const std::vector<Sequence *> & sequences);
     void decide(Sequence & s);
     void grow(std::vector<Sequence *> growing);
-    std::vector<std::vector<Candidate>> propose_level(Sequence & s, std::vector<int> & row_of);
+    void extend(const std::vector<Sequence *> & growing, std::map<Sequence *, std::vector<int>> & rows_of);
+    std::vector<std::vector<Candidate>> propose_level(Sequence & s);
     bool is_grammar_cheap(const Sequence & s) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
     const TextDraft & propose_text(Sequence & s, const PlanLimits & limits);

@@ -17,6 +17,7 @@ constexpr int64_t n_layer_max = 64;
 constexpr int64_t n_width_max = 1 << 18;
 constexpr int64_t n_vocab_max = 1 << 24;
 constexpr int64_t n_aux_max = 64;
+constexpr int64_t n_parallel_max = 64;
 
 }  // namespace
 
@@ -266,6 +267,15 @@ void DraftFile::read_arithmetic() {
              key(keys::hidden_activation).c_str(), activation.c_str());
     }
     s.uses_gelu = activation == "gelu";
+    if (gguf_.has(key(keys::mask_token)) || gguf_.has(key(keys::parallel_depth))) {
+        s.n_parallel = size(keys::parallel_depth, n_parallel_max);
+        const uint32_t token = gguf_.u32(key(keys::mask_token));
+        if (token >= (uint32_t)s.n_vocab) {
+            fail(ErrorKind::gguf, "%s: key '%s': token %u is outside the vocabulary of %d", path().c_str(),
+                 key(keys::mask_token).c_str(), token, s.n_vocab);
+        }
+        s.mask_token = (Token)token;
+    }
     if (s.norms_values && s.has_latent()) {
         fail(ErrorKind::unsupported, "%s: key '%s': expected false with latent attention, found true", path().c_str(),
              key(keys::value_norm).c_str());
@@ -304,6 +314,7 @@ void DraftFile::check_tensors() const {
     want[keys::t_fc_bias] = {{s.n_embd}, false, false};
     for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) want[fill(keys::t_fc_norm, i)] = {{s.n_embd_target}, true, false};
     if (s.norm_before_fc) want[keys::t_enc_output_norm] = {{s.n_fc_in()}, true, false};
+    if (s.is_parallel()) want[keys::t_mask_feature] = {{s.n_fc_in()}, true, false};
     want[keys::t_token_embd] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
     if (s.has_all_norms()) want[keys::t_output_norm] = {{s.n_embd}, true, false};
     want[keys::t_output] = {{s.n_embd, s.n_draft_vocab}, own_tables_needed || s.n_draft_vocab != s.n_vocab, true};

@@ -69,6 +69,11 @@ struct DraftSpec {
     // the final norm. Without `norm_output` the first layer has no norm before attention and the head reads what the
     // last one gives without a norm; with it (Mistral's) both are normed, as in any decoder.
     bool fuses_embedding = false;
+    // P-EAGLE: rows that pair the features of `mask_feature.weight` with this token's embedding follow the last true
+    // one and give the tokens further on, all in one pass; so many depths at the most. 0 = a row is fed with the state
+    // of the one before.
+    int n_parallel = 0;
+    Token mask_token = 0;
     bool norm_before_residual = false;
     bool norm_before_fc = false;
     bool fc_norm = false;
@@ -76,6 +81,7 @@ struct DraftSpec {
     bool has_embedding = false;  // own token_embd.weight, else the target's
     bool has_head = false;       // own output.weight, else the target's
 
+    bool is_parallel() const { return n_parallel > 0; }
     int n_aux() const { return (int)target_layers.size(); }
     bool has_all_norms() const { return !fuses_embedding || norm_output; }
     // width of what fc takes

@@ -33,6 +33,8 @@ constexpr const char * value_norm = "{arch}.attention.value_norm";
 constexpr const char * hidden_activation = "{arch}.hidden_activation";
 constexpr const char * embedding_scale = "{arch}.embedding_scale";
 constexpr const char * logit_softcapping = "{arch}.final_logit_softcapping";
+constexpr const char * mask_token = "{arch}.mask_token_id";
+constexpr const char * parallel_depth = "{arch}.parallel_depth";
 constexpr const char * sliding_window = "{arch}.attention.sliding_window";
 constexpr const char * sliding_window_pattern = "{arch}.attention.sliding_window_pattern";
 
@@ -71,6 +73,7 @@ constexpr const char * t_fc = "fc.weight";
 constexpr const char * t_fc_bias = "fc.bias";
 constexpr const char * t_fc_norm = "fc_norm.{i}.weight";
 constexpr const char * t_enc_output_norm = "enc.output_norm.weight";
+constexpr const char * t_mask_feature = "mask_feature.weight";
 constexpr const char * t_d2t = "d2t";
 constexpr const char * t_token_embd = "token_embd.weight";
 constexpr const char * t_output_norm = "output_norm.weight";
@@ -127,6 +130,8 @@ constexpr const char * all[] = {
     hidden_activation,
     embedding_scale,
     logit_softcapping,
+    mask_token,
+    parallel_depth,
     sliding_window,
     sliding_window_pattern,
     rope_freq_base,
@@ -155,6 +160,7 @@ constexpr const char * all[] = {
     t_fc_bias,
     t_fc_norm,
     t_enc_output_norm,
+    t_mask_feature,
     t_d2t,
     t_token_embd,
     t_output_norm,

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from helpers.tiny import write_checkpoint
 
-__all__ = ["DraftShape", "LatentShape"]
+__all__ = ["MASK_TOKEN", "DraftShape", "LatentShape"]
 
 Array = NDArray[np.float32]
 
+MASK_TOKEN = 5
 EAGLE_1_KEYS = frozenset(
     {
         "model_type", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
@@ -101,6 +102,7 @@ class DraftShape:
     eagle1_norms: bool = False  # Mistral's form of it
     gemma: str = ""  # Gemma 4's own layer: "keys" are the values, or it has "values"; DeepSpec's names
     latent: LatentShape | None = None
+    n_parallel: int = 0  # P-EAGLE: tokens of one pass
     own_embedding: bool = True
     own_head: bool = True
     scale: float = 1.0  # of fc: small values bring the norms near eps
@@ -147,6 +149,8 @@ class DraftShape:
             config = {
                 key: value for key, value in config.items() if key in EAGLE_1_KEYS
             } | self.gemma_config()
+        if self.n_parallel:
+            config |= {"parallel_drafting": True, "ptd_token_id": MASK_TOKEN, "para_depths": self.n_parallel}
         if self.rope:
             config["rope_scaling"] = self.rope
         if self.latent is not None:
@@ -168,6 +172,8 @@ class DraftShape:
             w |= {f"fc_norm.{i}.weight": norm(rng, self.n_embd_target) for i in range(len(self.layers))}
         if self.norm_before_fc:
             w["input_norm.weight"] = norm(rng, n_features)
+        if self.n_parallel:
+            w["mask_hidden"] = vector(rng, n_features, 0.0, 1.0).reshape(1, 1, -1)
         for i in range(self.n_layers):
             w |= {f"layers.{i}.{name}": value for name, value in self.layer(rng, i).items()}
         if self.eagle1_norms or not self.eagle1:

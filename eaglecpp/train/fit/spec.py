@@ -113,6 +113,7 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         "a sliding window": any(spec.sliding_layers),
         "logit_scale": spec.logit_scale != 1.0,
         "Gemma 4's layer": spec.gemma is not None,
+        "parallel drafting": spec.parallel is not None,
         "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
     found = [reason for reason, holds in reasons.items() if holds]

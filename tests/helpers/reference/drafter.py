@@ -57,7 +57,7 @@ class Drafter:
         head: torch.Tensor | None = None,
     ) -> None:
         """`embedding` `[n_vocab, hidden]` and `head` are the target's, for a checkpoint without its own."""
-        self.w = weights
+        self.w, self.config = weights, config
         self.embedding = weights["embed_tokens.weight"] if embedding is None else embedding
         self.head = weights["lm_head.weight"] if head is None else head
         self.eps = float(config.get("rms_norm_eps") or 1e-6)

@@ -115,6 +115,31 @@ def test_deepspec_counts_the_block_before(convert: Convert, tmp_path: Path) -> N
     )  # what others would read
 
 
+@pytest.mark.parametrize(
+    ("family", "edit", "depth"),
+    [
+        ("vllm", {}, 6),
+        ("vllm", {"architectures": ["LlamaForCausalLMEagle3"], "para_depths": None, "pard_token": "5"}, 8),
+        ("speculators", {"architectures": ["PEagleSpeculator"], "speculators_model_type": "peagle"}, 6),
+        ("vllm", {"architectures": ["PEagleDraftModel"], "para_depths": None, "num_depths": 4}, 4),
+        ("automodel", {}, 6),
+        ("eagle", {}, 6),
+    ],
+)
+def test_p_eagle_is_eagle_31_with_a_mask(
+    family: str, edit: dict[str, Any], depth: int, convert: Convert, tmp_path: Path
+) -> None:
+    shape = DraftShape(n_parallel=6, n_layers=2)
+    report = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit), aux_layers=shape.layers)
+    assert report.spec.architecture == "eagle31" and "parallel drafting" in report.spec.stock_blockers
+    assert key(report.out, "eagle31.mask_token_id") == 5
+    assert key(report.out, "eagle31.parallel_depth") == depth
+    np.testing.assert_array_equal(
+        tensors(report.out)["mask_feature.weight"], shape.weights()["mask_hidden"].reshape(-1)
+    )
+    assert any("is not said: 8 at most" in note for note in report.notes) == (depth == 8)
+
+
 @pytest.mark.parametrize("kind", ["keys", "values"])
 def test_gemmas_own_layer_has_a_key_for_each_difference(kind: str, convert: Convert, tmp_path: Path) -> None:
     shape = DraftShape(gemma=kind, n_draft_vocab=367, head_dim=32)

@@ -45,6 +45,8 @@ def test_documentation_gives_the_listed_types() -> None:
 
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
+PARALLEL = DraftShape(n_parallel=6)
+PARALLEL_KEYS = {"{arch}.mask_token_id", "{arch}.parallel_depth"}
 GEMMAS_KEYS = {
     "{arch}.attention.scale",
     "{arch}.attention.value_norm",
@@ -58,7 +60,7 @@ def can_have(shape: DraftShape, name: str) -> bool:
     """Whether an `eagle31` file of one of the shapes above, Gemma's apart, has this optional key."""
     if name.endswith(LATENT_KEYS):
         return shape.latent is not None
-    return name not in GEMMAS_KEYS and "factor" not in name
+    return name not in GEMMAS_KEYS | PARALLEL_KEYS and "factor" not in name
 
 
 @pytest.mark.parametrize(
@@ -80,17 +82,30 @@ def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
     assert own <= listed.keys()
 
 
-def test_gemmas_keys_are_written_in_their_types(convert: Convert, tmp_path: Path) -> None:
-    reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", shape=GEMMA)).out)
+@pytest.mark.parametrize(
+    ("shape", "names"), [(GEMMA, GEMMAS_KEYS), (PARALLEL, PARALLEL_KEYS)], ids=["gemma", "parallel"]
+)
+def test_the_keys_of_a_kind_are_written_in_their_types(
+    shape: DraftShape, names: set[str], convert: Convert, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", shape=shape)
+    aux_layers = None if shape.gemma else shape.layers
+    reader = gguf.GGUFReader(convert(checkpoint, aux_layers=aux_layers).out)
     listed = {key.name: key for key in KEYS}
-    for name in GEMMAS_KEYS:
+    for name in names:
         assert reader.fields[name.replace("{arch}", EAGLE31)].types == [GGUF_TYPES[listed[name].type][0]]
 
 
 def test_every_listed_tensor_can_be_written(convert: Convert, tmp_path: Path) -> None:
     written = {
         re.sub(r"blk\.\d", "blk.{i}", re.sub(r"fc_norm\.\d", "fc_norm.{a}", tensor.name))
-        for shape in (EVERYTHING, LATENT, DraftShape(rope={"rope_type": "llama3", "factor": 8.0}), GEMMA)
+        for shape in (
+            EVERYTHING,
+            LATENT,
+            DraftShape(rope={"rope_type": "llama3", "factor": 8.0}),
+            GEMMA,
+            PARALLEL,
+        )
         for tensor in convert(
             write_checkpoint(tmp_path / "in", "automodel", shape), layer_ids="boundary"
         ).tensors

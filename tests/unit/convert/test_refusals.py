@@ -146,6 +146,7 @@ MAPS = [
 ones = np.ones((4, 4), F32)
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
+PARALLEL = DraftShape(n_parallel=6)
 FAMILIES = [
     Bad("EAGLE-1 of speculators", errors.UnsupportedError, "in the layout of speculators",
         edit={"architectures": ["EagleSpeculator"]}),
@@ -232,10 +233,25 @@ FAMILIES = [
         shape=LATENT, edit={"rope_scaling": {**YARN, "attn_factor": 1.5}}),
     Bad("deepseek_yarn elsewhere", errors.UnsupportedError, "rope type 'deepseek_yarn' is not supported",
         edit={"rope_scaling": {**YARN, "type": "deepseek_yarn"}}),
-    Bad("P-EAGLE tensor", errors.UnsupportedError, "P-EAGLE", add={"mask_hidden": np.ones((1, 1, 192), F32)}),
-    Bad("P-EAGLE type", errors.UnsupportedError, "P-EAGLE", "speculators",
-        edit={"speculators_model_type": "peagle"}),
-    Bad("parallel drafting", errors.UnsupportedError, "P-EAGLE", edit={"parallel_drafting": True}),
+    Bad("P-EAGLE without its feature", errors.UnsupportedError, "without the tensor mask_hidden",
+        "speculators", edit={"speculators_model_type": "peagle"}),
+    Bad("parallel drafting", errors.UnsupportedError, "without the tensor mask_hidden",
+        edit={"parallel_drafting": True}),
+    Bad("PARD", errors.UnsupportedError, "were trained without one", edit={"pard_token": 5}),
+    Bad("P-EAGLE token", errors.ConfigError, "expected one mask token, in one or more of pard_token",
+        shape=PARALLEL, edit={"ptd_token_id": None}),
+    Bad("P-EAGLE tokens", errors.ConfigError, r"found \{'ptd_token_id': 5, 'mask_token_id': 6\}",
+        shape=PARALLEL, edit={"mask_token_id": 6}),
+    Bad("P-EAGLE token range", errors.ConfigError, "vocabulary of 367, found 367", shape=PARALLEL,
+        edit={"ptd_token_id": 367}),
+    Bad("P-EAGLE token type", errors.ConfigError, "ptd_token_id: expected a token id, found -1",
+        shape=PARALLEL, edit={"ptd_token_id": -1}),
+    Bad("P-EAGLE width", errors.TensorError, r"mask_hidden: expected \[192\], found \[64\]",
+        shape=PARALLEL, add={"mask_hidden": np.ones((1, 1, 64), F32)}, drop=("mask_hidden",)),
+    Bad("P-EAGLE of EAGLE-1", errors.UnsupportedError, "known of EAGLE-3 drafters with ordinary",
+        shape=EAGLE1, add={"mask_hidden": np.ones((1, 1, 64), F32)}, edit={"ptd_token_id": 5}),
+    Bad("P-EAGLE of SpecForge", errors.ConfigError, "takes it from the command line", shape=PARALLEL,
+        edit={"architectures": ["PEagleDraftModel"], "norm_before_residual": None}),
     Bad("experts", errors.UnsupportedError, "mixture-of-experts",
         add={"layers.0.mlp.experts.0.up_proj.weight": ones}),
     Bad("quantised", errors.UnsupportedError, "quantised checkpoint",

@@ -13,15 +13,17 @@ import torch
 from safetensors.torch import load_file
 
 from eaglecpp.convert import DraftSpec, open_drafter, read_gguf
-from eaglecpp.errors import MismatchError, TrainError
+from eaglecpp.errors import MismatchError, TrainError, UnsupportedError
 from eaglecpp.lowlevel import DraftFile
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.fit import export as export_module
 from eaglecpp.train.fit.export import Vocab, check_engine, export_gguf, write_checkpoint
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.fit.spec import new_spec, with_vocab
+from eaglecpp.train.fit.spec import check_trainable, new_spec, with_vocab
 from eaglecpp.train.fit.weights import from_checkpoint, from_target, target_embedding
 from eaglecpp.train.samples import Conversation, Sample
+from helpers.checkpoints import write_checkpoint as write_layout
+from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
 
 LAYERS = (2, 4, 5)
@@ -255,3 +257,21 @@ def test_a_coarse_type_is_told_from_wrong_arithmetic(
     monkeypatch.setattr(export_module, "_F16_ERROR", 0.0)
     with pytest.raises(TrainError, match="the engine's logits differ"):
         check_engine(report, tmp_path, target.gguf, model, vocab, sample)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (DraftShape(n_layers=2, window=9), "has 2 layers, a sliding window; only"),
+        (DraftShape(gemma="keys", n_draft_vocab=367), "Gemma 4's layer"),
+        (DraftShape(eagle1=True, eagle1_norms=True, own_head=False, n_draft_vocab=367), "norms around"),
+        (DraftShape(n_parallel=4), "parallel drafting"),
+    ],
+)
+def test_what_the_trainer_cannot_run_is_not_finetuned(
+    shape: DraftShape, reason: str, target: TinyTarget, tmp_path: Path
+) -> None:
+    layers = None if shape.eagle1 or shape.gemma else shape.layers
+    draft = open_drafter(write_layout(tmp_path / "in", shape=shape), target.gguf, aux_layers=layers)
+    with pytest.raises(UnsupportedError, match=reason):
+        check_trainable(draft)

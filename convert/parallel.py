@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: MIT
+"""P-EAGLE: drafts of all depths in one pass.
+
+Behind the last row with true features stand rows of which nobody knows either half yet: their features are
+the learnt `mask_hidden`, which goes through the same norms and fc, their token is a mask token with an
+ordinary embedding. Positions go on counting, attention is causal, and each row gives a draft one token
+further on (vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is EAGLE-3's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .config import integer
+from .errors import ConfigError, UnsupportedError
+from .spec import ParallelDraft
+
+__all__ = ["MASK_FEATURE", "MASK_TOKEN_KEYS", "check_parallel", "parse_parallel"]
+
+MASK_FEATURE = "mask_hidden"
+MASK_TOKEN_KEYS = ("pard_token", "ptd_token_id", "mask_token_id")
+"""As vLLM, speculators and Automodel call it."""
+_DEPTH_KEYS = ("para_depths", "num_depths")
+_DEPTH = 8
+"""What speculators and SpecForge train with where nothing is said; a limit, no arithmetic."""
+
+
+def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft, str]:
+    """Mask token and depths of a checkpoint with `mask_hidden`, and a note. Raises ConfigError."""
+    tokens = {key: _token(config[key], key) for key in MASK_TOKEN_KEYS if config.get(key) is not None}
+    if len(set(tokens.values())) != 1:
+        raise ConfigError(
+            f"config.json: expected one mask token, in one or more of {', '.join(MASK_TOKEN_KEYS)}, found "
+            f"{tokens or 'none'}"
+        )
+    (token,) = set(tokens.values())
+    if not 0 <= token < vocab:
+        raise ConfigError(
+            f"config.json: {next(iter(tokens))}: expected a token of the vocabulary of {vocab}, found {token}"
+        )
+    depths = [integer(config, key) for key in _DEPTH_KEYS if config.get(key) is not None]
+    depths += _proposed(config)
+    if not depths:
+        return ParallelDraft(
+            token, _DEPTH
+        ), f"how many tokens it drafts at once is not said: {_DEPTH} at most"
+    return ParallelDraft(token, depths[0]), ""
+
+
+def check_parallel(is_other: bool) -> None:
+    """Raises UnsupportedError for forms of which no public drafter drafts in parallel."""
+    if is_other:
+        raise UnsupportedError(
+            f"tensor {MASK_FEATURE}: parallel drafting is known of EAGLE-3 drafters with ordinary attention "
+            "alone: not supported"
+        )
+
+
+def _token(value: Any, key: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or not str(value).isdigit():
+        raise ConfigError(f"config.json: {key}: expected a token id, found {value!r}")
+    return int(value)
+
+
+def _proposed(config: Mapping[str, Any]) -> list[int]:
+    """What speculators tells engines to ask for."""
+    nested = config.get("speculators_config")
+    methods = nested.get("proposal_methods") if isinstance(nested, Mapping) else None
+    return [
+        integer(method, "speculative_tokens", where="config.json: speculators_config.proposal_methods: ")
+        for method in (methods if isinstance(methods, list) else [])
+        if isinstance(method, Mapping) and method.get("speculative_tokens") is not None
+    ]
