@@ -16,8 +16,9 @@ using Mode = Decision::Mode;
 using Reason = Decision::Reason;
 
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
-constexpr std::array<const char *, 12> reason_names = {"off",  "room", "measuring", "parked", "saving",  "probe",
-                                                       "vain", "pays", "pinned",    "replay", "inexact", "unmatched"};
+constexpr std::array<const char *, 13> reason_names = {"off",     "room",      "measuring", "parked", "saving",
+                                                       "probe",   "vain",      "pays",      "pinned", "replay",
+                                                       "inexact", "unmatched", "again"};
 constexpr int node_max = 1 << 20;
 
 template <size_t n>
@@ -155,6 +156,8 @@ std::string Decision::explain() const {
             return "off" + best;
         case Reason::room:
             return "off: no room for a draft";
+        case Reason::again:
+            return "off: running accepted tokens again";
         case Reason::measuring:
             return "off: measuring a plain step";
         case Reason::unmatched:
@@ -176,8 +179,9 @@ void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
     }
     n_probes_ += decision.mode == Mode::probe;
     if (decision.mode != Mode::draft || decision.nodes.empty()) {
-        // measuring rounds and missing room say nothing about the text
-        if (decision.reason != Reason::measuring && decision.reason != Reason::room) {
+        // measuring rounds, missing room and rows run again say nothing about the text
+        if (decision.reason != Reason::measuring && decision.reason != Reason::room &&
+            decision.reason != Reason::again) {
             last_plain_.reason = decision.reason;
             last_plain_.best_speed = decision.best_speed;
         }

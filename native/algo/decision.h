@@ -34,6 +34,7 @@ struct Decision {
         replay,     // a logged plan
         inexact,    // no batch of several rows holds the bits of single rows, and only such may be planned
         unmatched,  // the text proposes nothing that pays, and there is no drafter
+        again,      // accepted rows that went with rejected ones are run again
     };
 
     Mode mode = Mode::plain;

@@ -53,6 +53,7 @@ void Planner::begin_round(int n_roots, bool is_odd) {
     if (costs_.take_changed()) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
+    n_again_ = 0;
     is_measuring_ = !is_odd && is_measuring_due();
     plans_.clear();
 }
@@ -75,11 +76,14 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     PlanLimits & limits = plan.round.limits;
     if (plan.exact.is_exact) limits.n_leaves = std::min(limits.n_leaves, limits.n_leaves_exact);
     take_text(plan, request.text);
+    n_again_ += request.n_again;
     const bool has_drafter = request.n_pending > 0;
     if (!has_drafter && !request.text) {
         d.reason = Reason::off;
     } else if (plan.rule.is_replay()) {
         decide_replay(plan);
+    } else if (request.n_again > 0) {
+        d.reason = Reason::again;
     } else if (plan.exact.is_exact && !exact_rows_.allows_any(n_roots_, n_roots_ + request.limits.n_nodes)) {
         d.reason = Reason::inexact;
         plan.exact.cut = 0;
@@ -208,7 +212,8 @@ void Planner::set_prices(SequencePlan & plan) {
     const RowCounts * exact_rows = plan.exact.is_exact && n_roots_ == 1 ? &exact_rows_ : nullptr;
     const int n_rows_max = std::max(costs_.n_rows_max(), exact_rows ? exact_rows->next(n_rows) : 0);
     const int n_most = std::min(plan.round.limits.n_nodes, std::max(1, (n_rows_max - n_rows) / n_buyers));
-    plan.round.prices.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows, n_buyers);
+    plan.round.prices.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows, n_buyers,
+                          plan.round.limits.runs_again ? 2.0 : 1.0);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
@@ -255,7 +260,7 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
 }
 
 void Planner::end_round(double verify_ms, double round_ms) {
-    bool is_plain = true, is_verifying = false;
+    bool is_plain = n_again_ == 0, is_verifying = !is_plain;
     for (const SequencePlan * plan : plans_) {
         is_plain = is_plain && !plan->round.is_drafting();
         is_verifying = is_verifying || plan->round.is_verifying();
@@ -301,7 +306,7 @@ const CostTable & Planner::usual_costs() const {
 // part of a probing round. Time beyond a stall's limit is not charged where the round's price is known.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
-    bool is_verifying = false, is_auto = true;
+    bool is_verifying = n_again_ > 0, is_auto = true;
     for (const SequencePlan * plan : plans_) {
         expected_ms += plan->round.draft_time.expected_ms;
         n_tokens += (double)plan->round.n_committed / n_roots_;

@@ -47,6 +47,7 @@ struct RoundRequest {
     int n_pending = 0;  // rows the drafter must commit before it can draft; 0 = no drafter
     PlanLimits limits;
     const TextDraft * text = nullptr;  // what the text itself proposes; null = nothing and never
+    int n_again = 0;                   // rows that the target has to run again first; the round drafts nothing then
 };
 
 // What the drafter proposed in one conversation; children[i]: candidates of plan->frontier()[i], best first.
@@ -210,6 +211,7 @@ class Planner {
 
     // the round under way
     int n_roots_ = 1;
+    int n_again_ = 0;
     double plain_ms_ = 1.0;  // a plain round of this batch
     double round_draft_ms_ = 0.0;
     bool is_measuring_ = false;

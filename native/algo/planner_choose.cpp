@@ -21,7 +21,7 @@ double sum_of(const std::vector<float> & p, int n) {
 
 void Planner::choose(const std::vector<SequencePlan *> & plans) {
     plans_ = plans;
-    n_rows_ = n_roots_;
+    n_rows_ = n_roots_ + n_again_;
     for (SequencePlan * plan : plans_) {
         plan->round.frontier.clear();
         if (!plan->round.is_drafting() || plan->is_auto_drafting()) continue;
@@ -39,7 +39,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     } else if (plans_.size() == 1 && plans_[0]->is_auto_drafting()) {
         choose_alone(*plans_[0]);
     }
-    n_rows_ = n_roots_;
+    n_rows_ = n_roots_ + n_again_;
     for (SequencePlan * plan : plans_) n_rows_ += plan->round.tree.n_draft();
     n_drafting_last_ = 0;
     for (SequencePlan * plan : plans_) {

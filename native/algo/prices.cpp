@@ -12,7 +12,7 @@ static constexpr double first_use_share = 0.02;
 static constexpr double first_use_most = 6.0;
 
 void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed,
-                 int n_buyers) {
+                 int n_buyers, double n_times) {
     const int n_sizes = std::max(n_nodes_max, 0) + 1;
     ms_.assign(n_sizes, 0.0);
     ms_once_.assign(n_sizes, 0.0);
@@ -25,7 +25,7 @@ void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms
             continue;
         }
         const double first_ms = table.first_use(rows);
-        ms_[n] = (table.verify(rows) - none + first_use_share * first_ms) / n_buyers;
+        ms_[n] = (n_times * (table.verify(rows) - none) + first_use_share * first_ms) / n_buyers;
         ms_once_[n] = std::max(0.0, std::min(first_ms, first_use_most * table.plain(n_rows)) - ms_free);
         ms_per_node_ = std::min(ms_per_node_, ms_[n] / n);
     }

@@ -20,9 +20,10 @@ class Prices {
   public:
     // Costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows. `ms_free`: what the first use of a size
     // may take without being charged. `allowed`: other numbers of rows are not for sale; null = all are. `n_buyers`: so
-    // many conversations, this one included, take as many nodes each and share what they cost together.
+    // many conversations, this one included, take as many nodes each and share what they cost together. `n_times`:
+    // twice where accepted nodes have to be run again.
     void set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed = nullptr,
-             int n_buyers = 1);
+             int n_buyers = 1, double n_times = 1.0);
 
     int n_nodes_max() const { return (int)ms_.size() - 1; }
 

@@ -24,11 +24,12 @@ enum class Exactness { off, automatic, on };
 
 // What a round may use at most.
 struct PlanLimits {
-    int n_nodes = 64;        // draft nodes of one verification
-    int n_leaves = 1;        // leaves of one verification; 1 = chains only
-    int n_leaves_exact = 1;  // the same where rows must hold the bits of single rows
-    int n_draft_rows = 128;  // rows the drafter can hold beyond its committed ones
-    int n_levels = INT_MAX;  // levels the drafter can give
+    int n_nodes = 64;         // draft nodes of one verification
+    int n_leaves = 1;         // leaves of one verification; 1 = chains only
+    int n_leaves_exact = 1;   // the same where rows must hold the bits of single rows
+    int n_draft_rows = 128;   // rows the drafter can hold beyond its committed ones
+    int n_levels = INT_MAX;   // levels the drafter can give
+    bool runs_again = false;  // where a draft is rejected, the accepted ones before it have to be run again
 };
 
 // Decaying sums of tokens and of time in plain rounds: the speed of late, at least plain.

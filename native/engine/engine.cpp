@@ -104,13 +104,6 @@ Engine::Engine(const EngineOptions & options) {
     set_threads(options);
     if (draft_file_) check_fit(*draft_file_, *target_);
     target_->open_context(draft_file_ ? draft_file_->spec().target_layers : std::vector<int32_t>{});
-    if ((draft_file_ || drafts_text_) && !target_->can_roll_back()) {
-        fail(ErrorKind::unsupported,
-             "%s: this recurrent architecture ('%s') cannot take back rejected drafts; open it "
-             "without %s",
-             options.path.c_str(), target_->model().meta("general.architecture").c_str(),
-             draft_file_ ? "a drafter" : "drafts from the text");
-    }
     set_planner();
     if (!draft_file_) return;
     PlacedDrafter placed = place_drafter(options, *draft_file_, *target_);
@@ -310,6 +303,7 @@ int Engine::reuse(Sequence & s, const Tokens & prompt) {
     n_keep = std::min(n_keep, n_drafted);
     if (s.draft) reuse_draft(s, n_keep, n_keep < (int)s.tokens.size() && s.tokens[n_keep] == prompt[n_keep]);
     keep(s, n_keep);
+    run_lost(s);
     if (is_lacking) s.mark_inexact(s.n_past);
     return s.n_past;
 }
@@ -330,8 +324,10 @@ void Engine::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
 
 // Keeps the first n rows, or none where the target cannot go back.
 void Engine::keep(Sequence & s, int n) {
+    const int n_there = s.n_past - s.n_lost;
     if (n < s.n_past && !target_->cells().truncate(s.range, n)) n = 0;
     s.n_past = n;
+    s.n_lost = std::max(0, n - n_there);
     s.tokens.resize(n);
     s.recent.truncate(n);
     if (n == 0) {
@@ -343,7 +339,7 @@ void Engine::keep(Sequence & s, int n) {
 
 void Engine::forget(Sequence & s) {
     s.is_active = false;
-    s.n_past = 0;
+    s.n_past = s.n_lost = 0;
     s.tokens.clear();
     s.pending.clear();
     s.recent.truncate(0);
@@ -358,6 +354,7 @@ void Engine::roll_back(Sequence & s) {
     s.is_active = false;
     // a recurrent state that cannot go back: the next prompt is run in full
     if (!target_->cells().truncate(s.range, s.n_past)) return forget(s);
+    if (target_->copies_states() && target_->cells().n_rows(s.range) != s.n_past - s.n_lost) return forget(s);
     s.recent.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
 }
@@ -630,6 +627,8 @@ void Engine::decide(Sequence & s) {
     request.root = s.tokens.back();
     request.n_left = s.n_max - (int)s.tokens.size();
     request.n_pending = s.pending.n_rows();
+    request.n_again = s.n_lost;
+    request.limits.runs_again = target_->copies_states();
     request.limits.n_nodes = target_->options().n_draft_max;
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_->keeps_order() && target_->cells().has_room_for_trees() ? s.range.count : 1;
@@ -753,11 +752,14 @@ void Engine::extend(const std::vector<Sequence *> & growing, std::map<Sequence *
 std::vector<std::vector<Candidate>> Engine::propose_level(Sequence & s) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
+    const bool is_parallel = drafter_->spec().is_parallel();
+    std::vector<Candidate> next;
     std::vector<std::vector<Candidate>> children;
     for (size_t i = 0; i < frontier.size(); ++i) {
         const int depth = pool.depth[frontier[i]];
         // the root's children lie behind the last token
-        children.push_back(propose(s, drafter_->spec().is_parallel() ? depth : (int)i, (Pos)s.tokens.size() + depth));
+        if (!is_parallel || i == 0) next = propose(s, is_parallel ? depth : (int)i, (Pos)s.tokens.size() + depth);
+        children.push_back(next);
         if (!s.sampler->has_grammar()) continue;
         Tokens path;
         for (int32_t node : pool.path(frontier[i])) path.push_back(pool.token[node]);
@@ -804,8 +806,15 @@ void Engine::run(ThreadPolicy::Kind kind) {
 double Engine::verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading,
                       std::vector<Slice> & slices) {
     const double start = now_ms();
+    for (Round & r : rounds) {
+        if (r.seq->exactness != Exactness::off && !exact_rows_.allows(r.seq->n_lost + r.tree.size())) run_lost(*r.seq);
+    }
     batch_.clear();
-    for (Round & r : rounds) r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
+    for (Round & r : rounds) {
+        add_lost(*r.seq, r.seq->n_lost);
+        if (r.tree.size() > 1) target_->cells().remember(r.seq->range);
+        r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
+    }
     slices = cut_slices(reading);
     for (Slice & slice : slices) {
         slice.row = batch_.n_rows();
@@ -821,10 +830,30 @@ double Engine::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
     return ms;
 }
 
+// The first n of the accepted rows that went with rejected ones, before whatever comes next.
+void Engine::add_lost(const Sequence & s, int n) {
+    const int first = s.n_past - s.n_lost;
+    for (int pos = first; pos < first + n; ++pos) {
+        batch_.add(s.tokens[pos], pos, s.range, target_->needs_all_outputs());
+    }
+}
+
+// All of them by themselves, in batches that are exact.
+void Engine::run_lost(Sequence & s) {
+    const int n_each = exact_rows_.allows(s.n_lost) ? s.n_lost : 1;
+    while (s.n_lost > 0) {
+        batch_.clear();
+        add_lost(s, n_each);
+        run(ThreadPolicy::Kind::decode);
+        s.n_lost -= n_each;
+    }
+}
+
 void Engine::note_exactness(const std::vector<Round> & rounds) {
     const bool is_exact = exact_rows_.allows(batch_.n_rows());
     for (const Round & r : rounds) {
-        if (!is_exact || !(r.tree.is_chain() || target_->keeps_order())) r.seq->mark_inexact(r.seq->n_past);
+        if (is_exact && (r.tree.is_chain() || target_->keeps_order())) continue;
+        r.seq->mark_inexact(r.seq->n_past - r.seq->n_lost);
     }
 }
 
@@ -922,7 +951,8 @@ void Engine::commit_round(Sequence & s, const Round & round, const MatchResult &
         s.pending.add(features, rows);
         for (size_t i = 0; i < rows.size(); ++i) s.recent.add(s.n_past + (int)i, features, rows[i]);
     }
-    target_->cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
+    const bool is_kept = target_->cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
+    s.n_lost = is_kept ? 0 : s.n_lost + (int)result.nodes.size();
     const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's
     s.n_past += (int)result.nodes.size();
     s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());

@@ -150,6 +150,8 @@ class Engine {
     double verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading, std::vector<Slice> & slices);
     void run(ThreadPolicy::Kind kind);
     void set_threads(const EngineOptions & options);
+    void add_lost(const Sequence & s, int n);
+    void run_lost(Sequence & s);
     void note_exactness(const std::vector<Round> & rounds);
     void note_order();
     StepResult finish_round(const Round & round);

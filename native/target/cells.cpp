@@ -58,7 +58,8 @@ bool Cells::close_gaps() {
 
 SeqRange Cells::seqs(int conversation) const {
     const llama_seq_id first = conversation * n_ids();
-    return {first, rules_.n_leaves_max, holds_rejected() ? first + rules_.n_leaves_max : -1};
+    const llama_seq_id extra = first + rules_.n_leaves_max;
+    return {first, rules_.n_leaves_max, holds_rejected() ? extra : -1, rules_.copies_states ? extra : -1};
 }
 
 bool Cells::truncate(const SeqRange & range, Pos n) {
@@ -69,6 +70,13 @@ bool Cells::truncate(const SeqRange & range, Pos n) {
         if (n == 0) free_held();
     } else if (range.held >= 0) {
         hold_from(range, n);
+    }
+    if (range.copy >= 0 && n < n_rows(range)) {
+        if (n > 0 && llama_memory_seq_pos_max(mem, range.copy) + 1 == n) {
+            go_back(range);
+            return true;
+        }
+        llama_memory_seq_rm(mem, range.copy, -1, -1);
     }
     bool ok = true;
     for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
@@ -82,7 +90,29 @@ void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, Pos n) 
     for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, n);
 }
 
-void Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos) {
+Pos Cells::n_rows(const SeqRange & range) const {
+    return llama_memory_seq_pos_max(llama_get_memory(ctx_), range.first) + 1;
+}
+
+void Cells::remember(const SeqRange & range) {
+    if (range.copy < 0) return;
+    llama_memory_t mem = llama_get_memory(ctx_);
+    llama_memory_seq_rm(mem, range.copy, -1, -1);
+    llama_memory_seq_cp(mem, range.first, range.copy, -1, -1);
+}
+
+void Cells::go_back(const SeqRange & range) {
+    llama_memory_t mem = llama_get_memory(ctx_);
+    llama_memory_seq_rm(mem, range.first, -1, -1);
+    llama_memory_seq_cp(mem, range.copy, range.first, -1, -1);
+}
+
+bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos) {
+    const bool is_whole = tree.depth.back() == tree.depth[node] && tree.is_chain();
+    if (range.copy >= 0) {
+        if (!is_whole) go_back(range);
+        return is_whole;
+    }
     llama_memory_t mem = llama_get_memory(ctx_);
     const Pos end = pos + tree.depth[node] + 1;
     const std::vector<int32_t> leaves = tree.leaves();
@@ -100,13 +130,13 @@ void Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
         if (fork[i] == end && winner < 0) winner = i;
     }
     if (range.held >= 0) hold_rejected(range, tree, accepted, pos);
-    const bool is_exact = tree.depth.back() == tree.depth[node] && tree.is_chain();
-    if (!is_exact) {
+    if (!is_whole) {
         for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, fork[i], -1);
     }
     for (int i = 0; i < range.count; ++i) {
         if (fork[i] < end) llama_memory_seq_cp(mem, range.first + winner, range.first + i, fork[i], end);
     }
+    return true;
 }
 
 // Where a conversation is alone and has chains only, what goes lies behind what stays.

@@ -19,6 +19,7 @@ struct CellRules {
     int n_leaves_max = 1;        // of a round of each
     bool is_shared = false;      // conversations share batches and the cache
     bool adds_in_order = false;  // attention, over the cells that a row sees
+    bool copies_states = false;  // recurrent ones, of which llama.cpp keeps no past
 };
 
 class Cells {
@@ -27,7 +28,7 @@ class Cells {
     void attach(llama_context * ctx) { ctx_ = ctx; }
 
     // sequence ids of one conversation, and those of conversation i
-    int n_ids() const { return rules_.n_leaves_max + (holds_rejected() ? 1 : 0); }
+    int n_ids() const { return rules_.n_leaves_max + (holds_rejected() || rules_.copies_states ? 1 : 0); }
     SeqRange seqs(int conversation) const;
 
     // Before a batch: makes room for it.
@@ -43,8 +44,16 @@ class Cells {
     // Shares the first n rows of another conversation with this one, which is empty.
     void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
 
-    // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`.
-    void keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
+    // Before drafts of this conversation are run: what keep_path() may have to go back to, where states are copied. The
+    // copy shares the state's memory until rows are run.
+    void remember(const SeqRange & range);
+
+    // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`. False where
+    // it went back to what remember() saw: none of the rows run since then is there.
+    bool keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
+
+    // rows that are there of a conversation
+    Pos n_rows(const SeqRange & range) const;
 
     void clear();
 
@@ -58,6 +67,7 @@ class Cells {
     bool holds_rejected() const;
     void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
     void hold_from(const SeqRange & range, Pos n);
+    void go_back(const SeqRange & range);
     bool are_others_empty(const SeqRange & range) const;
     int n_held() const;
     void close_wide_gaps();

@@ -103,11 +103,15 @@ Target::Target(TargetOptions options) : options_(checked(std::move(options))), m
         fail(ErrorKind::value, "separate_caches: expected n_leaves_max 1, found %d; the leaves of a tree share cells",
              options_.n_leaves_max);
     }
+    set_cells();
+}
+
+void Target::set_cells() {
     cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max, options_.n_leaves_max, shares_batches(),
-                    adds_in_order_});
+                    adds_in_order_, copies_states_});
     if ((size_t)options_.n_sequences * cells_.n_ids() > llama_max_parallel_sequences()) {
-        fail(ErrorKind::value, "n_sequences %d times n_leaves_max %d: llama.cpp allows %zu sequence ids",
-             options_.n_sequences, options_.n_leaves_max, llama_max_parallel_sequences());
+        fail(ErrorKind::value, "n_sequences %d with %d sequence ids each: llama.cpp allows %zu", options_.n_sequences,
+             cells_.n_ids(), llama_max_parallel_sequences());
     }
 }
 
@@ -179,8 +183,7 @@ void Target::check_memory(const llama_context_params & p) const {
          options_.path.c_str(), options_.n_ctx, p.n_ctx * (double)n_cell / (1 << 30), available / (double)(1 << 30));
 }
 
-void Target::open_context(const std::vector<int32_t> & layers) {
-    taps_ = std::make_unique<Taps>(model_.get(), layers, options_.taps);
+void Target::make_context() {
     llama_context_params p = context_params();
     taps_->configure(p);
     check_memory(p);
@@ -202,6 +205,24 @@ void Target::open_context(const std::vector<int32_t> & layers) {
              "type_v %s)%s",
              options_.path.c_str(), options_.n_ctx, options_.n_sequences, options_.flash_attn.c_str(),
              options_.type_k.c_str(), options_.type_v.c_str(), why.c_str());
+    }
+}
+
+void Target::open_context(const std::vector<int32_t> & layers) {
+    taps_ = std::make_unique<Taps>(model_.get(), layers, options_.taps);
+    make_context();
+    // only a context tells whether llama.cpp keeps this state's past
+    if (model_.has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(ctx_.get()) == 0) {
+        if (options_.separate_caches) {
+            fail(ErrorKind::unsupported,
+                 "%s: separate_caches: llama.cpp cannot take back rejected drafts from the state of this architecture "
+                 "('%s'), and its copies need one cache for all; open it without separate_caches, or without drafts",
+                 options_.path.c_str(), model_.meta("general.architecture").c_str());
+        }
+        copies_states_ = true;
+        set_cells();
+        ctx_.reset();
+        make_context();
     }
     if (llama_supports_gpu_offload() && options_.n_gpu_layers != 0) note_device();
     guarded([&] { taps_->attach(ctx_.get()); });
@@ -229,10 +250,6 @@ bool Target::opens_without_memory(llama_context_params p) const {
     } catch (const std::exception &) {
         return false;
     }
-}
-
-bool Target::can_roll_back() const {
-    return !model_.has_state() || (ctx_ && llama_n_rs_seq(ctx_.get()) > 0);
 }
 
 void Target::set_n_threads(int n_threads) {

@@ -52,8 +52,9 @@ class Target {
     // what it holds, by kind of memory; empty where libllama does not tell
     std::vector<MemoryUse> memory() const { return memory_use(ctx_.get()); }
 
-    // rejected rows can be removed again
-    bool can_roll_back() const;
+    // llama.cpp cannot take rows back from this target's state: it goes back to a copy from before the drafts, and the
+    // accepted rows have to be run again.
+    bool copies_states() const { return copies_states_; }
     // A row's cells keep their order when a tree's rejected nodes go (true for chains in any case).
     bool keeps_order() const { return adds_in_order_; }
     // Our kernels make every row: how rows are cut into batches is not what their bits depend on, as far as is
@@ -85,6 +86,8 @@ class Target {
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;
     void choose_attention();
+    void set_cells();
+    void make_context();
 
     TargetOptions options_;
     TargetModel model_;
@@ -94,6 +97,7 @@ class Target {
     bool adds_in_order_ = false;    // attention, over the cells that a row sees
     bool needs_reference_ = false;  // attention by ggml, in its reference form for few rows
     bool has_own_attention_ = false;
+    bool copies_states_ = false;
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;
     DevicePicks picks_;

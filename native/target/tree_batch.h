@@ -18,6 +18,7 @@ struct SeqRange {
     llama_seq_id first = 0;
     int count = 1;
     llama_seq_id held = -1;  // keeps cells of rejected nodes occupied; no row carries it
+    llama_seq_id copy = -1;  // holds what a recurrent state was before drafts were run; no row carries it
 };
 
 class TargetBatch {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Tiny targets whose caches are unusual: a sliding window (`gemma3`), a recurrent state beside attention
-(`lfm2`) and latent attention (`deepseek2`), or that are mixtures of experts (`qwen3moe`), each with a drafter
-that predicts it, and a recurrent state that cannot go back (`mamba`).
+(`lfm2`), states of which llama.cpp keeps no past (`mamba`; beside attention `granitehybrid`) and latent
+attention (`deepseek2`), or that are mixtures of experts (`qwen3moe`), each with a drafter that predicts it.
 
 Made like `helpers.tiny.make_pair`, of whose weights they are variations: the residual stream stays mostly the
 token embedding, so the hand-built drafter is right about half the time. GGUF only; random weights, no tokens
@@ -24,15 +24,15 @@ from helpers.tiny import write_checkpoint as write_weights
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 __all__ = [
-    "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_hybrid", "make_latent",
-    "make_mixture", "make_recurrent", "make_windowed",
+    "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_forgetful_hybrid",
+    "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_windowed",
 ]  # fmt: skip
 
 WINDOW = 13
 N_EXPERTS = 8
 _ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the others are short convolutions
 _L_CACHE = 3
-_CONV, _STATE, _RANK = 4, 8, 4  # of the recurrent one
+_CONV, _STATE, _RANK, _N_SSM_HEADS = 4, 8, 4, 4  # of the recurrent ones
 _N_EXPERTS, _N_USED, _N_EXPERT_FF = 4, 2, 32  # of the one with latent attention
 LATENT_CONFIG: dict[str, Any] = {
     "num_attention_heads": 4,
@@ -229,9 +229,9 @@ def make_mixture(directory: Path) -> ArchPair:
     return _make(directory, spec, keys, tensors)
 
 
-def make_recurrent(directory: Path) -> Path:
-    """`mamba`: nothing but recurrent states, of which llama.cpp keeps no copies to go back to."""
-    spec, tokenizer = TargetSpec(arch="mamba"), tiny_tokenizer()
+def make_recurrent(directory: Path) -> ArchPair:
+    """`mamba`: nothing but recurrent states, of which llama.cpp keeps no past to go back to."""
+    spec = TargetSpec(arch="mamba")
     inner = 2 * spec.n_embd
 
     def keys(writer: gguf.GGUFWriter) -> None:
@@ -240,27 +240,64 @@ def make_recurrent(directory: Path) -> Path:
         writer.add_ssm_state_size(_STATE)
         writer.add_ssm_time_step_rank(_RANK)
 
-    rng = np.random.default_rng(spec.seed + 8)
-    weights = _renamed(target_weights(spec, tokenizer))
-    tensors = {name: value for name, value in weights.items() if not name.startswith("blk.")}
-    for i in range(spec.n_layers):
-        added = spec.mixing / spec.n_layers**0.5
-        tensors[f"blk.{i}.attn_norm.weight"] = weights[f"blk.{i}.attn_norm.weight"]
-        tensors[f"blk.{i}.ssm_a"] = -np.tile(np.arange(1.0, _STATE + 1), (inner, 1)).astype(np.float32)
-        tensors[f"blk.{i}.ssm_d"] = np.ones(inner, np.float32)
-        for role, shape, std in (
-            ("in.weight", (2 * inner, spec.n_embd), 1.0 / spec.n_embd**0.5),
-            ("conv1d.weight", (inner, _CONV), 0.5),
-            ("conv1d.bias", (inner,), 0.1),
-            ("x.weight", (_RANK + 2 * _STATE, inner), 1.0 / inner**0.5),
-            ("dt.weight", (inner, _RANK), 0.5),
-            ("dt.bias", (inner,), 0.5),
-            ("out.weight", (spec.n_embd, inner), added / inner**0.5),
-        ):
-            tensors[f"blk.{i}.ssm_{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
-    path = directory / "target-mamba.gguf"
-    _write(path, spec, tokenizer, keys, tensors)
-    return path
+    def tensors(weights: Weights) -> Weights:
+        rng, renamed = np.random.default_rng(spec.seed + 8), _renamed(weights)
+        out = {name: value for name, value in renamed.items() if not name.startswith("blk.")}
+        for i in range(spec.n_layers):
+            added = spec.mixing / spec.n_layers**0.5
+            out[f"blk.{i}.attn_norm.weight"] = renamed[f"blk.{i}.attn_norm.weight"]
+            out[f"blk.{i}.ssm_a"] = -np.tile(np.arange(1.0, _STATE + 1), (inner, 1)).astype(np.float32)
+            out[f"blk.{i}.ssm_d"] = np.ones(inner, np.float32)
+            for role, shape, std in (
+                ("in.weight", (2 * inner, spec.n_embd), 1.0 / spec.n_embd**0.5),
+                ("conv1d.weight", (inner, _CONV), 0.5),
+                ("conv1d.bias", (inner,), 0.1),
+                ("x.weight", (_RANK + 2 * _STATE, inner), 1.0 / inner**0.5),
+                ("dt.weight", (inner, _RANK), 0.5),
+                ("dt.bias", (inner,), 0.5),
+                ("out.weight", (spec.n_embd, inner), added / inner**0.5),
+            ):
+                out[f"blk.{i}.ssm_{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
+        return out
+
+    return _make(directory, spec, keys, tensors)
+
+
+def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_state: int = _STATE) -> ArchPair:
+    """`granitehybrid`: Mamba 2's states and three layers of attention."""
+    spec = spec or TargetSpec(arch="granitehybrid", n_kv_heads=4, head_dim=16)
+    inner, n_conv = 2 * spec.n_embd, 2 * spec.n_embd + 2 * n_state
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_head_count_kv([spec.n_kv_heads * (i in _ATTENTION_LAYERS) for i in range(spec.n_layers)])
+        writer.add_ssm_conv_kernel(_CONV)
+        writer.add_ssm_inner_size(inner)
+        writer.add_ssm_state_size(n_state)
+        writer.add_ssm_group_count(1)
+        writer.add_ssm_time_step_rank(_N_SSM_HEADS)
+
+    def tensors(weights: Weights) -> Weights:
+        rng, out = np.random.default_rng(spec.seed + 8), _renamed(weights)
+        for i in range(spec.n_layers):
+            if i in _ATTENTION_LAYERS:
+                continue
+            for role in ("attn_q", "attn_k", "attn_v", "attn_output"):
+                del out[f"blk.{i}.{role}.weight"]
+            added = spec.mixing / spec.n_layers**0.5
+            out[f"blk.{i}.ssm_a"] = -rng.uniform(0.2, 2.0, (_N_SSM_HEADS, 1)).astype(np.float32)
+            out[f"blk.{i}.ssm_d"] = np.ones((_N_SSM_HEADS, 1), np.float32)
+            out[f"blk.{i}.ssm_norm.weight"] = np.ones((1, inner), np.float32)
+            for role, shape, std in (
+                ("in.weight", (inner + n_conv + _N_SSM_HEADS, spec.n_embd), 1.0 / spec.n_embd**0.5),
+                ("conv1d.weight", (n_conv, _CONV), 0.5),
+                ("conv1d.bias", (n_conv,), 0.1),
+                ("dt.bias", (_N_SSM_HEADS,), 0.5),
+                ("out.weight", (spec.n_embd, inner), added / inner**0.5),
+            ):
+                out[f"blk.{i}.ssm_{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
+        return out
+
+    return _make(directory, spec, keys, tensors)
 
 
 def _make(

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The law on targets with unusual caches: a sliding window takes trees, a recurrent state takes chains."""
+"""The law on targets with unusual caches: a sliding window takes trees, a recurrent state takes chains,
+whether llama.cpp keeps its past or not.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,16 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from eaglecpp.engine.stream import next_chunks
 from helpers.tiny import prompt_ids
-from helpers.tiny_arch import WINDOW, ArchPair, make_hybrid, make_windowed
+from helpers.tiny_arch import (
+    WINDOW,
+    ArchPair,
+    make_forgetful_hybrid,
+    make_hybrid,
+    make_recurrent,
+    make_windowed,
+)
 
 from .conftest import EXACT
 from .tree_rounds import read_round
@@ -20,7 +30,14 @@ N_TOKENS = 150
 Opened = Callable[..., eaglecpp.Engine]
 
 
-@pytest.fixture(scope="module", params=[make_windowed, make_hybrid], ids=["windowed", "hybrid"])
+FORGETFUL = (make_recurrent, make_forgetful_hybrid)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[make_windowed, make_hybrid, *FORGETFUL],
+    ids=["windowed", "hybrid", "recurrent", "forgetful"],
+)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
     made: ArchPair = request.param(tmp_path_factory.mktemp("arch"))
     return made
@@ -90,3 +107,67 @@ def test_a_prefix_is_reused_where_the_state_allows_it(hybrid: eaglecpp.Engine) -
         prompt_ids(40), max_tokens=N_TOKENS, temperature=0.0, ignore_eos=True, strategy="chain:3"
     )
     assert again.tokens == first.tokens
+
+
+@pytest.fixture(params=FORGETFUL, ids=["recurrent", "hybrid"])
+def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> ArchPair:
+    made: ArchPair = request.param(tmp_path)
+    return made
+
+
+def test_what_went_with_a_rejected_draft_is_run_again_in_a_round_of_its_own(forgetful: ArchPair) -> None:
+    with open_pair(forgetful) as engine:
+        done = run(engine, strategy="chain:4", temperature=0.0, log_plan=True)
+    rejected, n_again = False, 0
+    for line, tokens in zip(done.plan_log, rounds_of(done), strict=True):
+        again = line.startswith("plain") and "reason=again" in line
+        assert again == rejected, line
+        n_again += again
+        rejected = line.startswith("draft") and tokens < 1 + line.split("nodes=")[1].split()[0].count(",") + 1
+    assert n_again > 10
+
+
+def rounds_of(done: eaglecpp.Completion) -> list[int]:
+    """Tokens of each round: accepted drafts belong to the token behind them. The first is the prompt's."""
+    counts, n = [], 0
+    for accepted in done.accepted[1:]:
+        n += 1
+        if not accepted:
+            counts.append(n)
+            n = 0
+    return counts + ([n] if n else [])
+
+
+def test_a_conversation_goes_on_from_where_rows_were_lost(forgetful: ArchPair) -> None:
+    """Of every length, so that some answers end on a rejected draft."""
+    options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 30}
+    with open_pair(forgetful) as engine:
+        for n in range(20, 28):
+            engine.clear()
+            prompt = prompt_ids(40)
+            first = engine.generate(prompt, **options | {"max_tokens": n}, strategy="chain:3")
+            longer = [*prompt, *first.tokens, *prompt_ids(5, seed=n)]
+            more = engine.generate(longer, **options, strategy="chain:3")
+            engine.clear()
+            assert more.tokens == engine.generate(longer, **options, strategy="off").tokens
+
+
+def test_several_conversations_go_back_each_by_itself(forgetful: ArchPair) -> None:
+    prompts = [prompt_ids(30, seed=seed) for seed in range(3)]
+    options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 60}
+    with open_pair(forgetful, n_sequences=4) as engine:
+        plain = [engine.generate(prompt, strategy="off", **options).tokens for prompt in prompts]
+        engine.clear()
+        sessions = [engine.session() for _ in prompts]
+        streams = [
+            session.stream(prompt, strategy="chain:3", **options)
+            for session, prompt in zip(sessions, prompts, strict=True)
+        ]
+        found: list[list[int]] = [[] for _ in prompts]
+        left = list(range(len(streams)))
+        while left:
+            for i, chunk in zip(left, next_chunks([streams[i] for i in left]), strict=True):
+                assert isinstance(chunk, eaglecpp.Chunk), chunk
+                found[i] += chunk.tokens
+            left = [i for i in left if len(found[i]) < len(plain[i])]
+    assert found == plain

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from eaglecpp.errors import UnsupportedError
 from helpers.tiny import prompt_ids
 from helpers.tiny_arch import make_hybrid, make_recurrent
 
@@ -166,14 +165,9 @@ def test_a_log_with_drafts_from_the_text_is_followed(drafted: eaglecpp.Engine) -
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_targets_that_cannot_take_back_drafts_refuse_them_and_run_plainly(
-    tmp_path: Path, temperature: float
-) -> None:
-    path = make_recurrent(tmp_path)
+def test_a_state_without_a_past_takes_drafts_from_the_text(tmp_path: Path, temperature: float) -> None:
+    path = make_recurrent(tmp_path).target
     sizes = {"n_ctx": 512, "n_threads": 1}
-    reason = r"'mamba'\) cannot take back rejected drafts; .* without drafts from the text"
-    with pytest.raises(UnsupportedError, match=reason):
-        eaglecpp.Engine.open(path, draft="text", **sizes)
     options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}
     runs = []
     for _ in range(2):  # nothing is drafted unasked: "auto" has no drafter to go beside
@@ -183,6 +177,12 @@ def test_targets_that_cannot_take_back_drafts_refuse_them_and_run_plainly(
         assert done.stats.draft_n == 0 and len(done.tokens) == 60
         runs.append(done.tokens)
     assert runs[0] == runs[1]
+    with eaglecpp.Engine.open(path, draft="text", **sizes) as engine:
+        for strategy in ("chain:4", "auto"):
+            engine.clear()
+            drafted = engine.generate(COPY, strategy=strategy, **options)
+            assert drafted.tokens == runs[0]
+            assert strategy == "auto" or drafted.stats.draft_n > 0
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

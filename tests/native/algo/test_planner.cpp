@@ -72,6 +72,33 @@ Tokens emit(Random & random, const DraftTree & tree, int n_left) {
 
 }  // namespace
 
+// Rows that are run again are paid for like any others, and a round of them is no plain one.
+static void a_round_that_runs_rows_again_drafts_nothing_and_is_charged() {
+    const auto measured = [](bool is_again) {
+        Planner planner;
+        SequencePlan plan;
+        planner.begin_request(plan, RequestKind::greedy, false);
+        for (int round = 0; round < 12; ++round) {
+            planner.begin_round(1);
+            RoundRequest request{0, 100, 1, {}};
+            request.n_again = is_again && round > 5 ? 3 : 0;
+            plan.use_fixed({});
+            planner.decide(plan, request);
+            CHECK(plan.frontier().empty());
+            planner.choose({&plan});
+            planner.learn(plan, {7});
+            planner.end_round(request.n_again > 0 ? 16.0 : 10.0, request.n_again > 0 ? 16.0 : 10.0);
+        }
+        CHECK(plan.decision().reason == (is_again ? Decision::Reason::again : Decision::Reason::off));
+        return std::pair{planner.charged(), planner.costs().plain(1)};
+    };
+    const auto [plain, plain_ms] = measured(false);
+    const auto [again, same_ms] = measured(true);
+    CHECK_NEAR(plain, 1.0, 0.01);
+    CHECK_NEAR(again, 1.6, 0.1);
+    CHECK_NEAR(same_ms, plain_ms, 0.1);  // the reference did not take them for plain rounds
+}
+
 static void plans_are_legal_whatever_happens() {
     for (bool is_hostile : {false, true}) {
         for (int seed = 0; seed < 40; ++seed) {
@@ -388,6 +415,7 @@ static void choosing_takes_microseconds() {
 
 int main() {
     plans_are_legal_whatever_happens();
+    a_round_that_runs_rows_again_drafts_nothing_and_is_charged();
     several_conversations_share_legally();
     a_round_may_be_begun_anew();
     fixed_strategies_are_eagle_2s();

@@ -38,6 +38,10 @@ static void looks_behind_a_step() {
     CHECK(prices.best({0.01f, 0.01f}, 1.0 / 97, inf).n == 0);
     CHECK(prices.best(good, 1.0 / 97, 20.0).n == 3);  // what the ledger allows
     CHECK(prices.best({}, 1.0 / 97, inf).n == 0);
+    Prices twice;  // every row may have to be run again
+    twice.set(table, 1, 7, inf, nullptr, 1, 2.0);
+    CHECK_NEAR(twice.ms(3), 2.0 * prices.ms(3), 1.0);
+    CHECK(twice.best(poor, 1.0 / 97, inf).n < 3 && twice.best(good, 1.0 / 97, inf).n == 7);
 }
 
 static void equals_brute_force() {

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from eaglecpp.cli import group
 from eaglecpp.convert.dialects import DIALECTS
-from eaglecpp.store.drafters import known_drafters
+from eaglecpp.store.drafters import KnownDrafter, known_drafters
 from helpers.tiny import make_target
 
 
@@ -40,9 +40,11 @@ def test_those_of_a_model_and_which_one_auto_takes() -> None:
     assert "--draft auto takes RedHatAI/Qwen3-8B-speculator.eagle3, made for qwen3:8b" in done.stderr
 
 
-def test_why_one_cannot_run() -> None:
-    done = run("Qwen/Qwen3-Next-80B-A3B-Instruct")
-    assert "cannot run: llama.cpp keeps a recurrent state" in done.stdout
+def test_why_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = KnownDrafter("a/first", ("owner/model",), "eagle", "default", "t", refused="it has experts")
+    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
+    done = run("owner/model")
+    assert "cannot run: it has experts" in done.stdout
     assert "auto takes" not in done.stderr
 
 
