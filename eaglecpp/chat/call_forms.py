@@ -126,7 +126,7 @@ def _gemma_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None
     match = _GEMMA.match(text)
     if match is None:
         return None
-    calls = []
+    calls: list[ToolCall] = []
     while match is not None:
         try:
             value, at = _gemma_value(text, match.end())
