@@ -17,6 +17,9 @@ import argparse
 import random
 import statistics
 import time
+from pathlib import Path
+
+from common import facts, table, write_json
 
 from eaglecpp import Engine, Session
 from eaglecpp.engine.stream import Stream, next_chunks
@@ -131,36 +134,53 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of the rest")
     parser.add_argument("--prompt", type=int, default=500, help="tokens")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     users = [int(n) for n in args.users.split(",")]
     options = {"n_ctx": 1024, "n_threads": args.threads, "exact": "off", "n_leaves_max": 8, "n_batch": 256}
+    result = facts({"target": Path(args.target), "draft": Path(args.draft)}, **options)
     with Engine.open(args.target, draft=args.draft, n_sequences=max(3, max(users) + 1), **options) as engine:
-        if "drafts" in args.what:
-            print("| users | strategy | together, ms | one after the other, ms | ratio |\n|" + " --- |" * 5)
-            for strategy in args.strategy.split(";"):
-                for n in users:
-                    one, other = drafts(engine, n, strategy, args.rounds)
-                    print(f"| {n} | {strategy} | {one:.2f} | {other:.2f} | {one / other:.2f} |", flush=True)
-        if "prompts" in args.what:
-            print("\n| others | way | longest wait, ms | first token, ms |\n|" + " --- |" * 4)
-            for n in users:
-                turns = [
-                    [
-                        prompt(engine, n, args.prompt, is_shared, 2 * i + is_shared)
-                        for is_shared in (True, False)
-                    ]
-                    for i in range(args.repeats)
-                ]
-                for way, pairs in zip(
-                    ("in their batches", "between them"), zip(*turns, strict=True), strict=True
-                ):
-                    wait, first = medians(list(pairs))
-                    print(f"| {n} | {way} | {wait:.0f} | {first:.0f} |", flush=True)
-        if "prefixes" in args.what:
-            print("\n| tokens | found, ms | not found, ms |\n| --- | --- | --- |")
-            for n in (100, args.prompt):
-                one, other = medians([prefix(engine, n, 100 + 2 * i) for i in range(args.repeats)])
-                print(f"| {n} | {one:.1f} | {other:.1f} |", flush=True)
+        for what, measure in (
+            ("drafts", drafts_rows),
+            ("prompts", prompts_rows),
+            ("prefixes", prefixes_rows),
+        ):
+            if what in args.what:
+                head, rows = measure(engine, args, users)
+                print(table(head, rows), end="\n\n", flush=True)
+                result[what] = [dict(zip(head, row, strict=True)) for row in rows]
+    write_json(args.json, result)
+
+
+Rows = tuple[list[str], list[list[object]]]
+
+
+def drafts_rows(engine: Engine, args: argparse.Namespace, users: list[int]) -> Rows:
+    rows: list[list[object]] = []
+    for strategy in args.strategy.split(";"):
+        for n in users:
+            together, alone = drafts(engine, n, strategy, args.rounds)
+            rows.append([n, strategy, together, alone, together / alone])
+    return ["users", "strategy", "together, ms", "one after the other, ms", "ratio"], rows
+
+
+def prompts_rows(engine: Engine, args: argparse.Namespace, users: list[int]) -> Rows:
+    rows: list[list[object]] = []
+    for n in users:
+        turns = [
+            [prompt(engine, n, args.prompt, is_shared, 2 * i + is_shared) for is_shared in (True, False)]
+            for i in range(args.repeats)
+        ]
+        for way, pairs in zip(("in their batches", "between them"), zip(*turns, strict=True), strict=True):
+            rows.append([n, way, *medians(list(pairs))])
+    return ["others", "way", "longest wait, ms", "first token, ms"], rows
+
+
+def prefixes_rows(engine: Engine, args: argparse.Namespace, users: list[int]) -> Rows:
+    rows: list[list[object]] = []
+    for n in (100, args.prompt):
+        rows.append([n, *medians([prefix(engine, n, 100 + 2 * i) for i in range(args.repeats)])])
+    return ["tokens", "found, ms", "not found, ms"], rows
 
 
 if __name__ == "__main__":

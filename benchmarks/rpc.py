@@ -11,14 +11,13 @@ under ~/.cache/eaglecpp-tests.
 from __future__ import annotations
 
 import argparse
-import heapq
-import itertools
 import socket
 import statistics
 import sys
 import threading
 import time
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from common import table
@@ -49,9 +48,7 @@ class DelayingProxy:
                 self._pump(one, other)
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        queue: list[tuple[float, int, bytes]] = []
-        ready = threading.Condition()
-        numbers = itertools.count()
+        queue: Queue[tuple[float, bytes]] = Queue()
 
         def read() -> None:
             while True:
@@ -59,18 +56,13 @@ class DelayingProxy:
                     data = source.recv(1 << 18)
                 except OSError:
                     data = b""
-                with ready:
-                    heapq.heappush(queue, (time.monotonic() + self._delay, next(numbers), data))
-                    ready.notify()
+                queue.put((time.monotonic() + self._delay, data))
                 if not data:
                     return
 
         def write() -> None:
             while True:
-                with ready:
-                    while not queue:
-                        ready.wait()
-                    due, _, data = heapq.heappop(queue)
+                due, data = queue.get()
                 time.sleep(max(0.0, due - time.monotonic()))
                 try:
                     sink.sendall(data) if data else sink.shutdown(socket.SHUT_WR)

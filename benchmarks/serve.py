@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Many users at once: `eaglecpp serve` beside llama-server, in turns, on one machine.
 
-    python benchmarks/serve.py --server llama-server --target T.gguf --draft D.gguf --users 1,4,16
+    python benchmarks/serve.py --server llama-server --target T.gguf --draft D.gguf --users 1,4,16 --json
+    R.json python benchmarks/serve.py --report R.json --picture serve.png
 
 Every user asks for one streamed completion of fixed length at the same time. Shown for each number of users:
 tokens per second of all together, the slowest user's speed over the mean, the time to the first token (median
 and 95th percentile), and ours over theirs. Prompts are token ids, different for every user and every turn, so
 that nothing is found in a cache. llama-server runs plainly with as many slots as users (`-np`, `-cb`);
 --best-draft also runs its own drafting, where it can load the drafter.
+
+Runs of the same --json file add up, so that a machine need not be kept quiet for all of them at once: what
+was measured with the same target, users, prompt length and temperature is replaced. --report prints them
+all, and draws total speed over llama-server's plain one, with the dashed lines of what others published.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -26,10 +32,20 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from common import facts, note, table, warn_if_busy, write_json
 from llama_server import LlamaServer, free_port
 
 SECONDS = 600
+N_WARM = 8  # tokens of the turn that warms up
+OURS, PLAIN, DRAFTS = "eaglecpp", "llama-server", "llama-server, drafts"
+PUBLISHED = {
+    "Kimi-K2.6, EAGLE 3.1, vLLM": ([1, 4, 16], [2.03, 1.71, 1.66]),
+    "MiniMax-M3, EAGLE 3.1, ATOM": ([4, 8, 16, 32], [1.63, 1.43, 1.42, 1.23]),
+    "Qwen3-14B, EAGLE-3, TensorRT-LLM": ([1, 4, 16], [2.05, 2.06, 1.66]),
+}
+"""Users and speed over the same server's plain batching, as their makers told it."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +162,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--server", type=Path, required=True)
-    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--server", type=Path)
+    parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--best-draft", action="store_true", help="llama-server with draft-eagle3, too")
     parser.add_argument("--depth", type=int, default=3, help="of llama-server's drafts")
@@ -161,41 +177,142 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--n-ctx", type=int, default=1024)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="results are added to this file")
+    parser.add_argument("--report", type=Path, help="only prints the results in this file")
+    parser.add_argument("--picture", type=Path, help="PNG of the results in --report")
     args = parser.parse_args()
-    results = []
-    print(
-        "| users | server | tokens/s | least user | first token | p95 | from drafts |\n" + "| --- " * 7 + "|"
-    )
+    if args.report:
+        runs = json.loads(args.report.read_text(encoding="utf-8"))["runs"]
+        print_runs(runs)
+        if args.picture:
+            draw(args.picture, runs)
+        return
+    if not args.server or not args.target:
+        parser.error("--server and --target are needed to measure")
+    warn_if_busy()
     for n_users in map(int, args.users.split(",")):
-        prompts = make_prompts(args, n_users)
-        kinds = {"eaglecpp": ours(args, n_users), "llama-server": theirs(args, n_users)}
-        if args.best_draft:
-            kinds["llama-server, drafts"] = theirs(args, n_users, drafts=True)
-        runs: dict[str, list[Run]] = {}
-        with contextlib.ExitStack() as stack:
-            ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
-            for turn in range(args.turns + 1):  # the first warms up
-                for name, port in ports.items():
-                    fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]  # in no cache yet
-                    run = asyncio.run(crowd(port, fresh, args.tokens, args.temperature))
-                    if turn:
-                        runs.setdefault(name, []).append(run)
-        for name, of_kind in runs.items():
-            middle = Run(
-                *(
-                    statistics.median(values)
-                    for values in zip(*(asdict(r).values() for r in of_kind), strict=True)
-                )
-            )
-            results.append({"users": n_users, "server": name, **asdict(middle)})
-            print(f"| {n_users} | {name} | {middle.tokens_s:.1f} | {middle.least:.2f} | "
-                  f"{middle.first_s:.2f} s | "
-                  f"{middle.first_p95_s:.2f} s | {middle.accepted:.0%} |", flush=True)  # fmt: skip
-    if args.json:
-        args.json.write_text(
-            json.dumps({"arguments": {k: str(v) for k, v in vars(args).items()}, "runs": results})
+        found = measure(args, n_users)
+        print_runs(found)
+        if args.json:
+            add(args, found)
+
+
+def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
+    """A row for each server."""
+    prompts = make_prompts(args, n_users)
+    kinds = {OURS: ours(args, n_users), PLAIN: theirs(args, n_users)}
+    if args.best_draft:
+        kinds[DRAFTS] = theirs(args, n_users, drafts=True)
+    runs: dict[str, list[Run]] = {}
+    with contextlib.ExitStack() as stack:
+        ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
+        for turn in range(args.turns + 1):  # the first warms up
+            for name, port in ports.items():
+                fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]  # in no cache yet
+                n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
+                run = asyncio.run(crowd(port, fresh, n_tokens, args.temperature))
+                if turn:
+                    runs.setdefault(name, []).append(run)
+    what = {"target": args.target.stem, "temperature": args.temperature, "users": n_users,
+            "prompt": args.prompt_tokens, "tokens": args.tokens}  # fmt: skip
+    rows = []
+    for name, of_kind in runs.items():
+        each = zip(*(asdict(run).values() for run in of_kind), strict=True)
+        middle = Run(*(statistics.median(values) for values in each))
+        rows.append({**what, "server": name, **asdict(middle)})
+    return rows
+
+
+def add(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
+    """Puts rows into the file, in place of those of the same measurement."""
+    models = {"target": args.target} | ({"draft": args.draft} if args.draft else {})
+    result = facts(models, threads=args.threads, turns=args.turns, depth=args.depth)
+    if args.json.exists():
+        old = json.loads(args.json.read_text(encoding="utf-8"))
+        new = {key_of(row) for row in found}
+        found = [row for row in old["runs"] if key_of(row) not in new] + list(found)
+        result["models"] = old["models"] | {args.target.stem: result["models"]["target"]}
+    result["runs"] = sorted(found, key=key_of)
+    write_json(args.json, result)
+
+
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["target"], row["prompt"], row["temperature"], row["users"], row["server"]
+
+
+def print_runs(runs: Sequence[dict[str, Any]]) -> None:
+    def over(row: dict[str, Any], name: str, field: str) -> str:
+        other = [one for one in runs if key_of(one) == (*key_of(row)[:-1], name)]
+        return (
+            f"{row[field] / other[0][field]:.2f}"
+            if other and other[0][field] and name != row["server"]
+            else ""
         )
+
+    head = [
+        "target",
+        "prompt",
+        "temp",
+        "users",
+        "server",
+        "tokens/s",
+        "over plain",
+        "over drafts",
+        "least user",
+    ]
+    head += ["first token, s", "p95, s", "over plain's", "p95", "from drafts"]
+    rows = []
+    for row in runs:
+        what = [row["target"], row["prompt"], f"{row['temperature']:g}", row["users"], row["server"]]
+        speed = [
+            f"{row['tokens_s']:.1f}",
+            over(row, PLAIN, "tokens_s"),
+            over(row, DRAFTS, "tokens_s"),
+            row["least"],
+        ]
+        first = [
+            row["first_s"],
+            row["first_p95_s"],
+            over(row, PLAIN, "first_s"),
+            over(row, PLAIN, "first_p95_s"),
+        ]
+        rows.append([*what, *speed, *first, f"{row['accepted']:.0%}"])
+    print(table(head, rows), flush=True)
+
+
+def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
+    """Total speed over llama-server's plain decoding by users, a panel for each target and temperature."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("no picture: matplotlib is not installed")
+    from matplotlib.figure import Figure
+
+    speed = {key_of(row): row["tokens_s"] for row in runs}
+    shortest = min(row["prompt"] for row in runs)
+    panels = sorted({(row["target"], row["temperature"]) for row in runs if row["prompt"] == shortest})
+    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, (target, temperature) in zip(axes, panels, strict=True):
+        for name, style in ((OURS, "o-"), (DRAFTS, "s-")):
+            users = sorted(
+                key[3] for key in speed if key[:3] == (target, shortest, temperature) and key[4] == name
+            )
+            heights = [
+                speed[target, shortest, temperature, n, name] / speed[target, shortest, temperature, n, PLAIN]
+                for n in users
+            ]
+            axis.plot(users, heights, style, label=name)
+        for title, (users, heights) in PUBLISHED.items():
+            axis.plot(users, heights, "--", linewidth=0.8, label=title)
+        axis.axhline(1.0, color="black", linewidth=0.8)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(range_of_users := sorted({row["users"] for row in runs}), range_of_users)
+        axis.set_ylim(bottom=0)
+        axis.set_title(f"{target}, temperature {temperature:g}", fontsize=9)
+        axis.set_xlabel("users")
+    axes[0].set_ylabel("total speed over plain decoding")
+    axes[-1].legend(fontsize=6)
+    figure.savefig(path, dpi=110)
+    note(f"wrote {path}")
 
 
 def make_prompts(args: argparse.Namespace, n_users: int) -> list[list[int]]:

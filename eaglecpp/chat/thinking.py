@@ -31,6 +31,7 @@ _KNOWN = (
     ThinkTags("<reasoning>", "</reasoning>"),
     ThinkTags("<seed:think>", "</seed:think>"),
     ThinkTags("[THINK]", "[/THINK]"),
+    ThinkTags("<|channel>thought", "<channel|>"),
     ThinkTags(
         "<|channel|>analysis<|message|>",
         "<|end|><|start|>assistant<|channel|>final<|message|>",

@@ -8,85 +8,73 @@ back; what looked like a call and is none comes out as text. Knows no model and 
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from eaglecpp.chat.call_forms import Tools, is_inside_value, parse_calls
 from eaglecpp.chat.message import ToolCall
 
-__all__ = ["CallMarks", "ToolReader", "call_marks", "parse_calls"]
+__all__ = ["CallMarks", "ToolReader", "call_marks"]
 
 
 @dataclass(frozen=True)
 class CallMarks:
-    """`open` begins a call or a list of calls, `close` ends it; "" = the end of the answer does."""
+    """`open` begins a call or a list of calls, `close` ends it; "" = the end of the answer does.
+
+    inside: other control tokens of a call; forgotten: what a call begins with where a model forgets `open`
+    """
 
     open: str
     close: str = ""
+    inside: str = ""
+    forgotten: str = ""
 
 
+_FUNCTION = "<function="
+_BARE = ("{", "[{", "```json", "```\n{")
 _KNOWN = (
     ("[TOOL_CALLS]", CallMarks("[TOOL_CALLS]")),  # Mistral
     ("<｜tool▁calls▁begin｜>", CallMarks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),  # DeepSeek
     ("<|tool_call|>", CallMarks("<|tool_call|>")),  # Granite
-    ("<|tool_call>", CallMarks("<|tool_call>", "<tool_call|>")),
+    ("<|tool_call>", CallMarks("<|tool_call>", "<tool_call|>", inside='<|"|>')),  # Gemma 4
+    *(  # DeepSeek 3.2 and later
+        (f"<｜DSML｜{word}>", CallMarks(f"<｜DSML｜{word}>", f"</｜DSML｜{word}>"))
+        for word in ("function_calls", "tool_calls", " calls")
+    ),
     ("<|tool_call_start|>", CallMarks("<|tool_call_start|>", "<|tool_call_end|>")),  # LFM2
     ("<tool_call>", CallMarks("<tool_call>", "</tool_call>")),  # Hermes, Qwen, SmolLM2, GLM
     ("<function_call>", CallMarks("<function_call>", "</function_call>")),
     ("<functioncall>", CallMarks("<functioncall>")),
-    ("<function=", CallMarks("<function=", "</function>")),
+    (_FUNCTION, CallMarks(_FUNCTION, "</function>")),
     ("<|python_tag|>", CallMarks("<|python_tag|>")),  # Llama 3
 )
-_XML = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
-_XML_VALUE = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
-_PAIRS = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
-_DEEPSEEK = re.compile(r"<｜tool▁sep｜>([^\n`{<]+)\s*(?:```json)?\s*(?=\{)")
-_NAMED = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(?:\[CALL_ID\][\w-]+)?(?:\[ARGS\])?\s*(?=\{)")
-_PYTHON = re.compile(r"([A-Za-z_]\w*)\(([^()]*)\)")
-_FENCE = re.compile(r"\s*```(?:json|tool_call|tool_code)?\s*")
-_BARE = ("{", "[{", "```json", "```\n{")
 
 
 def call_marks(template: str) -> CallMarks | None:
     """The marks that a chat template puts around calls; None where it mentions none."""
-    return next((marks for word, marks in _KNOWN if word in template), None)
-
-
-def parse_calls(text: str, names: Collection[str] = ()) -> list[ToolCall]:
-    """The calls that a piece of text consists of, in any of the known forms; [] when it is none.
-
-    names: the tools there are; a bare JSON object counts only if it names one of them
-    """
-    calls = [ToolCall(m[1], _xml_values(m[2])) for m in _XML.finditer(text)]
-    if calls:
-        return calls
-    if "<arg_key>" in text:
-        name = text.strip().split("<", 1)[0].strip().split("\n")[0]
-        pairs = {m[1].strip(): _value(m[2].strip()) for m in _PAIRS.finditer(text)}
-        return [ToolCall(name, pairs)] if name else []
-    for pattern in (_DEEPSEEK, _NAMED):
-        found = [(m[1].strip(), _object_at(text, m.end())) for m in pattern.finditer(text)]
-        if found and (pattern is _DEEPSEEK or text.strip().startswith(found[0][0])):
-            return [ToolCall(name, value) for name, value in found if value is not None]
-    calls = [call for value in _values(text) for call in _from_json(value)]
-    if names and any(call.name not in names for call in calls):
-        return []
-    return calls or _python(text, names)
+    found = next((marks for word, marks in _KNOWN if word in template), None)
+    if found is not None and found.open == "<tool_call>" and _FUNCTION in template:
+        return replace(found, forgotten=_FUNCTION)
+    return found
 
 
 class ToolReader:
     """One answer of a model that was given tools.
 
-    marks: of its template, None for a model that only writes bare JSON; names: the tools there are
+    marks: of its template, None for a model that only writes bare JSON; names: the tools there are, or
+    tools: with the schemas of their parameters
     """
 
-    def __init__(self, marks: CallMarks | None, names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, marks: CallMarks | None, names: Sequence[str] = (), tools: Tools | None = None
+    ) -> None:
         self._marks = marks
-        self._names = tuple(names)
+        self._tools: Tools = tools if tools is not None else {name: {} for name in names}
+        self._names = tuple(self._tools)
         self._held = ""
-        self._inside = False
+        self._inside = ""  # what began the block
+        self._looked = 0  # the block does not end before that
+        self._stray = ""  # the end of a block that a model did not begin
         self._said = False  # something that is no white space
         self.n_calls = 0
 
@@ -101,15 +89,18 @@ class ToolReader:
 
     def _advance(self, final: bool) -> Iterator[str | ToolCall]:
         while self._held:
+            if self._stray and not self._drop_stray(final):
+                return
             if self._inside:
-                if not self._has_block(final):
+                end = self._end_of_block(final)
+                if end == 0:
                     return
-                yield from self._take_block()
+                yield from self._take_block(end)
             elif not self._said and self._is_bare():
                 if not final:
                     return
                 text, self._held = self._held, ""
-                yield from self._calls(text, text, self._names)
+                yield from self._calls(text, text, self._names, is_cut=False)
             else:
                 yield from self._take_text(final)
                 if not self._inside:
@@ -123,19 +114,19 @@ class ToolReader:
         return any(text.startswith(begin) or begin.startswith(text) for begin in begins)
 
     def _take_text(self, final: bool) -> Iterator[str]:
-        opening = self._marks.open if self._marks else ""
-        start = self._held.find(opening) if opening else -1
-        if start >= 0:
+        openings = [one for one in (self._marks.open, self._marks.forgotten) if one] if self._marks else []
+        starts = {self._held.find(one): one for one in reversed(openings) if one in self._held}
+        if starts:
+            start = min(starts)
             text, self._held = self._held[:start], self._held[start:]
-            self._inside = True
+            self._inside, self._looked = starts[start], 0
             if text.strip():
                 yield self._told(text.rstrip())
             return
         n_sure = len(self._held)
-        if opening and not final:
-            n_sure -= next(
-                n for n in range(min(len(opening) - 1, n_sure), -1, -1) if self._held.endswith(opening[:n])
-            )
+        if not final:
+            n_sure -= max((_n_begun(self._held, one) for one in openings), default=0)
+            n_sure = len(self._held[:n_sure].rstrip())  # white space before a call is no text
         text, self._held = self._held[:n_sure], self._held[n_sure:]
         if text.strip() or (text and not self.n_calls):
             yield self._told(text)
@@ -144,22 +135,51 @@ class ToolReader:
         self._said = self._said or bool(text.strip())
         return text
 
-    def _has_block(self, final: bool) -> bool:
+    def _close(self) -> str:
         assert self._marks is not None
-        return final or bool(self._marks.close and self._marks.close in self._held[len(self._marks.open) :])
+        return "</function>" if self._inside == _FUNCTION else self._marks.close
 
-    def _take_block(self) -> Iterator[str | ToolCall]:
+    def _end_of_block(self, final: bool) -> int:
+        """How many characters the block has, its end included; 0 = more may come. What looks like its end
+        within a value is none.
+        """
+        close, first = self._close(), len(self._inside)
+        at = self._held.find(close, max(first, self._looked)) if close else -1
+        while at >= 0:
+            if not is_inside_value(self._held[:at]):
+                return at + len(close)
+            self._looked = at + 1
+            at = self._held.find(close, self._looked)
+        if not final:
+            return 0
+        at = self._held.find(close, first) if close else -1
+        return len(self._held) if at < 0 else at + len(close)
+
+    def _take_block(self, n_all: int) -> Iterator[str | ToolCall]:
         assert self._marks is not None
-        first = len(self._marks.open)
-        end = self._held.find(self._marks.close, first) if self._marks.close else -1
-        n_all = len(self._held) if end < 0 else end + len(self._marks.close)
         whole, self._held = self._held[:n_all], self._held[n_all:]
-        inner = whole if self._marks.open == "<function=" else whole[first : len(whole) if end < 0 else end]
-        self._inside = False
-        yield from self._calls(whole, inner, ())
+        close = self._close()
+        is_cut = bool(close) and not whole.endswith(close)
+        inner = whole if self._inside == _FUNCTION else whole[len(self._inside) :]
+        if close and not is_cut and self._inside != _FUNCTION:
+            inner = inner[: -len(close)]
+        if self._inside == self._marks.forgotten and not is_cut:
+            self._stray = self._marks.close
+        self._inside = ""
+        yield from self._calls(whole, inner, (), is_cut)
 
-    def _calls(self, whole: str, inner: str, names: Sequence[str]) -> Iterator[str | ToolCall]:
-        calls = parse_calls(inner, names)
+    def _drop_stray(self, final: bool) -> bool:
+        """Leaves out the end that belongs to a forgotten beginning; False while it may still come."""
+        text = self._held.lstrip()
+        if self._stray.startswith(text) and text != self._stray and not final:
+            return False
+        if text.startswith(self._stray):
+            self._held = text[len(self._stray) :]
+        self._stray = ""
+        return True
+
+    def _calls(self, whole: str, inner: str, names: Sequence[str], is_cut: bool) -> Iterator[str | ToolCall]:
+        calls = parse_calls(inner, names, self._tools, is_cut)
         self.n_calls += len(calls)
         if calls:
             yield from calls
@@ -167,87 +187,6 @@ class ToolReader:
             yield self._told(whole)
 
 
-def _values(text: str) -> Iterator[Any]:
-    """The JSON values that a text is a row of; nothing when there is something else in it."""
-    found, at, decoder = [], 0, json.JSONDecoder()
-    while at < len(text):
-        match = re.compile(r"[\s;,]*(?:```(?:json)?)?[\s;,]*").match(text, at)
-        at = match.end() if match else at
-        if at >= len(text):
-            break
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return
-        found.append(value)
-    yield from found
-
-
-def _from_json(value: Any) -> Iterator[ToolCall]:
-    if isinstance(value, list):
-        for entry in value:
-            yield from _from_json(entry)
-        return
-    if not isinstance(value, Mapping):
-        return
-    function = value.get("function", value)
-    if isinstance(function, str):
-        function = {**value, "name": function}
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        return
-    arguments = next((function[key] for key in ("arguments", "parameters") if key in function), None)
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return
-    if arguments is None and len(function) == 1:
-        arguments = {}
-    if isinstance(arguments, Mapping):
-        yield ToolCall(function["name"], dict(arguments), str(value.get("id") or ""))
-
-
-def _object_at(text: str, at: int) -> dict[str, Any] | None:
-    try:
-        value, _ = json.JSONDecoder().raw_decode(text, at)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _xml_values(text: str) -> dict[str, Any]:
-    plain = text.strip()
-    if plain.startswith("{"):
-        return _object_at(plain, 0) or {}
-    return {m[1]: _value(m[2].strip()) for m in _XML_VALUE.finditer(text)}
-
-
-def _value(text: str) -> Any:
-    """A value without quotes: JSON where it is some, else text."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _python(text: str, names: Collection[str]) -> list[ToolCall]:
-    """`[name(key=value, ...), ...]`, as Llama 3.2 and LFM2 write. Literals only, nothing is evaluated."""
-    import ast
-
-    body = text.strip()
-    if not (body.startswith("[") and body.endswith("]") and _PYTHON.search(body)):
-        return []
-    try:
-        tree = ast.parse(body, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    calls: list[ToolCall] = []
-    for node in tree.elts if isinstance(tree, ast.List) else []:
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
-            return []
-        try:
-            arguments = {key.arg: ast.literal_eval(key.value) for key in node.keywords if key.arg}
-        except ValueError:
-            return []
-        calls.append(ToolCall(node.func.id, arguments))
-    return calls if not names or all(call.name in names for call in calls) else []
+def _n_begun(text: str, mark: str) -> int:
+    """How many characters at the end of a text may be the beginning of a mark."""
+    return next(n for n in range(min(len(mark) - 1, len(text)), -1, -1) if text.endswith(mark[:n]))

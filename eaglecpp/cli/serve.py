@@ -77,6 +77,9 @@ class Seconds(click.ParamType[float]):
               help="How long an unused model stays in memory; negative = for ever.")  # fmt: skip
 @click.option("--memory", type=Size(), default="0",
               help="Memory that models may take.  [default: most of what is free at the start]")  # fmt: skip
+@click.option("--cache-ram", type=Size(), default="1G", show_default=True,
+              help="Memory beside that for conversations of each model that wait to go on, at most an "
+              "eighth of what is free; 0 = their text is read again.")  # fmt: skip
 @click.option("--max-models", type=click.IntRange(1), default=3, show_default=True,
               help="Models in memory at a time; the one not used for longest goes first.")  # fmt: skip
 @click.option("--api-key", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
@@ -101,6 +104,7 @@ def serve(
     max_time: float,
     keep_alive: float,
     memory: int,
+    cache_ram: int,
     max_models: int,
     api_key: tuple[str, ...],
     allow_origin: tuple[str, ...],
@@ -135,6 +139,7 @@ def serve(
         request_s=max_time,
         keep_alive_s=-1.0 if model is not None else keep_alive,
         n_bytes=memory,
+        n_park_bytes=cache_ram,
         n_models=max_models,
         keys=api_key,
         origins=allow_origin,

@@ -11,7 +11,8 @@ cancelled ones; then every conversation that is generating takes a round, all dr
 in one batch, and a slice of a prompt that is being read is a part of that batch. So each of them gets at
 least one token per turn of the loop, and none waits longer than a slice takes for another's prompt. A
 request gets the free conversation whose cached text its prompt continues; what any other conversation begins
-with is taken over from there.
+with is taken over from there. A conversation that has to make room for another one can be parked in host
+memory, and comes back with the next prompt that goes on from it.
 
 An error belongs to the request that caused it. One inside a batch ends the requests of that batch, because
 nobody knows whose it was.
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.parking import WORTH, ParkingLot, n_common
 from eaglecpp.engine.request import Request, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
@@ -182,6 +184,7 @@ class AsyncEngine:
     """Serves many asyncio tasks from one `Engine`, which it owns and closes.
 
     n_queue:    requests that may wait for a place
+    n_park_bytes: host memory for conversations that wait to go on
     turns:      a lock shared with other engines of this machine, see `TurnLock`
     """
 
@@ -190,6 +193,7 @@ class AsyncEngine:
         engine: Engine | Callable[[], Engine],
         *,
         n_queue: int = 512,
+        n_park_bytes: int = 0,
         turns: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._n_queue = n_queue
@@ -199,6 +203,7 @@ class AsyncEngine:
         self._calls: deque[Callable[[], None]] = deque()
         self._running: list[_Task] = []
         self._places: list[_Place] = []
+        self._lot = ParkingLot(n_park_bytes)
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._broken: BaseException | None = None
         self._opened = threading.Event()
@@ -215,6 +220,7 @@ class AsyncEngine:
         *,
         n_parallel: int = 4,
         n_queue: int = 512,
+        n_park_bytes: int = 0,
         turns: AbstractContextManager[Any] | None = None,
         **options: Any,
     ) -> Self:
@@ -222,6 +228,7 @@ class AsyncEngine:
         own = cls(
             lambda: Engine.open(target, draft, n_sequences=n_parallel, **options),
             n_queue=n_queue,
+            n_park_bytes=n_park_bytes,
             turns=turns,
         )
         return await own.ready()
@@ -251,6 +258,11 @@ class AsyncEngine:
     @property
     def n_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def n_parked(self) -> tuple[int, int]:
+        """Conversations that wait in host memory to go on, and their bytes."""
+        return len(self._lot), self._lot.n_bytes
 
     @property
     def is_idle(self) -> bool:
@@ -413,17 +425,34 @@ class AsyncEngine:
                 if not free or not self._waiting:
                     return
                 task = self._waiting.popleft()
-            place = _best_place(free, task.request.prompt)
             try:
+                place = self._place_for(free, task.request.prompt)
                 task.stream = Stream(place.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
                 _tell([(task, "error", error)])
                 continue
-            task.place, place.task = place, task
+            task.place, place.task, place.tokens = place, task, task.request.prompt
             task.begun = time.perf_counter()
             self._running.append(task)
             _tell([(task, "begun", None)])
+
+    def _place_for(self, free: list[_Place], prompt: list[int]) -> _Place:
+        """The place whose text the prompt goes on from, which may come from the parking lot. What another
+        conversation loses there goes to the lot.
+        """
+        place = _best_place(free, prompt)
+        n_kept = n_common(place.tokens, prompt)
+        n_parked = self._lot.shared(prompt)
+        # what another place holds is copied from there
+        comes_back = n_parked >= WORTH + max(n_common(one.tokens, prompt) for one in self._places)
+        if comes_back:
+            place, n_kept = _unused_longest(free), 0
+        self._lot.park(place.sequence, place.tokens, n_kept)
+        if comes_back:
+            self._lot.bring_back(place.sequence, prompt)
+            place.tokens = place.sequence.tokens
+        return place
 
     def _step(self, tasks: list[_Task]) -> None:
         """One slice of a prompt, or one round, of each of these."""
@@ -500,20 +529,13 @@ def _best_place(free: Sequence[_Place], prompt: list[int]) -> _Place:
     """The one whose text the prompt shares most of; where that is little, an unused one or the one left
     longest ago, so that texts that may go on stay.
     """
-    shared = {id(place): _n_common(place.tokens, prompt) for place in free}
+    shared = {id(place): n_common(place.tokens, prompt) for place in free}
     best = max(free, key=lambda place: (shared[id(place)], -place.used))
-    if shared[id(best)] * _REUSE_LEAST >= len(prompt):
-        return best
+    return best if shared[id(best)] * _REUSE_LEAST >= len(prompt) else _unused_longest(free)
+
+
+def _unused_longest(free: Sequence[_Place]) -> _Place:
     return min(free, key=lambda place: (bool(place.tokens), place.used))
-
-
-def _n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    n = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
 
 
 def _tell(events: Sequence[tuple[_Task, str, Any]]) -> None:

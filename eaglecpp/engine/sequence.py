@@ -76,6 +76,18 @@ class NativeSequence:
         with self._exclusive() as native:
             native.clear(self.number)
 
+    def park(self) -> core.ParkedSequence | None:
+        """What the conversation holds between two generations; None where it cannot leave the caches."""
+        with self._exclusive() as native:
+            return native.park(self.number) if native.can_park else None
+
+    def unpark(self, parked: core.ParkedSequence) -> bool:
+        """Puts a parked conversation in place of what is held here; False where there is no room, then
+        nothing is held here.
+        """
+        with self._exclusive() as native:
+            return native.unpark(self.number, parked)
+
     def close(self) -> None:
         """Gives the place back to the engine. A second call does nothing."""
         if not self._closed and not self._engine.closed:

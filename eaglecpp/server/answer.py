@@ -353,5 +353,7 @@ def _call_schema(ask: Ask) -> dict[str, Any]:
 def _tool_reader(model: LoadedModel, ask: Ask) -> ToolReader | None:
     if not ask.tools:
         return None
-    names = [str(tool.get("function", tool).get("name", "")) for tool in ask.tools]
-    return ToolReader(model.calls, names)
+    functions = [tool.get("function", tool) for tool in ask.tools]
+    schemas = {str(one.get("name", "")): one.get("parameters") for one in functions}
+    tools = {name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas.items()}
+    return ToolReader(model.calls, tools=tools)

@@ -169,12 +169,16 @@ async def _health(request: Request) -> Response:
 async def _metrics(request: Request) -> Response:
     server: Server = request.app.state.server
     metrics = server.metrics
-    for gauge in (metrics.running, metrics.waiting, metrics.loaded):
+    gauges = (metrics.running, metrics.waiting, metrics.loaded, metrics.parked, metrics.parked_bytes)
+    for gauge in gauges:
         gauge.clear()
     for slot in server.pool.slots.values():
         metrics.running.set(slot.model.engine.n_running, model=slot.model.name)
         metrics.waiting.set(slot.model.engine.n_waiting, model=slot.model.name)
         metrics.loaded.set(slot.model.n_bytes, model=slot.model.name)
+        n_parked, n_bytes = slot.model.engine.n_parked
+        metrics.parked.set(n_parked, model=slot.model.name)
+        metrics.parked_bytes.set(n_bytes, model=slot.model.name)
     return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
 

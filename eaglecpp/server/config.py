@@ -20,6 +20,7 @@ class ServerConfig:
     request_s:   the longest that one answer may take, queue included; 0 = no limit
     keep_alive_s: how long an unused model stays loaded; < 0 = for ever
     n_bytes:     memory that loaded models may take; 0 = what is free when the server starts, less a part
+    n_park_bytes: memory beside that for each model's conversations that wait to go on
     n_models:    models loaded at a time
     keys:        API keys of which a request must carry one; () = none is asked for
     origins:     origins allowed besides those of this machine; ("*",) = all
@@ -37,6 +38,7 @@ class ServerConfig:
     request_s: float = 0.0
     keep_alive_s: float = 300.0
     n_bytes: int = 0
+    n_park_bytes: int = 1 << 30
     n_models: int = 3
     grace_s: float = 5.0
     keys: tuple[str, ...] = ()

@@ -75,6 +75,8 @@ class Metrics:
         self.running = Counter("eaglecpp_requests_running", "Generations under way.", "gauge")
         self.waiting = Counter("eaglecpp_requests_waiting", "Requests that wait for a place.", "gauge")
         self.loaded = Counter("eaglecpp_model_bytes", "Memory of loaded models, estimated.", "gauge")
+        self.parked = Counter("eaglecpp_parked_conversations", "Conversations kept in host memory.", "gauge")
+        self.parked_bytes = Counter("eaglecpp_parked_bytes", "Memory of parked conversations.", "gauge")
         self.queue_s = Histogram("eaglecpp_queue_seconds", "Time until a request had a place.")
         self.first_s = Histogram("eaglecpp_first_token_seconds", "Time from request to first token.")
         self.total_s = Histogram("eaglecpp_generation_seconds", "Time from request to last token.")

@@ -87,7 +87,7 @@ async def chat(request: Request) -> Response:
     ask.format = read_format(body.get("response_format"))
     if field(body, "logprobs", bool, False):
         ask.n_probs = _n_top(field(body, "top_logprobs", int, 0))
-    effort = body.get("reasoning_effort") or (body.get("reasoning") or {}).get("effort")
+    effort = body.get("reasoning_effort") or field(body, "reasoning", dict, {}).get("effort")
     if effort is not None:
         ask.think = False if effort in ("none", "minimal") else str(effort)
     kwargs = field(body, "chat_template_kwargs", dict, {})

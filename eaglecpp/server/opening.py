@@ -41,6 +41,7 @@ __all__ = ["LoadedModel", "Prompt", "Source", "estimate", "find_source", "means_
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _SEQUENCE_IDS = 256  # of llama.cpp, shared by the leaves of all conversations
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
+_PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
 _MIB = 1 << 20
 
 _log = logging.getLogger("eaglecpp.server")
@@ -142,7 +143,9 @@ class LoadedModel:
         self.think_marks = self._marks(
             self.tags.open + self.tags.close + self.tags.plain if self.tags else ""
         )
-        self.call_marks = self._marks(self.calls.open + self.calls.close if self.calls else "")
+        self.call_marks = self._marks(
+            self.calls.open + self.calls.close + self.calls.inside if self.calls else ""
+        )
 
     @classmethod
     def load(
@@ -162,7 +165,8 @@ class LoadedModel:
                 _log.warning("%s: %s", source.name, notices[-1])
                 return Engine.from_plan(plan.without_drafts())
 
-        engine = AsyncEngine(open_engine, n_queue=config.n_queue, turns=turns)
+        n_park_bytes = min(config.n_park_bytes, (free_memory() or 1 << 62) // _PARK_SHARE)
+        engine = AsyncEngine(open_engine, n_queue=config.n_queue, n_park_bytes=n_park_bytes, turns=turns)
         engine.wait_opened()
         n_bytes = estimate(source, plan, config.n_parallel)
         return cls(source, engine, plan.strategy.value, n_bytes, notices)

@@ -203,12 +203,25 @@ std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & id
     return guarded([&] { return e.get().step(ids); });
 }
 
+ParkedSequence park(const EngineHandle & e, int id) {
+    nb::gil_scoped_release release;
+    return guarded([&] { return e.get().park(id); });
+}
+
+bool unpark(const EngineHandle & e, int id, const ParkedSequence & parked) {
+    nb::gil_scoped_release release;
+    return guarded([&] { return e.get().unpark(id, parked); });
+}
+
 int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params) {
     nb::gil_scoped_release release;
     return guarded([&] { return e.get().begin(id, prompt, params); });
 }
 
 void bind_results(nb::module_ & m) {
+    nb::class_<ParkedSequence>(m, "ParkedSequence")
+        .def_ro("tokens", &ParkedSequence::tokens)
+        .def_prop_ro("n_bytes", &ParkedSequence::n_bytes);
     nb::class_<TokenLogprobs>(m, "TokenLogprobs")
         .def_ro("logprob", &TokenLogprobs::logprob)
         .def_prop_ro("top", [](const TokenLogprobs & t) {
@@ -309,6 +322,9 @@ void bind_engine(nb::module_ & m) {
             nb::arg("n_taken") = -1)
         .def(
             "tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
+        .def_prop_ro("can_park", [](const E & e) { return e.get().can_park(); })
+        .def("park", &park, nb::arg("sequence"))
+        .def("unpark", &unpark, nb::arg("sequence"), nb::arg("parked"))
         .def("timings", &timings, nb::arg("sequence"))
         .def(
             "clear", [](const E & e, int id) { guarded([&] { e.get().clear(id); }); }, nb::arg("sequence"))

@@ -419,10 +419,15 @@ void DraftSequence::set_state(int row, const float * src) {
     ggml_backend_tensor_set(kv_->state(), src, (1 + row) * n, n);
 }
 
-void DraftSequence::copy_rows(const DraftSequence & source, int n) {
+std::vector<uint8_t> DraftSequence::save_rows(int n) const {
+    drafter_.wait();
+    return kv_->save_rows(n);
+}
+
+void DraftSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
     drafter_.wait();
     truncate(0);
-    kv_->copy_rows(*source.kv_, n);
+    kv_->load_rows(bytes, n);
 }
 
 void DraftSequence::truncate(int n_rows) {

@@ -122,8 +122,9 @@ class DraftSequence {
     void get_state(int row, float * dst) const;
     void set_state(int row, const float * src);
 
-    // Holds the first n committed rows of another conversation of this drafter in place of its own.
-    void copy_rows(const DraftSequence & source, int n);
+    // The first n committed rows: as bytes, and from those of any conversation of this drafter in place of its own.
+    std::vector<uint8_t> save_rows(int n) const;
+    void load_rows(const std::vector<uint8_t> & bytes, int n);
 
     // keeps the first n committed rows; drops the draft rows
     void truncate(int n_rows);

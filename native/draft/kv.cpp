@@ -30,28 +30,40 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
     clear();
 }
 
-// n columns of each of the tensor's rows
-static void copy_columns(const ggml_tensor * from, ggml_tensor * to, int64_t n, std::vector<uint8_t> & bytes) {
-    bytes.resize(ggml_row_size(from->type, n));
-    for (int64_t row = 0; row < from->ne[1]; ++row) {
-        ggml_backend_tensor_get(from, bytes.data(), row * from->nb[1], bytes.size());
-        ggml_backend_tensor_set(to, bytes.data(), row * to->nb[1], bytes.size());
-    }
-}
-
-static void copy_first(const ggml_tensor * from, ggml_tensor * to, int64_t n, std::vector<uint8_t> & bytes) {
-    bytes.resize(n * from->nb[1]);
-    ggml_backend_tensor_get(from, bytes.data(), 0, bytes.size());
-    ggml_backend_tensor_set(to, bytes.data(), 0, bytes.size());
-}
-
-void DraftKv::copy_rows(const DraftKv & source, int n) {
-    std::vector<uint8_t> bytes;
+// f(tensor, offset, size) for each piece of memory that the first n rows are
+template <typename F>
+void DraftKv::each_piece(int n, F && f) const {
     for (size_t il = 0; il < k_.size() && n > 0; ++il) {
-        copy_first(source.k_[il], k_[il], n, bytes);
+        f(k_[il], 0, n * k_[il]->nb[1]);
         if (!v_[il]) continue;  // values that are a part of the keys' rows
-        v_transposed_ ? copy_columns(source.v_[il], v_[il], n, bytes) : copy_first(source.v_[il], v_[il], n, bytes);
+        if (!v_transposed_) {
+            f(v_[il], 0, n * v_[il]->nb[1]);
+            continue;
+        }
+        for (int64_t row = 0; row < v_[il]->ne[1]; ++row) {
+            f(v_[il], row * v_[il]->nb[1], ggml_row_size(v_[il]->type, n));
+        }
     }
+}
+
+std::vector<uint8_t> DraftKv::save_rows(int n) const {
+    size_t n_bytes = 0;
+    each_piece(n, [&](const ggml_tensor *, size_t, size_t size) { n_bytes += size; });
+    std::vector<uint8_t> bytes(n_bytes);
+    uint8_t * at = bytes.data();
+    each_piece(n, [&](const ggml_tensor * t, size_t offset, size_t size) {
+        ggml_backend_tensor_get(t, at, offset, size);
+        at += size;
+    });
+    return bytes;
+}
+
+void DraftKv::load_rows(const std::vector<uint8_t> & bytes, int n) {
+    const uint8_t * at = bytes.data();
+    each_piece(n, [&](ggml_tensor * t, size_t offset, size_t size) {
+        ggml_backend_tensor_set(t, at, offset, size);
+        at += size;
+    });
     n_rows = n;
 }
 

@@ -11,6 +11,7 @@
 #include <ggml-cpp.h>
 #include <ggml.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "gguf/draft_file.h"
@@ -41,8 +42,9 @@ class DraftKv {
     // forgets everything, for another conversation
     void clear();
 
-    // the first n rows of a cache of the same sizes, in place of its own; not the state
-    void copy_rows(const DraftKv & source, int n);
+    // The first n rows of all layers, not the state: as bytes, and in place of its own from a cache of the same sizes.
+    std::vector<uint8_t> save_rows(int n) const;
+    void load_rows(const std::vector<uint8_t> & bytes, int n);
 
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }
@@ -61,6 +63,9 @@ class DraftKv {
 
   private:
     static constexpr int n_pad = 256;
+
+    template <typename F>
+    void each_piece(int n, F && f) const;
 
     int n_ctx_;
     int n_draft_rows_max_;

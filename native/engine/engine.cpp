@@ -28,6 +28,8 @@ constexpr double grammar_share = 0.01, grammar_rate = 0.1;
 constexpr int text_share = 2;      // nodes proposed for each that a round may verify
 constexpr int n_beside_least = 8;  // prompt rows that are worth sharing a batch
 constexpr int n_adopt_least = 16;  // rows worth taking over from another conversation
+// Features of a conversation's last rows that are parked with it: the next prompt leaves its text there, if anywhere.
+constexpr int n_recent_parked = 32;
 // Tokens that a device picks from a row of the target's logits; the default top-k is 40.
 constexpr int n_picked_most = 64;
 }  // namespace
@@ -167,6 +169,54 @@ void Engine::close_sequence(int id) {
     attempt([&] { target_->cells().truncate(s.range, 0); }, [] {});
     planner_.end_text(s.plan);
     sequences_.erase(id);
+}
+
+ParkedSequence Engine::park(int id) {
+    Use use(*this);
+    const Sequence & s = get(id);
+    if (!can_park() || s.is_active) {
+        fail(ErrorKind::value, "conversation %d cannot be parked: %s", id,
+             s.is_active ? "it is generating" : "this target's rows do not stay as they were computed");
+    }
+    return attempt(
+        [&] {
+            ParkedSequence out;
+            out.tokens = s.tokens;
+            out.n_past = s.n_past;
+            out.inexact_from = s.inexact_from;
+            out.target = target_->cells().save_rows(s.range);
+            if (!s.draft) return out;
+            out.n_draft_rows = s.draft->n_rows();
+            out.draft = s.draft->save_rows(out.n_draft_rows);
+            out.pending = s.pending;
+            out.recent = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
+            int first = s.n_past;
+            while (first > s.n_past - n_recent_parked && s.recent.has(first - 1)) --first;
+            for (int pos = first; pos < s.n_past; ++pos) out.recent.add(s.recent.row(pos), {0});
+            return out;
+        },
+        [] {});
+}
+
+bool Engine::unpark(int id, const ParkedSequence & parked) {
+    Use use(*this);
+    Sequence & s = get(id);
+    return attempt(
+        [&] {
+            forget(s);
+            if (!target_->cells().load_rows(s.range, parked.target, parked.n_past)) return false;
+            if (s.draft) {
+                s.draft->load_rows(parked.draft, parked.n_draft_rows);
+                s.pending = parked.pending;
+                const int n = parked.recent.n_rows();
+                s.recent.add_last(parked.n_past - n, parked.recent.rows(), n);
+            }
+            s.tokens = parked.tokens;
+            s.n_past = parked.n_past;
+            s.inexact_from = parked.inexact_from;
+            return true;
+        },
+        [&] { forget(s); });
 }
 
 void Engine::clear(int id) {
@@ -574,7 +624,8 @@ void Engine::adopt(Sequence & s) {
         const int n_rows = std::min(n, best->draft->n_rows());
         const bool is_same_next = n < (int)best->tokens.size() && best->tokens[n] == s.tokens[n];
         const bool is_made_anew = n_rows == n && !is_same_next && best->recent.has(n - 1);
-        s.draft->copy_rows(*best->draft, is_made_anew ? n - 1 : n_rows);
+        const int n_copied = is_made_anew ? n - 1 : n_rows;
+        s.draft->load_rows(best->draft->save_rows(n_copied), n_copied);
         if (is_made_anew) s.pending.add(best->recent.row(n - 1), {0});
         std::vector<int32_t> rows(n - n_rows);
         std::iota(rows.begin(), rows.end(), 0);

@@ -73,6 +73,13 @@ class Engine {
 
     const Sequence & sequence(int id) const;
 
+    // Conversations can leave the caches and come back to them, at any place: `park` copies what one without a
+    // generation holds, `unpark` puts it in place of what another one holds; false where there is no room, then that
+    // one is empty.
+    bool can_park() const { return target_->can_save_rows(); }
+    ParkedSequence park(int id);
+    bool unpark(int id, const ParkedSequence & parked);
+
     // what was learned about this machine and drafter
     const Planner & planner() const { return planner_; }
     Planner & planner() { return planner_; }

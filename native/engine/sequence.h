@@ -68,10 +68,27 @@ class PendingFeatures {
 
     void clear() { truncate(0); }
 
+    size_t n_bytes() const { return layers_.size() * n_rows_ * n_embd_ * sizeof(float); }
+
   private:
     std::vector<std::vector<float>> layers_;
     int n_embd_ = 0;
     int n_rows_ = 0;
+};
+
+// What a conversation holds between two generations, outside of the caches.
+struct ParkedSequence {
+    Tokens tokens;
+    int n_past = 0;
+    int inexact_from = 0;
+    std::vector<uint8_t> target, draft;
+    int n_draft_rows = 0;
+    PendingFeatures pending;
+    PendingFeatures recent;  // of the last rows
+
+    size_t n_bytes() const {
+        return tokens.size() * sizeof(Token) + target.size() + draft.size() + pending.n_bytes() + recent.n_bytes();
+    }
 };
 
 struct Sequence {

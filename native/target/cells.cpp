@@ -90,6 +90,25 @@ void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, Pos n) 
     for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, n);
 }
 
+std::vector<uint8_t> Cells::save_rows(const SeqRange & range) const {
+    std::vector<uint8_t> bytes(llama_state_seq_get_size(ctx_, range.first));
+    bytes.resize(llama_state_seq_get_data(ctx_, bytes.data(), bytes.size(), range.first));
+    return bytes;
+}
+
+// llama.cpp fills free cells in their order, so that rows keep the order that they were saved in.
+bool Cells::load_rows(const SeqRange & range, const std::vector<uint8_t> & bytes, int n_rows) {
+    truncate(range, 0);
+    if (holds_rejected() && n_rows > n_unused() - n_held() && !close_gaps()) return false;
+    if (llama_state_seq_set_data(ctx_, bytes.data(), bytes.size(), range.first) != bytes.size()) {
+        truncate(range, 0);
+        return false;
+    }
+    llama_memory_t mem = llama_get_memory(ctx_);
+    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, 0, n_rows);
+    return true;
+}
+
 Pos Cells::n_rows(const SeqRange & range) const {
     return llama_memory_seq_pos_max(llama_get_memory(ctx_), range.first) + 1;
 }

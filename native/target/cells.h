@@ -5,6 +5,7 @@
 
 #include <llama.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "algo/tree.h"
@@ -43,6 +44,11 @@ class Cells {
 
     // Shares the first n rows of another conversation with this one, which is empty.
     void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
+
+    // The rows of a conversation as bytes, and from those of any conversation of this target in place of its own: false
+    // where there is no room, then it is empty.
+    std::vector<uint8_t> save_rows(const SeqRange & range) const;
+    bool load_rows(const SeqRange & range, const std::vector<uint8_t> & bytes, int n_rows);
 
     // Before drafts of this conversation are run: what keep_path() may have to go back to, where states are copied. The
     // copy shares the state's memory until rows are run.

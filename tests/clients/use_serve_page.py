@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """The page of `eaglecpp serve` in a headless Chromium: a question, drafted tokens in colour, stop, side by
-side, a phone, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser,
-EAGLECPP_SCREENSHOTS a folder.
+side, the keyboard alone, a phone, what axe finds in all of them, light and dark, and that nothing is asked of
+another host. EAGLECPP_CHROMIUM names the browser, EAGLECPP_SCREENSHOTS a folder.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 from common import done
@@ -17,11 +18,54 @@ from serving import serving
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 SHOTS = os.environ.get("EAGLECPP_SCREENSHOTS")
 QUESTION = "What does os.path.join do?"
+AXE = Path(sys.prefix, "node_modules", "axe-core", "axe.min.js").read_text(encoding="utf-8")
 
 
 def shot(page: Page, name: str) -> None:
     if SHOTS:
         page.screenshot(path=str(Path(SHOTS, f"{name}.png")))
+
+
+def check(page: Page, where: str) -> None:
+    """What axe finds wrong in the page as it is, in both colour schemes; minor advice aside."""
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        page.evaluate(AXE)
+        told = page.evaluate("axe.run(document, { resultTypes: ['violations', 'passes'] })")
+        assert len(told["passes"]) > 10, "axe looked at nothing"
+        found = [
+            (one["id"], one["impact"], [node["target"] for node in one["nodes"]])
+            for one in told["violations"]
+            if one["impact"] in ("moderate", "serious", "critical")
+        ]
+        assert not found, f"{where}, {scheme}: {found}"
+
+
+def use_keyboard_only(page: Page) -> None:
+    """Every control is reached in the order of the page and shows that it has the focus; a question is
+    asked.
+    """
+    page.locator(".skip").focus()
+    reached: list[tuple[str, bool]] = []
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        told = page.evaluate(
+            "() => { const e = document.activeElement, s = getComputedStyle(e);"
+            "return [e.id || e.textContent, s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2] }"
+        )
+        reached.append((told[0], told[1]))
+        if told[0] == "send":
+            break
+    names = [name for name, _ in reached]
+    wanted = ["model", "drafting", "compare", "setup-open", "new", "log", "question", "send"]
+    assert [name for name in names if name in wanted] == wanted, names
+    assert all(is_shown for _, is_shown in reached), reached
+    page.locator("#setup-open").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    assert page.evaluate("document.activeElement.id") == "setup-open", "the focus comes back"
 
 
 def ask(page: Page, text: str) -> None:
@@ -51,7 +95,12 @@ with serving() as url, sync_playwright() as tools:
     assert n_coloured > 0, "drafted tokens are in colour"
     text = answer.inner_text()
     assert page.locator("#s-speed").inner_text() != "–" and "%" in page.locator("#s-accepted").inner_text()
+    check(page, "an answer")
     shot(page, "page-light")
+    page.get_by_role("button", name="Settings").click()
+    check(page, "settings")
+    page.get_by_role("button", name="Done").click()
+    use_keyboard_only(page)
     page.get_by_role("switch", name="Side by side").check()
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".pair .answer")).to_have_count(2)
@@ -59,8 +108,10 @@ with serving() as url, sync_playwright() as tools:
     both = page.locator(".pair .answer .text").all_inner_texts()
     assert both[0] == both[1] == text, both
     assert page.locator(".pair .answer").nth(1).locator(".acc").count() == 0
+    check(page, "side by side")
     page.emulate_media(color_scheme="dark")
     shot(page, "page-dark")
+    page.emulate_media(color_scheme="light")
     page.get_by_role("switch", name="Side by side").uncheck()
     page.reload()
     expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
@@ -85,9 +136,13 @@ with serving() as url, sync_playwright() as tools:
     assert width <= 360, f"the page is {width} wide on a phone"
     page.get_by_role("button", name="Conversations").click()
     expect(page.get_by_role("button", name="New conversation").first).to_be_visible()
+    check(page, "conversations on a phone")
+    page.get_by_role("button", name="Conversations").click()
+    ask(page, QUESTION)
+    check(page, "an answer on a phone")
     shot(page, "page-phone")
     assert not faults, faults
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers
     browser.close()
-done(f"question, {n_coloured} coloured pieces, side by side, reload, keys, stop, phone, no other host")
+done(f"question, {n_coloured} coloured pieces, side by side, reload, keys, stop, phone, axe, no other host")

@@ -16,6 +16,8 @@ from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, Q
 if TYPE_CHECKING:
     from conftest import Models
 
+    from eaglecpp.results import Completion
+
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
 
@@ -77,6 +79,43 @@ def test_what_prompts_begin_with_is_read_once(n_parallel: int, models: Models) -
             assert one.stats.prompt_n == len(one.prompt_tokens) - one.stats.reused_n
 
     run(work())
+
+
+@pytest.mark.parametrize("draft", [True, False])
+def test_a_conversation_that_made_room_goes_on_where_it_was(draft: bool, models: Models) -> None:
+    """With one place and three conversations that take turns; texts and drafts are those of a place of its
+    own.
+    """
+    greedy = OPTIONS | {"temperature": 0.0} if draft else {"max_tokens": 24, "temperature": 0.0}
+    chosen = models.draft if draft else None
+    beginnings = ["ab cd ef gh " * 8 + end for end in ("ij", "kl mn", "op")]
+
+    async def talk(n_parallel: int, n_park_bytes: int) -> tuple[list[Completion], tuple[int, int]]:
+        options = {"n_ctx": 512, "n_threads": 1, "exact": "off", "n_park_bytes": n_park_bytes}
+        async with await AsyncEngine.open(models.target, chosen, n_parallel=n_parallel, **options) as engine:
+            made: list[Completion] = []
+            texts: list[list[int]] = [engine.engine.tokenize(text) for text in beginnings]
+            texts = [[*tokens[:1], 40 + 7 * i, *tokens[1:]] for i, tokens in enumerate(texts)]
+            for _ in range(2):
+                for i, text in enumerate(texts):
+                    one = await engine.generate(text, **greedy)
+                    made.append(one)
+                    texts[i] = [*text, *one.tokens, 50, 51]
+            return made, engine.n_parked
+
+    own, _ = run(talk(3, 0))
+    parked, (n_parked, n_bytes) = run(talk(1, 1 << 30))
+    assert [one.tokens for one in parked] == [one.tokens for one in own]
+    assert [one.stats.draft_n for one in parked] == [one.stats.draft_n for one in own]
+    assert [one.stats.reused_n for one in parked][3:] == [one.stats.reused_n for one in own][3:]
+    assert own[3].stats.reused_n > len(own[0].prompt_tokens)
+    assert n_parked == 2 and n_bytes > 0
+    read_again, (n_parked, _) = run(talk(1, 0))
+    assert n_parked == 0 and read_again[-1].stats.reused_n < 8
+    assert [one.tokens for one in read_again] == [one.tokens for one in own]
+    only_one, (n_parked, n_taken) = run(talk(1, n_bytes * 2 // 3))
+    assert n_parked == 1 and n_taken <= n_bytes * 2 // 3, "the one left longest ago goes"
+    assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 
 def test_nobody_waits_for_anothers_prompt(models: Models) -> None:

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglecpp.chat.call_forms import parse_calls
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.tool_calls import CallMarks, ToolReader, call_marks, parse_calls
+from eaglecpp.chat.tool_calls import CallMarks, ToolReader, call_marks
 
 HERMES = CallMarks("<tool_call>", "</tool_call>")
 NAMES = ("f", "g")
@@ -42,6 +45,21 @@ FORMS = {
     "DeepSeek": ("<｜tool▁calls▁begin｜>",
                  "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
                  '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [F1]),
+    "DeepSeek 3.1": ("<｜tool▁calls▁begin｜>",
+                     "<｜tool▁calls▁begin｜>"
+                     '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
+                     "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+                     "<｜tool▁calls▁end｜>", [F1, G]),
+    "DeepSeek 3.2": ("<｜DSML｜function_calls>",
+                     '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" '
+                     'string="false">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+                     '<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>', [F1, G]),
+    "Gemma 4": ("<|tool_call>",
+                "<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{}<tool_call|>", [F1, G]),
+    "Qwen coder, its beginning forgotten":
+        ("<tool_call> <function=", "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n"
+         "<tool_call>\n<function=g>\n</function>\n</tool_call>", [F1, G]),
+    "GLM, a tool that takes nothing": ("<tool_call>", "<tool_call>g</tool_call>", [G]),
     "fenced": ("", '```json\n{"name": "f", "arguments": {"a": 1}}\n```', [F1]),
 }  # fmt: skip
 
@@ -52,6 +70,90 @@ def test_calls_are_found_in_every_form(form: str, size: int) -> None:
     template, text, expected = FORMS[form]
     said, calls = read(text, call_marks(template), size)
     assert (said, calls) == ("", expected)
+
+
+TOOLS = {"save": {"properties": {
+    "text": {"type": "string"}, "n": {"type": ["integer", "null"]}, "on": {"type": "boolean"},
+    "kind": {"enum": ["1", "2"]}, "any": {},
+}}}  # fmt: skip
+
+
+def read_typed(text: str, template: str, size: int = 1) -> tuple[str, list[dict[str, object]]]:
+    reader = ToolReader(call_marks(template), tools=TOOLS)
+    parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
+    parts += reader.finish()
+    calls = [dict(part.arguments) for part in parts if isinstance(part, ToolCall)]
+    return "".join(part for part in parts if isinstance(part, str)), calls
+
+
+def qwen(**values: str) -> str:
+    inner = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in values.items())
+    return f"<tool_call>\n<function=save>\n{inner}</function>\n</tool_call>"
+
+
+def glm(**values: str) -> str:
+    inner = "".join(
+        f"<arg_key>{key}</arg_key><arg_value>{value}</arg_value>" for key, value in values.items()
+    )
+    return f"<tool_call>save{inner}</tool_call>"
+
+
+@pytest.mark.parametrize("write", [qwen, glm])
+def test_values_without_quotes_are_what_the_schema_says(write: Callable[..., str]) -> None:
+    for values, meant in (
+        ({"text": "3"}, {"text": "3"}),
+        ({"text": '{"a": 1}'}, {"text": '{"a": 1}'}),
+        ({"text": "    if x:\n        pass\n"}, {"text": "    if x:\n        pass\n"}),
+        ({"n": "3", "on": "true", "kind": "1"}, {"n": 3, "on": True, "kind": "1"}),
+        ({"n": "None", "on": "True"}, {"n": None, "on": True}),  # as Python writes them
+        ({"any": "3", "other": "x"}, {"any": 3, "other": "x"}),
+    ):
+        assert read_typed(write(**values), "<tool_call> <function=") == ("", [meant])
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("<tool_call> <function=", "<tool_call>\n<function=save>\n<parameter=text>\nrm -rf /"),
+        ("<tool_call>", "<tool_call>save<arg_key>text</arg_key><arg_value>rm -rf /"),
+        ("<tool_call>", "<tool_call>save<arg_key>text</arg_key><arg_value>rm</arg_value>"),
+        ("<|tool_call>", '<|tool_call>call:save{text:<|"|>rm -rf /'),
+        ("<tool_call>", '<tool_call>{"name": "save", "arguments": {"text": "rm -rf /'),
+    ],
+)
+def test_a_call_that_was_cut_off_is_none(template: str, text: str) -> None:
+    said, calls = read_typed(text, template)
+    assert calls == [] and said.split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("<tool_call>", '<tool_call>{"name": "save", "arguments": {"text": "a </tool_call> b"}}</tool_call>'),
+        ("<tool_call> <function=", qwen(text="a </tool_call> b")),
+        ("<tool_call>", glm(text="a </tool_call> b")),
+        ("<|tool_call>", '<|tool_call>call:save{text:<|"|>a </tool_call> b<|"|>}<tool_call|>'),
+        ("<｜DSML｜tool_calls>", '<｜DSML｜tool_calls><｜DSML｜invoke name="save"><｜DSML｜parameter '
+         'name="text" '
+         'string="true">a </tool_call> b</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>'),
+    ],
+)  # fmt: skip
+def test_marks_in_a_value_are_its_text(template: str, text: str) -> None:
+    assert read_typed(text, template) == ("", [{"text": "a </tool_call> b"}])
+
+
+def test_text_behind_a_call_keeps_its_spaces() -> None:
+    text = '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>That  was it.\n\nAnd now?'
+    for size in (1, 2, 1000):
+        said, calls = read(text, size=size)
+        assert calls == [F1] and said.strip() == "That  was it.\n\nAnd now?"
+
+
+def test_values_of_gemma_are_read_to_any_depth() -> None:
+    text = '<|tool_call>call:save{a key:[{b:<|"|>x,y} "q"<|"|>},[1,-0.5],null],on:false}<tool_call|>'
+    meant = {"a key": [{"b": 'x,y} "q"'}, [1, -0.5], None], "on": False}
+    assert read_typed(text, "<|tool_call>") == ("", [meant])
+    assert read_typed("<|tool_call>call:save{a:[}<tool_call|>", "<|tool_call>")[1] == []
 
 
 def test_text_before_a_call_is_text() -> None:

@@ -194,6 +194,7 @@ def test_messages_call_tools(server: TestServer) -> None:
         ("/v1/chat/completions", ask(response_format={"type": "xml"}), 400),
         ("/v1/chat/completions", ask(grammar="root ::= ("), 400),
         ("/v1/chat/completions", ask(logit_bias={"x": 1}), 400),
+        ("/v1/chat/completions", ask(reasoning="much"), 400),
         ("/v1/chat/completions", ask("long " * 2000), 400),
         ("/v1/chat/completions",
          ask(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),

@@ -111,6 +111,21 @@ def test_nobody_stalls_for_another_ones_prompt(store_root: Path) -> None:
     assert n_between >= 10, "a prompt of some 40 slices"
 
 
+def test_more_conversations_than_places_go_on_without_being_read_again(store_root: Path) -> None:
+    with TestServer(n_parallel=1, preload=MODEL) as own:
+        contexts: list[list[int]] = [[] for _ in QUESTIONS]
+        for turn in range(2):
+            for i, question in enumerate(QUESTIONS):
+                options = {"temperature": 0, "num_predict": 60, "ignore_eos": True}
+                body = {"model": MODEL, "prompt": question, "stream": False, "options": options}
+                told = own.post("/api/generate", body | ({"context": contexts[i]} if turn else {})).json()
+                if turn:
+                    assert told["timings"]["reused_n"] >= len(contexts[i]) - 1, "all that was said before"
+                contexts[i] = told["context"]
+        assert own.metric("eaglecpp_parked_conversations") == len(QUESTIONS) - 1
+        assert own.metric("eaglecpp_parked_bytes") > 0
+
+
 def test_a_full_queue_is_told_at_once(store_root: Path) -> None:
     with TestServer(n_parallel=1, n_queue=1, preload=MODEL) as own:
         host, port = own.url.removeprefix("http://").split(":")

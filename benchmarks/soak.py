@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp serve` under mixed load for a long time: are all answers right, and does it keep its memory?
+
+    python benchmarks/soak.py --target T.gguf --draft D.gguf --minutes 60
+
+Clients of every kind at once: conversations of several turns, more of them than there are places; questions
+in all APIs, sampled with a seed, with a schema; clients that leave while they read or before anything came;
+bodies that are no JSON, no object, of wrong types, longer than is taken; prompts longer than the context;
+models that are not there; pages of strangers. What a question is answered was asked of the idle server
+before, and whoever else is served, the answer has to be the same wherever it is exact. Shown: requests by
+kind and how they ended, answers that were wrong, memory, threads and open files of the server as time goes
+on, and whether it ends idle. Reads /proc, so Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import facts, note, table, write_json
+from llama_server import free_port
+
+MODEL = "target"
+QUESTIONS = (
+    "What is the capital of France?",
+    "Write one sentence about the sea.",
+    "Count from one to twenty.",
+    "Explain in two sentences what a prime number is.",
+    "Name three colours and something of each.",
+    "What does a lighthouse keeper do?",
+)
+SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
+
+
+@dataclass
+class Tally:
+    """What happened, of all clients."""
+
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    inexact: int = 0
+    reused: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, kind: str, how: str) -> None:
+        with self.lock:
+            self.ended[kind, how] += 1
+
+    def note_wrong(self, text: str) -> None:
+        with self.lock:
+            self.wrong.append(text)
+        note(f"WRONG: {text}")
+
+
+class Clients:
+    """Each method is one kind of client; `check` compares what it was told."""
+
+    def __init__(self, port: int, tally: Tally) -> None:
+        self.port = port
+        self.tally = tally
+        self.known: dict[str, str] = {}
+
+    def request(self, method: str, path: str, body: bytes | None, headers: dict[str, str] | None = None,
+                ) -> tuple[int, bytes]:  # fmt: skip
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        status, data = self.request("POST", path, json.dumps({"model": MODEL, **body}).encode())
+        told: dict[str, Any] = json.loads(data)
+        if status != 200:
+            raise RuntimeError(f"{path} answered {status}: {data[:200]!r}")
+        return told
+
+    def check(self, key: str, text: str, timings: dict[str, Any]) -> None:
+        """The first answer to a key is the one that all others must be."""
+        if not timings["exact"]:
+            with self.tally.lock:
+                self.tally.inexact += 1
+            return
+        if text != self.known.setdefault(key, text):
+            self.tally.note_wrong(f"{key}: {text!r} for {self.known[key]!r}")
+
+    # Those that get an answer
+
+    def question(self, rng: random.Random) -> None:
+        number, seed = rng.randrange(len(QUESTIONS)), rng.randrange(3)
+        options = {"temperature": 0.8 if seed else 0.0, "seed": seed, "num_predict": 48}
+        body = {
+            "messages": [{"role": "user", "content": QUESTIONS[number]}],
+            "options": options,
+            "stream": False,
+        }
+        told = self.ask("/api/chat", body)
+        self.check(f"question {number} seed {seed}", told["message"]["content"], told["timings"])
+
+    def openai(self, rng: random.Random) -> None:
+        number = rng.randrange(len(QUESTIONS))
+        body = {
+            "messages": [{"role": "user", "content": QUESTIONS[number]}],
+            "temperature": 0,
+            "max_tokens": 48,
+        }
+        told = self.ask("/v1/chat/completions", body)
+        text = told["choices"][0]["message"]["content"]
+        self.check(f"question {number} seed 0", text, told["timings"])
+
+    def stream(self, rng: random.Random) -> None:
+        """Read slowly."""
+        number = rng.randrange(len(QUESTIONS))
+        body = {"model": MODEL, "messages": [{"role": "user", "content": QUESTIONS[number]}],
+                "options": {"temperature": 0, "num_predict": 48}}  # fmt: skip
+        text, last = "", {}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection.request("POST", "/api/chat", json.dumps(body))
+        for line in connection.getresponse():
+            last = json.loads(line)
+            text += last["message"]["content"]
+            time.sleep(0.01)
+        connection.close()
+        self.check(f"question {number} seed 0", text, last["timings"])
+
+    def schema(self, rng: random.Random) -> None:
+        body = {"prompt": "A number:", "format": SCHEMA, "options": {"temperature": 0}, "stream": False}
+        told = self.ask("/api/generate", body)
+        if json.loads(told["response"])["n"] not in (1, 2, 3):
+            self.tally.note_wrong(f"schema: {told['response']!r}")
+
+    def conversation(self, rng: random.Random) -> None:
+        """Three turns, in which others take the place."""
+        number, messages = rng.randrange(len(QUESTIONS)), []
+        for turn in range(3):
+            messages.append({"role": "user", "content": QUESTIONS[(number + turn) % len(QUESTIONS)]})
+            body = {"messages": messages, "options": {"temperature": 0, "num_predict": 32}, "stream": False}
+            told = self.ask("/api/chat", body)
+            self.check(json.dumps(messages), told["message"]["content"], told["timings"])
+            messages.append(told["message"])
+            with self.tally.lock:
+                self.tally.reused += told["timings"]["reused_n"]
+            time.sleep(rng.random())
+
+    # Those that do not
+
+    def leaves(self, rng: random.Random) -> None:
+        """At any moment of a long answer."""
+        body = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Tell me a long story."}],
+            "options": {"num_predict": 400, "ignore_eos": True},
+            "stream": rng.random() < 0.7,
+        }
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection.request("POST", "/api/chat", json.dumps(body))
+        time.sleep(rng.random() * 1.5)
+        if connection.sock is not None:
+            connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+    def bad_body(self, rng: random.Random) -> None:
+        good = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "a"}]}).encode()
+        body = rng.choice([
+            rng.randbytes(rng.randrange(1, 2000)), good[: rng.randrange(1, len(good))], b"[]", b"null", b"",
+            b'{"model": 5}', b'{"model": "target", "messages": "a"}', b"[" * 100_000,
+            b'{"model": "target", "messages": [{"role": "user", "content": "a"}], "options": {"top_k": "x"}}',
+            b'{"model": "target", "messages": [{"role": "user", "content": "a"}], "format": {"type": 7}}',
+            b'{"model": "target", "messages": [{"role": 1, "content": {}}], "temperature": 1e999, "n": 5}',
+        ])  # fmt: skip
+        path = rng.choice(
+            ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
+        )
+        self.expect(path, body, range(400, 500), or_ok=path == "/api/chat" and b'"format"' in body)
+
+    def too_long(self, rng: random.Random) -> None:
+        text = "word " * rng.choice([3000, 30_000, 300_000])
+        body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+        self.expect("/v1/chat/completions", json.dumps(body).encode(), range(400, 401))
+
+    def too_large(self, rng: random.Random) -> None:
+        self.expect("/api/chat", b" " * (5 << 20), range(413, 414))
+
+    def nobody(self, rng: random.Random) -> None:
+        self.expect("/api/chat", json.dumps({"model": f"nobody{rng.random()}"}).encode(), range(404, 405))
+
+    def stranger(self, rng: random.Random) -> None:
+        status, _ = self.request("POST", "/api/chat", b"{}", {"Origin": "http://evil.example"})
+        if status != 403:
+            self.tally.note_wrong(f"a stranger's page was answered {status}")
+
+    def expect(self, path: str, body: bytes, statuses: range, or_ok: bool = False) -> None:
+        try:
+            status, data = self.request("POST", path, body)
+        except (ConnectionError, http.client.HTTPException):
+            if len(body) < 1 << 20:  # a server may close before all of a long body was sent
+                raise
+            return
+        if status not in statuses and not (or_ok and status == 200):
+            self.tally.note_wrong(f"{path} {body[:80]!r}: {status} {data[:200]!r}")
+
+
+KINDS = {"question": 6, "openai": 4, "stream": 3, "schema": 1, "conversation": 3, "leaves": 5, "bad_body": 6,
+         "too_long": 1, "too_large": 1, "nobody": 2, "stranger": 1}  # fmt: skip
+
+
+def client(clients: Clients, seed: int, until: float) -> None:
+    rng = random.Random(seed)
+    names = list(KINDS)
+    while time.monotonic() < until:
+        name = rng.choices(names, list(KINDS.values()))[0]
+        one: Callable[[random.Random], None] = getattr(clients, name)
+        try:
+            one(rng)
+            clients.tally.add(name, "as expected")
+        except Exception as error:
+            clients.tally.add(name, "failed")
+            clients.tally.note_wrong(f"{name}: {error!r}")
+
+
+def usage(pid: int) -> dict[str, int]:
+    """MiB, threads and open files of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    told = {
+        line.split(":")[0]: line.split()[1]
+        for line in lines
+        if line.startswith(("VmRSS", "RssAnon", "Threads"))
+    }
+    return {
+        "rss": int(told["VmRSS"]) // 1024,
+        "anonymous": int(told["RssAnon"]) // 1024,
+        "threads": int(told["Threads"]),
+        "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+    }
+
+
+@contextlib.contextmanager
+def serving(args: argparse.Namespace) -> Iterator[tuple[int, int]]:
+    """A server's port and process id."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder, f"{MODEL}.gguf")
+        link.symlink_to(args.target.resolve())
+        draft = ["--draft", str(args.draft)] if args.draft else []
+        command = [sys.executable, "-m", "eaglecpp", "serve", str(link), *draft, "--port", str(port), "-np",
+                   str(args.places), "-c", str(args.n_ctx), "-t", str(args.threads), "--max-body", "4M",
+                   "--cache-ram", args.cache_ram]  # fmt: skip
+        environment = {**os.environ, "EAGLECPP_MODELS": folder}
+        with Path(folder, "log").open("w+") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            try:
+                while True:
+                    with contextlib.suppress(OSError):
+                        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=600).close()
+                        break
+                    if process.poll() is not None:
+                        log.seek(0)
+                        raise SystemExit(f"eaglecpp serve ended:\n{log.read()}")
+                    time.sleep(0.1)
+                yield port, process.pid
+            finally:
+                process.send_signal(signal.SIGINT)
+                code = process.wait(60)
+                log.seek(0)
+                errors = [line for line in log if "internal error" in line or "Traceback" in line]
+        if code != 0 or errors:
+            raise SystemExit(f"eaglecpp serve ended with {code}; errors in its log: {errors[:5]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--places", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--n-ctx", type=int, default=1024)
+    parser.add_argument("--cache-ram", default="64M")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    tally, samples = Tally(), []
+    with serving(args) as (port, pid):
+        clients = Clients(port, tally)
+        for seed in range(len(QUESTIONS)):  # what the idle server says
+            for _ in range(2):
+                clients.openai(random.Random(seed))
+                clients.question(random.Random(seed))
+        started = time.monotonic()
+        until = started + 60 * args.minutes
+        threads = [threading.Thread(target=client, args=(clients, i, until)) for i in range(args.clients)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            samples.append({"minute": (time.monotonic() - started) / 60, **usage(pid)})
+            threads[0].join(max(1.0, 60 * args.minutes / 20))
+        for thread in threads:
+            thread.join()
+        for _ in range(100):
+            health = json.loads(clients.request("GET", "/health", None)[1])
+            if health["running"] == health["waiting"] == 0:
+                break
+            time.sleep(0.1)
+        samples.append({"minute": (time.monotonic() - started) / 60, **usage(pid)})
+        metrics = clients.request("GET", "/metrics", None)[1].decode()
+    rows = [[kind, how, n] for (kind, how), n in sorted(tally.ended.items())]
+    print(table(["client", "ended", "number"], rows))
+    print()
+    print(table(["minute", "MiB", "of these anonymous", "threads", "files"], [
+        [f"{s['minute']:.1f}", s["rss"], s["anonymous"], s["threads"], s["files"]] for s in samples
+    ]))  # fmt: skip
+    print(f"\nwrong: {len(tally.wrong)}; inexact answers, not compared: {tally.inexact}")
+    print(f"at the end {health['running']} running, {health['waiting']} waiting")
+    print(f"prompt tokens that conversations found: {tally.reused}")
+    n_5xx = sum('status="5' in line for line in metrics.splitlines())
+    models = {"target": args.target} | ({"draft": args.draft} if args.draft else {})
+    result = facts(models, minutes=args.minutes, clients=args.clients, places=args.places)
+    result |= {"samples": samples, "wrong": tally.wrong, "inexact": tally.inexact, "health": health,
+               "ended": {f"{kind} {how}": n for (kind, how), n in tally.ended.items()}}  # fmt: skip
+    write_json(args.json, result)
+    if tally.wrong or n_5xx or health["running"] or health["waiting"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: MIT
+"""The forms in which models write tool calls: text of a whole block to `ToolCall`s.
+
+Where a form has values without quotes, the tool's own schema says what they are: "3" stays a text where a
+text is wanted. A call that was cut off in the middle of a value is none: half a command is another command.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from eaglecpp.chat.message import ToolCall
+
+__all__ = ["Tools", "is_inside_value", "parse_calls"]
+
+Tools = Mapping[str, Mapping[str, Any]]
+"""The schemas of their parameters, by the names of the tools there are."""
+
+_XML = re.compile(r"<function=([^>\s]+)>(.*?)(</function>|\Z)", re.DOTALL)
+_XML_VALUE = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_PAIRS = re.compile(
+    r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|\Z)", re.DOTALL
+)
+_NAME = re.compile(r"\s*([\w.-]+)\s*")
+_DEEPSEEK = re.compile(r"<｜tool▁sep｜>([^\n`{<]+)\s*(?:```json)?\s*(?=\{)")
+_DEEPSEEK_31 = re.compile(r"<｜tool▁call▁begin｜>([^\n`{<]+)<｜tool▁sep｜>\s*(?=\{)")
+_NAMED = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(?:\[CALL_ID\][\w-]+)?(?:\[ARGS\])?\s*(?=\{)")
+_INVOKE = re.compile(r'<｜DSML｜ ?invoke name="([^"]+)"\s*(?:/>|>(.*?)</｜DSML｜ ?invoke>)', re.DOTALL)
+_INVOKE_VALUE = re.compile(
+    r'<｜DSML｜ ?parameter name="([^"]+)"(?: string="(true|false)")?>(.*?)</｜DSML｜ ?parameter>', re.DOTALL
+)
+_GEMMA = re.compile(r"\s*call:([\w.-]+)(?=\{)")
+_GEMMA_QUOTE = '<|"|>'
+_PYTHON = re.compile(r"([A-Za-z_]\w*)\(([^()]*)\)")
+_QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
+_LITERALS = {"True": True, "False": False, "None": None}
+
+
+def parse_calls(
+    text: str, names: Collection[str] = (), tools: Tools | None = None, is_cut: bool = False
+) -> list[ToolCall]:
+    """The calls that a piece of text consists of, in any of the known forms; [] when it is none.
+
+    names: a bare JSON object counts only if it names one of them; tools: for the types of values without
+    quotes; is_cut: the text ended before the call did
+    """
+    tools = tools or {}
+    for form in (_xml_calls, _pair_calls, _invocations, _gemma_calls):
+        calls = form(text, tools, is_cut)
+        if calls is not None:
+            return calls
+    for pattern in (_DEEPSEEK_31, _DEEPSEEK, _NAMED):
+        found = list(_objects(pattern, text))
+        if found and (pattern is not _NAMED or text.strip().startswith(found[0][0])):
+            return [ToolCall(name, value) for name, value in found if value is not None]
+    calls = [call for value in _values(text) for call in _from_json(value)]
+    if names and any(call.name not in names for call in calls):
+        return []
+    return calls or _python(text, names)
+
+
+def is_inside_value(text: str) -> bool:
+    """Whether a block of calls ends within a value, so that what looks like its end is a part of that."""
+    if "<parameter=" in text:
+        return text.rfind("<parameter=") > text.rfind("</parameter>")
+    if "<arg_key>" in text:
+        return text.rfind("<arg_value>") > text.rfind("</arg_value>")
+    if "<｜DSML｜" in text:
+        return max(text.rfind("<｜DSML｜parameter "), text.rfind("<｜DSML｜ parameter ")) > text.rfind(
+            "</｜DSML｜"
+        )
+    if _GEMMA_QUOTE in text:
+        return text.count(_GEMMA_QUOTE) % 2 == 1
+    return len(_QUOTE.findall(text)) % 2 == 1
+
+
+def _xml_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
+    """`<function=name><parameter=key>value</parameter></function>`, of Qwen Coder."""
+    found = list(_XML.finditer(text))
+    if not found:
+        return None
+    return [ToolCall(m[1], _xml_values(m[2], tools.get(m[1], {}))) for m in found if m[3] or not is_cut]
+
+
+def _xml_values(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    plain = text.strip()
+    if plain.startswith("{"):
+        return _object_at(plain, 0)[0] or {}
+    return {m[1]: _value(m[2], _property(schema, m[1])) for m in _XML_VALUE.finditer(text)}
+
+
+def _pair_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
+    """`name<arg_key>key</arg_key><arg_value>value</arg_value>`, of GLM; of a tool that takes nothing, its
+    name.
+    """
+    if "<arg_key>" not in text:
+        match = _NAME.fullmatch(text)
+        return [ToolCall(match[1])] if match and match[1] in tools and not is_cut else None
+    name = text.strip().split("<", 1)[0].strip().split("\n")[0]
+    if not name or is_cut:
+        return []
+    schema = tools.get(name, {})
+    pairs = {(key := m[1].strip()): _value(m[2], _property(schema, key)) for m in _PAIRS.finditer(text)}
+    return [ToolCall(name, pairs)]
+
+
+def _invocations(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
+    """`<｜DSML｜invoke name="name">`, of DeepSeek 3.2 and later, which says itself which values are texts."""
+    if "<｜DSML｜" not in text:
+        return None
+    calls = []
+    for match in _INVOKE.finditer(text):
+        values = {}
+        for key, is_text, value in _INVOKE_VALUE.findall(match[2] or ""):
+            values[key] = value if is_text == "true" else _value(value, {})
+        calls.append(ToolCall(match[1], values))
+    return calls
+
+
+def _gemma_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
+    """`call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4."""
+    match = _GEMMA.match(text)
+    if match is None:
+        return None
+    calls: list[ToolCall] = []
+    while match is not None:
+        try:
+            value, at = _gemma_value(text, match.end())
+        except (ValueError, IndexError, RecursionError):
+            return calls
+        calls.append(ToolCall(match[1], value))
+        match = _GEMMA.match(text, at)
+    return calls
+
+
+def _gemma_value(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins there, and where it ends. Raises ValueError or IndexError for none."""
+    if text.startswith(_GEMMA_QUOTE, at):
+        end = text.index(_GEMMA_QUOTE, at + len(_GEMMA_QUOTE))
+        return text[at + len(_GEMMA_QUOTE) : end], end + len(_GEMMA_QUOTE)
+    if text[at] in "{[":
+        close = {"{": "}", "[": "]"}[text[at]]
+        pairs: dict[str, Any] = {}
+        items: list[Any] = []
+        at = _gemma_next(text, at + 1)
+        while text[at] != close:
+            if close == "}":
+                if text.startswith(_GEMMA_QUOTE, at):
+                    key, at = _gemma_value(text, at)
+                    at = text.index(":", at)
+                else:
+                    key, at = text[at : text.index(":", at)], text.index(":", at)
+                pairs[key.strip()], at = _gemma_value(text, _gemma_next(text, at + 1))
+            else:
+                value, at = _gemma_value(text, at)
+                items.append(value)
+            at = _gemma_next(text, at)
+            if text[at] not in "," + close:
+                raise ValueError("no value of Gemma's")
+            at = _gemma_next(text, at + 1) if text[at] == "," else at
+        return (pairs if close == "}" else items), at + 1
+    match = re.compile(r"[^,{}\[\]]+").match(text, at)
+    if match is None:
+        raise ValueError("no value of Gemma's")
+    return _value(match[0].strip(), {}), match.end()
+
+
+def _gemma_next(text: str, at: int) -> int:
+    while text[at].isspace():
+        at += 1
+    return at
+
+
+def _objects(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Names with the JSON object behind them; what looks like one within an object is not looked at."""
+    match = pattern.search(text)
+    while match is not None:
+        value, at = _object_at(text, match.end())
+        yield match[1].strip(), value
+        match = pattern.search(text, max(at, match.end()))
+
+
+def _values(text: str) -> Iterator[Any]:
+    """The JSON values that a text is a row of; nothing when there is something else in it."""
+    found, at, decoder = [], 0, json.JSONDecoder()
+    while at < len(text):
+        match = re.compile(r"[\s;,]*(?:```(?:json)?)?[\s;,]*").match(text, at)
+        at = match.end() if match else at
+        if at >= len(text):
+            break
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        found.append(value)
+    yield from found
+
+
+def _from_json(value: Any) -> Iterator[ToolCall]:
+    if isinstance(value, list):
+        for entry in value:
+            yield from _from_json(entry)
+        return
+    if not isinstance(value, Mapping):
+        return
+    function = value.get("function", value)
+    if isinstance(function, str):
+        function = {**value, "name": function}
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        return
+    arguments = next((function[key] for key in ("arguments", "parameters") if key in function), None)
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return
+    if arguments is None and len(function) == 1:
+        arguments = {}
+    if isinstance(arguments, Mapping):
+        yield ToolCall(function["name"], dict(arguments), str(value.get("id") or ""))
+
+
+def _object_at(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
+    try:
+        value, at = json.JSONDecoder().raw_decode(text, at)
+    except (ValueError, RecursionError):
+        return None, at
+    return (value if isinstance(value, dict) else None), at
+
+
+def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _value(text: str, schema: Mapping[str, Any]) -> Any:
+    """A value without quotes: what its schema says, and where that says nothing JSON where it is some, else
+    text.
+    """
+    kinds = _kinds(schema)
+    if kinds == {"string"}:
+        return text
+    plain = text.strip()
+    try:
+        return json.loads(plain)
+    except (ValueError, RecursionError):
+        if kinds & {"boolean", "null"} and plain in _LITERALS:  # as Python writes them
+            return _LITERALS[plain]
+        return text if kinds else plain
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """The types that a schema allows; none where it does not say."""
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
+    values = schema.get("enum")
+    if not found and isinstance(values, list) and values and all(isinstance(one, str) for one in values):
+        found = {"string"}
+    for other in (*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))):
+        if isinstance(other, Mapping):
+            found |= _kinds(other)
+    return {one for one in found if isinstance(one, str)}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _python(text: str, names: Collection[str]) -> list[ToolCall]:
+    """`[name(key=value, ...), ...]`, as Llama 3.2 and LFM2 write. Literals only, nothing is evaluated."""
+    body = text.strip()
+    if not (body.startswith("[") and body.endswith("]") and _PYTHON.search(body)):
+        return []
+    try:
+        tree = ast.parse(body, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    calls: list[ToolCall] = []
+    for node in tree.elts if isinstance(tree, ast.List) else []:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
+            return []
+        try:
+            arguments = {key.arg: ast.literal_eval(key.value) for key in node.keywords if key.arg}
+        except ValueError:
+            return []
+        calls.append(ToolCall(node.func.id, arguments))
+    return calls if not names or all(call.name in names for call in calls) else []

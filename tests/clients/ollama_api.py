@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""Ollama's API as an OpenAPI document, in our own words, for tools that make requests from one. Types and
+required fields are as clients know them; what a request may leave out, it may leave out here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TEXT, NUMBER, WHOLE, YES = {"type": "string"}, {"type": "number"}, {"type": "integer"}, {"type": "boolean"}
+TIME = {"type": "string", "format": "date-time"}
+
+
+def of(required: str = "", **properties: Any) -> dict[str, Any]:
+    """An object with these properties; required: names with spaces between."""
+    return {"type": "object", "properties": properties, "required": required.split()}
+
+
+def any_of(*schemas: Any) -> dict[str, Any]:
+    return {"anyOf": list(schemas)}
+
+
+def many(schema: Any) -> dict[str, Any]:
+    return {"type": "array", "items": schema, "maxItems": 4}
+
+
+def document(model: str) -> dict[str, Any]:
+    """model: the one that requests name, most of the time."""
+    name = {"type": "string", "enum": [model, "nobody", ""]}
+    options = of(
+        seed=WHOLE,
+        temperature=NUMBER,
+        top_k=WHOLE,
+        top_p=NUMBER,
+        min_p=NUMBER,
+        stop=any_of(TEXT, many(TEXT)),
+        repeat_penalty=NUMBER,
+        num_ctx={"type": "integer", "maximum": 256},
+        num_predict={"type": "integer", "minimum": -2, "maximum": 4},
+    )
+    call = of("function", function=of("name", name=TEXT, arguments={"type": "object"}))
+    message = of(
+        "role content",
+        role={"enum": ["system", "user", "assistant", "tool"]},
+        content=TEXT,
+        thinking=TEXT,
+        tool_name=TEXT,
+        tool_calls=many(call),
+    )
+    parameters = of("type", type={"const": "object"}, properties={"type": "object"})
+    function = of("name parameters", name=TEXT, description=TEXT, parameters=parameters)
+    tool = of("type function", type={"const": "function"}, function=function)
+    format = any_of({"const": "json"}, {"const": ""}, of(type={"enum": ["object", "string", "array"]}))
+    common = {
+        "model": name,
+        "stream": YES,
+        "options": options,
+        "format": format,
+        "logprobs": YES,
+        "think": any_of(YES, {"enum": ["low", "medium", "high"]}),
+        "keep_alive": any_of({"const": "5m"}, {"const": -1}),
+        "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+        "truncate": YES,
+        "draft": YES,
+        "strategy": {"enum": ["auto", "off", "chain:3"]},
+        "exact": {"enum": ["on", "auto", "off"]},
+    }
+    ended = {
+        "done": YES,
+        "done_reason": TEXT,
+        "model": TEXT,
+        "created_at": TIME,
+        "total_duration": WHOLE,
+        "load_duration": WHOLE,
+        "prompt_eval_count": WHOLE,
+        "prompt_eval_duration": WHOLE,
+        "eval_count": WHOLE,
+        "eval_duration": WHOLE,
+    }
+    details = of(
+        "format family parameter_size quantization_level",
+        format=TEXT,
+        family=TEXT,
+        parameter_size=TEXT,
+        quantization_level=TEXT,
+        families=any_of({"type": "null"}, many(TEXT)),
+    )
+    entry = of(
+        "name model modified_at size digest details",
+        name=TEXT,
+        model=TEXT,
+        modified_at=TIME,
+        size=WHOLE,
+        digest=TEXT,
+        details=details,
+    )
+    loaded = of(
+        "name model size digest details expires_at",
+        name=TEXT,
+        model=TEXT,
+        size=WHOLE,
+        digest=TEXT,
+        details=details,
+        expires_at=TIME,
+        size_vram=WHOLE,
+    )
+    said = of("role content", role={"const": "assistant"}, content=TEXT, thinking=TEXT, tool_calls=many(call))
+    shown = of(
+        "capabilities model_info details",
+        capabilities=many(TEXT),
+        model_info={"type": "object"},
+        details=details,
+        template=TEXT,
+        parameters=TEXT,
+    )
+    status = of("status", status=TEXT)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Ollama's API", "version": "1"},
+        "paths": {
+            "/api/version": asks("get", answer=of("version", version=TEXT)),
+            "/api/tags": asks("get", answer=of("models", models={"type": "array", "items": entry})),
+            "/api/ps": asks("get", answer=of("models", models={"type": "array", "items": loaded})),
+            "/api/show": asks("post", of("model", model=name, verbose=YES), shown),
+            "/api/chat": asks(
+                "post",
+                of("model messages", messages=many(message), tools=many(tool), **common),
+                of("model created_at message done", message=said, **ended),
+            ),
+            "/api/generate": asks(
+                "post",
+                of(
+                    "model",
+                    prompt=TEXT,
+                    system=TEXT,
+                    template=TEXT,
+                    raw=YES,
+                    suffix=TEXT,
+                    context=many(WHOLE),
+                    **common,
+                ),
+                of(
+                    "model created_at response done",
+                    response=TEXT,
+                    thinking=TEXT,
+                    context={"type": "array"},
+                    **ended,
+                ),
+            ),
+            "/api/create": asks(
+                "post",
+                of(
+                    "model",
+                    model=TEXT,
+                    **{"from": name},
+                    system=TEXT,
+                    template=TEXT,
+                    stream=YES,
+                    parameters=options,
+                    messages=many(message),
+                    files={"type": "object", "additionalProperties": TEXT},
+                ),
+                status,
+            ),
+            "/api/copy": asks("post", of("source destination", source=name, destination=TEXT)),
+            "/api/delete": asks("delete", of("model", model={"enum": ["nobody", "made", ""]})),
+            "/api/embed": asks("post", of("model input", model=name, input=any_of(TEXT, many(TEXT)))),
+        },
+    }
+
+
+def asks(method: str, body: Any = None, answer: Any = None) -> dict[str, Any]:
+    """An operation that takes and gives JSON; streams are not described."""
+    failed = {"description": "refused", "content": {"application/json": {"schema": of("error", error=TEXT)}}}
+    good: dict[str, Any] = {"description": "done"}
+    if answer is not None:
+        stream: dict[str, Any] = {"application/x-ndjson": {}}
+        good["content"] = {"application/json": {"schema": answer}} | stream
+    operation: dict[str, Any] = {"responses": {"200": good, "4XX": failed}}
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return {method: operation}

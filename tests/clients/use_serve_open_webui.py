@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp serve` behind Open WebUI, started from its package and driven by a headless Chromium: it finds
+the models through Ollama's API, a question is answered while it streams, another one goes on from it, and the
+same over OpenAI's API. EAGLECPP_CHROMIUM names the browser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from common import done
+from playwright.sync_api import Page, expect, sync_playwright
+from serving import IS_DEMO, MODEL, serving
+
+BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+START_S = 900  # it imports much
+WAIT_MS = 300_000
+QUESTION, SAID = "What does os.path.join do?", "Join two or more pathname components"
+
+
+@contextlib.contextmanager
+def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
+    """The address of an Open WebUI of its own, for one user, which asks nobody else."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder, Path(folder, "log").open("w+") as log:
+        environment = {
+            **os.environ,
+            "DATA_DIR": folder,
+            "WEBUI_AUTH": "False",
+            "WEBUI_SECRET_KEY": "x",
+            "ENABLE_OLLAMA_API": str(not over_openai),
+            "OLLAMA_BASE_URL": url,
+            "ENABLE_OPENAI_API": str(over_openai),
+            "OPENAI_API_BASE_URL": f"{url}/v1",
+            "OPENAI_API_KEY": "x",
+            "DEFAULT_MODELS": MODEL,
+            "RAG_EMBEDDING_ENGINE": "ollama",  # its own would fetch a model
+            "OFFLINE_MODE": "True",
+            "HF_HUB_OFFLINE": "1",
+            "ENABLE_VERSION_UPDATE_CHECK": "False",
+            "ENABLE_TITLE_GENERATION": "False",
+            "ENABLE_TAGS_GENERATION": "False",
+            "ENABLE_FOLLOW_UP_GENERATION": "False",
+            "ENABLE_AUTOCOMPLETE_GENERATION": "False",
+            "ANONYMIZED_TELEMETRY": "False",
+            "DO_NOT_TRACK": "True",
+            "SCARF_NO_ANALYTICS": "True",
+        }
+        program = Path(sys.executable).with_name("open-webui")
+        command = [str(program), "serve", "--host", "127.0.0.1", "--port", str(port)]
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            end = time.monotonic() + START_S
+            while True:
+                with (
+                    contextlib.suppress(OSError),
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10),
+                ):
+                    break
+                if process.poll() is not None or time.monotonic() > end:
+                    log.seek(0)
+                    raise RuntimeError(f"Open WebUI did not start:\n{log.read()[-4000:]}")
+                time.sleep(1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(60)
+
+
+def ask(page: Page, text: str, n_answers: int) -> str:
+    """The answer, once it is complete."""
+    field = page.locator("#chat-input")
+    field.click(timeout=WAIT_MS)
+    page.keyboard.type(text)
+    page.keyboard.press("Enter")
+    answers = page.locator(".chat-assistant")
+    expect(answers).to_have_count(n_answers, timeout=WAIT_MS)
+    expect(page.get_by_label("Regenerate").nth(n_answers - 1)).to_be_attached(timeout=WAIT_MS)
+    return str(answers.nth(n_answers - 1).inner_text())
+
+
+with serving() as url, sync_playwright() as tools:
+    browser = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+    for over_openai in (False, True):
+        with web_ui(url, over_openai=over_openai) as address:
+            page = browser.new_page(viewport={"width": 1200, "height": 900})
+            page.goto(address, timeout=WAIT_MS)
+            with contextlib.suppress(Exception):  # what is new in this version
+                page.get_by_role("button", name="Okay, Let's Go!").click(timeout=20_000)
+            expect(page.get_by_text(MODEL).first).to_be_visible(timeout=WAIT_MS)
+            said = ask(page, QUESTION, 1)
+            assert said.strip() and (not IS_DEMO or SAID in said), said
+            assert ask(page, "What is len?", 2).strip()
+            page.close()
+    browser.close()
+done("models, a question, a second one; over Ollama's API and over OpenAI's")
