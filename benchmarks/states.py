@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What drafting costs and gains on a target whose recurrent state llama.cpp cannot take back.
 
-    python benchmarks/states.py [--width 1024] [--type Q4_0] [--threads N] [--json OUT]
+    python benchmarks/states.py [--width 768] [--type Q4_0] [--threads N] [--json OUT]
 
 A random `granitehybrid` (Mamba 2 and three layers of attention) of the given width with a drafter. First,
 what a copy of its state costs by each of llama.cpp's means, beside a plain step. Then the speed of chains
@@ -34,14 +34,14 @@ from helpers.tiny_arch import ArchPair, make_forgetful_hybrid
 
 RATES = (0.0, 0.3, 0.5, 0.7, 0.9)
 STRATEGIES = ("chain:1", "chain:2", "chain:3", "chain:5", "auto")
-N_PROMPT, N_TOKENS, N_TURNS, N_COPIES, N_STATE = 256, 96, 3, 20, 128
+N_PROMPT, N_TOKENS, N_TURNS, N_COPIES, N_STATE = 128, 64, 2, 20, 128
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--type", default="Q4_0")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="OUT")

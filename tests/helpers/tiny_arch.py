@@ -11,7 +11,7 @@ of meaning.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +325,7 @@ def _drafter(directory: Path, target: TinyTarget, tokenizer: Tokenizer) -> Pair:
         "d2t": np.array(plain) - np.arange(len(plain)),
         "t2d": np.isin(np.arange(target.n_vocab), plain),
     }
-    config = TargetSpec.of("llama", n_kv_heads=spec.n_kv_heads, head_dim=spec.head_dim).config(target.n_vocab)
+    config = replace(spec, arch="llama").config(target.n_vocab)
     config |= {
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
