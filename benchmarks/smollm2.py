@@ -345,7 +345,8 @@ def in_setting(engine: eaglecpp.Engine, setting: str, question: str, n_tokens: i
     """A greedy answer of chains of five."""
     kind, _, name = setting.partition(": ")
     options: dict[str, Any] = {"strategy": CHAIN, "temperature": 0.0, "max_tokens": n_tokens}
-    engine.clear()
+    if not kind.endswith("tokens"):  # the text before the questions is read once for all of them
+        engine.clear()
     if kind == "template":
         return engine.generate(TEMPLATES[name].format(question), **options).stats
     messages = [{"role": "system", "content": SYSTEMS[name]}] if kind == "system" else []

@@ -177,28 +177,32 @@ def step(args: argparse.Namespace) -> list[list[Any]]:
         samples = list(made_up(4, spec.target_hidden_size, ids))
 
         def one(
-            every: int, model: DraftModel = model, optimizer: Optimizer = optimizer,
+            every: int, loss_vocab: int, model: DraftModel = model, optimizer: Optimizer = optimizer,
             draft_ids: Any = draft_ids, samples: list[Sample] = samples,
         ) -> None:  # fmt: skip
+            model.loss_vocab = loss_vocab
             batch = make_batch(samples, draft_ids, args.ttt_steps, torch.device("cpu"), every)
             sums = model(batch, args.ttt_steps)
             sums.loss.backward()
             optimizer.step(torch.tensor(1.0 / float(sums.weight)), 1e-4)
 
-        times: dict[int, list[float]] = {every: [] for every in args.later_every}
+        times: dict[tuple[int, int], list[float]] = {
+            (every, loss_vocab): [] for every in args.later_every for loss_vocab in args.loss_vocab
+        }
         for turn in range(args.turns + 1):
-            for every, found in times.items():
+            for settings, found in times.items():
                 started = time.perf_counter()
-                one(every)
+                one(*settings)
                 if turn:  # the first one warms up
                     found.append(time.perf_counter() - started)
-        for every, found in times.items():
+        for (every, loss_vocab), found in times.items():
             with profile(activities=[ProfilerActivity.CPU]) as seen:
-                one(every)
+                one(every, loss_vocab)
             spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
             share = sum(spent.get(key, 0.0) for key in PRODUCTS) / sum(spent.values())
             dtype = str(args.dtype).removeprefix("torch.")
-            what = f"draft vocabulary {len(ids)}, {dtype}, --later-every {every}, products {share:.0%}"
+            what = f"draft vocabulary {len(ids)}, {dtype}, --later-every {every}, "
+            what += f"--loss-vocab {loss_vocab}, products {share:.0%}"
             lines.append([what, len(samples) * N_SAMPLE / median(found), ""])
     return lines
 
@@ -236,6 +240,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--draft-vocab", type=int, nargs="+", default=[8192, 16384])
     parser.add_argument("--ttt-steps", type=int, default=3)
     parser.add_argument("--later-every", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--loss-vocab", type=int, nargs="+", default=[0, 4096], help="0 = all")
     parser.add_argument("--parts", nargs="+", default=["writing", "reading", "step"])
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.bfloat16)
     parser.add_argument("--turns", type=int, default=3)

@@ -111,6 +111,13 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     help="Steps of training-time test after the first run one row in N.  [default: 2 on a CPU, 1 on a GPU]",
 )
 @click.option(
+    "--loss-vocab",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Tokens of the draft vocabulary that the loss of a step looks at; 0 = all.  [default: 4096 on a CPU, "
+    "all on a GPU]",
+)
+@click.option(
     "--draft-vocab",
     type=click.IntRange(1),
     metavar="N",

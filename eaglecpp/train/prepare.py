@@ -74,6 +74,7 @@ class TrainOptions:
     budget: Budget = field(default_factory=lambda: Budget(epochs=2))
     ttt_steps: int = 0
     later_every: int = 0
+    loss_vocab: int | None = None
     lr: float = 0.0
     batch_tokens: int = 0
     weight_decay: float = 0.01

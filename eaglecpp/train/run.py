@@ -40,6 +40,8 @@ __all__ = ["Result", "train"]
 
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""
+_LOSS_VOCAB = 4096
+"""Tokens that the loss of a step looks at, on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,12 @@ def _trainer(
 ) -> Trainer:
     dtype = compute_type(device, options.dtype)
     torch.manual_seed(options.seed)
-    model = DraftModel(plan.spec, plan.embedding, share_head=plan.share_head, dtype=dtype)
+    loss_vocab = options.loss_vocab
+    if loss_vocab is None:
+        loss_vocab = _LOSS_VOCAB if device.type == "cpu" else 0
+    model = DraftModel(
+        plan.spec, plan.embedding, share_head=plan.share_head, dtype=dtype, loss_vocab=loss_vocab
+    )
     model.load_state_dict(plan.start.state)
     model.to(device)
     lr = options.lr or default_lr(plan.spec.hidden_size) * (_FINETUNE_LR if options.finetune else 1.0)
@@ -164,12 +171,12 @@ def _trainer(
         hyper,
         limits,
         listener,
-        facts=_facts(plan, corpus, dtype),
+        facts=_facts(plan, corpus, model),
         ranks=ranks,
     )
 
 
-def _facts(plan: Plan, corpus: Corpus, dtype: torch.dtype) -> dict[str, Any]:
+def _facts(plan: Plan, corpus: Corpus, model: DraftModel) -> dict[str, Any]:
     """What must be the same when a run is resumed, as plain values."""
     digest = hashlib.sha256()
     for one in corpus.conversations:
@@ -181,7 +188,8 @@ def _facts(plan: Plan, corpus: Corpus, dtype: torch.dtype) -> dict[str, Any]:
         "data": digest.hexdigest(),
         "vocabulary": hashlib.sha256(plan.vocab.ids.tobytes()).hexdigest(),
         "share_head": plan.share_head,
-        "dtype": str(dtype),
+        "loss_vocab": model.loss_vocab,
+        "dtype": str(model.dtype),
         "drafter": json.dumps(shape, sort_keys=True),
     }
 

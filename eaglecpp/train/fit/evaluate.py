@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What a drafter would be accepted for, measured on held-out conversations without running the engine.
 
-Every row of an answer is taken as the anchor of a chain; depth k is a hit when all depths before it were and
-the drafter's best token is the target's most probable one. On text that the target wrote itself, at
-temperature 0, that is exactly what a chain drafted there would have accepted. The simulated acceptance length
-uses the joint hits: a product of the depths' averages would differ (NVIDIA-NeMo/Automodel#2959).
+Every row of an answer could be the anchor of a chain, whose depth k is accepted when all depths before it were
+and the drafter's best token is the target's most probable one. The engine starts chains at some rows only: one
+behind what the last round accepted. So an answer is walked through as the engine would; a mean over all rows
+would count a part that is foreseen in rounds of six tokens six times as often as the rounds do, and gave 2.5
+where the engine found 2.2 on the same answers. On text that the target wrote itself, at temperature 0, the
+walk gives exactly the engine's acceptance length.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ __all__ = ["Acceptance", "evaluate"]
 
 @dataclass(frozen=True)
 class Acceptance:
-    """rates: per depth, of the chains that reached it; length: tokens per round, the bonus token included;
-    n_rows: anchors.
+    """rates: per depth, of the chains that reached it; length: tokens per round, the target's own included;
+    n_rounds: how many those were.
     """
 
     rates: tuple[float, ...]
     length: float
-    n_rows: int
+    n_rounds: int
 
 
 def evaluate(
@@ -51,23 +53,32 @@ def evaluate(
     """
     ranks = ranks or Ranks()
     device = model.fc.device
-    sums = torch.zeros(3, depth, device=device)  # hit with all before, reached, counted
+    sums = torch.zeros(2, depth, device=device)  # accepted, reached
     for micro in micro_batches(indices, source.lengths, n_tokens, ranks.rank, ranks.n):
         batch = make_batch([source.sample(i) for i in micro], draft_ids, depth, device)
-        sums += _prefix_hits(batch, model.drafts(batch, depth), depth)
-    hit, reached, counted = ranks.sum(sums).cpu()
-    rates = (hit / reached.clamp(min=1)).tolist()
-    length = 1.0 + float((hit / counted.clamp(min=1)).sum())
-    return Acceptance(tuple(rates), length, int(counted[0]))
+        sums += torch.from_numpy(_walk(batch, model.drafts(batch, depth))).to(sums)
+    accepted, reached = ranks.sum(sums).cpu()
+    n_rounds = int(reached[0])
+    rates = (accepted / reached.clamp(min=1)).tolist()
+    return Acceptance(tuple(rates), 1.0 + float(accepted.sum()) / max(n_rounds, 1), n_rounds)
 
 
-def _prefix_hits(batch: Batch, hits: Sequence[Tensor], depth: int) -> Tensor:
-    """Sums over the rows of one batch, [3, depth]. The rows counted at a step were counted at all before."""
-    alive = torch.ones(batch.tokens.numel(), dtype=torch.bool, device=batch.tokens.device)
-    sums = torch.zeros(3, depth, device=batch.tokens.device)
-    for k, hit in enumerate(hits):
-        rows = batch.counted[k]
-        reached = alive[rows]
-        alive[rows] = joint = reached & hit
-        sums[:, k] = torch.stack([joint.sum(), reached.sum(), torch.tensor(len(rows), device=hit.device)])
+def _walk(batch: Batch, hits: Sequence[Tensor]) -> NDArray[np.float32]:
+    """Rounds through the answers of one batch: accepted and reached drafts of each depth, [2, depth]. The rows
+    counted at a step were counted at all before, and near the end of an answer chains are shorter.
+    """
+    n_rows, depth = batch.tokens.numel(), len(hits)
+    n_possible, n_accepted = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
+    for k, (rows, hit) in enumerate(zip(batch.counted, hits, strict=True)):
+        anchors = rows.cpu().numpy()
+        n_possible[anchors] += 1
+        alive = anchors[n_accepted[anchors] == k]
+        n_accepted[alive] += hit.cpu().numpy()[n_accepted[anchors] == k]
+    sums = np.zeros((2, depth), np.float32)
+    row = 0
+    while row < n_rows:
+        if n_possible[row]:
+            sums[0, : n_accepted[row]] += 1
+            sums[1, : min(n_accepted[row] + 1, n_possible[row])] += 1
+        row += 1 + n_accepted[row]
     return sums

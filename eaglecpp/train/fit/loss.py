@@ -10,11 +10,17 @@ Head product, softmax and gradient are formed together, with the softmax in fp32
 by up to 30 %, vllm-project/speculators#788): fp32 logits a few rows at a time, so that the passes over them
 stay in the cache, and their gradient in the compute type for many rows at a time, so that the products with
 it are few and the fp32 gradient of the head is added to rarely.
+
+The products with the head are most of a small drafter's training. So a step may look at a part of the draft
+vocabulary: the tokens that its labels say most of, and every m-th of the others, which then count m times in
+the softmax's sum. Its expectation is that of the whole sum, and as the labels of all rows are in it, what is
+left to chance has little mass.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +33,8 @@ _BLOCK_BYTES = 8 << 20
 """Of fp32 logits at a time."""
 _GRADIENT_BYTES = 128 << 20
 """Of the logits' gradient at a time."""
+_LABEL_SHARE = 0.75
+"""Of the tokens looked at, those taken for what the labels say of them."""
 
 
 def step_weights(n_steps: int, decay: float) -> list[float]:
@@ -58,17 +66,56 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
 
 
 def head_loss(
-    states: Tensor, head: Tensor, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor
+    states: Tensor, head: Tensor, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_seen: int = 0
 ) -> tuple[Tensor, Tensor]:
     """Weighted sum over rows of `-sum_v p(v) log Q(v)`; bool [n_rows], whether the largest logit is `best`'s.
 
-    states: [n_rows, n_embd], normed; head: [n_draft_vocab, n_embd], of one dtype. ids: i64 [n_rows, n_top],
-    draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft vocabulary; best: i64 [n_rows],
-    -1 = none; weight: f32 [n_rows].
+    states: [n_rows, n_embd], normed; head: [n_draft_vocab, n_embd], multiplied in the type of the states.
+    ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft
+    vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows]. n_seen: estimate it from so many tokens of
+    the draft vocabulary, chosen by these labels alone; 0 = from all.
     Differentiable in states and head.
     """
-    loss, hit = _HeadLoss.apply(states, head, ids, p, best, weight)  # type: ignore[no-untyped-call]
+    offset = None
+    if 0 < n_seen < len(head):
+        chosen, offset, ids, p, best = _seen(len(head), ids, p, best, weight, n_seen)
+        head = head.index_select(0, chosen)
+    head = head.to(states.dtype)
+    loss, hit = _HeadLoss.apply(states, head, ids, p, best, weight, offset)  # type: ignore[no-untyped-call]
     return loss, hit
+
+
+class _Seen(NamedTuple):
+    """chosen: i64 [n], draft ids; offset: f32 [n], log of how many tokens each stands for; the labels with ids
+    among the chosen ones, those left out with no mass.
+    """
+
+    chosen: Tensor
+    offset: Tensor
+    ids: Tensor
+    p: Tensor
+    best: Tensor
+
+
+def _seen(n_vocab: int, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_seen: int) -> _Seen:
+    """Which tokens a step looks at. Which of the others come is drawn from the labels, not from a generator: a
+    resumed run must find the same.
+    """
+    device = ids.device
+    mass = torch.zeros(n_vocab, device=device).scatter_add_(0, ids.flatten(), (p * weight[:, None]).flatten())
+    frequent = mass.topk(max(1, int(_LABEL_SHARE * n_seen))).indices
+    is_rest = torch.ones(n_vocab, dtype=torch.bool, device=device)
+    is_rest[frequent] = False
+    rest = is_rest.nonzero()[:, 0]
+    every = math.ceil(len(rest) / max(1, n_seen - len(frequent)))
+    chosen = torch.cat([frequent, rest[int(ids.sum()) % every :: every]])
+    offset = torch.full((len(chosen),), math.log(every), device=device)
+    offset[: len(frequent)] = 0.0
+    place = torch.full((n_vocab,), -1, dtype=torch.long, device=device)
+    place[chosen] = torch.arange(len(chosen), device=device)
+    ids = place[ids]
+    best = torch.where(best < 0, best, place[best.clamp(min=0)])
+    return _Seen(chosen, offset, ids.clamp(min=0), p.masked_fill(ids < 0, 0.0), best)
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -76,7 +123,14 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, states: Tensor, head: Tensor, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor
+        ctx: Any,
+        states: Tensor,
+        head: Tensor,
+        ids: Tensor,
+        p: Tensor,
+        best: Tensor,
+        weight: Tensor,
+        offset: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         want_states, want_head = ctx.needs_input_grad[:2]
         loss = torch.zeros((), device=states.device)
@@ -96,6 +150,8 @@ class _HeadLoss(torch.autograd.Function):
                 top = logits.amax(-1, keepdim=True)
                 of_best = logits.gather(1, best[rows, None].clamp(min=0))
                 hit[rows] = ((of_best == top) & (best[rows, None] >= 0))[:, 0]
+                if offset is not None:
+                    logits += offset
                 share = p[rows] * weight[rows, None]
                 mass = share.sum(-1, keepdim=True)
                 picked = logits.gather(1, ids[rows])
@@ -121,8 +177,5 @@ class _HeadLoss(torch.autograd.Function):
         return (
             None if d_states is None else d_states * grad,
             None if d_head is None else (d_head * grad).to(ctx.head_dtype),
-            None,
-            None,
-            None,
-            None,
+            *[None] * 5,
         )

@@ -58,13 +58,21 @@ class DraftModel(nn.Module):
     """A drafter of one layer with its frozen embedding. `head` is frozen too where it is the target's."""
 
     def __init__(
-        self, spec: DraftSpec, embedding: Tensor, *, share_head: bool, dtype: torch.dtype, decay: float = 0.8
+        self,
+        spec: DraftSpec,
+        embedding: Tensor,
+        *,
+        share_head: bool,
+        dtype: torch.dtype,
+        decay: float = 0.8,
+        loss_vocab: int = 0,
     ) -> None:
         """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; decay: weight of a step over that of
-        the one before. Weights start at random or one and are meant to be filled by `load_state_dict`.
+        the one before; loss_vocab: tokens that the loss looks at, see `head_loss`. Weights start at random or one and are meant to be filled by `load_state_dict`.
         """
         super().__init__()
         self.spec, self.dtype, self.decay, self.share_head = spec, dtype, decay, share_head
+        self.loss_vocab = loss_vocab
         n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
         self.n_q, self.n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
         is_first = spec.fuses_embedding  # EAGLE-1
@@ -111,11 +119,12 @@ class DraftModel(nn.Module):
         label, row_weight = torch.cat(at), torch.cat(weight)
         loss, hit = head_loss(
             torch.cat(states),
-            self.head.to(self.dtype),
+            self.head,
             batch.label_ids[label].long(),
             batch.label_p[label],
             batch.best[label],
             row_weight,
+            self.loss_vocab,
         )
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)

@@ -27,19 +27,32 @@ class Scripted(DraftModel):
         ]
 
 
-def test_rates_are_conditional_and_the_length_is_joint() -> None:
+def test_a_round_starts_behind_what_the_one_before_accepted() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
-    # anchors 0..4; the last two are too near to the end for a chain of three, the last for one of two
-    model.script = {0: 3, 1: 0, 2: 2, 3: 1, 4: 1}
-    source = Samples([make_sample(7, seed=1)])
+    # the script of anchors that no round starts at must not matter; the last two are too near to the end for
+    # a chain of three, the last for one of two
+    model.script = {0: 1, 1: 3, 2: 0, 3: 3, 4: 3, 5: 0, 6: 0, 7: 1}
+    source = Samples([make_sample(10, seed=1)])
     found = evaluate(model, source, [0], draft_ids(), depth=3, n_tokens=64)
-    assert found.n_rows == 5
-    assert found.rates == pytest.approx((4 / 5, 2 / 3, 1 / 2))
-    assert found.length == pytest.approx(1 + 4 / 5 + 2 / 4 + 1 / 3)
+    # rounds start at 0 (one accepted), 2 (none), 3 (all three), and 7, where only one draft is possible
+    assert found.n_rounds == 4
+    assert found.rates == pytest.approx((3 / 4, 1 / 2, 1 / 1))
+    assert found.length == pytest.approx(1 + 5 / 4)
+
+
+def test_each_answer_is_walked_through_on_its_own() -> None:
+    model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    # two samples of one batch, each with two answers: tokens 2..5 and 8..11; rows 1..3 and 7..9 count
+    turns = [0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2]
+    model.script = {row + 12 * b: n for b in (0, 1) for row, n in {1: 2, 2: 0, 3: 0, 7: 0, 8: 0, 9: 1}.items()}
+    source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
+    found = evaluate(model, source, [0, 1], draft_ids(), depth=2, n_tokens=64)
+    assert found.n_rounds == 2 * 4  # at 1, 7, 8, 9: the first leaves nothing of its answer
+    assert found.length == pytest.approx(1 + 3 / 4)
 
 
 def test_nothing_counted_gives_a_length_of_one() -> None:
     model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     silent = Samples([make_sample(9, seed=1, turns=np.zeros(9, int).tolist())])
     found = evaluate(model, silent, [0], draft_ids(), depth=2, n_tokens=64)
-    assert (found.length, found.rates, found.n_rows) == (1.0, (0.0, 0.0), 0)
+    assert (found.length, found.rates, found.n_rounds) == (1.0, (0.0, 0.0), 0)

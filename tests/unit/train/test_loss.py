@@ -66,3 +66,40 @@ def test_mass_outside_the_draft_vocabulary_is_left_out_not_renormalised() -> Non
     full, _ = head_loss(states, head, ids, torch.tensor([[0.6, 0.3]]), best, one)
     half, _ = head_loss(states, head, ids, torch.tensor([[0.3, 0.15]]), best, one)
     assert float(half) == pytest.approx(float(full) / 2)
+
+
+def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it() -> None:
+    rng = torch.Generator().manual_seed(3)
+    states = torch.randn(40, 16, generator=rng).requires_grad_()
+    head = (torch.randn(600, 16, generator=rng) * 0.5).requires_grad_()
+    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few of the tokens are said
+    p, weight = torch.full((40, 5), 0.19), torch.rand(40, generator=rng)
+    best = ids[:, 0].clone()
+    best[::4] = -1
+
+    whole, _ = head_loss(states, head, ids, p, best, weight)
+    expected = torch.autograd.grad(whole, [states, head])
+    losses, sums = [], [torch.zeros_like(states), torch.zeros_like(head)]
+    for k in range(60):
+        label = torch.cat([ids, torch.full((40, 1), k)], 1)  # no mass: draws others of the rest
+        part, hit = head_loss(states, head, label, torch.cat([p, torch.zeros(40, 1)], 1), best, weight, 200)
+        assert not hit[::4].any()
+        losses.append(float(part.detach()))
+        for total, one in zip(sums, torch.autograd.grad(part, [states, head]), strict=True):
+            total += one / 60
+    assert np.mean(losses) == pytest.approx(float(whole.detach()), rel=0.03)
+    assert np.std(losses) < 0.03 * float(whole.detach())
+    for found, want in zip(sums, expected, strict=True):
+        assert (found - want).norm() < 0.1 * want.norm()
+
+
+def test_a_label_that_no_room_was_left_for_has_no_mass() -> None:
+    states, head = torch.randn(3, 8), torch.randn(40, 8)
+    ids = torch.tensor([[0], [0], [1]])
+    seen = loss_module._seen(40, ids, torch.ones(3, 1), ids[:, 0], torch.tensor([1.0, 1.0, 0.1]), 2)
+    assert seen.chosen[0] == 0 and seen.p[:2].all()
+    assert (seen.best[2] < 0) == (1 not in seen.chosen) == (seen.p[2, 0] == 0)
+    again = loss_module._seen(40, ids, torch.ones(3, 1), ids[:, 0], torch.tensor([1.0, 1.0, 0.1]), 2)
+    assert torch.equal(seen.chosen, again.chosen)  # a resumed run must see the same
+    loss, _ = head_loss(states, head, ids, torch.ones(3, 1), ids[:, 0], torch.ones(3), 2)
+    assert torch.isfinite(loss)
