@@ -9,19 +9,23 @@ prompts:  while one prompt is read: the others' longest wait for a token, and th
           read in the batches of their rounds against in slices between them
 prefixes: time to the first token of a prompt that begins like another conversation's, and of one that does
           not
+parking:  time to the first token of a conversation that had to make room for another one, parked in host
+          memory and read again, what was made room for included
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 from common import facts, table, write_json
 
-from eaglecpp import Engine, Session
+from eaglecpp import AsyncEngine, Engine, Session
 from eaglecpp.engine.stream import Stream, next_chunks
 
 _WORDS = ("house", "river", "light", "stone", "garden", "winter", "letter", "music", "paper", "sea")
@@ -115,6 +119,26 @@ def prefix(engine: Engine, n_tokens: int, seed: int) -> tuple[float, float]:
     return took[1], took[2]
 
 
+def parking(args: argparse.Namespace, options: dict[str, Any], n_tokens: int) -> tuple[float, float]:
+    """Two conversations that take turns on one place: parked, and read again."""
+
+    async def talk(n_park_bytes: int) -> float:
+        took = []
+        given = {**options, "n_parallel": 1, "n_park_bytes": n_park_bytes}
+        async with await AsyncEngine.open(args.target, args.draft, **given) as engine:
+            texts = [ids(n_tokens, 1), ids(n_tokens, 2)]
+            for turn in range(2 * (args.repeats + 1)):
+                text = texts[turn % 2]
+                begun = time.perf_counter()
+                async with engine.stream(text, max_tokens=1, temperature=0.0) as stream:
+                    async for chunk in stream:
+                        took.append(1000 * (time.perf_counter() - begun))
+                        texts[turn % 2] = [*text, *chunk.tokens, *ids(8, turn)]
+        return statistics.median(took[2:])
+
+    return asyncio.run(talk(1 << 30)), asyncio.run(talk(0))
+
+
 def medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
     return statistics.median(a for a, _ in pairs), statistics.median(b for _, b in pairs)
 
@@ -129,7 +153,7 @@ def main() -> None:
     parser.add_argument(
         "--strategy", default="chain:4;tree:k=4,depth=4,nodes=12", help="several with ; between"
     )
-    parser.add_argument("--what", default="drafts,prompts,prefixes")
+    parser.add_argument("--what", default="drafts,prompts,prefixes,parking")
     parser.add_argument("--rounds", type=int, default=12, help="of drafts")
     parser.add_argument("--repeats", type=int, default=3, help="of the rest")
     parser.add_argument("--prompt", type=int, default=500, help="tokens")
@@ -146,10 +170,17 @@ def main() -> None:
             ("prefixes", prefixes_rows),
         ):
             if what in args.what:
-                head, rows = measure(engine, args, users)
-                print(table(head, rows), end="\n\n", flush=True)
-                result[what] = [dict(zip(head, row, strict=True)) for row in rows]
+                result[what] = shown(*measure(engine, args, users))
+    if "parking" in args.what:
+        rows: list[list[object]] = [[n, *parking(args, options, n)] for n in (100, args.prompt)]
+        result["parking"] = shown(["tokens", "parked, ms", "read again, ms"], rows)
     write_json(args.json, result)
+
+
+def shown(head: list[str], rows: list[list[object]]) -> list[dict[str, object]]:
+    """Prints the table; the same for JSON."""
+    print(table(head, rows), end="\n\n", flush=True)
+    return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 Rows = tuple[list[str], list[list[object]]]

@@ -38,6 +38,7 @@ from common import facts, note, table, warn_if_busy, write_json
 from llama_server import LlamaServer, free_port
 
 SECONDS = 600
+N_WIDE = 3  # panels beside each other
 N_WARM = 8  # tokens of the turn that warms up
 OURS, PLAIN, DRAFTS = "eaglecpp", "llama-server", "llama-server, drafts"
 PUBLISHED = {
@@ -79,6 +80,9 @@ async def one_user(
     )
     first = last = 0.0
     n_out, n_accepted = n_tokens, 0
+    status = await reader.readline()
+    if b" 200 " not in status:
+        raise RuntimeError(f"{status!r} {await reader.read()!r}")
     async for line in reader:
         if not line.startswith(b"data: {"):
             continue
@@ -88,7 +92,8 @@ async def one_user(
         if told.get("timings"):
             n_out = told["timings"]["predicted_n"]
             n_accepted = told["timings"].get("draft_n_accepted", 0)
-        if told["choices"] and told["choices"][0].get("text"):
+        choice = told["choices"][0] if told["choices"] else {"finish_reason": "stop"}
+        if choice.get("text") or not choice.get("finish_reason"):  # some tokens have no text
             last = time.perf_counter() - started
             first = first or last
     writer.close()
@@ -149,7 +154,7 @@ def theirs(args: argparse.Namespace, n_users: int, *, drafts: bool = False) -> I
     with LlamaServer(
         args.server,
         args.target,
-        draft=args.draft if drafts else None,
+        draft=(args.their_draft or args.draft) if drafts else None,
         n_max=args.depth if drafts else 0,
         n_ctx=args.n_ctx * n_users,
         n_threads=args.threads,
@@ -166,6 +171,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--best-draft", action="store_true", help="llama-server with draft-eagle3, too")
+    parser.add_argument("--their-draft", type=Path, help="its drafter; it reads EAGLE-3, not 3.1")
     parser.add_argument("--depth", type=int, default=3, help="of llama-server's drafts")
     parser.add_argument("--users", default="1,4,16")
     parser.add_argument("--tokens", type=int, default=64)
@@ -213,8 +219,9 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
                 run = asyncio.run(crowd(port, fresh, n_tokens, args.temperature))
                 if turn:
                     runs.setdefault(name, []).append(run)
+    prompt = args.prompts.stem if args.prompts else f"{args.prompt_tokens} tokens"
     what = {"target": args.target.stem, "temperature": args.temperature, "users": n_users,
-            "prompt": args.prompt_tokens, "tokens": args.tokens}  # fmt: skip
+            "prompt": prompt, "tokens": args.tokens}  # fmt: skip
     rows = []
     for name, of_kind in runs.items():
         each = zip(*(asdict(run).values() for run in of_kind), strict=True)
@@ -287,31 +294,29 @@ def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
     from matplotlib.figure import Figure
 
     speed = {key_of(row): row["tokens_s"] for row in runs}
-    shortest = min(row["prompt"] for row in runs)
-    panels = sorted({(row["target"], row["temperature"]) for row in runs if row["prompt"] == shortest})
-    figure = Figure(figsize=(4.2 * len(panels), 3.6), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    for axis, (target, temperature) in zip(axes, panels, strict=True):
+    users_of: dict[tuple[Any, ...], set[int]] = {}
+    for row in runs:
+        users_of.setdefault(key_of(row)[:3], set()).add(row["users"])
+    panels = [key for key, users in sorted(users_of.items()) if len(users) > 1]
+    n_rows = (len(panels) + N_WIDE - 1) // N_WIDE
+    figure = Figure(figsize=(10, 3.2 * n_rows), layout="constrained")
+    axes = figure.subplots(n_rows, min(N_WIDE, len(panels)), squeeze=False, sharey=True).flat
+    for axis, panel in zip(axes, panels, strict=False):
         for name, style in ((OURS, "o-"), (DRAFTS, "s-")):
-            users = sorted(
-                key[3] for key in speed if key[:3] == (target, shortest, temperature) and key[4] == name
-            )
-            heights = [
-                speed[target, shortest, temperature, n, name] / speed[target, shortest, temperature, n, PLAIN]
-                for n in users
-            ]
+            users = [n for n in sorted(users_of[panel]) if (*panel, n, name) in speed]
+            heights = [speed[*panel, n, name] / speed[*panel, n, PLAIN] for n in users]
             axis.plot(users, heights, style, label=name)
         for title, (users, heights) in PUBLISHED.items():
             axis.plot(users, heights, "--", linewidth=0.8, label=title)
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set_xscale("log", base=2)
         axis.set_xticks(range_of_users := sorted({row["users"] for row in runs}), range_of_users)
-        axis.set_ylim(bottom=0)
-        axis.set_title(f"{target}, temperature {temperature:g}", fontsize=9)
+        axis.set_title(f"{panel[0]}, temperature {panel[2]:g}", fontsize=9)
         axis.set_xlabel("users")
-    axes[0].set_ylabel("total speed over plain decoding")
-    axes[-1].legend(fontsize=6)
-    figure.savefig(path, dpi=110)
+    axes[0].set_ylim(bottom=0)
+    axes[0].legend(fontsize=6)
+    figure.supylabel("total speed over plain decoding", fontsize=9)
+    figure.savefig(path, dpi=100)
     note(f"wrote {path}")
 
 

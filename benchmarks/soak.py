@@ -187,9 +187,8 @@ class Clients:
             b'{"model": "target", "messages": [{"role": "user", "content": "a"}], "format": {"type": 7}}',
             b'{"model": "target", "messages": [{"role": 1, "content": {}}], "temperature": 1e999, "n": 5}',
         ])  # fmt: skip
-        path = rng.choice(
-            ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
-        )
+        paths = ["/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
+        path = rng.choice(paths if b"messages" in body else [*paths, "/api/generate"])
         self.expect(path, body, range(400, 500), or_ok=path == "/api/chat" and b'"format"' in body)
 
     def too_long(self, rng: random.Random) -> None:

@@ -41,8 +41,9 @@ export async function tryAll(make, calls) {
     assert.equal(error.name, "AbortError");
   }
   await assert.rejects(generateText({ ...given, model: make("nobody") }), (error) => {
-    assert.equal(error.statusCode, 404, String(error));
-    if (calls) assert.match(error.message, /nobody/);  // Ollama's providers do not read what Ollama's errors say
+    // one of Ollama's providers does not read what Ollama's errors say, another one drops the status
+    assert.ok(error.statusCode === 404 || (!calls && error.statusCode === undefined), String(error));
+    assert.ok(/nobody/.test(error.message) || (!calls && error.statusCode === 404), String(error));
     return true;
   });
   if (calls) await assert.rejects(generateText({ ...given, prompt: "word ".repeat(3000) }), (error) => {

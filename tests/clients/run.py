@@ -107,8 +107,8 @@ def run(name: str) -> bool:
     except subprocess.TimeoutExpired:
         print(f"{name:<24} took longer than {SECONDS} s", flush=True)
         return False
-    lines = done.stdout.strip().splitlines() or [""]
-    print(f"{name:<24} {lines[-1] if done.returncode == 0 else done.stdout}", flush=True)
+    said = [line for line in done.stdout.splitlines() if line.startswith("ok: ")]
+    print(f"{name:<24} {said[-1] if done.returncode == 0 and said else done.stdout}", flush=True)
     return done.returncode == 0
 
 

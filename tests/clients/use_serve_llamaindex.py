@@ -43,8 +43,8 @@ with serving() as url:
     assert asyncio.run(later()) == whole.message.content
     assert model.structured_predict(Size, PromptTemplate(QUESTION)) == Size(n=7)
     caller = Ollama(model=MODEL, additional_kwargs={"num_predict": 200}, **given)
-    tool = FunctionTool.from_defaults(fn=weather)
-    answer = caller.chat_with_tools([tool], user_msg=QUESTION, format=CALL)
+    tool = FunctionTool.from_defaults(fn=weather).metadata.to_openai_tool()
+    answer = caller.chat(asked, tools=[tool], format=CALL)  # `chat_with_tools` drops the format
     calls = caller.get_tool_calls_from_response(answer)
     assert [(one.tool_name, one.tool_kwargs) for one in calls] == [("weather", {"city": "Paris"})], calls
     nobody = Ollama(model="nobody", base_url=url)

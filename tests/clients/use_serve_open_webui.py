@@ -100,8 +100,10 @@ with serving() as url, sync_playwright() as tools:
         with web_ui(url, over_openai=over_openai) as address:
             page = browser.new_page(viewport={"width": 1200, "height": 900})
             page.goto(address, timeout=WAIT_MS)
-            with contextlib.suppress(Exception):  # what is new in this version
-                page.get_by_role("button", name="Okay, Let's Go!").click(timeout=20_000)
+            news = page.get_by_role("dialog")  # of this version
+            expect(news).to_be_visible(timeout=WAIT_MS)
+            news.get_by_role("button").last.click()
+            expect(news).to_be_hidden(timeout=WAIT_MS)
             expect(page.get_by_text(MODEL).first).to_be_visible(timeout=WAIT_MS)
             said = ask(page, QUESTION, 1)
             assert said.strip() and (not IS_DEMO or SAID in said), said

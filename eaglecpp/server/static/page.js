@@ -94,7 +94,7 @@ function drawTurn(turn, index) {
   if (turn.role === "user") {
     const edit = make("button", { type: "button", textContent: "Edit" });
     edit.onclick = () => editTurn(index);
-    return make("section", { className: "turn user", ariaLabel: "You" }, make("div", { className: "text", textContent: turn.content }),
+    return make("div", { className: "turn user", role: "group", ariaLabel: "You" }, make("div", { className: "text", textContent: turn.content }),
       make("div", { className: "tools" }, edit));
   }
   const views = turn.answers.map((answer) => drawAnswer(answer, turn.answers.length > 1));
@@ -102,7 +102,7 @@ function drawTurn(turn, index) {
   again.onclick = () => regenerate(index);
   const copy = make("button", { type: "button", textContent: "Copy" });
   copy.onclick = () => copyText(turn.answers[0].content);
-  return make("section", { className: "turn assistant", ariaLabel: "Answer" },
+  return make("div", { className: "turn assistant", role: "group", ariaLabel: "Answer" },
     make("div", { className: turn.answers.length > 1 ? "pair" : "" }, ...views),
     make("div", { className: "tools" }, again, copy));
 }
@@ -247,7 +247,7 @@ async function stream(owner, answer, asked, wanted) {
       answer.thinking += part.message?.thinking ?? "";
       if (part.drafts) {
         for (const piece of part.drafts.pieces) if (!piece[2]) addPiece(answer.pieces, piece);
-        showStrip(part.drafts, last);
+        showStrip(part.drafts, last, answer.draft && !body.strategy);
         last = part.drafts;
       }
       if (part.done) finish(answer, part);
@@ -276,7 +276,7 @@ function finish(answer, part) {
   const share = t.predicted_n ? t.draft_n_accepted / t.predicted_n : 0;
   const figures = [`${t.predicted_n} tokens`, `${t.predicted_per_second.toFixed(1)} tokens/s`];
   if (answer.draft && t.draft_n) figures.push(`${t.acceptance_length.toFixed(2)} tokens per round`, `${Math.round(100 * share)} % from drafts`);
-  if (t.plan.speedup) figures.push(`${t.plan.speedup.toFixed(2)} × plain by the planner's measure`);
+  if (t.plan.speedup && t.plan.strategy === "auto") figures.push(`${t.plan.speedup.toFixed(2)} × plain by the planner's measure`);
   if (part.done_reason === "length") figures.push("cut at the limit");
   if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
   answer.figures = figures.join(" · ");
@@ -304,10 +304,11 @@ function clearStrip() {
   $("rounds").replaceChildren();
 }
 
-function showStrip(now, last) {
+// hasPlan: the planner decides, so that it knows what plain decoding costs
+function showStrip(now, last, hasPlan) {
   if (!now.predicted_n) return;
   $("s-speed").textContent = (1000 * now.predicted_n / Math.max(now.predicted_ms, 1)).toFixed(1);
-  $("s-gain").textContent = now.speedup ? `${now.speedup.toFixed(2)} ×` : "–";
+  $("s-gain").textContent = hasPlan && now.speedup ? `${now.speedup.toFixed(2)} ×` : "–";
   $("s-length").textContent = now.rounds ? (1 + now.draft_n_accepted / now.rounds).toFixed(2) : "–";
   $("s-rows").textContent = now.draft_n;
   $("s-accepted").textContent = now.draft_n ? `${now.draft_n_accepted} (${Math.round(100 * now.draft_n_accepted / now.draft_n)} %)` : "0";
