@@ -72,7 +72,7 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it() -> None:
     rng = torch.Generator().manual_seed(3)
     states = torch.randn(40, 16, generator=rng).requires_grad_()
     head = (torch.randn(600, 16, generator=rng) * 0.2).requires_grad_()
-    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few of the tokens are said
+    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few tokens are said
     p, weight = torch.full((40, 5), 0.19), torch.rand(40, generator=rng)
     best = ids[:, 0].clone()
     best[::4] = -1
