@@ -114,8 +114,8 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--loss-vocab",
     type=click.IntRange(0),
     metavar="N",
-    help="Tokens of the draft vocabulary that the loss of a step looks at; 0 = all.  [default: 4096 on a CPU, "
-    "all on a GPU]",
+    help="Tokens of the draft vocabulary that the loss of a step looks at; 0 = all.  [default: 4096 on a "
+    "CPU, all on a GPU]",
 )
 @click.option(
     "--draft-vocab",

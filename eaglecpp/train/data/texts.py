@@ -104,8 +104,8 @@ def split(
     conversations: Sequence[Conversation], share: float = 0.02
 ) -> tuple[list[Conversation], list[Conversation]]:
     """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not
-    matter. Their number is `share` of all, between 4 and 200, and never more than half. They come in the order
-    of their hashes: whoever looks at the first ones only sees a bit of every file.
+    matter. Their number is `share` of all, between 4 and 200, and never more than half. They come in the
+    order of their hashes: whoever looks at the first ones only sees a bit of every file.
 
     Raises ValueError for a share outside 0 to 0.5; 0 holds nothing out.
     """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """What a drafter would be accepted for, measured on held-out conversations without running the engine.
 
-Every row of an answer could be the anchor of a chain, whose depth k is accepted when all depths before it were
-and the drafter's best token is the target's most probable one. The engine starts chains at some rows only: one
-behind what the last round accepted. So an answer is walked through as the engine would; a mean over all rows
-would count a part that is foreseen in rounds of six tokens six times as often as the rounds do, and gave 2.5
-where the engine found 2.2 on the same answers. On text that the target wrote itself, at temperature 0, the
-walk gives exactly the engine's acceptance length.
+Every row of an answer could be the anchor of a chain, whose depth k is accepted when all depths before it
+were and the drafter's best token is the target's most probable one. The engine starts chains at some rows
+only: one behind what the last round accepted. So an answer is walked through as the engine would; a mean over
+all rows would count a part that is foreseen in rounds of six tokens six times as often as the rounds do, and
+gave 2.5 where the engine found 2.2 on the same answers. On text that the target wrote itself, at temperature
+0, the walk gives exactly the engine's acceptance length.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def evaluate(
 
 
 def _walk(batch: Batch, hits: Sequence[Tensor]) -> NDArray[np.float32]:
-    """Rounds through the answers of one batch: accepted and reached drafts of each depth, [2, depth]. The rows
-    counted at a step were counted at all before, and near the end of an answer chains are shorter.
+    """Rounds through the answers of one batch: accepted and reached drafts of each depth, [2, depth]. The
+    rows counted at a step were counted at all before, and near the end of an answer chains are shorter.
     """
     n_rows, depth = batch.tokens.numel(), len(hits)
     n_possible, n_accepted = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)

@@ -72,8 +72,8 @@ def head_loss(
 
     states: [n_rows, n_embd], normed; head: [n_draft_vocab, n_embd], multiplied in the type of the states.
     ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft
-    vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows]. n_seen: estimate it from so many tokens of
-    the draft vocabulary, chosen by these labels alone; 0 = from all.
+    vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows]. n_seen: estimate it from so many tokens
+    of the draft vocabulary, chosen by these labels alone; 0 = from all.
     Differentiable in states and head.
     """
     offset = None
@@ -86,8 +86,8 @@ def head_loss(
 
 
 class _Seen(NamedTuple):
-    """chosen: i64 [n], draft ids; offset: f32 [n], log of how many tokens each stands for; the labels with ids
-    among the chosen ones, those left out with no mass.
+    """chosen: i64 [n], draft ids; offset: f32 [n], log of how many tokens each stands for; the labels with
+    ids among the chosen ones, those left out with no mass.
     """
 
     chosen: Tensor
@@ -98,8 +98,8 @@ class _Seen(NamedTuple):
 
 
 def _seen(n_vocab: int, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_seen: int) -> _Seen:
-    """Which tokens a step looks at. Which of the others come is drawn from the labels, not from a generator: a
-    resumed run must find the same.
+    """Which tokens a step looks at. Which of the others come is drawn from the labels, not from a generator:
+    a resumed run must find the same.
     """
     device = ids.device
     mass = torch.zeros(n_vocab, device=device).scatter_add_(0, ids.flatten(), (p * weight[:, None]).flatten())

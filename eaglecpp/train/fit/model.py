@@ -68,7 +68,8 @@ class DraftModel(nn.Module):
         loss_vocab: int = 0,
     ) -> None:
         """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; decay: weight of a step over that of
-        the one before; loss_vocab: tokens that the loss looks at, see `head_loss`. Weights start at random or one and are meant to be filled by `load_state_dict`.
+        the one before; loss_vocab: tokens that the loss looks at, see `head_loss`. Weights
+        start at random or one and are meant to be filled by `load_state_dict`.
         """
         super().__init__()
         self.spec, self.dtype, self.decay, self.share_head = spec, dtype, decay, share_head

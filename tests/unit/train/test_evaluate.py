@@ -44,7 +44,8 @@ def test_each_answer_is_walked_through_on_its_own() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     # two samples of one batch, each with two answers: tokens 2..5 and 8..11; rows 1..3 and 7..9 count
     turns = [0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2]
-    model.script = {row + 12 * b: n for b in (0, 1) for row, n in {1: 2, 2: 0, 3: 0, 7: 0, 8: 0, 9: 1}.items()}
+    script = {1: 2, 2: 0, 3: 0, 7: 0, 8: 0, 9: 1}
+    model.script = {row + 12 * b: n for b in (0, 1) for row, n in script.items()}
     source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
     found = evaluate(model, source, [0, 1], draft_ids(), depth=2, n_tokens=64)
     assert found.n_rounds == 2 * 4  # at 1, 7, 8, 9: the first leaves nothing of its answer

@@ -71,8 +71,8 @@ def test_mass_outside_the_draft_vocabulary_is_left_out_not_renormalised() -> Non
 def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it() -> None:
     rng = torch.Generator().manual_seed(3)
     states = torch.randn(40, 16, generator=rng).requires_grad_()
-    head = (torch.randn(600, 16, generator=rng) * 0.5).requires_grad_()
-    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few of the tokens are said
+    head = (torch.randn(600, 16, generator=rng) * 0.2).requires_grad_()
+    ids = torch.stack([torch.randperm(60, generator=rng)[:5] for _ in range(40)])  # few tokens are said
     p, weight = torch.full((40, 5), 0.19), torch.rand(40, generator=rng)
     best = ids[:, 0].clone()
     best[::4] = -1
@@ -87,10 +87,10 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it() -> None:
         losses.append(float(part.detach()))
         for total, one in zip(sums, torch.autograd.grad(part, [states, head]), strict=True):
             total += one / 60
-    assert np.mean(losses) == pytest.approx(float(whole.detach()), rel=0.03)
-    assert np.std(losses) < 0.03 * float(whole.detach())
+    assert np.mean(losses) == pytest.approx(float(whole.detach()), rel=0.01)
+    assert np.std(losses) < 0.01 * float(whole.detach())
     for found, want in zip(sums, expected, strict=True):
-        assert (found - want).norm() < 0.1 * want.norm()
+        assert (found - want).norm() < 0.05 * want.norm()
 
 
 def test_a_label_that_no_room_was_left_for_has_no_mass() -> None:
