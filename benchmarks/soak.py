@@ -312,9 +312,9 @@ def main() -> None:
         threads = [threading.Thread(target=client, args=(clients, i, until)) for i in range(args.clients)]
         for thread in threads:
             thread.start()
-        while any(thread.is_alive() for thread in threads):
+        while alive := [thread for thread in threads if thread.is_alive()]:
             samples.append({"minute": (time.monotonic() - started) / 60, **usage(pid)})
-            threads[0].join(max(1.0, 60 * args.minutes / 20))
+            alive[0].join(max(1.0, 60 * args.minutes / 20))
         for thread in threads:
             thread.join()
         for _ in range(100):
