@@ -118,6 +118,7 @@ def serve(
     MODEL is loaded at once and stays; without it a model is loaded when a request names it. It may be the
     path of a GGUF file, which is then served under the name of the file.
     """
+    from eaglecpp.server.allocator import give_back_large_blocks
     from eaglecpp.server.config import ServerConfig
     from eaglecpp.server.run import bind
     from eaglecpp.server.run import serve as run
@@ -150,6 +151,7 @@ def serve(
         insecure=insecure,
     )
     listener = bind(host, port)
+    give_back_large_blocks()
     _set_log(log_json)
     address = _address(host, listener.getsockname()[1])
     if not config.is_loopback and not api_key:
