@@ -12,11 +12,12 @@ namespace eaglecpp {
 namespace {
 constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,  8,   10,  12,  14,  16,
                                                                20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
-constexpr double rate_slow = 0.06;  // at which the slowdown follows
-constexpr double jump_min = 0.2;    // median residual that counts as a change of the machine ...
-constexpr double jump_noise = 3.0;  // ... if it is also this many mean residuals
-constexpr int n_settled = 3;        // samples in this process that make a price
-constexpr int n_odd_most = 3;       // samples that far off in a row that are no stall: the size's price has changed
+constexpr double rate_slow = 0.06;   // at which the slowdown follows
+constexpr double share_rate = 0.05;  // at which the sizes' shares of the runs follow
+constexpr double jump_min = 0.2;     // median residual that counts as a change of the machine ...
+constexpr double jump_noise = 3.0;   // ... if it is also this many mean residuals
+constexpr int n_settled = 3;         // samples in this process that make a price
+constexpr int n_odd_most = 3;        // samples that far off in a row that are no stall: the size's price has changed
 constexpr double ms_least = 1e-6, ms_most = 1e7;
 }  // namespace
 
@@ -88,8 +89,28 @@ void StepCosts::learn(int n_rows, double ms) {
     // It may be a stall, or the machine that has another speed now, which the residuals will show.
     e.n_odd = is_odd ? e.n_odd + 1 : 0;
     if (!is_odd || e.n_odd > n_odd_most) e.add(ms / slowdown_);
+    const double before = prices_[b];
     prices_[b] = e.price();
+    if (has_slowdown_) share_change(b, is_settled ? prices_[b] / before : 1.0);
     guess_prices();
+}
+
+// Where one size runs alone its times cannot tell a change of its price from one of the machine's speed, and the two
+// would wander off together, away from the prices of the sizes that wait. So the machine takes as much of the change as
+// the size has of the last runs.
+void StepCosts::share_change(int bucket, double change) {
+    for (int b = 0; b < n_buckets; ++b) {
+        shares_[b] += share_rate * ((b == bucket ? 1.0 : 0.0) - shares_[b]);
+    }
+    if (change == 1.0 || std::fabs(std::log(change)) > jump()) return;
+    const double common = std::pow(change, shares_[bucket]);
+    slowdown_ *= common;
+    entries_[bucket].scale(1.0 / common);
+    prices_[bucket] /= common;
+}
+
+void StepCosts::Entry::scale(double factor) {
+    for (double & ms : samples) ms *= factor;
 }
 
 double StepCosts::jump() const {

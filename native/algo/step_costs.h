@@ -80,6 +80,7 @@ class StepCosts {
 
         void restart(double ms, bool is_guess);
         void add(double ms);
+        void scale(double factor);
         // a first sample alone may include the building of graphs: a guess stands against it
         int n_samples() const { return is_guessed && n <= 2 ? 0 : n; }
         double price() const;
@@ -90,11 +91,13 @@ class StepCosts {
     void learn_speed(double raw);
     void anchor(double raw);
     void guess_prices();
+    void share_change(int bucket, double change);
 
     double slope_;
     bool has_slowdown_;
     std::array<Entry, n_buckets> entries_{};
     std::array<double, n_buckets> prices_{};
+    std::array<double, n_buckets> shares_{};  // of the last runs
     double slowdown_ = 1.0, noise_ = 0.05;
     double first_use_ms_ = 0.0, last_first_ms_ = 0.0;  // last_first_ms_: the last first use of a size
     int n_first_uses_ = 0;

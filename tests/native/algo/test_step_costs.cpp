@@ -111,6 +111,23 @@ static void a_slow_machine_sets_no_price() {
     CHECK_NEAR(costs.slowdown() * costs.ms(1), 20.0, 1.0);
 }
 
+// A long stretch of one size, with the long tail that times have, and a machine that was slow at first.
+static void sizes_that_wait_keep_their_ratio() {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        Random random(seed);
+        StepCosts costs(0.06, true);
+        const auto time = [&](int n) {
+            const double tail = random.real() < 0.2 ? 0.4 * random.real() : 0.0;
+            return (3.0 + 0.4 * (n - 1)) * (0.97 + 0.06 * random.real() + tail);
+        };
+        for (int i = 0; i < 8; ++i) costs.learn(1, 3.3 * time(1));
+        for (int i = 0; i < 400; ++i) costs.learn(1 + i % 4, time(1 + i % 4));
+        for (int i = 0; i < 6000; ++i) costs.learn(1, time(1));
+        CHECK_NEAR(costs.slowdown() * costs.ms(1), 3.1, 0.3);
+        CHECK_NEAR(costs.ms(4) / costs.ms(1), 1.4, 0.14);
+    }
+}
+
 // Times that no machine has leave nothing behind that a few true ones do not put right.
 static void nonsense_is_got_over() {
     Random random(34);
@@ -132,6 +149,7 @@ int main() {
     a_size_that_became_dear_is_told_from_a_slow_machine();
     untried_sizes_follow_the_curve();
     a_slow_machine_sets_no_price();
+    sizes_that_wait_keep_their_ratio();
     nonsense_is_got_over();
     return result();
 }
