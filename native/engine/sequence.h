@@ -2,10 +2,14 @@
 // One conversation: what target and drafter hold of it, and the generation under way, if any.
 //
 // Invariants between steps:
-//   the target has run tokens [0, n_past), and holds all of them but the last n_lost, which it has to run again; during
-//   a generation past its prefill exactly one token, the root of the next round, has not been run: n_past ==
-//   tokens.size() - 1 the drafter has committed rows [0, draft.n_rows()), and `pending` holds the features of positions
+//   the target has run tokens [0, n_past), and holds all of them but the last n_lost, which it has to run again
+//
+//   during a generation past its prefill exactly one token, the root of the next round, has not been run: n_past ==
+//   tokens.size() - 1
+//
+//   the drafter has committed rows [0, draft.n_rows()), and `pending` holds the features of positions
 //   [draft.n_rows(), n_past)
+//
 //   `inexact_from` never points behind n_past
 #pragma once
 

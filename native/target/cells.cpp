@@ -15,6 +15,7 @@ namespace eaglecpp {
 static constexpr int n_held_most = 128;
 // Held cells that are looked through for nothing before gaps are closed, where no more rows are in use.
 static constexpr int n_gaps_least = 1024;
+
 void Cells::prepare(const llama_batch & rows) {
     if (holds_rejected() && rows.n_tokens > n_unused() - n_held() && !close_gaps()) {
         free_held();
