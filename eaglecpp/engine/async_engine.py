@@ -443,14 +443,15 @@ class AsyncEngine:
         """
         place = _best_place(free, prompt)
         n_kept = n_common(place.tokens, prompt)
-        n_parked = self._lot.shared(prompt)
+        parked, n_parked = self._lot.find(prompt)
         # what another place holds is copied from there
-        comes_back = n_parked >= WORTH + max(n_common(one.tokens, prompt) for one in self._places)
-        if comes_back:
+        if parked and n_parked < WORTH + max(n_common(one.tokens, prompt) for one in self._places):
+            parked = None
+        if parked:
             place, n_kept = _unused_longest(free), 0
         self._lot.park(place.sequence, place.tokens, n_kept)
-        if comes_back:
-            self._lot.bring_back(place.sequence, prompt)
+        if parked:
+            self._lot.bring_back(place.sequence, parked, n_parked)
             place.tokens = place.sequence.tokens
         return place
 

@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from eaglecpp._extension import core
     from eaglecpp.engine.sequence import NativeSequence
 
-__all__ = ["WORTH", "ParkingLot", "n_common"]
+__all__ = ["WORTH", "Parked", "ParkingLot", "n_common"]
 
 WORTH = 32
 """Tokens that are worth copying. Fewer are read again."""
 
 
 @dataclass(eq=False)
-class _Parked:
+class Parked:
+    """One of them."""
+
     tokens: list[int]
     state: core.ParkedSequence
     n_bytes: int
@@ -38,7 +40,7 @@ class ParkingLot:
     def __init__(self, n_most: int) -> None:
         self.n_most = n_most
         self.n_bytes = 0
-        self._parked: list[_Parked] = []  # the one left longest ago first
+        self._parked: list[Parked] = []  # the one left longest ago first
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -50,21 +52,22 @@ class ParkingLot:
         with contextlib.suppress(OutOfMemoryError):
             state = sequence.park()
             if state is not None and state.n_bytes <= self.n_most:
-                self._add(_Parked(tokens, state, state.n_bytes))
+                self._add(Parked(tokens, state, state.n_bytes))
 
-    def shared(self, prompt: Sequence[int]) -> int:
-        """The most tokens that a conversation here shares with the beginning of a prompt."""
-        return max((n_common(one.tokens, prompt) for one in self._parked), default=0)
+    def find(self, prompt: Sequence[int]) -> tuple[Parked | None, int]:
+        """The conversation that shares most with the beginning of a prompt, and how many tokens."""
+        shared = [n_common(one.tokens, prompt) for one in self._parked]
+        n_most = max(shared, default=0)
+        return (self._parked[shared.index(n_most)], n_most) if n_most else (None, 0)
 
-    def bring_back(self, sequence: NativeSequence, prompt: Sequence[int]) -> None:
-        """Puts the conversation that shares most with a prompt in place of what a sequence holds. It stays
-        here only where the prompt leaves much of it.
+    def bring_back(self, sequence: NativeSequence, one: Parked, n_shared: int) -> None:
+        """Puts a conversation that was found here in place of what a sequence holds. It stays here only where
+        the prompt leaves much of it.
         """
-        best = max(self._parked, key=lambda one: n_common(one.tokens, prompt))
-        if sequence.unpark(best.state) and len(best.tokens) - n_common(best.tokens, prompt) < WORTH:
-            self._remove(best)
+        if sequence.unpark(one.state) and len(one.tokens) - n_shared < WORTH and one in self._parked:
+            self._remove(one)
 
-    def _add(self, new: _Parked) -> None:
+    def _add(self, new: Parked) -> None:
         for old in [one for one in self._parked if n_common(one.tokens, new.tokens) == len(one.tokens)]:
             self._remove(old)  # the new one goes on from there
         self._parked.append(new)
@@ -72,7 +75,7 @@ class ParkingLot:
         while self.n_bytes > self.n_most:
             self._remove(self._parked[0])
 
-    def _remove(self, one: _Parked) -> None:
+    def _remove(self, one: Parked) -> None:
         self._parked.remove(one)
         self.n_bytes -= one.n_bytes
 
