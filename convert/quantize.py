@@ -5,7 +5,8 @@ The requested type goes to the layer's matrices and the embedding table. Below 6
 stored one step better: the head decides between near-equal logits (on a small trained EAGLE 3.1 drafter, Q4_0
 throughout cost 4 % of the acceptance length, Q4_0 with a Q5_0 head 0.4 %), and `fc` feeds every step and runs
 for committed rows only. The plain types (F32, F16, BF16, Q8_0) are the same everywhere, as llama.cpp's own
-converter writes them. A row that does not divide into the type's blocks falls back to Q8_0, then to F16.
+converter writes them. A row that does not divide into blocks of 256 gets the type of blocks of 32 that llama.cpp's
+own quantiser falls back to (ggml-org/llama.cpp: src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ TYPES: dict[str, TypePlan] = {
     kind.name: TypePlan(kind, raised or kind) for raised, kinds in _RAISED for kind in kinds
 }
 
+# What stands in for a type of blocks of 256 where a row does not divide into them; Q8_0 for those not listed.
+_SMALL_BLOCKS = {
+    Q.Q5_K: Q.Q5_1, Q.Q4_K: Q.Q5_0, Q.Q3_K: Q.Q4_0, Q.Q2_K: Q.Q4_0, Q.TQ2_0: Q.Q4_0, Q.TQ1_0: Q.Q4_0,
+    Q.IQ4_XS: Q.IQ4_NL, Q.IQ3_S: Q.IQ4_NL, Q.IQ3_XXS: Q.IQ4_NL, Q.IQ2_S: Q.IQ4_NL, Q.IQ1_M: Q.IQ4_NL,
+}  # fmt: skip
+
 # llama.cpp names mixtures (MOSTLY_Q4_K_S, ...); ours are the pure ones or nearest to them.
 _FILE_TYPES = {"F32": "ALL_F32", "Q3_K": "MOSTLY_Q3_K_S", "Q4_K": "MOSTLY_Q4_K_S", "Q5_K": "MOSTLY_Q5_K_S",
                "MXFP4": "MOSTLY_MXFP4_MOE"}  # fmt: skip
@@ -74,7 +81,7 @@ def plan_type(plan: TypePlan, role: Role, row: int) -> tuple[Q, str]:
     if role in ("norm", "bias", "freqs"):
         return Q.F32, ""
     wanted = plan.raised if role in ("fc", "head") else plan.body
-    for kind in (wanted, Q.Q8_0, Q.F16):
+    for kind in (wanted, _SMALL_BLOCKS.get(wanted, Q.Q8_0), Q.Q8_0, Q.F16):
         if row % GGML_QUANT_SIZES[kind][0] == 0:
             break
     if kind is wanted:
