@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Grammar, JSON schema or OpenAI `response_format` to one GBNF text.
 
-The translation of JSON schemas is llama-cpp-python's (`llama_cpp.llama_grammar`), imported only when one is
-given.
+The translation of JSON schemas (`schema`, on llama-cpp-python's) is imported only when one is given.
 """
 
 from __future__ import annotations
@@ -50,11 +49,10 @@ def _text(grammar: Any) -> str:
 
 
 def _from_schema(schema: str | Mapping[str, Any]) -> str:
-    from llama_cpp.llama_grammar import json_schema_to_gbnf
+    from .schema import schema_to_gbnf
 
     try:
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-        return str(json_schema_to_gbnf(text))
+        return schema_to_gbnf(schema if isinstance(schema, str) else json.dumps(schema))
     except Exception as error:  # the translator raises whatever its dict accesses raise
         raise GrammarError(f"the JSON schema cannot be translated to a grammar: {error!r}") from error
 

@@ -229,6 +229,11 @@ def test_a_json_schema_is_obeyed(engine: Engine) -> None:
     assert result.text.lstrip().startswith("{")
 
 
+def test_the_bounds_of_an_integer_are_obeyed(engine: Engine) -> None:
+    result = greedy(engine, n=16, json_schema={"type": "integer", "minimum": -3200, "maximum": -3187})
+    assert -3200 <= int(result.text) <= -3187
+
+
 def test_a_broken_grammar_is_refused_before_anything_runs(engine: Engine, fresh: Completion) -> None:
     with pytest.raises(GrammarError):
         greedy(engine, grammar="root ::= (")

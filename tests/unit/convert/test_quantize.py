@@ -146,10 +146,16 @@ def test_a_quantised_file_reports_and_falls_back(convert: Convert, tmp_path: Pat
 
 @pytest.mark.parametrize(
     "asked, role, found",
-    [("Q5_K", "matrix", "Q5_1"), ("Q4_1", "head", "Q5_1"), ("Q4_K", "matrix", "Q5_0"), ("Q2_K", "matrix", "Q4_0"),
-     ("IQ4_XS", "matrix", "IQ4_NL"), ("Q6_K", "head", "Q8_0")],
-)  # fmt: skip
-def test_rows_that_do_not_divide_get_the_type_that_llama_cpp_gives_them(asked: str, role: Role, found: str) -> None:
+    [
+        ("Q5_K", "matrix", "Q5_1"),
+        ("Q4_1", "head", "Q5_1"),
+        ("Q4_K", "matrix", "Q5_0"),
+        ("Q2_K", "matrix", "Q4_0"),
+        ("IQ4_XS", "matrix", "IQ4_NL"),
+        ("Q6_K", "head", "Q8_0"),
+    ],
+)
+def test_rows_that_do_not_divide_get_llama_cpps_type(asked: str, role: Role, found: str) -> None:
     kind, note = plan_type(parse_type(asked), role, 576)
     assert kind.name == found and f"of 256: {found}" in note
     assert plan_type(parse_type(asked), role, 576 + 5)[0] is Q.F16
