@@ -6,8 +6,7 @@ stored one step better: the head decides between near-equal logits (on a small t
 throughout cost 4 % of the acceptance length, Q4_0 with a Q5_0 head 0.4 %), and `fc` feeds every step and runs
 for committed rows only. The plain types (F32, F16, BF16, Q8_0) are the same everywhere, as llama.cpp's own
 converter writes them. A row that does not divide into blocks of 256 gets the type of blocks of 32 that
-llama.cpp's quantiser falls back to (ggml-org/llama.cpp: src/llama-quant.cpp, tensor_type_fallback), else Q8_0,
-else F16.
+llama.cpp's quantiser falls back to (src/llama-quant.cpp, tensor_type_fallback), else Q8_0, else F16.
 """
 
 from __future__ import annotations
