@@ -5,10 +5,13 @@
     R.json python benchmarks/serve.py --report R.json --picture serve.png
 
 Every user asks for one streamed completion of fixed length at the same time. Shown for each number of users:
-tokens per second of all together, the slowest user's speed over the mean, the time to the first token (median
-and 95th percentile), and ours over theirs. Prompts are token ids, different for every user and every turn, so
-that nothing is found in a cache. llama-server runs plainly with as many slots as users (`-np`, `-cb`);
---best-draft also runs its own drafting, where it can load the drafter.
+tokens per second of all together, the slowest user's speed over the mean and over a user's mean speed under
+llama-server's plain decoding, the time to the first token (median and 95th percentile), and ours over theirs.
+Users whose text is easily drafted are faster than the mean, so the first of the two ratios falls when
+drafting helps some more than others, the second when somebody pays for it. Prompts are token ids, different
+for every user and every turn, so that nothing is found in a cache. llama-server runs plainly with as many
+slots as users (`-np`, `-cb`); --their-draft also runs its own drafting with each of --depths, and the best
+of them counts.
 
 Runs of the same --json file add up, so that a machine need not be kept quiet for all of them at once: what
 was measured with the same target, users, prompt length and temperature is replaced. --report prints them
@@ -37,6 +40,9 @@ from typing import Any
 from common import facts, note, table, warn_if_busy, write_json
 from llama_server import LlamaServer, free_port
 
+import eaglecpp
+from eaglecpp.bench.suite import in_turns, read_suite
+
 SECONDS = 600
 N_WIDE = 3  # panels beside each other
 N_WARM = 8  # tokens of the turn that warms up
@@ -51,10 +57,12 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Run:
-    """One crowd of users. tokens_s: of all together; least: the slowest user's speed over the mean."""
+    """One crowd of users. tokens_s: of all together; least: the slowest user's speed over the mean,
+    least_tokens_s: that speed."""
 
     tokens_s: float
     least: float
+    least_tokens_s: float
     first_s: float
     first_p95_s: float
     accepted: float
@@ -111,6 +119,7 @@ async def crowd(port: int, prompts: Sequence[Sequence[int]], n_tokens: int, temp
     return Run(
         tokens_s=n_all / took,
         least=min(speeds) / statistics.mean(speeds),
+        least_tokens_s=min(speeds),
         first_s=statistics.median(firsts),
         first_p95_s=firsts[min(len(firsts) - 1, int(0.95 * len(firsts)))],
         accepted=sum(n for _, _, _, n in ended) / n_all,
@@ -148,14 +157,14 @@ def ours(args: argparse.Namespace, n_users: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def theirs(args: argparse.Namespace, n_users: int, *, drafts: bool = False) -> Iterator[int]:
-    """llama-server with a slot for every user."""
+def theirs(args: argparse.Namespace, n_users: int, *, depth: int = 0) -> Iterator[int]:
+    """llama-server with a slot for every user; depth: of its drafts, 0 for none."""
     extra = ["-np", str(n_users), "-cb", "--no-cache-prompt"]
     with LlamaServer(
         args.server,
         args.target,
-        draft=(args.their_draft or args.draft) if drafts else None,
-        n_max=args.depth if drafts else 0,
+        draft=args.their_draft if depth else None,
+        n_max=depth,
         n_ctx=args.n_ctx * n_users,
         n_threads=args.threads,
         extra=extra,
@@ -170,14 +179,18 @@ def main() -> None:
     parser.add_argument("--server", type=Path)
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
-    parser.add_argument("--best-draft", action="store_true", help="llama-server with draft-eagle3, too")
-    parser.add_argument("--their-draft", type=Path, help="its drafter; it reads EAGLE-3, not 3.1")
-    parser.add_argument("--depth", type=int, default=3, help="of llama-server's drafts")
+    parser.add_argument(
+        "--their-draft", type=Path, help="a drafter for llama-server, too; it reads EAGLE-3, not 3.1"
+    )
+    parser.add_argument("--depths", default="1,2,3,5", help="of llama-server's drafts; the best counts")
     parser.add_argument("--users", default="1,4,16")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompt-tokens", type=int, default=100)
     parser.add_argument(
-        "--prompts", type=Path, help="JSON with prompt_ids; without it, tokens that mean nothing"
+        "--prompts",
+        type=Path,
+        help="questions (JSONL, as of `eaglecpp bench --suite`) or JSON with prompt_ids; without it, tokens "
+        "that mean nothing",
     )
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--turns", type=int, default=2)
@@ -207,8 +220,10 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
     """A row for each server."""
     prompts = make_prompts(args, n_users)
     kinds = {OURS: ours(args, n_users), PLAIN: theirs(args, n_users)}
-    if args.best_draft:
-        kinds[DRAFTS] = theirs(args, n_users, drafts=True)
+    if args.their_draft:
+        kinds |= {
+            f"{DRAFTS} of {n}": theirs(args, n_users, depth=n) for n in map(int, args.depths.split(","))
+        }
     runs: dict[str, list[Run]] = {}
     with contextlib.ExitStack() as stack:
         ports = {name: stack.enter_context(kind) for name, kind in kinds.items()}
@@ -227,13 +242,16 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
         each = zip(*(asdict(run).values() for run in of_kind), strict=True)
         middle = Run(*(statistics.median(values) for values in each))
         rows.append({**what, "server": name, **asdict(middle)})
-    return rows
+    best = max((row for row in rows if row["server"].startswith(DRAFTS)), key=_speed, default=None)
+    return [row for row in rows if not row["server"].startswith(DRAFTS)] + (
+        [{**best, "server": DRAFTS, "drafts": best["server"]}] if best else []
+    )
 
 
 def add(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
     """Puts rows into the file, in place of those of the same measurement."""
     models = {"target": args.target} | ({"draft": args.draft} if args.draft else {})
-    result = facts(models, threads=args.threads, turns=args.turns, depth=args.depth)
+    result = facts(models, threads=args.threads, turns=args.turns, depths=args.depths)
     if args.json.exists():
         old = json.loads(args.json.read_text(encoding="utf-8"))
         new = {key_of(row) for row in found}
@@ -241,6 +259,10 @@ def add(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
         result["models"] = old["models"] | {args.target.stem: result["models"]["target"]}
     result["runs"] = sorted(found, key=key_of)
     write_json(args.json, result)
+
+
+def _speed(row: dict[str, Any]) -> float:
+    return float(row["tokens_s"])
 
 
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -256,6 +278,12 @@ def print_runs(runs: Sequence[dict[str, Any]]) -> None:
             else ""
         )
 
+    def share(row: dict[str, Any]) -> str:
+        other = [one for one in runs if key_of(one) == (*key_of(row)[:-1], PLAIN)]
+        if not other or row["server"] == PLAIN:
+            return ""
+        return f"{row['least_tokens_s'] * row['users'] / other[0]['tokens_s']:.2f}"
+
     head = [
         "target",
         "prompt",
@@ -266,16 +294,19 @@ def print_runs(runs: Sequence[dict[str, Any]]) -> None:
         "over plain",
         "over drafts",
         "least user",
+        "over plain's mean",
     ]
     head += ["first token, s", "p95, s", "over plain's", "p95", "from drafts"]
     rows = []
     for row in runs:
-        what = [row["target"], row["prompt"], f"{row['temperature']:g}", row["users"], row["server"]]
+        server = row.get("drafts", row["server"])
+        what = [row["target"], row["prompt"], f"{row['temperature']:g}", row["users"], server]
         speed = [
             f"{row['tokens_s']:.1f}",
             over(row, PLAIN, "tokens_s"),
             over(row, DRAFTS, "tokens_s"),
-            row["least"],
+            f"{row['least']:.2f}",
+            share(row),
         ]
         first = [
             row["first_s"],
@@ -321,6 +352,11 @@ def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
 
 
 def make_prompts(args: argparse.Namespace, n_users: int) -> list[list[int]]:
+    if args.prompts and args.prompts.suffix == ".jsonl":
+        with eaglecpp.Engine(args.target, draft=None, n_ctx=512) as engine:
+            questions = list(in_turns(read_suite(str(args.prompts)).questions))
+            ids = [engine.chat_prompt([{"role": "user", "content": one.turns[0]}]) for one in questions]
+        return [ids[i % len(ids)] for i in range(n_users)]
     if args.prompts:
         entries = json.loads(args.prompts.read_text(encoding="utf-8"))["prompts"]
         ids = [entry["prompt_ids"] for entry in entries]
