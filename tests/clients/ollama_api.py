@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's API as an OpenAPI document, in our own words, for tools that make requests from one. Types and
-required fields are as clients know them; what a request may leave out, it may leave out here.
+"""Ollama's API as an OpenAPI document, in our own words, for tools that make requests from one. Endpoints,
+types and required fields are those of its own (ollama/ollama: docs/openapi.yaml), without what only
+ollama.com answers; pull and push would need a network.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def document(model: str) -> dict[str, Any]:
         thinking=TEXT,
         tool_name=TEXT,
         tool_calls=many(call),
+        images=many(TEXT),
     )
     parameters = of("type", type={"const": "object"}, properties={"type": "object"})
     function = of("name parameters", name=TEXT, description=TEXT, parameters=parameters)
@@ -58,14 +60,17 @@ def document(model: str) -> dict[str, Any]:
         "format": format,
         "logprobs": YES,
         "think": any_of(YES, {"enum": ["low", "medium", "high"]}),
-        "keep_alive": any_of({"const": "5m"}, {"const": -1}),
+        "keep_alive": any_of({"enum": ["5m", "", "soon"]}, NUMBER),
         "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
         "truncate": YES,
         "draft": YES,
         "strategy": {"enum": ["auto", "off", "chain:3"]},
         "exact": {"enum": ["on", "auto", "off"]},
     }
+    probability = {"token": TEXT, "logprob": NUMBER, "bytes": {"type": "array", "items": WHOLE}}
+    tops = {"type": "array", "items": of("token logprob", **probability)}
     ended = {
+        "logprobs": {"type": "array", "items": of("token logprob", top_logprobs=tops, **probability)},
         "done": YES,
         "done_reason": TEXT,
         "model": TEXT,
@@ -103,6 +108,7 @@ def document(model: str) -> dict[str, Any]:
         details=details,
         expires_at=TIME,
         size_vram=WHOLE,
+        context_length=WHOLE,
     )
     said = of("role content", role={"const": "assistant"}, content=TEXT, thinking=TEXT, tool_calls=many(call))
     shown = of(
@@ -112,6 +118,8 @@ def document(model: str) -> dict[str, Any]:
         details=details,
         template=TEXT,
         parameters=TEXT,
+        license=TEXT,
+        modified_at=TIME,
     )
     status = of("status", status=TEXT)
     return {
@@ -136,6 +144,7 @@ def document(model: str) -> dict[str, Any]:
                     template=TEXT,
                     raw=YES,
                     suffix=TEXT,
+                    images=many(TEXT),
                     context=many(WHOLE),
                     **common,
                 ),
@@ -157,6 +166,8 @@ def document(model: str) -> dict[str, Any]:
                     template=TEXT,
                     stream=YES,
                     parameters=options,
+                    license=any_of(TEXT, many(TEXT)),
+                    quantize=TEXT,
                     messages=many(message),
                     files={"type": "object", "additionalProperties": TEXT},
                 ),
@@ -164,7 +175,10 @@ def document(model: str) -> dict[str, Any]:
             ),
             "/api/copy": asks("post", of("source destination", source=name, destination=TEXT)),
             "/api/delete": asks("delete", of("model", model={"enum": ["nobody", "made", ""]})),
-            "/api/embed": asks("post", of("model input", model=name, input=any_of(TEXT, many(TEXT)))),
+            "/api/embed": asks(
+                "post",
+                of("model input", model=name, input=any_of(TEXT, many(TEXT)), truncate=YES, dimensions=WHOLE),
+            ),
         },
     }
 
