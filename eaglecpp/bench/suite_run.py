@@ -3,7 +3,8 @@
 
 Speed is a question's time per token in plain decoding over its time per token with the strategy, whole
 conversations; a category's is the geometric mean over its questions, with a 95 % interval of the mean (normal
-in the logarithm). Acceptance is counted over rounds. Prints nothing.
+in the logarithm). Acceptance is counted over rounds. Several users ask side by side: their speeds are then
+what each of them sees, and tokens per second of all together are counted as well. Prints nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from eaglecpp.bench.server import ChatServer
@@ -88,10 +91,13 @@ class Cell:
 @dataclass
 class SuiteResult:
     """cells: by category and strategy. n_asked: questions answered by all strategies; n_long: left out
-    because they do not fit into the context; complete: whether every question was asked.
+    because they do not fit into the context; complete: whether every question was asked; n_users: questions
+    asked side by side; seconds: from the first question of such a group to its last answer, by strategy.
     """
 
     strategies: tuple[str, ...]
+    n_users: int = 1
+    seconds: dict[str, float] = field(default_factory=dict)
     cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
     n_asked: int = 0
     n_long: int = 0
@@ -109,6 +115,11 @@ class SuiteResult:
                 total.add(cell)
         return total
 
+    def together(self, strategy: str) -> float:
+        """Tokens per second of all users, prompts included; 0.0 before anything was asked."""
+        seconds = self.seconds.get(strategy, 0.0)
+        return self.total(strategy).n_tokens / seconds if seconds else 0.0
+
     def over(self, strategy: str, other: str) -> Cell:
         """`ratios`: speed of a strategy over that of another one, question by question."""
         found = Cell()
@@ -121,6 +132,8 @@ class SuiteResult:
         """JSON-ready."""
         return {
             "strategies": list(self.strategies),
+            "users": self.n_users,
+            "tokens_per_second_together": {s: self.together(s) for s in self.strategies},
             "asked": self.n_asked,
             "too_long": self.n_long,
             "complete": self.complete,
@@ -142,41 +155,55 @@ def run_suite(
     seed: int = 1,
     seconds: float = math.inf,
     server: ChatServer | None = None,
+    n_users: int = 1,
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> SuiteResult:
     """Asks until the questions or `seconds` are over; the first strategy is plain.
 
-    n_tokens: most tokens of an answer. server: asked the same, as strategy `SERVER`. options: of
-    `Session.stream`.
+    n_tokens: most tokens of an answer. server: asked the same, as strategy `SERVER`. n_users: questions asked
+    side by side; the engine needs as many conversations (`n_sequences`). options: of `Session.stream`.
 
     A question counts when everybody has answered it. Ctrl+C ends the run with what was found by then. Each
-    strategy goes on with its own answers. Raises ValueError when the first strategy is not "off".
+    strategy goes on with its own answers. Raises ValueError when the first strategy is not "off", or for more
+    users than conversations.
     """
     if not strategies or str(strategies[0]) != "off":
         raise ValueError("strategies: the first one must be 'off', which the others are compared with")
+    if n_users > engine.model.n_sequences:
+        raise ValueError(f"n_users: {n_users} need n_sequences={n_users}, found {engine.model.n_sequences}")
     everybody = (*strategies, *((SERVER,) if server else ()))
-    result = SuiteResult(everybody)
+    result = SuiteResult(everybody, n_users)
     options = {"temperature": temperature, "seed": seed, "max_tokens": n_tokens} | options
     until = time.monotonic() + seconds
     try:
-        for number, question in enumerate(questions):
+        for number, group in enumerate(_groups(questions, n_users)):
             if time.monotonic() > until:
                 return result
-            found: dict[str, Cell] = {}
+            if n_users > 1:  # one that does not fit must not take the others with it
+                n_all = len(group)
+                group = [question for question in group if _fits(engine, question)]
+                result.n_long += n_all - len(group)
+            found: dict[str, list[Cell]] = {}
+            times: dict[str, float] = {}
             at = number % len(everybody)
             try:
                 for who in (*everybody[at:], *everybody[:at]):  # nobody always follows the same one
-                    progress(f"question {number + 1} ({question.category}): {who}")
+                    progress(_asking(number * n_users, group, who))
+                    started = time.monotonic()
                     if who == SERVER:
                         assert server is not None
-                        found[who] = _asked(server, question, n_tokens, temperature, seed)
+                        found[who] = _asked_together(server, group, n_tokens, temperature, seed)
                     else:
-                        found[who] = _answered(engine, question, who, options)
+                        found[who] = _answered(engine, group, who, options)
+                    times[who] = time.monotonic() - started
             except ContextFullError:
-                result.n_long += 1
+                result.n_long += len(group)
                 continue
-            _count(result, question.category, found)
+            for i, question in enumerate(group):
+                _count(result, question.category, {who: cells[i] for who, cells in found.items()})
+            for who, took in times.items():
+                result.seconds[who] = result.seconds.get(who, 0.0) + took
         result.complete = True
     except KeyboardInterrupt:
         if not result.n_asked:
@@ -195,20 +222,49 @@ def _count(result: SuiteResult, category: str, found: dict[str, Cell]) -> None:
     result.n_asked += 1
 
 
-def _answered(engine: Engine, question: Question, strategy: str, options: dict[str, Any]) -> Cell:
-    """The engine's conversation. A model without chat template continues the first turn's text."""
-    cell = Cell(1)
+def _groups(questions: Iterable[Question], n: int) -> Iterator[list[Question]]:
+    rest = iter(questions)
+    while group := list(islice(rest, n)):
+        yield group
+
+
+def _asking(first: int, group: Sequence[Question], who: str) -> str:
+    if len(group) == 1:
+        return f"question {first + 1} ({group[0].category}): {who}"
+    return f"questions {first + 1} to {first + len(group)}: {who}"
+
+
+def _fits(engine: Engine, question: Question) -> bool:
+    """Whether the first turn leaves room for an answer."""
+    if not engine.has_chat_template:
+        return len(engine.prompt_tokens(question.turns[0])) < engine.n_ctx
+    first = [*_opening(question), {"role": "user", "content": question.turns[0]}]
+    return len(engine.chat_prompt(first)) < engine.n_ctx
+
+
+def _answered(
+    engine: Engine, group: Sequence[Question], strategy: str, options: dict[str, Any]
+) -> list[Cell]:
+    """The engine's conversations, side by side. A model without chat template continues the text of the first
+    turn.
+    """
+    cells = [Cell(1) for _ in group]
     engine.clear()
     if not engine.has_chat_template:
-        _add(cell, engine.generate(question.turns[0], strategy=strategy, **options).stats)
-        return cell
-    messages = _opening(question)
-    for turn in question.turns:
-        messages.append({"role": "user", "content": turn})
-        said = engine.chat(messages, strategy=strategy, **options)
-        _add(cell, said.stats)
-        messages.append({"role": "assistant", "content": said.text})
-    return cell
+        texts = [question.turns[0] for question in group]
+        for cell, said in zip(cells, engine.generate(texts, strategy=strategy, **options), strict=True):
+            _add(cell, said.stats)
+        return cells
+    talks = [_opening(question) for question in group]
+    for turn in range(max((len(question.turns) for question in group), default=0)):
+        going = [i for i, question in enumerate(group) if turn < len(question.turns)]
+        for i in going:
+            talks[i].append({"role": "user", "content": group[i].turns[turn]})
+        answers = engine.chat([talks[i] for i in going], strategy=strategy, **options)
+        for i, said in zip(going, answers, strict=True):
+            _add(cells[i], said.stats)
+            talks[i].append({"role": "assistant", "content": said.text})
+    return cells
 
 
 def _add(cell: Cell, stats: Timings) -> None:
@@ -223,6 +279,13 @@ def _add(cell: Cell, stats: Timings) -> None:
             list(stats.hits_per_depth),
         )
     )
+
+
+def _asked_together(
+    server: ChatServer, group: Sequence[Question], n_tokens: int, temperature: float, seed: int
+) -> list[Cell]:
+    with ThreadPoolExecutor(max(len(group), 1)) as users:
+        return list(users.map(lambda question: _asked(server, question, n_tokens, temperature, seed), group))
 
 
 def _asked(server: ChatServer, question: Question, n_tokens: int, temperature: float, seed: int) -> Cell:

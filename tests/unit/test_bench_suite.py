@@ -142,6 +142,27 @@ def test_everybody_is_asked_and_long_questions_are_counted(engine: Engine) -> No
     json.dumps(result.as_dict())
 
 
+@pytest.fixture(scope="module")
+def shared_engine(models: Models) -> Iterator[Engine]:
+    with Engine.open(models.target, draft=models.draft, n_ctx=256, n_threads=1, n_sequences=3) as opened:
+        yield opened
+
+
+def test_users_side_by_side_get_what_each_gets_alone(shared_engine: Engine) -> None:
+    questions = [*QUESTIONS, Question("c", ("gh", "ij"))]
+    alone = run_suite(shared_engine, questions, ["off", "chain:2"], n_tokens=16, ignore_eos=True)
+    result = run_suite(shared_engine, questions, ["off", "chain:2"], n_tokens=16, ignore_eos=True, n_users=3)
+    assert (result.n_asked, result.n_long, result.complete) == (3, 1, True)
+    for key, cell in alone.cells.items():
+        found = result.cells[key]
+        assert (found.n_tokens, found.rounds, found.hits) == (cell.n_tokens, cell.rounds, cell.hits)
+    assert result.together("chain:2") > result.together("none") == 0.0
+    told = result.as_dict()
+    assert (told["users"], set(told["tokens_per_second_together"])) == (3, {"off", "chain:2"})
+    with pytest.raises(ValueError, match="4 need n_sequences=4, found 3"):
+        run_suite(shared_engine, questions, ["off"], n_users=4)
+
+
 def test_it_ends_in_time_and_with_ctrl_c(engine: Engine) -> None:
     late = run_suite(engine, QUESTIONS, ["off"], n_tokens=4, seconds=-1.0)
     assert (late.n_asked, late.complete) == (0, False)
@@ -251,5 +272,14 @@ def test_the_command(models: Models, tmp_path: Path, capsys: pytest.CaptureFixtu
     found = json.loads(capsys.readouterr().out)
     assert (found["asked"], found["strategies"], found["suite"]) == (2, ["off", "chain:2"], "s")
     assert main([*command, "--plan"]) == 2
+    assert main([*command, "--users", "1,3", "--png", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("category") == 2 and "3 users\n" in out and "tokens/s of all together: plain" in out
+    assert all((tmp_path / f"s-{n}.png").exists() for n in (1, 3))
+    assert main([*command, "--users", "1,2", "--json", "--limit", "1"]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    assert [one["users"] for one in found] == [1, 2]
+    assert main([*command, "--users", "0"]) == 2
+    assert main([*command[:4], "--users", "2"]) == 2
     assert main([*command[:4], "--limit", "3"]) == 2
     assert main([*command[:5], str(tmp_path / "none.jsonl")]) == 1

@@ -30,6 +30,16 @@ from eaglecpp.options import DraftOptions, ModelOptions
 __all__ = ["bench"]
 
 
+MOST_USERS = 256
+
+
+def _numbers_of_users(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    numbers = tuple(int(part) if part.strip().isdecimal() else 0 for part in value.split(","))
+    if not all(1 <= n <= MOST_USERS for n in numbers):
+        raise click.BadParameter(f"expected numbers from 1 to {MOST_USERS} with commas, found {value!r}")
+    return numbers
+
+
 @click.command()
 @click.argument("model")
 @click.option("--draft", metavar="D", help="The drafter: as for `generate`.")
@@ -60,6 +70,14 @@ __all__ = ["bench"]
 @click.option(
     "--compare", metavar="URL", help="With --suite: ask an OpenAI-compatible server the same questions."
 )
+@click.option(
+    "--users",
+    metavar="N,...",
+    default="1",
+    show_default=True,
+    callback=_numbers_of_users,
+    help="With --suite: ask so many questions side by side, a run for each number.",
+)
 @click.option("--plan", "with_plan", is_flag=True, help="Show what the planner knows: costs and chances.")
 @click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option is from.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -79,6 +97,7 @@ def bench(
     suite: str | None,
     limit: int | None,
     compare: str | None,
+    users: tuple[int, ...],
     with_plan: bool,
     verbose: bool,
     as_json: bool,
@@ -93,6 +112,8 @@ def bench(
     from eaglecpp.cli.bench import suite as bench_suite
 
     reference = hub_reference(model, on_hub=on_hub)
+    if max(users) > 1:
+        options["n_sequences"] = max(users)
     open_model = partial(open_engine, reference, draft, None, False, given(options), verbose=verbose)
     if png is not None:
         bench_plot.require()
@@ -103,13 +124,13 @@ def bench(
             suite,
             open_model,
             strategies,
-            bench_suite.Settings(n_tokens or 128, temperature, seed, limit, seconds, compare),
+            bench_suite.Settings(n_tokens or 128, temperature, seed, limit, seconds, compare, users),
             as_json=as_json,
             png=png,
         )
         return
-    if compare or limit:
-        raise click.UsageError("--compare and --limit belong to --suite")
+    if compare or limit or users != (1,):
+        raise click.UsageError("--compare, --limit and --users belong to --suite")
     with open_model() as engine:
         chosen = possible_strategies(engine, strategies or measuring.STRATEGIES)
         measured = measuring.measure(

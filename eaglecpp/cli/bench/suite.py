@@ -27,7 +27,9 @@ STRATEGIES = ("chain:5", "auto")
 
 @dataclass(frozen=True)
 class Settings:
-    """As the command's options; seconds: None = until the suite's end."""
+    """As the command's options; seconds: None = until the suite's end; users: questions asked side by side, a
+    run for each.
+    """
 
     n_tokens: int
     temperature: float
@@ -35,6 +37,7 @@ class Settings:
     limit: int | None
     seconds: float | None
     compare: str | None
+    users: tuple[int, ...] = (1,)
 
 
 def run(
@@ -58,25 +61,38 @@ def run(
     with open_model() as engine:
         if not engine.has_chat_template:
             note("this model has no chat template: the first turn of each question is continued as text")
-        result = run_suite(
-            engine,
-            in_turns(suite.questions, settings.limit),
-            possible_strategies(engine, strategies or STRATEGIES),
-            n_tokens=settings.n_tokens,
-            temperature=settings.temperature,
-            seed=settings.seed,
-            seconds=math.inf if settings.seconds is None else settings.seconds,
-            server=server,
-            progress=show_progress,
-        )
+        strategies = possible_strategies(engine, strategies or STRATEGIES)
+        results = [
+            run_suite(
+                engine,
+                in_turns(suite.questions, settings.limit),
+                strategies,
+                n_tokens=settings.n_tokens,
+                temperature=settings.temperature,
+                seed=settings.seed,
+                seconds=math.inf if settings.seconds is None else settings.seconds / len(settings.users),
+                server=server,
+                n_users=n_users,
+                progress=show_progress,
+            )
+            for n_users in settings.users
+        ]
     show_progress("")
     if as_json:
-        write_json({"suite": suite.name, "settings": asdict(settings), **result.as_dict()})
+        told = {"suite": suite.name, "settings": asdict(settings)}
+        # several numbers of users: a result for each
+        write_json(
+            told
+            | (results[0].as_dict() if len(results) == 1 else {"results": [one.as_dict() for one in results]})
+        )
     else:
-        write(summary(result))
-    if png is not None:
-        bench_plot.draw_suite(Path(png), result)
-        note(f"wrote {png}")
+        write("\n".join(summary(result) for result in results))
+    for result in results if png is not None else ():
+        path = Path(str(png))
+        if len(results) > 1:
+            path = path.with_stem(f"{path.stem}-{result.n_users}")
+        bench_plot.draw_suite(path, result)
+        note(f"wrote {path}")
 
 
 def summary(result: SuiteResult) -> str:
@@ -90,6 +106,12 @@ def summary(result: SuiteResult) -> str:
             rows.append([category if strategy == "off" else "", *_columns(strategy, cell)])
     header = ["category", "strategy", "questions", "tokens", "length", "by depth", "tokens/s", "speed", "95%"]
     text = table(header, rows)
+    if result.n_users > 1:
+        speeds = [
+            f"{'plain' if strategy == 'off' else strategy} {result.together(strategy):.1f}"
+            for strategy in result.strategies
+        ]
+        text = f"{result.n_users} users\n{text}tokens/s of all together: {', '.join(speeds)}\n"
     if SERVER in result.strategies:
         for strategy in result.strategies:
             if strategy != SERVER and (speed := result.over(strategy, SERVER).speed):
