@@ -232,6 +232,9 @@ class Engine:
     def tokens(self, sequence: int) -> list[int]:
         """Tokens committed in the sequence (prompt and generated)."""
 
+    def score(self, tokens: Sequence[int]) -> list[float]:
+        """Log-probability of each token but the first; GIL released."""
+
     def timings(self, sequence: int) -> dict[str, Any]:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
         draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),

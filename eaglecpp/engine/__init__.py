@@ -11,7 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from eaglecpp.engine.async_engine import AsyncEngine, AsyncStream
+    from eaglecpp.engine.async_engine import AsyncEngine
+    from eaglecpp.engine.async_stream import AsyncStream
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.many import ManyStreams
     from eaglecpp.engine.scoring import Score
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncEngine": "async_engine",
-    "AsyncStream": "async_engine",
+    "AsyncStream": "async_stream",
     "Engine": "engine",
     "ManyStreams": "many",
     "Score": "scoring",

@@ -26,158 +26,27 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.engine import Engine
-from eaglecpp.engine.parking import WORTH, ParkingLot, n_common
-from eaglecpp.engine.request import Request, make_request
+from eaglecpp.engine.parking import ParkingLot
+from eaglecpp.engine.places import Places
+from eaglecpp.engine.request import make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError, QueueFullError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
-    from eaglecpp.results import Chunk, Completion
+    from eaglecpp.results import Completion
 
-__all__ = ["AsyncEngine", "AsyncStream", "TurnLock"]
+__all__ = ["AsyncEngine"]
 
 T = TypeVar("T")
 _log = logging.getLogger("eaglecpp.async")
-_REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's place
-
-
-class TurnLock:
-    """A lock that is handed on in the order of asking.
-
-    Engines that share a machine take turns with it: two that compute at the same time are slower than one
-    after the other. A plain lock may be taken again at once by the thread that has just left it.
-    """
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._next = self._serving = 0
-
-    def __enter__(self) -> Self:
-        with self._condition:
-            mine, self._next = self._next, self._next + 1
-            while self._serving != mine:
-                self._condition.wait()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        with self._condition:
-            self._serving += 1
-            self._condition.notify_all()
-
-
-@dataclass(eq=False)
-class _Task:
-    """One request, from the queue to its last event. The engine's thread writes all but `cancelled`."""
-
-    request: Request
-    loop: asyncio.AbstractEventLoop
-    events: asyncio.Queue[tuple[str, Any]]
-    asked: float = field(default_factory=time.perf_counter)
-    begun: float = 0.0
-    cancelled: bool = False
-    place: _Place | None = None
-    stream: Stream | None = None
-    is_prefilling: bool = True
-    watch: bool = False
-    live: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class _Place:
-    """One of the engine's conversations: what its caches hold, and who uses it."""
-
-    sequence: NativeSequence
-    tokens: list[int] = field(default_factory=list)
-    task: _Task | None = None
-    used: float = 0.0
-
-
-class AsyncStream(AsyncIterator["Chunk"]):
-    """A running or waiting generation: `async for` gives chunks, `completion()` the result so far.
-
-    Leaving `async with`, or `cancel()`, frees its place before the next round.
-    """
-
-    def __init__(self, engine: AsyncEngine, task: _Task) -> None:
-        self._engine = engine
-        self._task = task
-        self._held: list[tuple[str, Any]] = []
-        self._is_over = False
-
-    @property
-    def prompt_tokens(self) -> list[int]:
-        return list(self._task.request.prompt)
-
-    @property
-    def queue_ms(self) -> float:
-        """How long it waited for a place; until now if it still does."""
-        return 1000 * ((self._task.begun or time.perf_counter()) - self._task.asked)
-
-    async def started(self, timeout: float | None = None) -> bool:
-        """Waits until the engine has taken the request up, and raises what kept it from doing so. False when
-        `timeout` seconds were not enough.
-        """
-        if self._task.begun or self._held or self._is_over:
-            return True
-        try:
-            async with asyncio.timeout(timeout):  # wait_for may lose a cancellation until Python 3.12
-                event = await self._task.events.get()
-        except TimeoutError:
-            return False
-        if event[0] == "error":
-            self._is_over = True
-            raise event[1]
-        if event[0] != "begun":
-            self._held.append(event)
-        return True
-
-    async def __anext__(self) -> Chunk:
-        while not self._is_over:
-            kind, value = self._held.pop(0) if self._held else await self._task.events.get()
-            if kind == "chunk":
-                self._is_over = value.finish_reason is not None
-                chunk: Chunk = value
-                return chunk
-            if kind in ("error", "cancelled"):
-                self._is_over = True
-                if kind == "error":
-                    raise value
-        raise StopAsyncIteration
-
-    def completion(self) -> Completion:
-        """Everything generated so far. Before the first chunk there is nothing: ValueError."""
-        if self._task.stream is None:
-            raise ValueError("this generation has not begun")
-        return self._task.stream.completion()
-
-    @property
-    def live(self) -> dict[str, Any]:
-        """The native counters after the last chunk; only with `watch`."""
-        return self._task.live
-
-    def cancel(self) -> None:
-        """Ends the generation before the next round. What it gave stays."""
-        self._is_over = True
-        self._engine._cancel(self._task)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.cancel()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            if not self._is_over:
-                self.cancel()
 
 
 class AsyncEngine:
@@ -199,11 +68,11 @@ class AsyncEngine:
         self._n_queue = n_queue
         self._turns = turns if turns is not None else contextlib.nullcontext()
         self._condition = threading.Condition()
-        self._waiting: deque[_Task] = deque()
+        self._waiting: deque[Task] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self._running: list[_Task] = []
-        self._places: list[_Place] = []
+        self._running: list[Task] = []
         self._lot = ParkingLot(n_park_bytes)
+        self._places = Places((), self._lot)
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._broken: BaseException | None = None
         self._opened = threading.Event()
@@ -285,7 +154,7 @@ class AsyncEngine:
         engine = self.engine
         request = make_request(engine.shared, prompt, **options)
         check_fit(len(request.prompt), engine)
-        task = _Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
+        task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
                 raise EngineBrokenError(f"the engine has failed: {self._broken}; open it anew")
@@ -297,7 +166,7 @@ class AsyncEngine:
                 )
             self._waiting.append(task)
             self._condition.notify()
-        return AsyncStream(self, task)
+        return AsyncStream(task, self._cancel)
 
     async def generate(self, prompt: Prompt, **options: Any) -> Completion:
         """Completes `prompt` and returns the whole result."""
@@ -321,9 +190,9 @@ class AsyncEngine:
             try:
                 result = function(self.engine)
             except BaseException as error:
-                _post(loop, _settle_error, future, error)
+                post(loop, _settle_error, future, error)
             else:
-                _post(loop, _settle, future, result)
+                post(loop, _settle, future, result)
 
         with self._condition:
             if not self._thread.is_alive() or self._closing == "now":
@@ -349,7 +218,7 @@ class AsyncEngine:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _cancel(self, task: _Task) -> None:
+    def _cancel(self, task: Task) -> None:
         with self._condition:
             task.cancelled = True
             self._condition.notify()
@@ -360,7 +229,8 @@ class AsyncEngine:
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
-            self._places = [_Place(NativeSequence(shared.native)) for _ in range(self._engine.n_free)]
+            sequences = (NativeSequence(shared.native) for _ in range(self._engine.n_free))
+            self._places = Places(sequences, self._lot)
         except BaseException as error:
             self._failure = error
             self._closing = "now"
@@ -394,9 +264,9 @@ class AsyncEngine:
             self._step(tasks)
         return True
 
-    def _reading(self) -> list[_Task]:
+    def _reading(self) -> list[Task]:
         """Whose prompt is read in this turn: the first one's, and others' as long as all fit in a slice."""
-        found: list[_Task] = []
+        found: list[Task] = []
         n_rows = 0
         for task in self._running:
             if not task.is_prefilling:
@@ -413,49 +283,30 @@ class AsyncEngine:
             for task in gone:
                 self._waiting.remove(task)
         for task in gone:
-            _tell([(task, "cancelled", None)])
+            tell([(task, "cancelled", None)])
         for task in [task for task in self._running if task.cancelled]:
             self._leave(task)
-            _tell([(task, "cancelled", None)])
+            tell([(task, "cancelled", None)])
 
     def _admit(self) -> None:
         while True:
-            free = [place for place in self._places if place.task is None]
             with self._condition:
-                if not free or not self._waiting:
+                if not self._waiting or not self._places.has_free:
                     return
                 task = self._waiting.popleft()
             try:
-                place = self._place_for(free, task.request.prompt)
+                place = self._places.find(task.request.prompt)
                 task.stream = Stream(place.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
-                _tell([(task, "error", error)])
+                tell([(task, "error", error)])
                 continue
-            task.place, place.task, place.tokens = place, task, task.request.prompt
-            task.begun = time.perf_counter()
+            place.take(task.request.prompt)
+            task.place, task.begun = place, time.perf_counter()
             self._running.append(task)
-            _tell([(task, "begun", None)])
+            tell([(task, "begun", None)])
 
-    def _place_for(self, free: list[_Place], prompt: list[int]) -> _Place:
-        """The place whose text the prompt goes on from, which may come from the parking lot. What another
-        conversation loses there goes to the lot.
-        """
-        place = _best_place(free, prompt)
-        n_kept = n_common(place.tokens, prompt)
-        parked, n_parked = self._lot.find(prompt)
-        # what another place holds is copied from there
-        if parked and n_parked < WORTH + max(n_common(one.tokens, prompt) for one in self._places):
-            parked = None
-        if parked:
-            place, n_kept = _unused_longest(free), 0
-        self._lot.park(place.sequence, place.tokens, n_kept)
-        if parked:
-            self._lot.bring_back(place.sequence, parked, n_parked)
-            place.tokens = place.sequence.tokens
-        return place
-
-    def _step(self, tasks: list[_Task]) -> None:
+    def _step(self, tasks: list[Task]) -> None:
         """One slice of a prompt, or one round, of each of these."""
         streams = [task.stream for task in tasks if task.stream is not None]
         try:
@@ -465,9 +316,9 @@ class AsyncEngine:
             self._note_broken(error)
             for task in tasks:
                 self._leave(task)
-            _tell([(task, "error", error) for task in tasks])
+            tell([(task, "error", error) for task in tasks])
             return
-        events: list[tuple[_Task, str, Any]] = []
+        events: list[tuple[Task, str, Any]] = []
         for task, result in zip(tasks, results, strict=True):
             if isinstance(result, BaseException):
                 self._leave(task)
@@ -479,17 +330,15 @@ class AsyncEngine:
                 if result.finish_reason is not None:
                     self._leave(task)
                 events.append((task, "chunk", result))
-        _tell(events)
+        tell(events)
 
-    def _leave(self, task: _Task) -> None:
-        """Ends a task and gives its place free. Its text stays cached there."""
+    def _leave(self, task: Task) -> None:
+        """Ends a task and gives its place free."""
         if task.stream is not None:
             task.stream.close()
         place, task.place = task.place, None
         if place is not None:
-            place.task, place.used = None, time.perf_counter()
-            with contextlib.suppress(EagleError, ValueError):
-                place.tokens = place.sequence.tokens
+            place.leave()
         with contextlib.suppress(ValueError):
             self._running.remove(task)
 
@@ -507,7 +356,7 @@ class AsyncEngine:
         for task in running:
             self._leave(task)
         event = ("cancelled", None) if error is None else ("error", _broken_error(error))
-        _tell([(task, *event) for task in (*running, *rest)])
+        tell([(task, *event) for task in (*running, *rest)])
         engine, self._engine = self._engine, None
         for call in calls:  # each finds a closed engine, and says so to whoever waits
             call()
@@ -524,38 +373,6 @@ def check_fit(n_prompt: int, engine: Engine) -> None:
             "room; "
             f"raise n_ctx (the model was trained for {engine.native.n_ctx_train}) or shorten the prompt"
         )
-
-
-def _best_place(free: Sequence[_Place], prompt: list[int]) -> _Place:
-    """The one whose text the prompt shares most of; where that is little, an unused one or the one left
-    longest ago, so that texts that may go on stay.
-    """
-    shared = {id(place): n_common(place.tokens, prompt) for place in free}
-    best = max(free, key=lambda place: (shared[id(place)], -place.used))
-    return best if shared[id(best)] * _REUSE_LEAST >= len(prompt) else _unused_longest(free)
-
-
-def _unused_longest(free: Sequence[_Place]) -> _Place:
-    return min(free, key=lambda place: (bool(place.tokens), place.used))
-
-
-def _tell(events: Sequence[tuple[_Task, str, Any]]) -> None:
-    """Hands events to the tasks' loops, one wake-up for each loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Task, str, Any]]] = {}
-    for event in events:
-        by_loop.setdefault(event[0].loop, []).append(event)
-    for loop, own in by_loop.items():
-        _post(loop, _put, own)
-
-
-def _put(events: Sequence[tuple[_Task, str, Any]]) -> None:
-    for task, kind, value in events:
-        task.events.put_nowait((kind, value))
-
-
-def _post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
-        loop.call_soon_threadsafe(function, *arguments)
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:

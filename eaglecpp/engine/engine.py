@@ -18,20 +18,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, overload
 
 from eaglecpp._extension import core
-from eaglecpp.engine.drafting import Drafting, resolve_strategy
-from eaglecpp.engine.exactness import Exactness, settle
+from eaglecpp.engine.exactness import Exactness
+from eaglecpp.engine.loading import load
 from eaglecpp.engine.many import ManyStreams
 from eaglecpp.engine.native import NativeEngine
-from eaglecpp.engine.params import engine_options
-from eaglecpp.engine.planner_cache import PlannerCache
-from eaglecpp.engine.rendering import ChatRenderer
 from eaglecpp.engine.request import Shared
-from eaglecpp.engine.scoring import Score, Scorer
+from eaglecpp.engine.scoring import Score
 from eaglecpp.engine.session import Conversation, Session
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import EngineBusyError
-from eaglecpp.log import drain
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
@@ -121,35 +117,14 @@ class Engine:
     def _load(self, plan: OpeningPlan, wait: bool) -> None:
         self.plan = plan
         self.target_path, self.draft_path = plan.target, plan.draft
-        self.model, self.drafting, self.sampling = (
-            plan.model_options(),
-            plan.draft_options(),
-            plan.sampling_options(),
-        )
+        self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.stats = Timings()
         self._sessions: list[Session] = []
         self._main: Session | None = None
-        self._scorer: Scorer | None = None
-        self._cache: PlannerCache | None = None
-        resolved, _ = resolve_strategy(self.strategy, self.has_draft)
-        _note_amx()
-        self._connect_servers()
-        options = engine_options(self.target_path, self.draft_path, self.model, self.drafting, resolved)
-        native = self._native = NativeEngine(options, waits=wait)
-        vocabulary = Vocabulary(native)
-        self._shared = Shared(
-            native,
-            vocabulary,
-            Drafting(native, self.has_draft, self.strategy),
-            self.sampling,
-            ChatRenderer(native, vocabulary, plan.model),
-            self._count,
-        )
-        if (possible := self.resolve(self.strategy))[0] != resolved:
-            _log.warning("strategy %s %s", *possible)
-        self._cache = self._planner_cache()
-        self._shared.drafting.exactness = self._settle_exactness()
+        loaded = load(plan, waits=wait, count=self._count)
+        self.drafting = loaded.drafting
+        self._native, self._shared, self._cache = loaded.native, loaded.shared, loaded.cache
 
     @classmethod
     def from_pretrained(
@@ -255,13 +230,20 @@ class Engine:
 
     def score(self, text: Prompt) -> Score:
         """The log-probability of each token of `text` (str, bytes or token ids) under the target, and its
-        perplexity. The first call opens the target a second time, see `eaglecpp.engine.scoring`.
+        perplexity. Neither the drafter nor sampling options play a part. The weights are the ones that are
+        loaded; keys and values of a context are allocated for as long as the call takes, so that
+        conversations keep theirs.
 
         Raises `ValueError` for a text longer than the context.
         """
-        if self._scorer is None:
-            self._scorer = Scorer(self.target_path, self.model, self.n_ctx, self.n_vocab)
-        return self._scorer.score(self.prompt_tokens(text))
+        tokens = self.prompt_tokens(text)
+        if len(tokens) > self.n_ctx:
+            raise ValueError(
+                f"{len(tokens)} tokens, the context holds {self.n_ctx}; open the engine with a larger n_ctx, "
+                "or score the text in pieces"
+            )
+        with self.exclusive() as native:
+            return Score(tokens, native.score(tokens))
 
     def session(self) -> Session:
         """Opens a conversation of its own beside the others; close it, or use it as a context manager.
@@ -334,7 +316,7 @@ class Engine:
     @property
     def has_draft(self) -> bool:
         """Whether anything can be drafted: by a drafter, or from the text itself."""
-        return self.draft_path is not None or self.drafting.text_drafts == "on"
+        return self._shared.drafting.has_draft
 
     @property
     def drafts_text(self) -> bool:
@@ -436,7 +418,7 @@ class Engine:
         if self._native is not None:
             self._native.close(self._save_planner)
             self._sessions.clear()
-            self._main = self._scorer = None
+            self._main = None
 
     def __enter__(self) -> Self:
         return self
@@ -466,7 +448,7 @@ class Engine:
         """The strategy that will run and why. A tree becomes a chain of its depth on a target that cannot
         verify trees; without a drafter a fixed strategy is a `ValueError`.
         """
-        return resolve_strategy(strategy, self.has_draft, self.chains_only)
+        return self._shared.drafting.resolve(strategy)
 
     def _many(self, prompts: Sequence[Any], how: str, options: dict[str, Any]) -> ManyStreams:
         """Streams of many prompts. how: "stream" for prompts, "answer" for conversations."""
@@ -503,32 +485,6 @@ class Engine:
         """Forgets a session that was closed."""
         self._sessions = [one for one in self._sessions if one is not session]
 
-    def _connect_servers(self) -> None:
-        """Gives llama.cpp the devices of the RPC servers; the drafter stays on this machine."""
-        if self.model.rpc:
-            from eaglecpp.engine import rpc
-
-            rpc.connect(self.model.rpc)
-            self.drafting = rpc.keep_drafter_here(self.drafting, core.system_info()["devices"])
-
-    def _planner_cache(self) -> PlannerCache | None:
-        if not self.has_draft or not PlannerCache.is_wanted(self.drafting):
-            return None
-        cache = PlannerCache.of(self._handle(), self.target_path, self.draft_path, self.model, self.drafting)
-        cache.load(self._handle())
-        return cache
-
-    def _settle_exactness(self) -> Exactness:
-        if not self.has_draft or self.drafting.exact == "off":
-            return Exactness()
-        try:
-            found = settle(self._handle(), self.target_path, self.model, self.drafting)
-        finally:
-            drain()
-        if self.drafting.exact == "on" and found.reason:
-            _log.warning("exact=on: plain decoding, because %s", found.reason)
-        return found
-
     def _session(self) -> Session:
         if self._main is None:
             self._main = self.session()
@@ -543,11 +499,3 @@ class Engine:
 def _is_many(prompt: Any) -> TypeGuard[Sequence[Prompt]]:
     """Whether this is a list of prompts, not one prompt as a list of token ids."""
     return isinstance(prompt, list | tuple) and bool(prompt) and not hasattr(prompt[0], "__index__")
-
-
-def _note_amx() -> None:
-    amx = core.system_info()["amx"]
-    if amx["claimed"] and not amx["works"]:
-        _log.info(
-            "the CPU claims AMX but its instructions do not work here; loading without repacked weights"
-        )

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""llama_cpp's chat formatter with our bounded templates, and ggml's names of tensor types, which llama_cpp
-gives as numbers.
-"""
+"""llama_cpp's chat handlers, with our bounded templates where the model brings one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llama_cpp
@@ -12,8 +11,9 @@ from llama_cpp import llama_chat_format
 
 from eaglecpp.chat.gotemplate.errors import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
+from eaglecpp.engine import Engine
 
-__all__ = ["Formatter", "type_name", "type_number"]
+__all__ = ["Formatter", "find_handler"]
 
 
 class Formatter:
@@ -37,19 +37,32 @@ class Formatter:
         )
 
 
-def type_number(kind: int | str | None) -> int | None:
-    """ggml's number of a tensor type."""
-    if isinstance(kind, str) and kind != "auto":
-        from gguf import GGMLQuantizationType
+def find_handler(
+    chat_format: str | None, metadata: Mapping[str, str], engine: Engine
+) -> tuple[str, Callable[..., Any]]:
+    """llama_cpp's choice: the format asked for, else the file's template, else "llama-2"; its name and the
+    handler. Raises ValueError for a format that llama_cpp does not know.
+    """
+    prefix = "tokenizer.chat_template"
+    named = {k.removeprefix("tokenizer."): v for k, v in metadata.items() if k.startswith(f"{prefix}.")}
+    if prefix in metadata:
+        named["chat_template.default"] = metadata[prefix]
+    if chat_format is None and "chat_template.default" in named:
+        guessed = llama_chat_format.guess_chat_format_from_gguf_metadata(dict(metadata))
+        chat_format = guessed or "chat_template.default"
+    chat_format = chat_format or "llama-2"
+    handler: Callable[..., Any]
+    if chat_format in named:
+        bos, eos = engine.native.bos, engine.native.eos
+        formatter = Formatter(named[chat_format], _text(engine, bos), _text(engine, eos), eos)
+        handler = llama_chat_format.chat_formatter_to_chat_completion_handler(formatter)
+        return chat_format, handler
+    try:
+        handler = llama_chat_format.get_chat_completion_handler(chat_format)
+    except llama_chat_format.LlamaChatCompletionHandlerNotFoundException as error:
+        raise ValueError(str(error)) from error
+    return chat_format, handler
 
-        return int(GGMLQuantizationType[kind.upper()])
-    return kind if isinstance(kind, int) else None
 
-
-def type_name(kind: int | str | None) -> str:
-    """ggml's name of a tensor type given as ggml's number, as a name, or as None (the default)."""
-    if isinstance(kind, int):
-        from gguf import GGMLQuantizationType
-
-        return str(GGMLQuantizationType(kind).name).lower()
-    return kind or "auto"
+def _text(engine: Engine, token: int) -> str:
+    return "" if token < 0 else engine.token_to_piece(token, special=True).decode("utf-8", "ignore")

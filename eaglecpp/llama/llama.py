@@ -22,14 +22,12 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
-import llama_cpp
 import numpy as np
-from llama_cpp import llama_chat_format
 
 from eaglecpp.engine import Engine, Stream
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
-from eaglecpp.llama.formatter import Formatter, type_name, type_number
+from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import (
     check_chat_handler,
     refuse,
@@ -37,18 +35,19 @@ from eaglecpp.llama.limits import (
     refuse_others,
     require_draft_path,
 )
-from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
+from eaglecpp.llama.mirror import Mirror
+from eaglecpp.llama.plain import TheirLlama, Twin
 from eaglecpp.llama.shapes import Reply, logprobs_shape
+from eaglecpp.llama.tensor_types import type_name, type_number
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, TokenLogprob
 
 __all__ = ["Llama"]
 
 _DEFAULT_SEED = 0xFFFFFFFF
-_RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 
 
-class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
+class Llama(Mirror):
     """A model with the interface of `llama_cpp.Llama`; `engine` is the `eaglecpp.Engine` behind it.
 
     `draft_model`: path of a drafter GGUF, or "text" for drafts from the text itself; `strategy`: how it is
@@ -142,7 +141,11 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         except ModelNotFoundError as error:
             raise ValueError(f"Model path does not exist: {error}") from error
         self.metadata = self.engine.metadata
-        self._chat_handler = self._find_chat_handler()
+        try:
+            self.chat_format, self._chat_handler = find_handler(self.chat_format, self.metadata, self.engine)
+        except ValueError:
+            self.close()
+            raise
 
     @classmethod
     def from_pretrained(
@@ -353,50 +356,6 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
             for chunk in running:
                 yield from chunk.tokens
 
-    # Text, tokens, facts
-
-    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Token ids of UTF-8 bytes; `special`: the text of a special token becomes that token."""
-        if not self._has_engine:
-            return list(self._plain().tokenize(text, add_bos, special))
-        return self.engine.native.tokenize(text, add_bos, special)
-
-    def detokenize(
-        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
-    ) -> bytes:
-        """Bytes of token ids, without the space some tokenizers put after a BOS token. `prev_tokens` is not
-        needed.
-        """
-        if not self._has_engine:
-            return bytes(self._plain().detokenize(tokens, prev_tokens, special))
-        text = b"".join(self.engine.token_to_piece(token, special=special) for token in tokens)
-        begins = len(tokens) > 0 and tokens[0] == self.token_bos()
-        return text[1:] if begins and text.startswith(b" ") else text
-
-    def n_ctx(self) -> int:
-        """Context length in tokens."""
-        return self.engine.n_ctx if self._has_engine else int(self._plain().n_ctx())
-
-    def n_vocab(self) -> int:
-        """Size of the vocabulary."""
-        return self.engine.n_vocab if self._has_engine else int(self._plain().n_vocab())
-
-    def n_embd(self) -> int:
-        """Width of the model."""
-        return self.engine.native.n_embd if self._has_engine else int(self._plain().n_embd())
-
-    def token_bos(self) -> int:
-        """Id of the beginning-of-sequence token, -1 = none."""
-        return self.engine.native.bos if self._has_engine else int(self._plain().token_bos())
-
-    def token_eos(self) -> int:
-        """Id of the end-of-sequence token, -1 = none."""
-        return self.engine.native.eos if self._has_engine else int(self._plain().token_eos())
-
-    def token_nl(self) -> int:
-        """Id of the newline token, -1 = none."""
-        return self.engine.native.nl if self._has_engine else int(self._plain().token_nl())
-
     # State
 
     def set_seed(self, seed: int) -> None:
@@ -442,147 +401,13 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         """Refused."""
         refuse("load_state", "see save_state")
 
-    def eval(self, tokens: Sequence[int]) -> None:
-        """Runs tokens, by the twin; with `logits_all`, logits are in `scores`."""
-        self._caught_up().eval(tokens)
-
-    def sample(self, *args: Any, **options: Any) -> int:
-        """Chooses a token from the logits of the last `eval`, by the twin."""
-        return int(self._caught_up().sample(*args, **options))
-
     def embed(self, *args: Any, **options: Any) -> NoReturn:
         """Refused."""
         refuse("embed", "embeddings are not supported; use llama_cpp.Llama(embedding=True)")
 
     create_embedding = embed
 
-    # What frameworks read
-
-    def __getattr__(self, name: str) -> Any:
-        if name in TWIN:
-            return getattr(self._plain(), name)
-        if name in ARGUMENTS and "_twin" in self.__dict__:
-            return self._twin.arguments[ARGUMENTS[name]]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer in llama_cpp's form."""
-        return Tokenizer(self)
-
-    @property
-    def tokenizer_(self) -> Tokenizer:
-        """As `tokenizer()`."""
-        return Tokenizer(self)
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens that the model has run in the last conversation: all but the last generated one."""
-        if self._twin_is_ahead or not self._has_engine:
-            return int(self._plain().n_tokens)
-        return max(self.engine.n_tokens - 1, 0)
-
-    @n_tokens.setter
-    def n_tokens(self, value: int) -> None:
-        self._caught_up().n_tokens = value
-
-    @property
-    def input_ids(self) -> Any:
-        """The tokens that the model has run, `n_tokens` of them, in an array as long as the context."""
-        return self._caught_up().input_ids
-
-    @property
-    def scores(self) -> Any:
-        """Logits, by the twin: with `logits_all` a row for each token that ran."""
-        return self._caught_up().scores
-
-    @property
-    def _n_ctx(self) -> int:
-        return self.n_ctx()
-
-    @property
-    def _n_vocab(self) -> int:
-        return self.n_vocab()
-
-    @property
-    def _token_eos(self) -> int:
-        return self.token_eos()
-
-    @property
-    def _token_nl(self) -> int:
-        return self.token_nl()
-
-    @property
-    def n_batch(self) -> int:
-        """Prompt tokens per pass."""
-        return min(int(self._twin.arguments["n_batch"]), self.n_ctx())
-
-    @property
-    def n_threads(self) -> int:
-        """Threads of decoding."""
-        if not self._has_engine:
-            return int(self._plain().n_threads)
-        return int(self.engine.device_info["n_threads"])
-
-    @property
-    def n_threads_batch(self) -> int:
-        """Threads of reading prompts."""
-        if not self._has_engine:
-            return int(self._plain().n_threads_batch)
-        return int(self._twin.arguments["n_threads_batch"] or self.n_threads)
-
-    @property
-    def context_params(self) -> Any:
-        """llama.cpp's structure, filled with what was asked for."""
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch = self.n_ctx(), self.n_batch
-        params.n_ubatch = min(int(self._twin.arguments["n_ubatch"]), self.n_batch)
-        params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
-        params.rope_freq_base = self._twin.arguments["rope_freq_base"]
-        params.rope_freq_scale = self._twin.arguments["rope_freq_scale"]
-        params.offload_kqv = self._twin.arguments["offload_kqv"]
-        return params
-
-    @property
-    def model_params(self) -> Any:
-        """llama.cpp's structure, filled with what was asked for."""
-        params = llama_cpp.llama_model_default_params()
-        for name in ("n_gpu_layers", "main_gpu", "vocab_only"):
-            setattr(params, name, self._twin.arguments[name])
-        mapped, locked = self._twin.arguments["use_mmap"], self._twin.arguments["use_mlock"]
-        params.load_mode = {
-            (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
-            (True, False): llama_cpp.LLAMA_LOAD_MODE_MMAP,
-            (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
-            (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
-        }[bool(mapped), bool(locked)]
-        return params
-
-    @property
-    def _is_recurrent(self) -> bool:
-        return self.metadata.get("general.architecture") in _RECURRENT
-
-    @property
-    def _is_hybrid(self) -> bool:
-        return self._has_engine and bool(self.engine.chains_only) and not self._is_recurrent
-
     # Inside
-
-    @property
-    def _has_engine(self) -> bool:
-        return "engine" in self.__dict__
-
-    def _plain(self) -> Any:
-        """The twin."""
-        return self.__dict__["_twin"].get()
-
-    def _caught_up(self) -> Any:
-        """The twin, with the conversation that ran last: what the engine ran since is run again."""
-        plain = self._plain()
-        if self._has_engine and not self._twin_is_ahead:
-            plain.reset()
-            plain.eval(self.engine.tokens[:-1])
-            self._twin_is_ahead = True
-        return plain
 
     def _open_vocabulary(self) -> None:
         try:
@@ -599,35 +424,6 @@ class Llama(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         self._seed = seed if seed is not None else random.Random(self._seed).randint(0, 2**32)
         masked = self._seed & 0xFFFFFFFF
         return 0 if masked == _DEFAULT_SEED else masked
-
-    def _find_chat_handler(self) -> Callable[..., Any]:
-        """llama_cpp's choice: the format asked for, else the file's template, else "llama-2"."""
-        prefix = "tokenizer.chat_template"
-        named = {
-            k.removeprefix("tokenizer."): v for k, v in self.metadata.items() if k.startswith(f"{prefix}.")
-        }
-        if prefix in self.metadata:
-            named["chat_template.default"] = self.metadata[prefix]
-        if self.chat_format is None and "chat_template.default" in named:
-            guessed = llama_chat_format.guess_chat_format_from_gguf_metadata(self.metadata)
-            self.chat_format = guessed or "chat_template.default"
-        self.chat_format = self.chat_format or "llama-2"
-        if self.chat_format in named:
-            texts = self._special_text(self.token_bos()), self._special_text(self.token_eos())
-            formatter = Formatter(named[self.chat_format], *texts, self.token_eos())
-            handler: Callable[..., Any] = llama_chat_format.chat_formatter_to_chat_completion_handler(
-                formatter
-            )
-            return handler
-        try:
-            handler = llama_chat_format.get_chat_completion_handler(self.chat_format)
-        except llama_chat_format.LlamaChatCompletionHandlerNotFoundException as error:
-            self.close()
-            raise ValueError(str(error)) from error
-        return handler
-
-    def _special_text(self, token: int) -> str:
-        return "" if token < 0 else self.engine.token_to_piece(token, special=True).decode("utf-8", "ignore")
 
     def _text_of(self, token: int) -> str:
         return self.engine.token_to_piece(token).decode("utf-8", "ignore")

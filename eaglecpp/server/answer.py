@@ -28,7 +28,7 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.opening import LoadedModel, Prompt
 
 if TYPE_CHECKING:
-    from eaglecpp.engine.async_engine import AsyncStream
+    from eaglecpp.engine.async_stream import AsyncStream
     from eaglecpp.results import Completion, TokenLogprob
     from eaglecpp.server.models import Lease, ModelPool, Slot
 

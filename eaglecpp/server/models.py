@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from eaglecpp.engine.async_engine import TurnLock
+from eaglecpp.engine.turn_lock import TurnLock
 from eaglecpp.opening.context import free_memory
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError

@@ -213,6 +213,11 @@ bool unpark(const EngineHandle & e, int id, const ParkedSequence & parked) {
     return guarded([&] { return e.get().unpark(id, parked); });
 }
 
+std::vector<float> score(const EngineHandle & e, const Tokens & tokens) {
+    nb::gil_scoped_release release;
+    return guarded([&] { return e.get().score(tokens); });
+}
+
 int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params) {
     nb::gil_scoped_release release;
     return guarded([&] { return e.get().begin(id, prompt, params); });
@@ -325,6 +330,7 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("can_park", [](const E & e) { return e.get().can_park(); })
         .def("park", &park, nb::arg("sequence"))
         .def("unpark", &unpark, nb::arg("sequence"), nb::arg("parked"))
+        .def("score", &score, nb::arg("tokens"))
         .def("timings", &timings, nb::arg("sequence"))
         .def(
             "clear", [](const E & e, int id) { guarded([&] { e.get().clear(id); }); }, nb::arg("sequence"))

@@ -131,6 +131,25 @@ struct Sequence {
     double decode_start_ms = 0.0;
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
+    // Without an answer to give, the last prompt token is not needed either.
+    int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
+
+    // gives the drafter what waits for it
+    void commit_pending() {
+        if (pending.n_rows() == 0) return;
+        draft->commit(pending.rows(), &tokens[draft->n_rows() + 1], false);
+        pending.clear();
+    }
 };
+
+// rows worth taking over from another conversation
+constexpr int n_adopt_least = 16;
+
+// of the first n_most tokens of both, those that both begin with
+inline int n_common(const Tokens & a, const Tokens & b, int n_most) {
+    int n = 0;
+    while (n < n_most && a[n] == b[n]) ++n;
+    return n;
+}
 
 }  // namespace eaglecpp

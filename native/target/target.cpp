@@ -67,14 +67,21 @@ static TargetOptions checked(TargetOptions options) {
     return options;
 }
 
-Target::Target(TargetOptions options) : options_(checked(std::move(options))), model_(options_), vocab_(model_.get()) {
+Target::Target(TargetOptions options) : Target(std::move(options), nullptr) {}
+
+Target::Target(TargetOptions options, const Target & other) : Target(std::move(options), other.model_) {}
+
+Target::Target(TargetOptions options, std::shared_ptr<const TargetModel> model)
+    : options_(checked(std::move(options))),
+      model_(model ? std::move(model) : std::make_shared<const TargetModel>(options_)),
+      vocab_(model_->get()) {
     // each draft of a recurrent state takes a copy of it, each conversation's takes logits
-    if (!model_.has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
+    if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
     if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
     if (options_.n_threads_batch <= 0) options_.n_threads_batch = options_.n_threads;
-    const int n_ctx_train = llama_model_n_ctx_train(model_.get());
+    const int n_ctx_train = llama_model_n_ctx_train(model_->get());
     if (options_.n_ctx < 0) options_.n_ctx = n_ctx_train;
     if (options_.n_ctx <= 0) options_.n_ctx = n_ctx_train > 0 ? std::min(n_ctx_train, 4096) : 4096;
     const int64_t n_cells = options_.n_sequences * ((int64_t)options_.n_ctx + options_.n_draft_max + 1);
@@ -94,10 +101,10 @@ Target::Target(TargetOptions options) : options_(checked(std::move(options))), m
     const int n_ubatch = std::max(1, std::min(options_.n_ubatch, n_slice_));
     options_.n_ubatch = std::max(n_ubatch, n_rows_max);
     // a GPU is given the whole slice to queue, unless a tree needs larger batches than prompts have
-    n_prompt_rows_ = model_.is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
+    n_prompt_rows_ = model_->is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
     // a tree of n nodes has n leaves at most; an id that none can take would only cost
     options_.n_leaves_max =
-        model_.supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
+        model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
     if (options_.separate_caches && options_.n_leaves_max > 1) {
         fail(ErrorKind::value, "separate_caches: expected n_leaves_max 1, found %d; the leaves of a tree share cells",
@@ -120,17 +127,17 @@ void Target::set_cells() {
 // one does, over F32 caches: over halves the product of one row rounds the query, that of several does not, and an
 // 8-bit target makes a hundredth of a logit of it.
 void Target::choose_attention() {
-    bool has_kernel = model_.is_cpu() && model_.uses_kernels();
+    bool has_kernel = model_->is_cpu() && model_->uses_kernels();
     for (const std::string & type : {options_.type_k, options_.type_v}) {
         has_kernel = has_kernel && kernels::attention_type_fits(type == "auto" ? GGML_TYPE_F16 : type_by_name(type));
     }
-    const bool has_exact = !model_.is_cpu() || has_kernel || has_reference_kernels();
+    const bool has_exact = !model_->is_cpu() || has_kernel || has_reference_kernels();
     is_fused_ = options_.flash_attn == "on" || (options_.flash_attn == "auto" && has_exact);
-    adds_in_order_ = is_fused_ && model_.is_cpu() && (has_kernel || has_reference_kernels());
+    adds_in_order_ = is_fused_ && model_->is_cpu() && (has_kernel || has_reference_kernels());
     needs_reference_ = is_fused_ && !has_kernel && has_reference_kernels();
     has_own_attention_ = is_fused_ && has_kernel;
     for (std::string * type : {&options_.type_k, &options_.type_v}) {
-        if (*type == "auto") *type = model_.is_cpu() && !is_fused_ ? "f32" : "f16";
+        if (*type == "auto") *type = model_->is_cpu() && !is_fused_ ? "f32" : "f16";
     }
 }
 
@@ -162,7 +169,7 @@ llama_context_params Target::context_params() const {
     p.rope_freq_scale = options_.rope_freq_scale;
     p.no_perf = true;
     // snapshots for rolling back recurrent states; ignored by other architectures
-    if (model_.has_state()) {
+    if (model_->has_state()) {
         p.n_rs_seq = (uint32_t)options_.n_draft_max;
     }
     return p;
@@ -172,10 +179,10 @@ llama_context_params Target::context_params() const {
 void Target::check_memory(const llama_context_params & p) const {
     const bool on_gpu = llama_supports_gpu_offload() && options_.n_gpu_layers != 0 && options_.offload_kqv;
     const uint64_t available = available_memory();
-    if (on_gpu || available == 0 || model_.has_state()) return;
-    const int n_head = std::max(1, llama_model_n_head(model_.get()));
-    const uint64_t n_row = (uint64_t)llama_model_n_head_kv(model_.get()) * (model_.n_embd() / n_head);
-    const uint64_t n_cell = model_.n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
+    if (on_gpu || available == 0 || model_->has_state()) return;
+    const int n_head = std::max(1, llama_model_n_head(model_->get()));
+    const uint64_t n_row = (uint64_t)llama_model_n_head_kv(model_->get()) * (model_->n_embd() / n_head);
+    const uint64_t n_cell = model_->n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
     if (p.n_ctx <= available / std::max<uint64_t>(n_cell, 1)) return;
     fail(ErrorKind::out_of_memory,
          "%s: a context of %d tokens needs %.1f GiB for keys and values, %.1f GiB are "
@@ -189,11 +196,11 @@ void Target::make_context() {
     check_memory(p);
     ErrorTrail trail;
     try {
-        guarded([&] { ctx_.reset(llama_init_from_model(model_.get(), p)); });
+        guarded([&] { ctx_.reset(llama_init_from_model(model_->get(), p)); });
     } catch (const std::bad_alloc &) {
         // found out below
     }
-    model_.check_servers();
+    model_->check_servers();
     if (!ctx_) {
         const std::string why = trail.text();
         if (opens_without_memory(p)) {
@@ -209,15 +216,15 @@ void Target::make_context() {
 }
 
 void Target::open_context(const std::vector<int32_t> & layers) {
-    taps_ = std::make_unique<Taps>(model_.get(), layers, options_.taps);
+    taps_ = std::make_unique<Taps>(model_->get(), layers, options_.taps);
     make_context();
     // only a context tells whether llama.cpp keeps this state's past
-    if (model_.has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(ctx_.get()) == 0) {
+    if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(ctx_.get()) == 0) {
         if (options_.separate_caches) {
             fail(ErrorKind::unsupported,
                  "%s: separate_caches: llama.cpp cannot take back rejected drafts from the state of this architecture "
                  "('%s'), and its copies need one cache for all; open it without separate_caches, or without drafts",
-                 options_.path.c_str(), model_.meta("general.architecture").c_str());
+                 options_.path.c_str(), model_->meta("general.architecture").c_str());
         }
         copies_states_ = true;
         set_cells();
@@ -228,9 +235,9 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     guarded([&] { taps_->attach(ctx_.get()); });
     cells_.attach(ctx_.get());
     // a tap at the very last layer asks for the output of every row of a prompt
-    picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_.output_device(), vocab_.size());
+    picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_->output_device(), vocab_.size());
     picks_.attach(ctx_.get());
-    model_.attach_lora(ctx_.get());
+    model_->attach_lora(ctx_.get());
     if (taps_->mode() == Taps::Mode::cb_eval) {
         // finds out now, not in the middle of a text, whether the graph names its layers
         TargetBatch probe;
@@ -243,7 +250,7 @@ void Target::open_context(const std::vector<int32_t> & layers) {
 
 // As TargetModel::load_without_memory, of a context.
 bool Target::opens_without_memory(llama_context_params p) const {
-    const LlamaModelPtr model = model_.load_without_memory();
+    const LlamaModelPtr model = model_->load_without_memory();
     p.cb_eval = nullptr;
     try {
         return model && guarded([&] { return LlamaContextPtr(llama_init_from_model(model.get(), p)) != nullptr; });
@@ -277,8 +284,8 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
         set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     cells_.prepare(rows);
-    const kernels::ComputeScope scope(model_.uses_kernels());
-    const NoOffloadScope stay(!is_prompt && !model_.is_cpu());
+    const kernels::ComputeScope scope(model_->uses_kernels());
+    const NoOffloadScope stay(!is_prompt && !model_->is_cpu());
     ErrorTrail trail;
     int32_t rc = 0;
     try {
@@ -289,7 +296,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     } catch (const std::bad_alloc &) {
         rc = -2;
     }
-    model_.check_servers();
+    model_->check_servers();
     if (rc == 0) return;
     const std::string why = trail.text();
     if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the target's cache", batch.n_rows());

@@ -29,12 +29,14 @@ class Target {
   public:
     // loads the model; Error(not_found | gguf | unsupported | out_of_memory)
     explicit Target(TargetOptions options);
+    // over the weights of another one, which both then hold
+    Target(TargetOptions options, const Target & other);
 
     // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty)
     void open_context(const std::vector<int32_t> & layers);
 
     const TargetOptions & options() const { return options_; }
-    const TargetModel & model() const { return model_; }
+    const TargetModel & model() const { return *model_; }
     const Vocabulary & vocab() const { return vocab_; }
     Cells & cells() { return cells_; }
     const Cells & cells() const { return cells_; }
@@ -59,13 +61,13 @@ class Target {
     bool keeps_order() const { return adds_in_order_; }
     // Our kernels make every row: how rows are cut into batches is not what their bits depend on, as far as is
     // measured.
-    bool rounds_alike() const { return model_.uses_kernels() && has_own_attention_; }
+    bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
     // Conversations can share a batch of any kind of rows, and the cells of what they begin with.
-    bool shares_batches() const { return model_.supports_trees() && !options_.separate_caches; }
+    bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
 
     // What a conversation's cells hold can be taken out and put back: rows stay as they were computed, which those
     // behind a window and recurrent states do not.
-    bool can_save_rows() const { return shares_batches() && llama_model_n_swa(model_.get()) == 0; }
+    bool can_save_rows() const { return shares_batches() && llama_model_n_swa(model_->get()) == 0; }
 
     // Before a batch of n_rows prompt rows: closes the gaps that rejected nodes left where attention works in tiles,
     // whose borders they would shift. False where that cannot be done.
@@ -86,6 +88,8 @@ class Target {
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
 
   private:
+    Target(TargetOptions options, std::shared_ptr<const TargetModel> model);
+
     bool opens_without_memory(llama_context_params p) const;
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;
@@ -94,7 +98,7 @@ class Target {
     void make_context();
 
     TargetOptions options_;
-    TargetModel model_;
+    std::shared_ptr<const TargetModel> model_;
     Vocabulary vocab_;
     std::unique_ptr<Taps> taps_;
     bool is_fused_ = false;         // attention

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.engine.async_engine import AsyncEngine, TurnLock
+from eaglecpp.engine.async_engine import AsyncEngine
+from eaglecpp.engine.turn_lock import TurnLock
 from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, QueueFullError
 
 if TYPE_CHECKING:

@@ -523,7 +523,7 @@ def test_methods_that_cannot_be_honoured_are_refused(ours: Llama, name: str) -> 
     ("kind", "name"), [(None, "auto"), (1, "f16"), (8, "q8_0"), ("q4_0", "q4_0"), (0, "f32")]
 )
 def test_cache_types_by_number_and_name(kind: int | str | None, name: str) -> None:
-    from eaglecpp.llama.formatter import type_name
+    from eaglecpp.llama.tensor_types import type_name
 
     assert type_name(kind) == name
 

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from eaglecpp import Engine
 from eaglecpp.engine.params import engine_options
+from eaglecpp.errors import EngineBusyError
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import Models
 
 TEXT = "the quick brown fox jumps over the lazy dog, and again"
@@ -43,6 +48,38 @@ def test_the_conversation_goes_on_undisturbed(models: Models) -> None:
         assert engine.score("something else").logprobs
         assert engine.tokens == tokens
         assert engine.generate("ab cd").tokens == first.tokens
+
+
+def test_it_scores_with_the_weights_that_are_loaded(models: Models, tmp_path: Path) -> None:
+    target = tmp_path / "target.gguf"
+    shutil.copyfile(models.target, target)
+    with Engine(target, n_ctx=256, n_threads=1, use_mmap=False) as engine:
+        target.unlink()
+        first = engine.score(TEXT)
+        assert first.logprobs == engine.score(TEXT).logprobs
+
+
+def test_an_answer_goes_on_after_a_score_in_its_middle(models: Models) -> None:
+    options: Any = {"max_tokens": 12, "ignore_eos": True, "temperature": 0.0}
+    with Engine(models.target, n_ctx=64, n_threads=1, draft=models.draft, n_sequences=2) as engine:
+        plain = engine.generate("ab cd", **options)
+        engine.clear()
+        stream = engine.stream("ab cd", **options)
+        next(stream)
+        assert len(engine.score([5] * 64).logprobs) == 63
+        for _ in stream:
+            pass
+        assert stream.completion().tokens == plain.tokens
+
+
+def test_another_thread_is_told_that_the_engine_is_in_use(models: Models) -> None:
+    with (
+        Engine(models.target, n_ctx=64, n_threads=1) as engine,
+        engine.exclusive(),
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(EngineBusyError),
+    ):
+        pool.submit(engine.score, TEXT).result()
 
 
 def test_short_and_long_texts(models: Models) -> None:

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: MIT
+"""`AsyncStream`: one generation of an `AsyncEngine`, as the asyncio task sees it that waits for its text. The
+engine's thread knows it as a `Task` and tells it by events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from eaglecpp.engine.places import Place
+from eaglecpp.engine.request import Request
+from eaglecpp.engine.stream import Stream
+
+if TYPE_CHECKING:
+    from eaglecpp.results import Chunk, Completion
+
+__all__ = ["AsyncStream", "Task", "post", "tell"]
+
+
+@dataclass(eq=False)
+class Task:
+    """One request, from the queue to its last event. The engine's thread writes all but `cancelled`."""
+
+    request: Request
+    loop: asyncio.AbstractEventLoop
+    events: asyncio.Queue[tuple[str, Any]]
+    asked: float = field(default_factory=time.perf_counter)
+    begun: float = 0.0
+    cancelled: bool = False
+    place: Place | None = None
+    stream: Stream | None = None
+    is_prefilling: bool = True
+    watch: bool = False
+    live: dict[str, Any] = field(default_factory=dict)
+
+
+class AsyncStream(AsyncIterator["Chunk"]):
+    """A running or waiting generation: `async for` gives chunks, `completion()` the result so far.
+
+    Leaving `async with`, or `cancel()`, frees its place before the next round.
+    """
+
+    def __init__(self, task: Task, cancel: Callable[[Task], None]) -> None:
+        self._task = task
+        self._cancel = cancel
+        self._held: list[tuple[str, Any]] = []
+        self._is_over = False
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        return list(self._task.request.prompt)
+
+    @property
+    def queue_ms(self) -> float:
+        """How long it waited for a place; until now if it still does."""
+        return 1000 * ((self._task.begun or time.perf_counter()) - self._task.asked)
+
+    async def started(self, timeout: float | None = None) -> bool:
+        """Waits until the engine has taken the request up, and raises what kept it from doing so. False when
+        `timeout` seconds were not enough.
+        """
+        if self._task.begun or self._held or self._is_over:
+            return True
+        try:
+            async with asyncio.timeout(timeout):  # wait_for may lose a cancellation until Python 3.12
+                event = await self._task.events.get()
+        except TimeoutError:
+            return False
+        if event[0] == "error":
+            self._is_over = True
+            raise event[1]
+        if event[0] != "begun":
+            self._held.append(event)
+        return True
+
+    async def __anext__(self) -> Chunk:
+        while not self._is_over:
+            kind, value = self._held.pop(0) if self._held else await self._task.events.get()
+            if kind == "chunk":
+                self._is_over = value.finish_reason is not None
+                chunk: Chunk = value
+                return chunk
+            if kind in ("error", "cancelled"):
+                self._is_over = True
+                if kind == "error":
+                    raise value
+        raise StopAsyncIteration
+
+    def completion(self) -> Completion:
+        """Everything generated so far. Before the first chunk there is nothing: ValueError."""
+        if self._task.stream is None:
+            raise ValueError("this generation has not begun")
+        return self._task.stream.completion()
+
+    @property
+    def live(self) -> dict[str, Any]:
+        """The native counters after the last chunk; only with `watch`."""
+        return self._task.live
+
+    def cancel(self) -> None:
+        """Ends the generation before the next round. What it gave stays."""
+        self._is_over = True
+        self._cancel(self._task)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            if not self._is_over:
+                self.cancel()
+
+
+def tell(events: Sequence[tuple[Task, str, Any]]) -> None:
+    """Hands events to the tasks' loops, one wake-up for each loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Task, str, Any]]] = {}
+    for event in events:
+        by_loop.setdefault(event[0].loop, []).append(event)
+    for loop, own in by_loop.items():
+        post(loop, _put, own)
+
+
+def _put(events: Sequence[tuple[Task, str, Any]]) -> None:
+    for task, kind, value in events:
+        task.events.put_nowait((kind, value))
+
+
+def post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
+        loop.call_soon_threadsafe(function, *arguments)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: MIT
+"""What an engine does once, when it opens: a plan becomes models in memory, with what is known of them from
+earlier runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eaglecpp._extension import core
+from eaglecpp.engine.drafting import Drafting, resolve_strategy
+from eaglecpp.engine.exactness import Exactness, settle
+from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.params import engine_options
+from eaglecpp.engine.planner_cache import PlannerCache
+from eaglecpp.engine.rendering import ChatRenderer
+from eaglecpp.engine.request import Shared
+from eaglecpp.engine.vocabulary import Vocabulary
+from eaglecpp.log import drain
+from eaglecpp.opening.plan import OpeningPlan
+from eaglecpp.options import DraftOptions
+from eaglecpp.results import Timings
+
+__all__ = ["Loaded", "load"]
+
+_log = logging.getLogger("eaglecpp.engine")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """drafting: as it was opened, which RPC servers may have changed; cache: where the planner's measurements
+    go.
+    """
+
+    native: NativeEngine
+    drafting: DraftOptions
+    shared: Shared
+    cache: PlannerCache | None
+
+
+def load(plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None]) -> Loaded:
+    """Opens what was planned. count: takes the counters of each generation."""
+    drafting = _connect_servers(plan)
+    has_draft = plan.draft is not None or drafting.text_drafts == "on"
+    strategy = plan.strategy.value
+    resolved, _ = resolve_strategy(strategy, has_draft)
+    _note_amx()
+    options = engine_options(plan.target, plan.draft, plan.model_options(), drafting, resolved)
+    native = NativeEngine(options, waits=waits)
+    try:
+        vocabulary = Vocabulary(native)
+        shared = Shared(
+            native,
+            vocabulary,
+            Drafting(native, has_draft, strategy),
+            plan.sampling_options(),
+            ChatRenderer(native, vocabulary, plan.model),
+            count,
+        )
+        if (possible := shared.drafting.resolve(strategy))[0] != resolved:
+            _log.warning("strategy %s %s", *possible)
+        cache = None
+        if has_draft:
+            cache = _planner_cache(native.get(), plan, drafting)
+            shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting)
+    except BaseException:
+        native.close(lambda native: None)
+        raise
+    return Loaded(native, drafting, shared, cache)
+
+
+def _connect_servers(plan: OpeningPlan) -> DraftOptions:
+    """Gives llama.cpp the devices of the RPC servers; the drafter stays on this machine."""
+    drafting = plan.draft_options()
+    if servers := plan.model_options().rpc:
+        from eaglecpp.engine import rpc
+
+        rpc.connect(servers)
+        return rpc.keep_drafter_here(drafting, core.system_info()["devices"])
+    return drafting
+
+
+def _planner_cache(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> PlannerCache | None:
+    if not PlannerCache.is_wanted(drafting):
+        return None
+    cache = PlannerCache.of(native, plan.target, plan.draft, plan.model_options(), drafting)
+    cache.load(native)
+    return cache
+
+
+def _settle_exactness(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> Exactness:
+    if drafting.exact == "off":
+        return Exactness()
+    try:
+        found = settle(native, plan.target, plan.model_options(), drafting)
+    finally:
+        drain()
+    if drafting.exact == "on" and found.reason:
+        _log.warning("exact=on: plain decoding, because %s", found.reason)
+    return found
+
+
+def _note_amx() -> None:
+    amx = core.system_info()["amx"]
+    if amx["claimed"] and not amx["works"]:
+        _log.info(
+            "the CPU claims AMX but its instructions do not work here; loading without repacked weights"
+        )

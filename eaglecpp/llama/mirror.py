@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: MIT
+"""`Mirror`: what programs read of a `llama_cpp.Llama` beyond what it generates. The engine answers, or the
+plain twin where there is no engine or only llama_cpp has such a thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import llama_cpp
+
+from eaglecpp.engine import Engine
+from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
+
+__all__ = ["Mirror"]
+
+_RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
+
+
+class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
+    """The engine and the twin are opened by `Llama`; a vocabulary alone has no engine."""
+
+    engine: Engine
+    metadata: dict[str, str]
+    _twin: Twin
+    _twin_is_ahead: bool
+
+    # Text, tokens, facts
+
+    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
+        """Token ids of UTF-8 bytes; `special`: the text of a special token becomes that token."""
+        if not self._has_engine:
+            return list(self._plain().tokenize(text, add_bos, special))
+        return self.engine.native.tokenize(text, add_bos, special)
+
+    def detokenize(
+        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
+    ) -> bytes:
+        """Bytes of token ids, without the space some tokenizers put after a BOS token. `prev_tokens` is not
+        needed.
+        """
+        if not self._has_engine:
+            return bytes(self._plain().detokenize(tokens, prev_tokens, special))
+        text = b"".join(self.engine.token_to_piece(token, special=special) for token in tokens)
+        begins = len(tokens) > 0 and tokens[0] == self.token_bos()
+        return text[1:] if begins and text.startswith(b" ") else text
+
+    def n_ctx(self) -> int:
+        """Context length in tokens."""
+        return self.engine.n_ctx if self._has_engine else int(self._plain().n_ctx())
+
+    def n_vocab(self) -> int:
+        """Size of the vocabulary."""
+        return self.engine.n_vocab if self._has_engine else int(self._plain().n_vocab())
+
+    def n_embd(self) -> int:
+        """Width of the model."""
+        return self.engine.native.n_embd if self._has_engine else int(self._plain().n_embd())
+
+    def token_bos(self) -> int:
+        """Id of the beginning-of-sequence token, -1 = none."""
+        return self.engine.native.bos if self._has_engine else int(self._plain().token_bos())
+
+    def token_eos(self) -> int:
+        """Id of the end-of-sequence token, -1 = none."""
+        return self.engine.native.eos if self._has_engine else int(self._plain().token_eos())
+
+    def token_nl(self) -> int:
+        """Id of the newline token, -1 = none."""
+        return self.engine.native.nl if self._has_engine else int(self._plain().token_nl())
+
+    # State, by the twin
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Runs tokens, by the twin; with `logits_all`, logits are in `scores`."""
+        self._caught_up().eval(tokens)
+
+    def sample(self, *args: Any, **options: Any) -> int:
+        """Chooses a token from the logits of the last `eval`, by the twin."""
+        return int(self._caught_up().sample(*args, **options))
+
+    # What frameworks read
+
+    def __getattr__(self, name: str) -> Any:
+        if name in TWIN:
+            return getattr(self._plain(), name)
+        if name in ARGUMENTS and "_twin" in self.__dict__:
+            return self._twin.arguments[ARGUMENTS[name]]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer in llama_cpp's form."""
+        return Tokenizer(self)
+
+    @property
+    def tokenizer_(self) -> Tokenizer:
+        """As `tokenizer()`."""
+        return Tokenizer(self)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that the model has run in the last conversation: all but the last generated one."""
+        if self._twin_is_ahead or not self._has_engine:
+            return int(self._plain().n_tokens)
+        return max(self.engine.n_tokens - 1, 0)
+
+    @n_tokens.setter
+    def n_tokens(self, value: int) -> None:
+        self._caught_up().n_tokens = value
+
+    @property
+    def input_ids(self) -> Any:
+        """The tokens that the model has run, `n_tokens` of them, in an array as long as the context."""
+        return self._caught_up().input_ids
+
+    @property
+    def scores(self) -> Any:
+        """Logits, by the twin: with `logits_all` a row for each token that ran."""
+        return self._caught_up().scores
+
+    @property
+    def _n_ctx(self) -> int:
+        return self.n_ctx()
+
+    @property
+    def _n_vocab(self) -> int:
+        return self.n_vocab()
+
+    @property
+    def _token_eos(self) -> int:
+        return self.token_eos()
+
+    @property
+    def _token_nl(self) -> int:
+        return self.token_nl()
+
+    @property
+    def n_batch(self) -> int:
+        """Prompt tokens per pass."""
+        return min(int(self._twin.arguments["n_batch"]), self.n_ctx())
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of decoding."""
+        if not self._has_engine:
+            return int(self._plain().n_threads)
+        return int(self.engine.device_info["n_threads"])
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Threads of reading prompts."""
+        if not self._has_engine:
+            return int(self._plain().n_threads_batch)
+        return int(self._twin.arguments["n_threads_batch"] or self.n_threads)
+
+    @property
+    def context_params(self) -> Any:
+        """llama.cpp's structure, filled with what was asked for."""
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch = self.n_ctx(), self.n_batch
+        params.n_ubatch = min(int(self._twin.arguments["n_ubatch"]), self.n_batch)
+        params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
+        params.rope_freq_base = self._twin.arguments["rope_freq_base"]
+        params.rope_freq_scale = self._twin.arguments["rope_freq_scale"]
+        params.offload_kqv = self._twin.arguments["offload_kqv"]
+        return params
+
+    @property
+    def model_params(self) -> Any:
+        """llama.cpp's structure, filled with what was asked for."""
+        params = llama_cpp.llama_model_default_params()
+        for name in ("n_gpu_layers", "main_gpu", "vocab_only"):
+            setattr(params, name, self._twin.arguments[name])
+        mapped, locked = self._twin.arguments["use_mmap"], self._twin.arguments["use_mlock"]
+        params.load_mode = {
+            (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
+            (True, False): llama_cpp.LLAMA_LOAD_MODE_MMAP,
+            (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
+            (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
+        }[bool(mapped), bool(locked)]
+        return params
+
+    @property
+    def _is_recurrent(self) -> bool:
+        return self.metadata.get("general.architecture") in _RECURRENT
+
+    @property
+    def _is_hybrid(self) -> bool:
+        return self._has_engine and bool(self.engine.chains_only) and not self._is_recurrent
+
+    # Inside
+
+    @property
+    def _has_engine(self) -> bool:
+        return "engine" in self.__dict__
+
+    def _plain(self) -> Any:
+        """The twin."""
+        return self.__dict__["_twin"].get()
+
+    def _caught_up(self) -> Any:
+        """The twin, with the conversation that ran last: what the engine ran since is run again."""
+        plain = self._plain()
+        if self._has_engine and not self._twin_is_ahead:
+            plain.reset()
+            plain.eval(self.engine.tokens[:-1])
+            self._twin_is_ahead = True
+        return plain

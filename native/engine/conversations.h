@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT
+// The open conversations, and what target and drafter hold of each: taken back to a common beginning, taken over from
+// another one, parked outside of the caches, given up. Runs nothing.
+#pragma once
+
+#include <map>
+
+#include "engine/models.h"
+#include "engine/sequence.h"
+
+namespace eaglecpp {
+
+class Conversations {
+  public:
+    Conversations(Models & models, int n_text_memory);
+
+    // a free one; Error(value) when all are open
+    Sequence & open();
+    void close(int id) { open_.erase(id); }
+    // Error(value) when it is not open
+    Sequence & get(int id);
+    const Sequence & get(int id) const { return const_cast<Conversations *>(this)->get(id); }
+    bool empty() const { return open_.empty(); }
+
+    // Rolls target and drafter back to the longest common prefix. The last prompt token is always run again: its
+    // logits give the first token. The target keeps and runs the same rows with a drafter as without one.
+    void reuse(Sequence & s, const Tokens & prompt);
+
+    // Ends the text after its first n tokens, the last of which has not been run.
+    void cut(Sequence & s, int n);
+
+    // A prompt that begins like the text of another conversation takes its rows over, before it has run any of its own.
+    void adopt(Sequence & s);
+
+    // Leaves nothing of it.
+    void forget(Sequence & s);
+
+    // After an error: what it held before the step, without a generation.
+    void roll_back(Sequence & s);
+
+    // of one without a generation
+    ParkedSequence park(const Sequence & s) const;
+    // false where there is no room, then it is empty
+    bool unpark(Sequence & s, const ParkedSequence & parked);
+
+    // After a batch. Where the order of cells was given up, whatever comes next may fill gaps anywhere.
+    void note_order();
+
+  private:
+    void reuse_draft(Sequence & s, int n_keep, bool is_same_next);
+    void keep(Sequence & s, int n);
+    void adopt_draft(Sequence & s, const Sequence & source, int n);
+
+    Target & target_;
+    Drafter * drafter_;
+    bool drafts_text_;
+    int n_text_memory_;
+    std::map<int, Sequence> open_;
+    int n_order_lost_ = 0;
+};
+
+}  // namespace eaglecpp

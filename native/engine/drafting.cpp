@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+#include "engine/drafting.h"
+
+#include <algorithm>
+
+#include "base/types.h"
+
+namespace eaglecpp {
+
+namespace {
+// Rows a generation without drafting lets wait before it commits them to the drafter, as many as one commit graph
+// takes: few enough that their features stay small, many enough that a drafter that is not used costs little. Probes
+// mostly come first.
+constexpr int n_pending_max = 128;
+constexpr int text_share = 2;  // nodes proposed from the text for each that a round may verify
+// Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
+constexpr double grammar_share = 0.01, grammar_rate = 0.1;
+}  // namespace
+
+void Drafting::draft(const std::vector<Sequence *> & sequences) {
+    std::vector<Sequence *> growing;
+    for (Sequence * s : sequences) {
+        const double start = now_ms();
+        decide(*s);
+        if (!s->plan.frontier().empty()) {
+            growing.push_back(s);
+        } else if (s->draft && s->pending.n_rows() >= n_pending_max) {
+            const int n_rows = s->pending.n_rows();
+            s->commit_pending();
+            planner_.catch_up(s->plan, n_rows, now_ms() - start);
+        }
+        s->stats.draft_ms += now_ms() - start;
+    }
+    if (!growing.empty()) grow(std::move(growing));
+}
+
+void Drafting::decide(Sequence & s) {
+    RoundRequest request;
+    request.root = s.tokens.back();
+    request.n_left = s.n_max - (int)s.tokens.size();
+    request.n_pending = s.pending.n_rows();
+    request.n_again = s.n_lost;
+    request.limits.runs_again = target_.copies_states();
+    request.limits.n_nodes = target_.options().n_draft_max;
+    request.limits.n_leaves = s.range.count;
+    request.limits.n_leaves_exact = target_.keeps_order() && target_.cells().has_room_for_trees() ? s.range.count : 1;
+    if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
+    if (drafter_ && drafter_->spec().is_parallel()) request.limits.n_levels = drafter_->spec().n_parallel;
+    if (s.uses_text) request.text = &propose_text(s, request.limits);
+    planner_.decide(s.plan, request);
+}
+
+// More than a round can verify: the planner picks the best of them. What the grammar forbids goes first, with all that
+// follows it.
+const TextDraft & Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
+    const TextDraft & all = s.text.propose(text_share * limits.n_nodes, limits.n_nodes, limits.n_leaves > 1);
+    if (all.empty() || !s.sampler->has_grammar()) return all;
+    text_draft_.nodes.clear();
+    std::vector<int32_t> moved(all.size(), -1);
+    for (int i = 0; i < all.size(); ++i) {
+        TextDraft::Node node = all.nodes[i];
+        if (node.parent >= 0 && moved[node.parent] < 0) continue;
+        Tokens path;
+        for (int32_t at = node.parent; at >= 0; at = all.nodes[at].parent) path.push_back(all.nodes[at].token);
+        std::reverse(path.begin(), path.end());
+        std::vector<Candidate> one{{node.token, 0.0f}};
+        drop_forbidden(s, path, one);
+        if (one.empty()) continue;
+        node.parent = node.parent < 0 ? -1 : moved[node.parent];
+        moved[i] = text_draft_.size();
+        text_draft_.nodes.push_back(node);
+    }
+    return text_draft_;
+}
+
+// Asking must cost less than a row of the verification, or the row may as well find out. What a clock decides cannot be
+// repeated from a log.
+bool Drafting::is_grammar_cheap(const Sequence & s) const {
+    if (s.params.log_plan || !s.params.replay.empty()) return false;
+    const CostTable & costs = planner_.costs();
+    const double row_ms = costs.knows_plain() ? costs.verify(2) - costs.verify(1) : 0.0;
+    return s.grammar_ms <= std::max(row_ms, grammar_share * costs.plain());
+}
+
+// Removes the children of the node at the end of `path` that the grammar forbids. At the root that is nearly free;
+// deeper down a copy of the grammar has to read the path.
+void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children) {
+    if (!s.sampler->has_grammar() || (!path.empty() && !is_grammar_cheap(s))) return;
+    const double start = now_ms();
+    Tokens tokens;
+    for (const Candidate & c : children) tokens.push_back(c.token);
+    const std::vector<bool> allowed = s.sampler->grammar_allows(path, tokens);
+    size_t n = 0;
+    for (size_t i = 0; i < children.size(); ++i) {
+        if (allowed[i]) children[n++] = children[i];
+    }
+    children.resize(n);
+    if (!path.empty()) s.grammar_ms += grammar_rate * (now_ms() - start - s.grammar_ms);
+}
+
+// What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
+// noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
+static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
+    const auto & sampling = s.sampler->coupled();
+    return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
+}
+
+// Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
+// children, then draft rows theirs. Each of them waits for all that it was there for. A parallel drafter gives all
+// levels with the first.
+void Drafting::grow(std::vector<Sequence *> growing) {
+    double start = now_ms();
+    const auto spend = [&] {
+        const double ms = now_ms() - start;
+        for (Sequence * s : growing) s->stats.draft_ms += ms;
+        return ms;
+    };
+    const bool is_parallel = drafter_->spec().is_parallel();
+    std::vector<DraftCommit> commits;
+    for (Sequence * s : growing) {
+        const int n_ahead = is_parallel ? s->plan.n_levels_max() - 1 : 0;
+        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], n_ahead});
+    }
+    DraftSequence::commit_together(commits);
+    std::vector<Proposal> proposals;
+    std::map<Sequence *, std::vector<int>> rows_of;  // pool node -> draft row that gives its children
+    for (Sequence * s : growing) {
+        s->pending.clear();
+        rows_of[s] = {-1};
+        proposals.push_back({&s->plan, {propose(*s, 0, (Pos)s->tokens.size())}});
+        drop_forbidden(*s, {}, proposals.back().children[0]);
+    }
+    while (true) {
+        planner_.grow(proposals, spend());
+        const auto is_over = [](const Sequence * s) { return s->plan.frontier().empty(); };
+        growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
+        if (growing.empty()) return;
+        start = now_ms();
+        if (!is_parallel) extend(growing, rows_of);
+        proposals.clear();
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s)});
+    }
+}
+
+// the frontiers as draft rows of one graph
+void Drafting::extend(const std::vector<Sequence *> & growing, std::map<Sequence *, std::vector<int>> & rows_of) {
+    std::vector<DraftLevel> levels;
+    for (Sequence * s : growing) {
+        const DraftTree & pool = s->plan.pool();
+        std::vector<int> & row_of = rows_of[s];
+        const int first = s->draft->n_draft_rows();
+        row_of.resize(pool.size(), -1);
+        levels.push_back({s->draft.get(), {}});
+        for (int32_t node : s->plan.frontier()) {
+            row_of[node] = first + (int)levels.back().rows.size();
+            levels.back().rows.push_back({pool.token[node], row_of[pool.parent[node]]});
+        }
+    }
+    DraftSequence::extend_together(levels);
+}
+
+// What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does
+// not depend on the ones drafted before it.
+std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s) {
+    const std::vector<int32_t> & frontier = s.plan.frontier();
+    const DraftTree & pool = s.plan.pool();
+    const bool is_parallel = drafter_->spec().is_parallel();
+    std::vector<Candidate> next;
+    std::vector<std::vector<Candidate>> children;
+    for (size_t i = 0; i < frontier.size(); ++i) {
+        const int depth = pool.depth[frontier[i]];
+        // the root's children lie behind the last token
+        if (!is_parallel || i == 0) next = propose(s, is_parallel ? depth : (int)i, (Pos)s.tokens.size() + depth);
+        children.push_back(next);
+        if (!s.sampler->has_grammar()) continue;
+        Tokens path;
+        for (int32_t node : pool.path(frontier[i])) path.push_back(pool.token[node]);
+        path.erase(path.begin());  // the root has been read
+        drop_forbidden(s, path, children.back());
+    }
+    return children;
+}
+
+}  // namespace eaglecpp

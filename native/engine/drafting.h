@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+// The drafts of a round: the text, the drafter and the grammar are asked as the planner wants it.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "algo/planner.h"
+#include "engine/models.h"
+#include "engine/sequence.h"
+
+namespace eaglecpp {
+
+class Drafting {
+  public:
+    // both outlive this
+    Drafting(Models & models, Planner & planner)
+        : target_(*models.target), drafter_(models.drafter.get()), planner_(planner) {}
+
+    // Fills the pools of these conversations' plans; the planner chooses from them.
+    void draft(const std::vector<Sequence *> & sequences);
+
+  private:
+    void decide(Sequence & s);
+    void grow(std::vector<Sequence *> growing);
+    void extend(const std::vector<Sequence *> & growing, std::map<Sequence *, std::vector<int>> & rows_of);
+    std::vector<std::vector<Candidate>> propose_level(Sequence & s);
+    const TextDraft & propose_text(Sequence & s, const PlanLimits & limits);
+    bool is_grammar_cheap(const Sequence & s) const;
+    void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
+
+    Target & target_;
+    Drafter * drafter_;
+    Planner & planner_;
+    TextDraft text_draft_;  // what a grammar leaves of a proposal
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include "engine/prompt_sharing.h"
+
+#include <algorithm>
+
+namespace eaglecpp {
+
+static constexpr int n_beside_least = 8;  // prompt rows that are worth sharing a batch
+
+// How a prompt is cut into batches, and with whom it shares them, changes no bits of its rows, as far as is known; or
+// nobody minds.
+bool PromptSharing::cuts_freely(const Sequence & s, int n_rows) const {
+    if (s.exactness == Exactness::off) return true;
+    // without a drafter nothing was measured, and its text is what drafted ones are held against
+    return target_.rounds_alike() && (!can_draft_ || exact_rows_.allows_all(n_rows));
+}
+
+bool PromptSharing::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
+    if (reading.empty() || !target_.shares_batches()) return false;
+    const int n_rows = (int)decoding.size() + n_beside_least;
+    const auto cuts = [&](const Sequence * s) { return cuts_freely(*s, n_rows); };
+    return n_rows <= target_.options().n_ubatch && std::all_of(reading.begin(), reading.end(), cuts) &&
+           std::all_of(decoding.begin(), decoding.end(), cuts);
+}
+
+std::vector<Slice> PromptSharing::cut(const std::vector<Sequence *> & reading, int n_rows) const {
+    int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
+    std::vector<Slice> slices;
+    for (Sequence * s : reading) {
+        Slice slice{s, 0, std::min(n_left, s->prompt_end() - s->n_past)};
+        while (slice.n_rows > 0 && !cuts_freely(*s, n_rows + slice.n_rows)) --slice.n_rows;
+        if (slice.n_rows <= 0) continue;
+        slices.push_back(slice);
+        n_left -= slice.n_rows;
+    }
+    return slices;
+}
+
+bool PromptSharing::can_adopt(const Sequence & s) const {
+    return target_.shares_batches() && cuts_freely(s, 1 + n_beside_least);
+}
+
+bool PromptSharing::waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const {
+    return can_adopt(s) && std::any_of(reading.begin(), reading.end(), [&](const Sequence * other) {
+               const int n = n_common(s.tokens, other->tokens, std::min(s.n_prompt - 1, other->prompt_end()));
+               return n >= std::max(s.n_past, other->n_past) + n_adopt_least;
+           });
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+// How prompts are cut where several conversations run: which may share a batch with rounds, and which wait for rows
+// that another one is about to run. No bits may change by it where anyone minds.
+#pragma once
+
+#include <vector>
+
+#include "algo/row_counts.h"
+#include "engine/sequence.h"
+#include "target/target.h"
+
+namespace eaglecpp {
+
+// prompt rows of a batch, from the conversation's n_past on
+struct Slice {
+    Sequence * seq;
+    int row;  // the first one in the batch, once it is there
+    int n_rows;
+
+    bool is_last() const { return seq->n_past + n_rows == seq->n_prompt; }
+};
+
+class PromptSharing {
+  public:
+    // `exact_rows` and `target` outlive this
+    PromptSharing(const Target & target, const RowCounts & exact_rows, bool can_draft)
+        : target_(target), exact_rows_(exact_rows), can_draft_(can_draft) {}
+
+    // these prompts may share the batch of these rounds
+    bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
+
+    // Rows of the prompts for a batch that has n_rows rows of rounds: the first prompt's first.
+    std::vector<Slice> cut(const std::vector<Sequence *> & reading, int n_rows) const;
+
+    // It may take over rows of another conversation.
+    bool can_adopt(const Sequence & s) const;
+
+    // One of these is about to run rows that it could take over.
+    bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
+
+  private:
+    bool cuts_freely(const Sequence & s, int n_rows) const;
+
+    const Target & target_;
+    const RowCounts & exact_rows_;
+    bool can_draft_;
+};
+
+}  // namespace eaglecpp

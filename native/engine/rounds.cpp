@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT
+#include "engine/rounds.h"
+
+#include <algorithm>
+
+#include "algo/topk.h"
+#include "base/types.h"
+
+namespace eaglecpp {
+
+Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner, Conversations & conversations,
+               const RowCounts & exact_rows)
+    : target_(*models.target),
+      drafter_(models.drafter.get()),
+      can_draft_(models.can_draft()),
+      planner_(planner),
+      conversations_(conversations),
+      exact_rows_(exact_rows),
+      drafting_(models, planner),
+      sharing_(target_, exact_rows, can_draft_),
+      runner_(target_, options),
+      batch_(runner_.batch()) {}
+
+std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) {
+    std::vector<StepResult> results;
+    std::vector<Sequence *> reading, decoding;
+    for (Sequence * s : sequences) {
+        if (s->n_past + 1 >= s->n_max) {
+            s->is_active = false;
+            results.push_back(result_of(*s, "decode"));
+            results.back().finish = "length";
+        } else if (s->is_prefilling()) {
+            const bool is_begun = s->n_past > s->stats.n_reused;
+            if (!is_begun && sharing_.can_adopt(*s)) conversations_.adopt(*s);
+            if (!is_begun && sharing_.waits_for(*s, reading)) {
+                results.push_back(result_of(*s, "prefill"));
+            } else {
+                reading.push_back(s);
+            }
+        } else {
+            decoding.push_back(s);
+        }
+    }
+    if (decoding.empty() || !sharing_.can_share(reading, decoding)) {
+        for (Sequence * s : reading) results.push_back(prefill(*s));
+        reading.clear();
+    }
+    if (!decoding.empty()) decode(decoding, reading, results);
+    return results;
+}
+
+// One round of each sequence, verified in one batch, which as many rows of the prompts share as everyone can wait for.
+void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
+                    std::vector<StepResult> & results) {
+    const double start = now_ms();
+    std::vector<SequencePlan *> plans;
+    const bool plans_rounds = can_draft_;
+    if (plans_rounds) planner_.set_n_threads(runner_.n_threads());
+    if (drafter_) drafter_->set_n_threads(runner_.n_threads());
+    if (plans_rounds) planner_.begin_round((int)sequences.size(), /*is_odd=*/!reading.empty());
+    if (plans_rounds) {
+        drafting_.draft(sequences);
+        for (Sequence * s : sequences) plans.push_back(&s->plan);
+        planner_.choose(plans);
+    }
+    std::vector<Round> rounds;
+    for (Sequence * s : sequences)
+        rounds.push_back({s, plans_rounds ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
+    std::vector<Slice> slices;
+    const double verify_ms = verify(rounds, reading, slices);
+    const size_t n_before = results.size();
+    for (Round & r : rounds) {
+        results.push_back(finish_round(r));
+        if (!plans_rounds) continue;
+        Sequence & s = *r.seq;
+        planner_.learn(s.plan, results.back().tokens);
+        if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
+    }
+    const bool is_regular = runner_.was_regular() && reading.empty();
+    if (plans_rounds && is_regular) planner_.end_round(verify_ms, now_ms() - start);
+    if (plans_rounds && !is_regular) planner_.end_odd_round();
+    for (size_t i = 0; i < plans.size(); ++i) {
+        const int n_tokens = (int)results[n_before + i].tokens.size();
+        sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
+    }
+    for (const Slice & slice : slices) results.push_back(finish_slice(slice, start));
+    for (Sequence * s : reading) {
+        const auto is_its = [&](const Slice & slice) { return slice.seq == s; };
+        if (std::any_of(slices.begin(), slices.end(), is_its)) continue;
+        // where the drafts left no room for any, the first prompt has a batch of its own: nobody waits for ever
+        const bool is_next = slices.empty() && s == reading.front();
+        results.push_back(is_next ? prefill(*s) : result_of(*s, "prefill"));
+    }
+}
+
+StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
+    StepResult r;
+    r.sequence = s.id;
+    r.phase = phase;
+    r.n_prompt = s.n_prompt;
+    r.n_prompt_done = std::min(s.n_past, s.n_prompt);
+    return r;
+}
+
+// --- prefill -------------------------------------------------------------------------------------------------------
+
+// One slice of prompt tokens, in batches of the size that was asked for, whatever a drafter needs: where a prompt is
+// cut decides by which kernels its rows are made. The last prompt token gives the first token of the answer: a round
+// with nothing drafted.
+StepResult Rounds::prefill(Sequence & s) {
+    double start = now_ms();
+    const int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
+    StepResult result = result_of(s, "prefill");
+    while (s.n_past < n_slice_end && result.phase == "prefill") {
+        const Slice slice{&s, 0, std::min(target_.n_prompt_rows(), n_slice_end - s.n_past)};
+        batch_.clear();
+        add_rows(slice);
+        if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
+        run(ThreadPolicy::Kind::prompt);
+        // the last block and the head of all rows round by their number, those of the last row alone do not
+        if (target_.needs_all_outputs() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
+            s.mark_inexact(s.n_past + slice.n_rows - 1);
+        }
+        result = finish_slice(slice, start);
+        start = now_ms();
+    }
+    return result;
+}
+
+void Rounds::add_rows(const Slice & slice) {
+    const Sequence & s = *slice.seq;
+    for (int i = 0; i < slice.n_rows; ++i) {
+        const bool output = target_.needs_all_outputs() || (slice.is_last() && i == slice.n_rows - 1);
+        batch_.add(s.tokens[s.n_past + i], s.n_past + i, s.range, output);
+    }
+}
+
+// after the batch was run
+StepResult Rounds::finish_slice(const Slice & slice, double start_ms) {
+    Sequence & s = *slice.seq;
+    const bool is_last = slice.is_last();
+    const int n_known = is_last ? slice.n_rows - 1 : slice.n_rows;  // rows whose following token is known
+    if (s.draft) commit_prefilled(s, slice.row, n_known);
+    s.n_past += n_known;
+    s.stats.prompt_ms += now_ms() - start_ms;
+    if (!is_last) return result_of(s, "prefill");
+    s.decode_start_ms = now_ms();
+    return finish_round({&s, DraftTree(s.tokens.back()), slice.row + slice.n_rows - 1});
+}
+
+// Commits what is pending and the rows [row, row + n_rows) of the last decode.
+void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
+    FeatureRows features = target_.features().from(row, drafter_->spec().n_embd_target);
+    s.recent.add_last(s.n_past, features, n_rows);
+    s.commit_pending();
+    features.n_rows = n_rows;
+    if (n_rows > 0) s.draft->commit(features, &s.tokens[s.draft->n_rows() + 1], false);
+}
+
+// --- verify, match, commit -------------------------------------------------------------------------------------------
+
+void Rounds::run(ThreadPolicy::Kind kind) {
+    runner_.run(kind);
+    conversations_.note_order();
+}
+
+// Trees come first, so that each lies in one of llama.cpp's batches.
+double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading,
+                      std::vector<Slice> & slices) {
+    const double start = now_ms();
+    for (Round & r : rounds) {
+        if (r.seq->exactness != Exactness::off && !exact_rows_.allows(r.seq->n_lost + r.tree.size())) run_lost(*r.seq);
+    }
+    batch_.clear();
+    for (Round & r : rounds) {
+        add_lost(*r.seq, r.seq->n_lost);
+        if (r.tree.size() > 1) target_.cells().remember(r.seq->range);
+        r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
+    }
+    slices = sharing_.cut(reading, batch_.n_rows());
+    for (Slice & slice : slices) {
+        slice.row = batch_.n_rows();
+        add_rows(slice);
+    }
+    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
+    const double ms = now_ms() - start;
+    for (Round & r : rounds) r.seq->stats.verify_ms += ms;
+    note_exactness(rounds);
+    if (!exact_rows_.allows(batch_.n_rows())) {
+        for (const Slice & slice : slices) slice.seq->mark_inexact(slice.seq->n_past);
+    }
+    return ms;
+}
+
+// The first n of the accepted rows that went with rejected ones, before whatever comes next.
+void Rounds::add_lost(const Sequence & s, int n) {
+    const int first = s.n_past - s.n_lost;
+    for (int pos = first; pos < first + n; ++pos) {
+        batch_.add(s.tokens[pos], pos, s.range, target_.needs_all_outputs());
+    }
+}
+
+void Rounds::run_lost(Sequence & s) {
+    const int n_each = exact_rows_.allows(s.n_lost) ? s.n_lost : 1;
+    while (s.n_lost > 0) {
+        batch_.clear();
+        add_lost(s, n_each);
+        run(ThreadPolicy::Kind::decode);
+        s.n_lost -= n_each;
+    }
+}
+
+void Rounds::note_exactness(const std::vector<Round> & rounds) {
+    const bool is_exact = exact_rows_.allows(batch_.n_rows());
+    for (const Round & r : rounds) {
+        if (is_exact && (r.tree.is_chain() || target_.keeps_order())) continue;
+        r.seq->mark_inexact(r.seq->n_past - r.seq->n_lost);
+    }
+}
+
+StepResult Rounds::finish_round(const Round & round) {
+    Sequence & s = *round.seq;
+    StepResult out = result_of(s, "decode");
+    bool is_eog = false;
+    const int n_tokens = (int)s.tokens.size();
+    int n_left = s.n_max - n_tokens;
+    const MatchResult result = match(round.tree, [&](int node) {
+        const int row = round.row + node;
+        const Pos pos = n_tokens + round.tree.depth[node];
+        const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
+        const Token sampled = s.n_picked == 1   ? target_.picks().best(row)
+                              : s.n_picked == 0 ? s.sampler->sample(logits, pos)
+                                                : s.sampler->sample(target_.picks().top(row), pos);
+        const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
+        s.sampler->accept(token, /*is_own=*/token == sampled);
+        if (s.params.n_probs > 0) {
+            const int n_vocab = target_.vocab().size();
+            out.logprobs.push_back(
+                {logits[token] - log_sum_exp(logits, n_vocab), top_k(logits, n_vocab, s.params.n_probs, nullptr)});
+        }
+        is_eog = !s.params.ignore_eos && target_.vocab().is_eog(token);
+        return Choice{token, is_eog || --n_left == 0};
+    });
+    if (s.uses_text) count_text(s, result);
+    commit_round(s, round, result);
+    out.tokens = result.tokens;
+    for (size_t i = 0; i < result.tokens.size(); ++i) out.accepted.push_back((int)i < result.n_accepted());
+    out.n_prompt_done = s.n_prompt;
+    if (is_eog) {
+        out.finish = "stop";
+    } else if ((int)s.tokens.size() >= s.n_max) {
+        out.finish = "length";
+    }
+    if (!out.finish.empty()) s.is_active = false;
+    return out;
+}
+
+void Rounds::count_text(Sequence & s, const MatchResult & result) {
+    if (s.n_past < s.n_prompt) return;  // the first token comes with the prefill
+    for (int node = 1; node < s.plan.tree().size(); ++node) s.stats.n_text += s.plan.is_from_text(node);
+    for (int32_t node : result.nodes) s.stats.n_text_accepted += s.plan.is_from_text(node);
+}
+
+// What synthetic acceptance emits at a node in place of the target's own token. The first token of an answer comes
+// with the prefill, before anything was proposed.
+Token Rounds::synthetic(const Round & round, int node, Token sampled) const {
+    const Sequence & s = *round.seq;
+    const int pool_node = s.n_past < s.n_prompt ? -1 : s.plan.pool_node(node);
+    if (pool_node < 0) return sampled;
+    const Pos pos = s.n_past + round.tree.depth[node] + 1;
+    return s.synth->choose(s.plan.pool(), pool_node, sampled, pos, target_.vocab().size(),
+                           [this](Token token) { return target_.vocab().is_eog(token); });
+}
+
+// Everything that makes the round's tokens history, in one place; nothing in here can fail halfway for a reason other
+// than memory.
+void Rounds::commit_round(Sequence & s, const Round & round, const MatchResult & result) {
+    if (s.draft) {
+        std::vector<int32_t> rows;
+        for (int32_t node : result.nodes) rows.push_back(round.row + node);
+        // A stopped walk may end on an accepted node whose own next token is unknown; its row stays pending as any last
+        // row does.
+        const FeatureRows features = target_.features();
+        s.pending.add(features, rows);
+        for (size_t i = 0; i < rows.size(); ++i) s.recent.add(s.n_past + (int)i, features, rows[i]);
+    }
+    const bool is_kept = target_.cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
+    s.n_lost = is_kept ? 0 : s.n_lost + (int)result.nodes.size();
+    const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's
+    s.n_past += (int)result.nodes.size();
+    s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());
+    if (s.uses_text) {
+        for (Token token : result.tokens) s.text.add(token);
+    }
+    s.stats.count(round.tree, result, is_first);
+    s.stats.predicted_ms = now_ms() - s.decode_start_ms;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// The only loop: a step of some conversations runs a slice of the prompt or a round of draft, verify, match and commit
+// for each. Knows nothing of errors: the engine makes its conversations whole again.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "algo/match.h"
+#include "algo/planner.h"
+#include "engine/batch_runner.h"
+#include "engine/conversations.h"
+#include "engine/drafting.h"
+#include "engine/prompt_sharing.h"
+
+namespace eaglecpp {
+
+struct TokenLogprobs {
+    float logprob = 0.0f;
+    std::vector<Candidate> top;  // best first
+};
+
+struct StepResult {
+    int sequence = 0;
+    std::string phase;  // "prefill" | "decode"
+    int n_prompt_done = 0;
+    int n_prompt = 0;
+    Tokens tokens;
+    std::vector<bool> accepted;  // tokens[i] was drafted
+    std::vector<TokenLogprobs> logprobs;
+    std::string finish;  // "" | "stop" | "length"
+};
+
+class Rounds {
+  public:
+    // all but the options outlive this
+    Rounds(const EngineOptions & options, Models & models, Planner & planner, Conversations & conversations,
+           const RowCounts & exact_rows);
+
+    // as Engine::step
+    std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
+
+    // Accepted rows that the target does not hold any more, in batches that are exact.
+    void run_lost(Sequence & s);
+
+    // threads that decoding has now
+    int n_threads() const { return runner_.n_threads(); }
+
+  private:
+    struct Round {
+        Sequence * seq;
+        DraftTree tree;
+        int row;  // of the root in the batch
+    };
+
+    void decode(const std::vector<Sequence *> & sequences, const std::vector<Sequence *> & reading,
+                std::vector<StepResult> & results);
+    StepResult result_of(const Sequence & s, const char * phase) const;
+    StepResult prefill(Sequence & s);
+    void add_rows(const Slice & slice);
+    StepResult finish_slice(const Slice & slice, double start_ms);
+    void commit_prefilled(Sequence & s, int row, int n_rows);
+    double verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading, std::vector<Slice> & slices);
+    void run(ThreadPolicy::Kind kind);
+    void add_lost(const Sequence & s, int n);
+    void note_exactness(const std::vector<Round> & rounds);
+    StepResult finish_round(const Round & round);
+    void count_text(Sequence & s, const MatchResult & result);
+    Token synthetic(const Round & round, int node, Token sampled) const;
+    void commit_round(Sequence & s, const Round & round, const MatchResult & result);
+
+    Target & target_;
+    Drafter * drafter_;
+    bool can_draft_;
+    Planner & planner_;
+    Conversations & conversations_;
+    const RowCounts & exact_rows_;
+    Drafting drafting_;
+    PromptSharing sharing_;
+    BatchRunner runner_;
+    TargetBatch & batch_;  // the runner's
+};
+
+}  // namespace eaglecpp
