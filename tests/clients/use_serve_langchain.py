@@ -4,25 +4,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
 
+from asked_for import Size, weather
 from common import done
 from langchain_ollama import ChatOllama, OllamaLLM
 from ollama import ResponseError
-from pydantic import BaseModel
 from serving import CALL, MODEL, QUESTION, serving
-
-
-class Size(BaseModel):
-    """A size."""
-
-    n: Literal[7]
-
-
-def weather(city: str) -> str:
-    """The weather somewhere."""
-    return city
-
 
 with serving() as url:
     given = {"base_url": url, "temperature": 0.0, "num_predict": 24, "num_ctx": 900}

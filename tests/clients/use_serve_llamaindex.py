@@ -4,28 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
 
+from asked_for import Size, weather
 from common import done
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.ollama import Ollama
 from ollama import ResponseError
-from pydantic import BaseModel
 from serving import CALL, MODEL, QUESTION, serving
-
-
-class Size(BaseModel):
-    """A size."""
-
-    n: Literal[7]
-
-
-def weather(city: str) -> str:
-    """The weather somewhere."""
-    return city
-
 
 with serving() as url:
     given = {"base_url": url, "temperature": 0.0, "request_timeout": 300.0, "context_window": 900}
