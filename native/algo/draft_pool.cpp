@@ -9,13 +9,14 @@ namespace eaglecpp {
 
 namespace {
 constexpr float a_least = 1e-4f, logp_min = -30.0f;
-}
+// of its chance that a proposal of the text keeps where the drafter was asked and did not make it
+constexpr float text_share = 0.2f;
+}  // namespace
 
 void DraftPool::begin(Token root) {
     tree_.reset(root);
     p_.assign(1, 1.0f);
     a_.assign(1, 1.0f);
-    text_a_.assign(1, 1.0f);
     is_text_.assign(1, 0);
     first_child_.assign(1, -1);
     n_children_.assign(1, 0);
@@ -44,7 +45,6 @@ void DraftPool::add_text(const TextDraft & draft, const std::vector<float> & a, 
         if (parent > 0 && std::find(ends.begin(), ends.end(), tree_.token[parent]) != ends.end()) continue;
         if (k > 0 && std::count(tree_.parent.begin() + 1, tree_.parent.end(), parent) >= k) continue;
         numbers_[i] = add(node.token, parent, std::log(std::max(a[i], a_least)), a[i], true);
-        text_a_.push_back(a[i]);
     }
     n_text_ = tree_.n_draft();
 }
@@ -71,7 +71,7 @@ DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<C
     return proposals(parent);
 }
 
-void DraftPool::set_chances(int32_t parent, const double * a, int n_known, double text_share) {
+void DraftPool::set_chances(int32_t parent, const double * a, int n_known) {
     const Proposals drafted = proposals(parent);
     double sum = 0.0;
     for (int i = 0; i < drafted.n; ++i) {
@@ -83,7 +83,7 @@ void DraftPool::set_chances(int32_t parent, const double * a, int n_known, doubl
     }
     const auto is_rival = [&](int i) { return tree_.parent[i] == parent && is_text_[i]; };
     for (int i = parent + 1; i <= n_text_; ++i) {
-        if (is_rival(i)) sum += a_[i] *= (float)text_share;
+        if (is_rival(i)) sum += a_[i] *= text_share;
     }
     const float scale = sum > 1.0 ? (float)(1.0 / sum) : 1.0f;
     for (int i = 0; i < drafted.n; ++i) {

@@ -33,9 +33,9 @@ class DraftPool {
     Proposals add_children(int32_t parent, const std::vector<Candidate> & children, int k);
 
     // The drafter's children of `parent` have chances a[0..n), the others none. What both propose is likelier than
-    // either says; what only the text proposes keeps `text_share` of its chance, and all share the one token that will
+    // either says; what only the text proposes keeps a fifth of its chance, and all share the one token that will
     // come.
-    void set_chances(int32_t parent, const double * a, int n, double text_share);
+    void set_chances(int32_t parent, const double * a, int n);
 
     const DraftTree & tree() const { return tree_; }
 
@@ -46,9 +46,8 @@ class DraftPool {
     // nodes that the text proposed are 1 to n_text()
     int n_text() const { return n_text_; }
 
-    // proposed by the text and not by the drafter, too; and its chance before the drafter spoke
+    // proposed by the text and not by the drafter, too
     bool is_from_text(int32_t node) const { return is_text_[node]; }
-    float text_chance(int32_t node) const { return text_a_[node]; }
 
     Proposals proposals(int32_t node) const;
 
@@ -63,7 +62,7 @@ class DraftPool {
     int32_t text_child(int32_t parent, Token token) const;
 
     DraftTree tree_;
-    std::vector<float> p_, a_, text_a_;
+    std::vector<float> p_, a_;
     std::vector<uint8_t> is_text_;
     int n_text_ = 0;
     std::vector<Candidate> proposed_;

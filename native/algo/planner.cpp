@@ -19,6 +19,7 @@ constexpr int refresh_least = 5, refresh_most = 200;
 
 constexpr int n_probe_levels = 2;
 
+constexpr double sure_value = 2.0;      // tokens that the text alone brings: a copy, to which the drafter adds little
 constexpr double surprise_below = 0.4;  // a first child that came true against such odds: the text has changed
 
 double clean(double ms) {
@@ -45,7 +46,6 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
 void Planner::end_text(SequencePlan & plan) {
     acceptance_.end_text(plan.text.kind, plan.text.drafter);
     plan.text.hits.restart();
-    plan.text.contradiction = {};
 }
 
 void Planner::begin_round(int n_roots, bool is_odd) {
@@ -97,9 +97,8 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     }
 }
 
-// What the text proposes costs nothing but its rows. Where it pays it is verified alone, or together with the drafter's
-// nodes as long as these add more than they cost: hardly ever to a sure copy, often to a match of a few tokens. Where
-// they do not, they are tried again now and then.
+// What the text proposes costs nothing but its rows. Where it pays it is verified together with the drafter's nodes,
+// and a sure copy alone: the drafter's would add less to it than they cost.
 void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     plan.round.text_value = 0.0;
     if (is_measuring_) {
@@ -108,15 +107,11 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     }
     plan.round.text_value = text_value(plan);
     if (plan.round.text_value > 0.0) {
-        const bool joins = plan.joint.is_due(plan.round.text_value);
-        if (!has_drafter || !plan.is_on() || !joins) return start_text(plan, Reason::pays, 0, plan.round.n_left - 1);
-        plan.joint.begin();
+        const bool is_sure = plan.round.text_value >= sure_value;
+        if (!has_drafter || !plan.is_on() || is_sure) return start_text(plan, Reason::pays, 0, plan.round.n_left - 1);
     }
     plan.round.decision.reason = Reason::unmatched;
     if (has_drafter) decide_drafter(plan);
-    if (plan.round.decision.mode == Mode::plain && plan.round.text_value > 0.0) {
-        start_text(plan, Reason::pays, 0, plan.round.n_left - 1);
-    }
 }
 
 void Planner::decide_drafter(SequencePlan & plan) {
@@ -243,10 +238,6 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
         cursor = -1;
         const DraftPool::Proposals drafted = pool.proposals(node);
         if (drafted.n == 0) return;
-        for (int i = node + 1; i <= pool.n_text(); ++i) {
-            if (pool.tree().parent[i] != node || !pool.is_from_text(i)) continue;
-            plan.text.contradiction.learn(pool.text_chance(i), pool.tree().token[i] == token);
-        }
         int matched = -1;
         for (int i = 0; i < drafted.n && matched < 0; ++i) {
             if (drafted.candidates[i].token == token) matched = i;

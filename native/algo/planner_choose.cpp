@@ -11,7 +11,6 @@
 namespace eaglecpp {
 
 namespace {
-constexpr double value_max = 10.0;  // tokens
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 double sum_of(const std::vector<float> & p, int n) {
@@ -196,10 +195,8 @@ void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int 
 
 void Planner::weigh(SequencePlan & plan, double value, double speed) {
     if (!std::isfinite(value) || !std::isfinite(speed)) return;
-    const double text_value = plan.round.text_value;
     // what the text alone would have brought is not the drafter's merit
-    if (text_value > 0.0) return plan.joint.learn(text_value, std::clamp(value - text_value, -value_max, value_max));
-    plan.on_off.weigh(value, speed);
+    plan.on_off.weigh(value - plan.round.text_value, speed);
     plan.round.decision.best_speed = plan.on_off.best_speed();
 }
 

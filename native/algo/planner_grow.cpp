@@ -90,7 +90,7 @@ void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vecto
     double a[AcceptanceModel::n_ranks_max];
     acceptance_.predict(plan.text.kind, plan.text.drafter, depth, drafted.candidates, n, a);
     plan.text.chances.learn(depth, a, n, pool.p()[parent]);
-    pool.set_chances(parent, a, n, plan.text.contradiction.share());
+    pool.set_chances(parent, a, n);
 }
 
 // --- the next level ------------------------------------------------------------------------------------------------

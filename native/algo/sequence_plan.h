@@ -107,30 +107,9 @@ struct ExactRule {
 struct LearnedText {
     RequestKind kind = RequestKind::greedy;
     TextState drafter;
-    TextHits hits;
-    Contradiction contradiction;
+    TextTerm hits;
     MeanChances chances;
     RecentSpeed recent;
-};
-
-// What the drafter's nodes add to those of the text where these pay, less their cost: means of late, in tokens, where
-// the text is worth little and where it is worth two tokens and more.
-class JointGain {
-  public:
-    // Should the drafter be asked? Where it adds less than it costs, now and then.
-    bool is_due(double text_value) { return mean(text_value) > 0.0 || ++n_since_ >= gap; }
-
-    void begin() { n_since_ = 0; }
-
-    void learn(double text_value, double gain) { mean(text_value) += weight * (gain - mean(text_value)); }
-
-  private:
-    static constexpr double sure = 2.0, weight = 0.3;
-    static constexpr int gap = 16;
-    double & mean(double text_value) { return text_value >= sure ? of_sure_ : of_unsure_; }
-
-    double of_unsure_ = 0.1, of_sure_ = -0.02;
-    int n_since_ = 0;
 };
 
 // The drafter's time in a round, as measured and as expected.
@@ -222,7 +201,6 @@ class SequencePlan {
     ExactRule exact;
     LearnedText text;
     DraftSwitch on_off;
-    JointGain joint;
     PlanRound round;
 };
 

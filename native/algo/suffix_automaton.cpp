@@ -15,7 +15,7 @@ size_t hash_of(int32_t from, Token token) {
 
 void SuffixAutomaton::clear() {
     n_ = 0;
-    last_ = matched_ = 0;
+    last_ = 0;
     match_ = {};
     states_.assign(1, {});
     edges_.clear();
@@ -81,17 +81,9 @@ void SuffixAutomaton::add(Token token) {
     }
     states_[state].link = link;
     match_ = {states_[link].length, link == 0 ? none : states_[link].end};
-    matched_ = link;
-    for (int i = 0; link != 0 && i < n_told; ++i, link = states_[link].link) states_[link].end = n_;
+    if (link != 0) states_[link].end = n_;
     last_ = state;
     ++n_;
-}
-
-void SuffixAutomaton::others(Token but, int n_most, std::vector<int> & out) const {
-    out.clear();
-    for (int32_t e = states_[matched_].edge; e != none && (int)out.size() < n_most; e = edges_[e].next) {
-        if (edges_[e].token != but) out.push_back(states_[edges_[e].to].end);
-    }
 }
 
 size_t SuffixAutomaton::n_bytes() const {

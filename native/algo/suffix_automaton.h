@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The suffix automaton of a growing text (Blumer et al., 1985): after each token it knows the longest suffix that stood
-// in the text before, exactly and in amortised constant time, and every token that ever followed that suffix. A text of
-// n tokens has at most 2n states and 3n transitions; nothing else is kept.
+// in the text before, exactly and in amortised constant time. A text of n tokens has at most 2n states and 3n
+// transitions; nothing else is kept.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +32,11 @@ class SuffixAutomaton {
     // if there is none.
     Match longest() const { return match_; }
 
-    // The latest known places of what followed longest() with another token than `but`: indices of these tokens, the
-    // ones that came last to be seen first, n_most at most.
-    void others(Token but, int n_most, std::vector<int> & out) const;
-
     // bytes held
     size_t n_bytes() const;
 
   private:
     static constexpr int32_t none = -1;
-    static constexpr int n_told = 16;  // shorter suffixes that learn of a new occurrence
 
     struct State {
         int32_t length = 0;
@@ -64,7 +59,6 @@ class SuffixAutomaton {
 
     int n_ = 0;
     int32_t last_ = 0;
-    int32_t matched_ = 0;  // state of longest()
     Match match_;
     std::vector<State> states_;
     std::vector<Edge> edges_;

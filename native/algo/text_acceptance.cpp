@@ -10,20 +10,14 @@
 namespace eaglecpp {
 
 namespace {
-constexpr int long_from = 5;  // agreeing tokens
 constexpr double memory = 0.999, prior_information = 4.0;
 
 // Chances to begin with, by length of the match: 0, 1, 2, 3, 4, 5, 7, 10, 16, 32. Counted in greedy answers of small
 // models to requests for copies, to questions about documents, and in code and prose they went on with.
 constexpr double prior_longest[] = {0.02, 0.05, 0.4, 0.45, 0.5, 0.6, 0.75, 0.85, 0.92, 0.95};
 constexpr double prior_resumed[] = {0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.88, 0.9, 0.93, 0.95};
-constexpr double prior_longest_contested[] = {0.02, 0.05, 0.4, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9};
-constexpr double prior_resumed_contested[] = {0.14, 0.22, 0.25, 0.3, 0.4, 0.4, 0.4, 0.4, 0.5, 0.6};
 constexpr double less_short = 1.2, less_long = 0.5;  // where tokens are drawn at random: logits less
 constexpr int n_short = 6;                           // of the lengths above
-constexpr double other_share = 0.15;                 // of the chance of the branch that was seen last
-
-enum { longest_contested = 3, resumed_contested = 4 };  // rows of weights behind those of the sources
 
 double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
@@ -40,10 +34,7 @@ TextAcceptance::TextAcceptance() {
         for (int i = 0; i < n_lengths; ++i) {
             const double less = k == (int)RequestKind::greedy ? 0.0 : i < n_short ? less_short : less_long;
             weights[(int)TextDraft::Source::longest][i].value = logit(prior_longest[i]) - less;
-            weights[(int)TextDraft::Source::other][i].value = logit(other_share * prior_longest[i]) - less;
             weights[(int)TextDraft::Source::resumed][i].value = logit(prior_resumed[i]) - less;
-            weights[longest_contested][i].value = logit(prior_longest_contested[i]) - less;
-            weights[resumed_contested][i].value = logit(prior_resumed_contested[i]) - less;
         }
     }
 }
@@ -55,25 +46,11 @@ int TextAcceptance::length_of(int n_match) {
     return i;
 }
 
-int TextAcceptance::row_of(const TextDraft & draft, int node) {
-    using Source = TextDraft::Source;
-    const Source own = draft.nodes[node].source;
-    if (own == Source::other) return (int)own;
-    const Source rival = own == Source::longest ? Source::resumed : Source::longest;
-    for (const TextDraft::Node & other : draft.nodes) {
-        if (other.parent != draft.nodes[node].parent || other.source != rival) continue;
-        return own == Source::longest ? longest_contested : resumed_contested;
-    }
-    return (int)own;
+double TextAcceptance::chance(RequestKind kind, const TextTerm & hits, const TextDraft::Node & node) const {
+    return sigmoid(weights_[(int)kind][(int)node.source][length_of(node.n_match)].value + hits.value);
 }
 
-double TextAcceptance::chance(RequestKind kind, const TextHits & hits, const TextDraft & draft, int node) const {
-    const int n_match = draft.nodes[node].n_match;
-    const TextTerm & term = n_match < long_from ? hits.of_short : hits.of_long;
-    return sigmoid(weights_[(int)kind][row_of(draft, node)][length_of(n_match)].value + term.value);
-}
-
-void TextAcceptance::predict(RequestKind kind, const TextHits & hits, const TextDraft & draft,
+void TextAcceptance::predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft,
                              std::vector<float> & a) const {
     a.resize(draft.size());
     for (int i = 0; i < draft.size(); ++i) {
@@ -81,11 +58,11 @@ void TextAcceptance::predict(RequestKind kind, const TextHits & hits, const Text
         for (int j = 0; j < i; ++j) {
             if (draft.nodes[j].parent == draft.nodes[i].parent) left -= a[j];
         }
-        a[i] = (float)std::min(chance(kind, hits, draft, i), std::max(left, 0.0));
+        a[i] = (float)std::min(chance(kind, hits, draft.nodes[i]), std::max(left, 0.0));
     }
 }
 
-void TextAcceptance::learn(RequestKind kind, TextHits & hits, const TextDraft & draft, const Tokens & tokens) {
+void TextAcceptance::learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens) {
     int at = -1;
     for (Token token : tokens) {
         int next = -1;
@@ -93,7 +70,7 @@ void TextAcceptance::learn(RequestKind kind, TextHits & hits, const TextDraft & 
         for (int i = at + 1; i < draft.size(); ++i) {
             if (draft.nodes[i].parent != at) continue;
             const bool came = draft.nodes[i].token == token;
-            learn_one(kind, hits, draft, i, came);
+            learn_one(kind, hits, draft.nodes[i], came);
             is_leaf = false;
             if (came) next = i;
         }
@@ -102,16 +79,13 @@ void TextAcceptance::learn(RequestKind kind, TextHits & hits, const TextDraft & 
     }
 }
 
-void TextAcceptance::learn_one(RequestKind kind, TextHits & hits, const TextDraft & draft, int node, bool came) {
-    const int n_match = draft.nodes[node].n_match, row = row_of(draft, node);
-    const double a = chance(kind, hits, draft, node), error = came - a, information = std::max(0.01, a * (1.0 - a));
+void TextAcceptance::learn_one(RequestKind kind, TextTerm & hits, const TextDraft::Node & node, bool came) {
+    const double a = chance(kind, hits, node), error = came - a, information = std::max(0.01, a * (1.0 - a));
     reliability_.add(a, came);
-    Weight & w = weights_[(int)kind][row][length_of(n_match)];
+    Weight & w = weights_[(int)kind][(int)node.source][length_of(node.n_match)];
     w.information = memory * w.information + information;
     w.value = std::clamp(w.value + error / (w.information + prior_information), -8.0, 8.0);
-    // what a branch beside the main one does says little about copies
-    if (row == (int)TextDraft::Source::other) return;
-    (n_match < long_from ? hits.of_short : hits.of_long).learn(error, information);
+    hits.learn(error, information);
 }
 
 std::string TextAcceptance::to_text(const std::string & key) const {
@@ -129,18 +103,23 @@ std::string TextAcceptance::to_text(const std::string & key) const {
     return write_state(state_kind, key, lines);
 }
 
-// Files written before contradictions had weights of their own lack their rows.
+// In older files the row of resumed copies is the third of three or five.
 bool TextAcceptance::from_text(const std::string & text, const std::string & key) {
     const auto lines = read_state(text, state_kind, key);
     if (!lines || (int)lines->size() != n_request_kinds) return false;
     std::array<Weights, n_request_kinds> loaded = TextAcceptance().weights_;
     for (int k = 0; k < n_request_kinds; ++k) {
         const std::vector<double> & v = (*lines)[k].values;
-        const bool fits = (int)v.size() == 2 * n_rows * n_lengths || (int)v.size() == 2 * n_sources * n_lengths;
+        const int n_row = 2 * n_lengths, n_rows = (int)v.size() / n_row;
+        const bool fits = (int)v.size() == n_rows * n_row && (n_rows == n_sources || n_rows == 3 || n_rows == 5);
         if ((*lines)[k].name != strf("text%d", k) || !fits) return false;
-        for (size_t i = 0; i < v.size(); i += 2) {
-            if (std::fabs(v[i]) > 8.0 || v[i + 1] < 0.0 || v[i + 1] > 1e6) return false;
-            loaded[k][i / 2 / n_lengths][i / 2 % n_lengths] = {v[i], v[i + 1]};
+        for (int source = 0; source < n_sources; ++source) {
+            const double * row = &v[(source == 0 || n_rows == n_sources ? source : 2) * n_row];
+            for (int i = 0; i < n_lengths; ++i) {
+                const Weight w{row[2 * i], row[2 * i + 1]};
+                if (std::fabs(w.value) > 8.0 || w.information < 0.0 || w.information > 1e6) return false;
+                loaded[k][source][i] = w;
+            }
         }
     }
     weights_ = loaded;

@@ -6,13 +6,11 @@
 namespace eaglecpp {
 
 namespace {
-constexpr Token border = -1;      // between texts; no token
-constexpr int n_least = 2;        // agreeing tokens: single ones recur everywhere
-constexpr int n_surely = 6;       // agreeing tokens that make a copy
-constexpr int n_patience = 64;    // tokens that may be put into a copy
-constexpr int n_window = 24;      // tokens behind the break among which it may go on
-constexpr int n_others_most = 2;  // branches beside the main one
-constexpr int n_other_depth = 4;  // and how deep they go
+constexpr Token border = -1;    // between texts; no token
+constexpr int n_least = 2;      // agreeing tokens: single ones recur everywhere
+constexpr int n_surely = 6;     // agreeing tokens that make a copy
+constexpr int n_patience = 64;  // tokens that may be put into a copy
+constexpr int n_window = 24;    // tokens behind the break among which it may go on
 constexpr int n_agreeing_most = 32;
 }  // namespace
 
@@ -70,7 +68,7 @@ void TextIndex::index(Token token) {
     automaton_.add(token);
     all_.push_back(token);
     const SuffixAutomaton::Match match = automaton_.longest();
-    if (match.length >= n_surely && (source_ < 0 || n_missed_ > 0 || match.length > n_agreeing_most)) {
+    if (match.length >= n_surely && (source_ < 0 || n_missed_ > 0)) {
         source_ = match.end + 1;
         n_missed_ = 0;
     }
@@ -90,8 +88,7 @@ void TextIndex::follow(Token token) {
     }
 }
 
-// After one wrong token perhaps right behind the one it stands for; else behind the last token, where that stands near
-// the break.
+// Behind the last token, where that stands near the break.
 void TextIndex::find_resumption() {
     resumed_ = -1;
     if (source_ < 0) return;
@@ -101,8 +98,7 @@ void TextIndex::find_resumption() {
         return;
     }
     const int end = std::min(source_ + n_window, n - 1);
-    int best = n_missed_ == 1 && source_ + 1 < n ? 0 : -1;
-    if (best == 0) resumed_ = source_ + 1;
+    int best = -1;
     for (int i = source_; i < end; ++i) {
         if (all_[i] != all_.back()) continue;
         const int n_same = n_agreeing(i);
@@ -152,11 +148,6 @@ const TextDraft & TextIndex::propose(int n_nodes, int depth, bool is_tree) {
     if (is_resumed_first) add_chain(resumed_, n_resumed, TextDraft::Source::resumed, n_nodes, depth);
     if (!has_match || (!is_tree && is_resumed_first)) return draft_;
     add_chain(match.end + 1, match.length, TextDraft::Source::longest, n_nodes, depth);
-    if (!is_tree) return draft_;
-    automaton_.others(all_[match.end + 1], n_others_most, others_);
-    for (int from : others_) {
-        add_chain(from, match.length, TextDraft::Source::other, n_nodes, std::min(depth, n_other_depth));
-    }
     return draft_;
 }
 

@@ -16,7 +16,6 @@ namespace eaglecpp {
 struct TextDraft {
     enum class Source : uint8_t {
         longest,  // what followed the longest suffix that stood there before
-        other,    // what else followed it
         resumed,  // what follows the place where a copy broke off
     };
 
@@ -76,7 +75,6 @@ class TextIndex {
     int resumed_ = -1;  // index of the token that goes on with it or takes it up again; -1 = no place fits
 
     TextDraft draft_;
-    std::vector<int> others_;
 };
 
 }  // namespace eaglecpp

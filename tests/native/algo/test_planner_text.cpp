@@ -41,7 +41,7 @@ TextDraft some_draft(Random & random) {
             is_new = is_new && (node.parent != parent || node.token != token);
         if (!is_new) continue;
         if (parent >= (int)draft.nodes.size()) continue;
-        draft.nodes.push_back({token, parent, random.integer(0, 40), (TextDraft::Source)random.integer(0, 2)});
+        draft.nodes.push_back({token, parent, random.integer(0, 40), (TextDraft::Source)random.integer(0, 1)});
     }
     return draft;
 }
@@ -160,14 +160,13 @@ static void a_sure_copy_needs_no_drafter() {
 // Both sources in one tree: a token that both propose is one node, and no two children of a node carry the same token.
 static void both_sources_share_one_tree() {
     Scene scene(true);
-    const TextDraft draft = text_chain(6, 4);  // 100, 101, ...: not sure enough to go alone at first
+    const TextDraft draft = text_chain(2, 4);  // 100, 101: too little to go alone
     int n_mixed = 0;
     for (int i = 0; i < 200; ++i) {
         const bool copies = i % 3 != 0;
         scene.round(&draft, copies ? run_of(10) : run_of(10, 500), [&](int node) {
-            const Token token = scene.plan.pool().token[node];
-            const Token next = node == 0 ? 100 : token + 1;
-            return std::vector<Candidate>{{next, -0.2f}, {500 + scene.plan.pool().depth[node], -1.9f}};
+            const int depth = scene.plan.pool().depth[node];
+            return std::vector<Candidate>{{node == 0 ? 100 : 700 + depth, -0.2f}, {800 + depth, -1.9f}};
         });
         const DraftTree & tree = scene.plan.tree();
         int n_text = 0, n_drafter = 0;
@@ -252,8 +251,8 @@ static void plans_are_legal_whatever_the_text_proposes() {
 static void chains_and_trees_that_are_asked_for_come_from_the_text() {
     const TextDraft draft = [] {
         TextDraft out = text_chain(10, 3);
-        out.nodes.push_back({300, -1, 3, TextDraft::Source::other});
-        out.nodes.push_back({400, -1, 3, TextDraft::Source::other});
+        out.nodes.push_back({300, -1, 3, TextDraft::Source::resumed});
+        out.nodes.push_back({400, -1, 3, TextDraft::Source::resumed});
         return out;
     }();
     Scene scene(false);
