@@ -18,7 +18,8 @@ class BatchRunner {
     const TargetBatch & batch() const { return batch_; }
 
     // as Target::decode
-    void run(ThreadPolicy::Kind kind);
+    void run(ThreadPolicy::Kind kind) { run(batch_, kind); }
+    void run(TargetBatch & batch, ThreadPolicy::Kind kind);
 
     // threads that decoding has now
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }

@@ -263,7 +263,7 @@ ExactRows Engine::measure_exact_rows() {
         const int n_rows_max = o.n_sequences * (o.n_draft_max + 1);
         // prompts share batches where there are several conversations
         const int n_batch = n_rows_max + (target().rounds_alike() ? target().n_shared_rows() : 0);
-        out = attempt([&] { return eaglecpp::measure_exact_rows(*models_.target, n_rows_max, n_batch); },
+        out = attempt([&] { return rounds_.measure_exact_rows(n_rows_max, n_batch); },
                       [&] { models_.target->cells().clear(); });
     }
     set_exact_rows(out.counts);

@@ -102,6 +102,12 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
     return r;
 }
 
+ExactRows Rounds::measure_exact_rows(int n_rows_max, int n_batch_max) {
+    return eaglecpp::measure_exact_rows(target_, n_rows_max, n_batch_max, [&](TargetBatch & batch, bool is_prompt) {
+        runner_.run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
+    });
+}
+
 // --- prefill -------------------------------------------------------------------------------------------------------
 
 // One slice of prompt tokens, in batches of the size that was asked for, whatever a drafter needs: where a prompt is

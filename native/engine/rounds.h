@@ -12,6 +12,7 @@
 #include "engine/conversations.h"
 #include "engine/drafting.h"
 #include "engine/prompt_sharing.h"
+#include "target/exact_rows.h"
 
 namespace eaglecpp {
 
@@ -42,6 +43,9 @@ class Rounds {
 
     // Accepted rows that the target does not hold any more, in batches that are exact.
     void run_lost(Sequence & s);
+
+    // With the threads that are best now, which on a busy machine is not all of them.
+    ExactRows measure_exact_rows(int n_rows_max, int n_batch_max);
 
     // threads that decoding has now
     int n_threads() const { return runner_.n_threads(); }

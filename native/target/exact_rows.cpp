@@ -19,7 +19,8 @@ constexpr int n_before_gpu = 600;
 
 class Measurement {
   public:
-    Measurement(Target & target, int n_rows_max, int n_batch_max) : target_(target), range_(target.cells().seqs(0)) {
+    Measurement(Target & target, int n_rows_max, int n_batch_max, const Decode & decode)
+        : target_(target), decode_(decode), range_(target.cells().seqs(0)) {
         n_rows_max = std::min(n_rows_max, n_rows_most);
         const int n_room = target.n_ctx() - n_rows_max - 1;
         n_before_ = std::max(1, std::min(target.model().is_cpu() ? n_before : n_before_gpu, n_room));
@@ -81,7 +82,7 @@ class Measurement {
             const bool is_compared = !is_prompt && i < n_before_ + n_rows_max_;
             batch_.add(tokens_[i], i, range_, is_compared || target_.needs_all_outputs());
         }
-        target_.decode(batch_, is_prompt);
+        decode_(batch_, is_prompt);
         ++out_.n_decodes;
     }
 
@@ -126,6 +127,7 @@ class Measurement {
     }
 
     Target & target_;
+    const Decode & decode_;
     SeqRange range_;
     int n_rows_max_, n_batch_max_, n_before_ = 0;
     Tokens tokens_;
@@ -136,8 +138,8 @@ class Measurement {
 
 }  // namespace
 
-ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max) {
-    return Measurement(target, n_rows_max, n_batch_max).run();
+ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max, const Decode & decode) {
+    return Measurement(target, n_rows_max, n_batch_max, decode).run();
 }
 
 }  // namespace eaglecpp

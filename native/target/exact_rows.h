@@ -4,6 +4,8 @@
 // only test that knows all kernels that run: types, shapes, routers of mixtures, devices.
 #pragma once
 
+#include <functional>
+
 #include "algo/row_counts.h"
 #include "target/target.h"
 
@@ -15,8 +17,11 @@ struct ExactRows {
     double ms = 0.0;
 };
 
+// runs a batch of the target; `is_prompt` as for Target::decode
+using Decode = std::function<void(TargetBatch & batch, bool is_prompt)>;
+
 // For batches of up to n_rows_max rows, and for one of n_batch_max rows, of which the first are compared. The target
 // must hold nothing, and holds nothing afterwards.
-ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max);
+ExactRows measure_exact_rows(Target & target, int n_rows_max, int n_batch_max, const Decode & decode);
 
 }  // namespace eaglecpp
