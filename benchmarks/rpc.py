@@ -11,11 +11,15 @@ under ~/.cache/eaglecpp-tests.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import socket
 import statistics
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -27,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import eaglecpp
 from helpers.rpc_server import RpcServer
 
-PROMPT = "Write a short story about a lighthouse keeper and the sea."
+PROMPT = "Write a Python class for a queue with a maximum length, with its tests."
 
 
 class DelayingProxy:
@@ -75,6 +79,27 @@ class DelayingProxy:
             threading.Thread(target=work, daemon=True).start()
 
 
+def run_proxies(ports: list[int], delay: float, parent: Connection) -> None:
+    """In a process of its own: threads of the engine's would wait for each other."""
+    parent.send([DelayingProxy(port, delay).endpoint for port in ports])
+    parent.recv()  # until told, or until the parent is gone
+
+
+@contextmanager
+def proxies(ports: list[int], delay: float) -> Iterator[tuple[str, ...]]:
+    """Endpoints of delaying proxies, one before each port."""
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    child = multiprocessing.get_context("spawn").Process(
+        target=run_proxies, args=(ports, delay, there), daemon=True
+    )
+    child.start()
+    try:
+        yield tuple(here.recv())
+    finally:
+        child.terminate()
+        child.join()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -102,16 +127,20 @@ def measure(args: argparse.Namespace, names: list[str], delay: float) -> dict[st
     """(tokens per second, tokens a round) of each strategy; the first turn warms up."""
     servers = [RpcServer(), RpcServer()]
     try:
-        proxies = [DelayingProxy(server.port, delay / 1000) for server in servers]
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False, "exact": "off"}
-        rpc = tuple(proxy.endpoint for proxy in proxies)
-        with eaglecpp.Engine.open(args.target, args.draft, rpc=rpc, **options) as engine:
+        with (
+            proxies([server.port for server in servers], delay / 1000) as rpc,
+            eaglecpp.Engine.open(args.target, args.draft, rpc=rpc, **options) as engine,
+        ):
+            prompt: str | list[int] = PROMPT
+            if engine.has_chat_template:
+                prompt = engine.chat_prompt([{"role": "user", "content": PROMPT}])
             for turn in range(args.repeats + 1):
                 for name in names:
                     engine.clear()
                     done = engine.generate(
-                        PROMPT, max_tokens=args.tokens, temperature=0.0, ignore_eos=True, strategy=name
+                        prompt, max_tokens=args.tokens, temperature=0.0, ignore_eos=True, strategy=name
                     )
                     stats = done.stats
                     speed = 1000 * (stats.predicted_n - 1) / stats.predicted_ms

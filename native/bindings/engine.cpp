@@ -109,7 +109,6 @@ nb::list memory_plan(const EngineHandle & e) {
             if (known == dev) return use;
         }
         plan.push_back({dev, {}});
-        ggml_backend_dev_memory(dev, &plan.back().second.free, &plan.back().second.total);
         return plan.back().second;
     };
     for (const MemoryUse & m : e.target().memory()) {
@@ -123,6 +122,11 @@ nb::list memory_plan(const EngineHandle & e) {
         use.draft[0] += m.weights, use.draft[2] += m.compute;
         use.draft[1] += m.cache * e.target().options().n_sequences;
         on(cpu).draft[0] += m.host;
+    }
+    {
+        // devices on RPC servers are asked over the network
+        nb::gil_scoped_release release;
+        for (auto & [dev, use] : plan) ggml_backend_dev_memory(dev, &use.free, &use.total);
     }
     nb::list out;
     for (const auto & [dev, use] : plan) {

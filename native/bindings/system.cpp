@@ -31,7 +31,13 @@ static nb::dict version_info() {
 
 static nb::dict system_info() {
     nb::list devices;
-    for (const DeviceInfo & info : list_devices()) {
+    std::vector<DeviceInfo> found;
+    {
+        // devices on RPC servers are asked over the network
+        nb::gil_scoped_release release;
+        found = list_devices();
+    }
+    for (const DeviceInfo & info : found) {
         nb::dict d;
         d["name"] = info.name;
         d["description"] = info.description;

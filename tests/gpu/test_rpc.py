@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""A server that dies in the middle of an answer: one clear error, in a process that lives on."""
+"""A server that dies in the middle of an answer: one clear error, in a process that lives on.
+One that is far away stops nobody but who waits for it.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -72,8 +75,6 @@ print("lived on")
 def test_a_lost_server_is_one_error_and_the_process_lives_on(
     it: ConvertedPair, servers: tuple[str, ...]
 ) -> None:
-    from pathlib import Path
-
     tests = str(Path(__file__).parents[1])
     command = [sys.executable, "-P", "-c", PROGRAM, str(it.pair.target.gguf), str(it.draft), tests]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
@@ -83,3 +84,44 @@ def test_a_lost_server_is_one_error_and_the_process_lives_on(
     assert "RPC server 127.0.0.1:" in lines[1] and "was lost: " in lines[1]
     assert "start it again and open the engine anew" in lines[1]
     assert lines[-1] == "lived on"
+
+
+BESIDE = """
+import socket, sys, threading
+sys.path.insert(0, sys.argv[3])
+from eaglecpp import Engine
+from eaglecpp.lowlevel import system_info
+from helpers.rpc_server import RpcServer
+
+server = RpcServer()
+listener = socket.create_server(("127.0.0.1", 0))
+
+def pump(source, sink):
+    while data := source.recv(1 << 16):
+        sink.sendall(data)
+    sink.shutdown(socket.SHUT_WR)
+
+def accept():
+    while True:
+        near, _ = listener.accept()
+        far = socket.create_connection(("127.0.0.1", server.port))
+        for ends in ((near, far), (far, near)):
+            threading.Thread(target=pump, args=ends, daemon=True).start()
+
+threading.Thread(target=accept, daemon=True).start()
+endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+with Engine.open(*sys.argv[1:3], rpc=(endpoint,), n_ctx=512, n_threads=1, planner_cache=False) as engine:
+    engine.generate([5] * 40, max_tokens=8, temperature=0.0, ignore_eos=True, strategy="chain:4")
+    assert any(place["device"] == "RPC0" for place in engine.memory_plan)
+    assert any(device["name"] == "RPC0" for device in system_info()["devices"])
+server.kill()
+print("answered")
+"""
+
+
+def test_other_threads_run_while_a_server_is_asked(it: ConvertedPair, servers: tuple[str, ...]) -> None:
+    """What the server is asked and answers passes through threads of the same process."""
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-P", "-c", BESIDE, str(it.pair.target.gguf), str(it.draft), tests]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "answered\n", done.stdout + done.stderr
