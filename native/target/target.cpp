@@ -235,7 +235,9 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     guarded([&] { taps_->attach(ctx_.get()); });
     cells_.attach(ctx_.get());
     // a tap at the very last layer asks for the output of every row of a prompt
-    picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_->output_device(), vocab_.size());
+    const bool keeps_rows_in_order = !options_.separate_caches && !model_->has_state();
+    picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_->output_device(), vocab_.size(),
+                         keeps_rows_in_order ? options_.n_ubatch : 0);
     picks_.attach(ctx_.get());
     model_->attach_lora(ctx_.get());
     if (taps_->mode() == Taps::Mode::cb_eval) {
@@ -280,6 +282,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     llama_batch rows;
     batch.view(rows);
     taps_->begin(batch.n_rows());
+    picks_.begin(rows);
     if (needs_reference_) {
         set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
