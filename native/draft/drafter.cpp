@@ -36,9 +36,10 @@ DraftSequence::~DraftSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
-// Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then.
+// Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then. Three rows
+// are what most commits have; their features are dearer to send than a graph more is to keep.
 int DraftSequence::n_padded(int n_rows) const {
-    if (!drafter_.is_remote()) return n_rows;
+    if (!drafter_.is_remote() || n_rows == 3) return n_rows;
     int n = 1;
     while (n < n_rows) n *= 2;
     return n;
@@ -274,11 +275,22 @@ void DraftSequence::fill(DraftGraph & g, const Call & call, const DraftGraph::Pa
         std::fill_n(feeds, n_idle, 0);
         std::copy(call.feeds.begin(), call.feeds.end(), feeds + n_idle);
     }
-    float * embd = input<float>(drafter_, g, g.embd) + (size_t)first_row * s.n_embd;
-    std::fill_n(embd, (size_t)n_idle * s.n_embd, 0.0f);
+    // zeros of every type are finite
+    const size_t n_embd_row = ggml_row_size(g.embd->type, s.n_embd);
+    uint8_t * embd = input<uint8_t>(drafter_, g, g.embd) + first_row * n_embd_row;
+    std::fill_n(embd, n_idle * n_embd_row, (uint8_t)0);
     for (int i = 0; i < n; ++i) {
         const Token token = i < n - call.n_ahead ? call.tokens[i] : s.mask_token;
-        drafter_.weights().embedding.row(token, embd + (size_t)(n_idle + i) * s.n_embd);
+        uint8_t * row = embd + (n_idle + i) * n_embd_row;
+        if (g.embd_row) {
+            std::copy_n(drafter_.weights().embedding.stored_row(token), n_embd_row, row);
+        } else {
+            drafter_.weights().embedding.row(token, (float *)row);
+        }
+    }
+    if (g.embd_row) {
+        int32_t * numbers = input<int32_t>(drafter_, g, g.embd_row) + first_row;
+        std::iota(numbers, numbers + n_all, first_row);
     }
     int32_t * positions = input<int32_t>(drafter_, g, g.pos) + first_row;
     std::fill_n(positions, n_idle, 0);
@@ -627,9 +639,15 @@ void Drafter::finish() {
         fail(ErrorKind::unsupported, "device '%s' does not implement %s for this drafter; use draft_device='cpu'",
              device_name().c_str(), missing.c_str());
     }
+    if (!options_.is_remote) return;
     // rows come back whole where the device cannot pick
-    const GraphForm picking{form_.flash_attn, n_top};
-    if (options_.is_remote && supports(picking, missing)) form_ = picking;
+    GraphForm better = form_;
+    better.n_top = n_top;
+    if (supports(better, missing)) form_ = better;
+    // token embeddings go there as F32 where it cannot read their type
+    better = form_;
+    better.type_embd = weights_.embedding.type();
+    if (supports(better, missing)) form_ = better;
 }
 
 }  // namespace eaglecpp

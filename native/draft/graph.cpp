@@ -24,11 +24,13 @@ class Builder {
 
     void build() {
         inputs();
+        // 8 and 4 bits each are a quarter and an eighth of what has to be brought
+        embd_ = g_.embd_row ? ggml_get_rows(ctx_, g_.embd, g_.embd_row) : g_.embd;
         ggml_tensor * x = shape_.commit ? g_.features : joined([&](size_t i, int, int) {
             return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx);
         });
         if (s_.fuses_embedding) {
-            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(g_.embd, s_.embd_scale), x, 0));
+            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
         } else if (shape_.commit) {
             x = fuse();
         }
@@ -57,7 +59,8 @@ class Builder {
     void inputs() {
         if (shape_.commit)
             g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
-        g_.embd = input(GGML_TYPE_F32, s_.n_embd, n_rows_, "embd");
+        g_.embd = input(form_.type_embd, s_.n_embd, n_rows_, "embd");
+        if (form_.type_embd != GGML_TYPE_F32) g_.embd_row = input(GGML_TYPE_I32, n_rows_, 0, "embd_row");
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (n_out_ > 0 && n_out_ < n_rows_) {
             // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
@@ -205,7 +208,7 @@ class Builder {
             u = x;
         } else if (il == 0 && !s_.fuses_embedding) {
             ggml_tensor * feature = rms(x, l.attn_norm_2);
-            u = ggml_concat(ctx_, rms(scaled(g_.embd, s_.embd_scale), l.attn_norm), feature, 0);
+            u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), l.attn_norm), feature, 0);
             if (s_.norm_before_residual) residual = feature;
         } else {
             u = rms(x, l.attn_norm);
@@ -383,6 +386,7 @@ class Builder {
     DraftGraph & g_;
     ggml_context * ctx_;
     std::vector<ggml_tensor *> inputs_;
+    ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32
 };
 
 }  // namespace

@@ -85,7 +85,8 @@ class DraftMemory {
 // the shape's parts.
 struct DraftGraph {
     ggml_tensor * features = nullptr;  // commit: [n_aux * Ht, n_rows], aux layers side by side
-    ggml_tensor * embd = nullptr;      // [H, n_rows] token embeddings
+    ggml_tensor * embd = nullptr;      // [H, n_rows] token embeddings, of the form's type
+    ggml_tensor * embd_row = nullptr;  // [n_rows] i32, 0, 1, 2 and so on; null where they are F32
     ggml_tensor * pos = nullptr;       // [n_rows] i32
     ggml_tensor * pos_out = nullptr;   // [n_out] i32, of the rows that run fully; `pos` itself where all do
     ggml_tensor * row_out = nullptr;   // [n_out] i32, these rows; null where all do or the last ones
@@ -118,8 +119,9 @@ struct DraftGraph {
 };
 
 struct GraphForm {
-    bool flash_attn = false;  // one fused attention operation instead of the explicit form
-    int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = none
+    bool flash_attn = false;              // one fused attention operation instead of the explicit form
+    int n_top = 0;                        // tokens that the graph picks for each row that runs fully; 0 = none
+    ggml_type type_embd = GGML_TYPE_F32;  // token embeddings come in it; the graph widens them
 };
 
 // Builds and allocates. Error(out_of_memory)

@@ -31,13 +31,16 @@ EmbeddingTable EmbeddingTable::from_tensor(const ggml_tensor * tensor) {
     return t;
 }
 
-void EmbeddingTable::row(int id, float * dst) const {
+const uint8_t * EmbeddingTable::stored_row(int id) const {
     if (id < 0 || id >= n_rows_) fail(ErrorKind::value, "token id %d is outside the vocabulary of %d", id, n_rows_);
-    const size_t n_row = ggml_row_size(type_, n_embd_);
-    const uint8_t * src =
-        tensor_ ? (const uint8_t *)tensor_->data + (size_t)id * tensor_->nb[1] : own_.data() + (size_t)id * n_row;
+    return tensor_ ? (const uint8_t *)tensor_->data + (size_t)id * tensor_->nb[1]
+                   : own_.data() + (size_t)id * n_row_bytes();
+}
+
+void EmbeddingTable::row(int id, float * dst) const {
+    const uint8_t * src = stored_row(id);
     if (type_ == GGML_TYPE_F32) {
-        std::memcpy(dst, src, n_row);
+        std::memcpy(dst, src, n_row_bytes());
     } else {
         ggml_get_type_traits(type_)->to_float(src, dst, n_embd_);
     }

@@ -29,12 +29,16 @@ class EmbeddingTable {
     bool empty() const { return n_rows_ == 0; }
     int n_embd() const { return n_embd_; }
     int n_rows() const { return n_rows_; }
+    ggml_type type() const { return type_; }
 
     // of its own
     size_t n_bytes() const { return own_.size(); }
 
     // writes row `id` to dst[n_embd]
     void row(int id, float * dst) const;
+    // row `id` as it is stored
+    const uint8_t * stored_row(int id) const;
+    size_t n_row_bytes() const { return ggml_row_size(type_, n_embd_); }
 
   private:
     EmbeddingTable(ggml_type type, int n_embd, int n_rows);

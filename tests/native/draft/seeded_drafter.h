@@ -18,7 +18,8 @@ static constexpr int n_ctx = 600;
 
 // a drafter, and a conversation
 struct Side {
-    Side(const DraftFile & file, ggml_backend_dev_t device, bool is_remote, bool flash_attn, bool use_kernels = false) {
+    Side(const DraftFile & file, ggml_backend_dev_t device, bool is_remote, bool flash_attn, bool use_kernels = false,
+         ggml_type type_embd = GGML_TYPE_F32) {
         DrafterOptions o;
         o.device = device;
         o.n_ctx = n_ctx;
@@ -28,13 +29,15 @@ struct Side {
         o.is_remote = is_remote;
         drafter = std::make_unique<Drafter>(file, o);
         const DraftSpec & s = drafter->spec();
-        std::vector<uint8_t> table(sizeof(float) * s.n_embd * s.n_vocab);
-        fill((float *)table.data(), s.n_embd * s.n_vocab, 1, 1.0f);
-        drafter->set_embedding(EmbeddingTable::from_bytes(std::move(table), GGML_TYPE_F32, s.n_embd, s.n_vocab));
+        std::vector<float> values((size_t)s.n_embd * s.n_vocab);
+        fill(values.data(), values.size(), 1, 1.0f);
+        std::vector<uint8_t> table(ggml_row_size(type_embd, s.n_embd) * s.n_vocab);
+        ggml_quantize_chunk(type_embd, values.data(), table.data(), 0, s.n_vocab, s.n_embd, nullptr);
+        drafter->set_embedding(EmbeddingTable::from_bytes(std::move(table), type_embd, s.n_embd, s.n_vocab));
         int seed = 2;
         ggml_context * ctx = drafter->weights().ctx.get();
         for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
-            std::vector<float> values(ggml_nelements(t));
+            values.resize(ggml_nelements(t));
             fill(values.data(), values.size(), ++seed, 1.0f / std::sqrt((float)t->ne[0]));
             ggml_backend_tensor_set(t, values.data(), 0, values.size() * sizeof(float));
         }
