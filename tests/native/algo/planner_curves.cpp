@@ -12,7 +12,7 @@ using namespace eaglecpp::sim;
 int main() {
     constexpr int n_tokens = 4096, n_seeds = 4;
     std::printf("machine\ttext\tplanner\tworst\tchain_3\tbest_fixed\tbest\trows\tdepth\ttrees\n");
-    for (int number : {1, 6, 4, 5, 8, 11}) {
+    for (int number : {1, 6, 4, 5, 8, 11, 16, 17}) {
         for (int kind : {12, 2, 4}) {
             const Machine m = machine(number);
             std::vector<double> planner, chain, best_of_seed;

@@ -63,6 +63,23 @@ Machine machine(int number) {
             m.host = 0.005;
             return m;
         }
+        case 16: {
+            // 128 experts of which a token takes 8, in host memory, four fifths of a plain step: rows that choose their
+            // experts without regard to each other read nearly as many times as many
+            Machine m{"experts on the CPU", {}};
+            for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64}) {
+                const double n_experts = 128.0 * (1.0 - std::pow(1.0 - 8.0 / 128.0, n));
+                m.curve.emplace_back(n, 8.0 + 32.0 * n_experts / 8.0);
+            }
+            return m;
+        }
+        case 17: {
+            // as published for a mixture whose neighbouring tokens share experts, the rest of it as above
+            Machine m = machine(11);
+            m.name = "shared experts on the CPU";
+            m.level = 0.02;  // the drafter stays on the GPU
+            return m;
+        }
         default:
             fail(ErrorKind::value, "no machine %d", number);
     }
@@ -414,7 +431,12 @@ std::vector<Scenario> disturbed() {
     s52.disturbance.rebuild = 0.07;
     // every conversation is a new one, and the drafter far better than the planner expects of one
     Scenario s53 = scenario("S53", 9, 17, ratio_at_least(1.0));
-    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49, s50, s51, s52, s53};
+    // experts in host memory: code, prose, hardly any draft accepted, and a text that changes
+    Scenario s54 = scenario("S54", 16, 1), s55 = scenario("S55", 16, 2);
+    Scenario s56 = scenario("S56", 16, 4, verified_at_most(100, 0.01)), s57 = scenario("S57", 16, 6);
+    Scenario s58 = scenario("S58", 17, 2), s59 = scenario("S59", 17, 4);
+    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40,
+            s49, s50, s51, s52, s53, s54, s55, s56, s57,  s58,  s59};
 }
 
 }  // namespace
