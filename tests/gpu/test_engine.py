@@ -7,6 +7,7 @@ the two best tokens are nearly alike; how nearly is bounded here.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,15 +17,15 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from eaglecpp.engine.async_engine import AsyncEngine
 from helpers.lora import write_lora
 from helpers.tiny import prompt_ids
 
-from .conftest import SERVERS, ConvertedPair, Counts, Device
+from .conftest import SERVERS, SIZES, ConvertedPair, Counts, Device
 
 Open = Callable[..., eaglecpp.Engine]
 PLACES = ["all", "some layers", "drafter", "target"]
 STRATEGIES = ["chain:1", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"]
-GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 60, "n_probs": 2}
 MARGIN = 0.1  # of log-probability between the two best tokens, below which a GPU may choose the other
 
 
@@ -39,27 +40,29 @@ def assert_same_text(ours: eaglecpp.Completion, theirs: eaglecpp.Completion, mar
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_every_placement_gives_the_cpus_text(place: str, device: Device, open_engine: Open) -> None:
+def test_every_placement_gives_the_cpus_text(
+    place: str, device: Device, open_engine: Open, greedy: dict[str, Any]
+) -> None:
     margin = 1e-3 if device.is_exact else MARGIN
     n_accepted: dict[str, dict[str, int]] = {}
     # what is exact differs by device, and with it what a strategy is cut to
     with open_engine("cpu", exact="off") as cpu, open_engine(place, exact="off") as engine:
         where = engine.device_info
         assert ("CPU" if place == "target" else device.name) == where["draft"]
-        for seed in (1, 2, 3):
+        for seed in device.some((1, 2, 3)):
             prompt = prompt_ids(40, seed)
-            plain = cpu.generate(prompt, strategy="off", **GREEDY)
+            plain = cpu.generate(prompt, strategy="off", **greedy)
             for strategy in STRATEGIES:
-                ours = engine.generate(prompt, strategy=strategy, **GREEDY)
+                ours = engine.generate(prompt, strategy=strategy, **greedy)
                 assert_same_text(ours, plain, margin)
                 if strategy == "auto":
                     continue
-                theirs = cpu.generate(prompt, strategy=strategy, **GREEDY)
+                theirs = cpu.generate(prompt, strategy=strategy, **greedy)
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
                 both["here"] += ours.stats.draft_n_accepted
                 both["cpu"] += theirs.stats.draft_n_accepted
     for strategy, n in n_accepted.items():
-        assert n["cpu"] > 20, strategy
+        assert n["cpu"] > (5 if device.is_slow else 20), strategy
         # where texts part they may fit the drafter less or more
         slack = 0.01 if device.is_exact else 0.1
         assert abs(n["here"] - n["cpu"]) <= slack * n["cpu"] + 1, (strategy, n)
@@ -78,9 +81,9 @@ def test_every_placement_gives_the_cpus_text(place: str, device: Device, open_en
 )
 def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
     """What a device picked must be what the CPU finds in whole rows, whatever the sampler cuts."""
-    options = {"max_tokens": 60, "ignore_eos": True, "strategy": "chain:4", **sampling}
+    options = {"max_tokens": device.n_tokens, "ignore_eos": True, "strategy": "chain:4", **sampling}
     with open_engine("cpu") as cpu, open_engine("drafter") as engine:
-        for seed in (1, 2):
+        for seed in device.some((1, 2)):
             prompt = prompt_ids(40, seed)
             ours, theirs = (e.generate(prompt, **options) for e in (engine, cpu))
             assert ours.tokens == theirs.tokens, "the target is the same, and on the CPU"
@@ -89,23 +92,27 @@ def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_eng
 
 
 @pytest.mark.parametrize("strategy", ["off", *STRATEGIES])
-def test_tokens_found_on_the_device_are_those_of_the_logits(strategy: str, open_engine: Open) -> None:
+def test_tokens_found_on_the_device_are_those_of_the_logits(
+    strategy: str, device: Device, open_engine: Open, greedy: dict[str, Any]
+) -> None:
     """With `n_probs` the logits come back and the CPU looks for the likeliest; without, the device does."""
     with open_engine("all") as engine:
-        for seed in (1, 2):
+        for seed in device.some((1, 2)):
             prompt = prompt_ids(40, seed)
-            expected = engine.generate(prompt, strategy=strategy, **GREEDY)
-            found = engine.generate(prompt, strategy=strategy, **{**GREEDY, "n_probs": 0})
+            expected = engine.generate(prompt, strategy=strategy, **greedy)
+            # the same batches again: nothing but where tokens are looked for may differ
+            engine.clear()
+            found = engine.generate(prompt, strategy=strategy, **{**greedy, "n_probs": 0})
             assert found.tokens == expected.tokens
             assert engine.generate(prompt, temperature=0.8, seed=1, max_tokens=9).tokens
 
 
-def test_conversations_side_by_side(device: Device, open_engine: Open) -> None:
+def test_conversations_side_by_side(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
     margin = 1e-3 if device.is_exact else MARGIN
     with open_engine("cpu", draft=False) as cpu, open_engine("all", n_sequences=3) as engine:
         sessions = [engine.session() for _ in range(3)]
         streams = [
-            session.stream(prompt_ids(30 + 9 * i, i + 1), strategy=STRATEGIES[i], **GREEDY)
+            session.stream(prompt_ids(30 + 9 * i, i + 1), strategy=STRATEGIES[i], **greedy)
             for i, session in enumerate(sessions)
         ]
         texts: list[list[int]] = [[] for _ in streams]
@@ -118,7 +125,7 @@ def test_conversations_side_by_side(device: Device, open_engine: Open) -> None:
                 else:
                     texts[i] += chunk.tokens
         for i, text in enumerate(texts):
-            plain = cpu.generate(prompt_ids(30 + 9 * i, i + 1), **GREEDY)
+            plain = cpu.generate(prompt_ids(30 + 9 * i, i + 1), **greedy)
             for at, (a, b) in enumerate(zip(text, plain.tokens, strict=True)):
                 best, second = (value for _, value in plain.logprobs[at].top[:2])
                 if a != b:
@@ -126,59 +133,86 @@ def test_conversations_side_by_side(device: Device, open_engine: Open) -> None:
                     break
 
 
-def test_sessions_come_and_go(open_engine: Open) -> None:
+def test_batches_of_conversations_that_pick_differently(
+    device: Device, open_engine: Open, it: ConvertedPair, greedy: dict[str, Any]
+) -> None:
+    """One batch, of which some rows want their likeliest token, some their 8 likeliest."""
+    kinds: list[dict[str, Any]] = [{}, {"temperature": 0.8, "top_k": 8, "seed": 3}, {}]
+    kinds += [{"temperature": 0.8, "top_k": 8, "seed": 5}]
+    asked = [
+        {"prompt": prompt_ids(30 + 5 * i, i + 1), "strategy": "chain:3", **greedy, "n_probs": 0, **kind}
+        for i, kind in enumerate(kinds)
+    ]
+    with open_engine("all", exact="off") as engine:
+        alone = [engine.generate(**options) for options in asked]
+
+    async def together() -> list[eaglecpp.Completion]:
+        options = {**SIZES, "n_parallel": 4, "planner_cache": False, "exact": "off"}
+        async with await AsyncEngine.open(it.pair.target.gguf, it.draft, **options) as engine:
+            return await asyncio.gather(*(engine.generate(**options) for options in asked))
+
+    for ours, theirs, kind in zip(asyncio.run(together()), alone, kinds, strict=True):
+        if device.is_exact:
+            assert ours.tokens == theirs.tokens, kind
+        else:  # with others in the batch it rounds otherwise
+            assert ours.tokens[0] == theirs.tokens[0] and len(ours.tokens) == len(theirs.tokens)
+
+
+def test_sessions_come_and_go(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
     """Closing a conversation frees what it held on the device while the engine goes on."""
     with open_engine("all", n_sequences=2) as engine:
         expected = None
-        for _ in range(6):
+        for _ in range(3 if device.is_slow else 6):
             with engine.session() as session:
-                tokens = session.generate(prompt_ids(40), strategy="chain:2", **GREEDY).tokens
-                session.generate(prompt_ids(90, seed=4), strategy=STRATEGIES[2], **GREEDY)
+                tokens = session.generate(prompt_ids(40), strategy="chain:2", **greedy).tokens
+                session.generate(prompt_ids(90, seed=4), strategy=STRATEGIES[2], **greedy)
             expected = expected or tokens
             assert tokens == expected
     with open_engine("all") as engine:
-        assert engine.generate(prompt_ids(40), strategy="chain:2", **GREEDY).tokens == expected
+        assert engine.generate(prompt_ids(40), strategy="chain:2", **greedy).tokens == expected
 
 
-def test_a_prefix_is_used_again(device: Device, open_engine: Open) -> None:
+def test_a_prefix_is_used_again(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
     margin = 1e-3 if device.is_exact else MARGIN
     with open_engine("cpu", draft=False) as cpu, open_engine("all") as engine:
         system = prompt_ids(200, seed=3)
         for seed in (5, 6, 7):
             prompt = [*system[: 200 - 20 * (seed == 7)], *prompt_ids(50, seed=seed)]
-            ours = engine.generate(prompt, strategy="tree:k=3,depth=4,nodes=12", **GREEDY)
+            ours = engine.generate(prompt, strategy="tree:k=3,depth=4,nodes=12", **greedy)
             assert ours.timings["reused_n"] >= (0 if seed == 5 else 179)
-            assert_same_text(ours, cpu.generate(prompt, **GREEDY), margin)
+            assert_same_text(ours, cpu.generate(prompt, **greedy), margin)
 
 
-def test_a_lora_is_applied(device: Device, open_engine: Open, it: ConvertedPair, tmp_path: Path) -> None:
+def test_a_lora_is_applied(
+    device: Device, open_engine: Open, it: ConvertedPair, tmp_path: Path, greedy: dict[str, Any]
+) -> None:
     adapter = tmp_path / "adapter.gguf"
     write_lora(adapter, it.pair.target.gguf, size=0.5)
     options: dict[str, Any] = {"lora": [(str(adapter), 1.0)]}
     with open_engine("cpu", draft=False, **options) as cpu, open_engine("all", **options) as engine:
         prompt = prompt_ids(40)
-        expected = cpu.generate(prompt, **GREEDY)
-        ours = engine.generate(prompt, strategy="chain:4", **GREEDY)
+        expected = cpu.generate(prompt, **greedy)
+        ours = engine.generate(prompt, strategy="chain:4", **greedy)
         assert_same_text(ours, expected, 1e-3 if device.is_exact else MARGIN)
     with open_engine("cpu", draft=False) as cpu:
-        assert cpu.generate(prompt, **GREEDY).tokens != expected.tokens
+        assert cpu.generate(prompt, **greedy).tokens != expected.tokens
 
 
-def test_an_exception_leaves_the_conversation_whole(open_engine: Open) -> None:
+def test_an_exception_leaves_the_conversation_whole(open_engine: Open, greedy: dict[str, Any]) -> None:
     with open_engine("all") as engine:
         prompt = prompt_ids(40)
-        expected = engine.generate(prompt, strategy="chain:4", **GREEDY).tokens
+        expected = engine.generate(prompt, strategy="chain:4", **greedy).tokens
         with pytest.raises(eaglecpp.EagleError):
             engine.generate(prompt_ids(1100), max_tokens=4)
-        with engine.stream(prompt, strategy="chain:4", **GREEDY) as stream:
+        with engine.stream(prompt, strategy="chain:4", **greedy) as stream:
             next(stream)
             next(stream)
-        assert engine.generate(prompt, strategy="chain:4", **GREEDY).tokens == expected
+        assert engine.generate(prompt, strategy="chain:4", **greedy).tokens == expected
 
 
 @pytest.mark.skipif(SERVERS > 0, reason="a process of its own would need servers of its own")
 def test_a_killed_process_leaves_the_device_usable(
-    device: Device, open_engine: Open, it: ConvertedPair
+    device: Device, open_engine: Open, it: ConvertedPair, greedy: dict[str, Any]
 ) -> None:
     program = (
         "import sys\n"
@@ -196,7 +230,7 @@ def test_a_killed_process_leaves_the_device_usable(
         assert child.stdout.readline() == "under way\n"
         child.kill()
     with open_engine("all") as engine:
-        assert engine.generate(prompt_ids(40), strategy="chain:4", **GREEDY).tokens
+        assert engine.generate(prompt_ids(40), strategy="chain:4", **greedy).tokens
 
 
 def test_no_layer_on_the_device_sends_it_nothing(
@@ -210,13 +244,15 @@ def test_no_layer_on_the_device_sends_it_nothing(
     assert (after.graphs, after.bytes_up) == (before.graphs, before.bytes_up)
 
 
-def test_a_round_costs_the_drafter_one_wait_a_level(open_engine: Open, counts: Callable[[], Counts]) -> None:
+def test_a_round_costs_the_drafter_one_wait_a_level(
+    open_engine: Open, counts: Callable[[], Counts], greedy: dict[str, Any]
+) -> None:
     """Target on the CPU: what is counted is the drafter's."""
     strategy = "tree:k=4,depth=3,nodes=16"
     with open_engine("drafter", n_leaves_max=16) as engine:
-        engine.generate(prompt_ids(40), strategy=strategy, **GREEDY)
+        engine.generate(prompt_ids(40), strategy=strategy, **greedy)
         before = counts()
-        done = engine.generate(prompt_ids(60, seed=2), strategy=strategy, **GREEDY)
+        done = engine.generate(prompt_ids(60, seed=2), strategy=strategy, **greedy)
         after = counts()
     rounds = done.stats.rounds
     assert after.waits - before.waits <= 3 * rounds + 2, "one for the commit, one for each of two levels"

@@ -23,7 +23,7 @@ from helpers.tiny_arch import ArchPair, make_mixture
 from helpers.tiny_tokenizer import tiny_tokenizer
 
 from .conftest import SIZES, ConvertedPair, Counts, Device
-from .test_engine import GREEDY, MARGIN, assert_same_text
+from .test_engine import MARGIN, assert_same_text
 
 OPEN: dict[str, Any] = {**SIZES, "planner_cache": False}
 EXPERTS = 8 * 3 * 8 * 64 * 128 * 4  # layers, matrices, experts, width, inner width, bytes
@@ -50,12 +50,12 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
     ids=["all", "two layers", "more than there are", "override"],
 )
 def test_experts_stay_in_host_memory(
-    options: dict[str, Any], share: float, mixture: ArchPair, device: Device
+    options: dict[str, Any], share: float, mixture: ArchPair, device: Device, greedy: dict[str, Any]
 ) -> None:
     margin = 1e-3 if device.is_exact else MARGIN
     prompt = prompt_ids(40)
     with eaglecpp.Engine.open(mixture.target, n_gpu_layers=0, **OPEN) as cpu:
-        plain = cpu.generate(prompt, **GREEDY)
+        plain = cpu.generate(prompt, **greedy)
     with eaglecpp.Engine.open(mixture.target, **OPEN) as engine:
         everything = held(engine, device.name, "target_weights")
     with eaglecpp.Engine.open(mixture.target, draft=mixture.draft, **OPEN, **options) as engine:
@@ -63,7 +63,7 @@ def test_experts_stay_in_host_memory(
             share * EXPERTS, rel=0.02
         )
         for strategy in ("off", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"):
-            done = engine.generate(prompt, strategy=strategy, **GREEDY)
+            done = engine.generate(prompt, strategy=strategy, **greedy)
             assert_same_text(done, plain, margin)
             if strategy not in ("off", "auto"):
                 assert done.stats.draft_n_accepted > 0
@@ -83,10 +83,14 @@ def test_wrong_places_are_named(it: ConvertedPair, device: Device) -> None:
 
 @pytest.mark.parametrize("options", [{"split_mode": "none"}, {"tensor_split": "1"}, {"split_mode": "layer"}])
 def test_one_device_is_split_in_one(
-    options: dict[str, Any], it: ConvertedPair, device: Device, servers: tuple[str, ...]
+    options: dict[str, Any],
+    it: ConvertedPair,
+    device: Device,
+    servers: tuple[str, ...],
+    greedy: dict[str, Any],
 ) -> None:
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **OPEN, **options) as engine:
-        assert engine.generate(prompt_ids(40), strategy="chain:4", **GREEDY).stats.draft_n_accepted > 0
+        assert engine.generate(prompt_ids(40), strategy="chain:4", **greedy).stats.draft_n_accepted > 0
         places = [p["device"] for p in engine.memory_plan if p["target_weights"]]
         assert device.name in places
         if servers:  # the first gets all, or both a half
@@ -106,7 +110,9 @@ def test_the_drafter_goes_where_the_output_layer_is(
             assert held(engine, expected, "draft_cache") > 0
 
 
-def test_a_tied_head_is_shared_in_place(device: Device, servers: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_tied_head_is_shared_in_place(
+    device: Device, servers: tuple[str, ...], tmp_path: Path, greedy: dict[str, Any]
+) -> None:
     """A target whose embeddings serve as its head, a drafter that uses both: nothing is copied."""
     if servers:
         pytest.skip("the drafter is not on the servers")
@@ -123,8 +129,8 @@ def test_a_tied_head_is_shared_in_place(device: Device, servers: tuple[str, ...]
         with eaglecpp.Engine.open(tied, draft=draft, **OPEN) as engine:
             sizes[own] = held(engine, device.name, "draft_weights")
             assert engine.device_info["draft"] == device.name
-            plain = engine.generate(prompt_ids(30), strategy="off", **GREEDY)
-            ours = engine.generate(prompt_ids(30), strategy="chain:3", **GREEDY)
+            plain = engine.generate(prompt_ids(30), strategy="off", **greedy)
+            ours = engine.generate(prompt_ids(30), strategy="chain:3", **greedy)
             assert_same_text(ours, plain, 1e-3 if device.is_exact else MARGIN)
     assert sizes[True] - sizes[False] == pytest.approx(target.n_vocab * 64 * 4, abs=4096)
 
@@ -170,7 +176,7 @@ def test_a_drafter_without_room_runs_on_the_cpu(
 
 
 def test_verification_stays_where_the_weights_are(
-    it: ConvertedPair, counts: Callable[[], Counts], device: Device
+    it: ConvertedPair, counts: Callable[[], Counts], device: Device, greedy: dict[str, Any]
 ) -> None:
     """Three layers on the device: batches of 32 rows and more would bring the weights of the others there."""
     options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": "off"}
@@ -180,7 +186,7 @@ def test_verification_stays_where_the_weights_are(
             strategy = f"tree:k=8,depth=5,nodes={nodes}"
             engine.clear()
             before = counts().bytes_up
-            done = engine.generate(prompt_ids(8), strategy=strategy, **GREEDY)
+            done = engine.generate(prompt_ids(8), strategy=strategy, **greedy)
             up[nodes] = (counts().bytes_up - before) / done.stats.rounds
         # one layer's matrices are 200 KB, a row of activations 256 bytes
         assert up[40] < up[16] + 100_000, up

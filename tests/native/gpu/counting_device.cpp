@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -103,6 +104,21 @@ void copy_out(void * to, const void * from, size_t n) {
     }
     for (uint32_t i = 0; i < n / sizeof(i); ++i) std::memcpy((char *)to + i * sizeof(i), &i, sizeof(i));
 }
+
+// operations, types and sizes of a graph as one number
+uint64_t shape_of(ggml_cgraph * gf) {
+    uint64_t hash = 14695981039346656037u;
+    const auto mix = [&](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+    for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
+        const ggml_tensor * t = ggml_graph_node(gf, i);
+        mix(t->op);
+        mix(t->type);
+        for (int64_t n : t->ne) mix((uint64_t)n);
+    }
+    return hash;
+}
+
+std::set<uint64_t> seen_graphs;
 
 // --- memory ------------------------------------------------------------------------------------------------------
 
@@ -263,6 +279,8 @@ const BackendInterface backend_interface = {
     /*graph_compute=*/
     [](ggml_backend_t backend, ggml_cgraph * gf) {
         ++counts.graphs;
+        seen_graphs.insert(shape_of(gf));
+        counts.distinct_graphs = seen_graphs.size();
         stream(backend).is_busy = true;
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
             const ggml_op op = ggml_graph_node(gf, i)->op;

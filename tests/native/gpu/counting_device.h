@@ -17,6 +17,7 @@ struct EaglecppCounts {
     uint64_t operations;  // of these graphs, each at least one launch on a GPU
     uint64_t allocations, frees;
     uint64_t bytes_held;
+    uint64_t distinct_graphs;  // by their operations and sizes: a GPU prepares each anew
 };
 
 ggml_backend_reg_t ggml_backend_init(void);

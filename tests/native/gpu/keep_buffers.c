@@ -2,21 +2,37 @@
 // For LD_PRELOAD: Vulkan buffers are never destroyed. Mesa's lavapipe of Debian 12 (22.3.6) dies of it when a buffer that
 // a shader was once given is destroyed while its device goes on, be it by ggml (ggml_vk_preallocate_buffers) or by us:
 // its queue lets go of the buffer once more when the next one takes its place. Their memory is freed as ever.
+// And ggml asks a fence over and over whether it is ready; where the CPU is the GPU that takes a core from what it waits
+// for, so the thread that asks steps aside.
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <sched.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 typedef void (*Function)(void);
 typedef Function (*GetProcAddr)(void *, const char *);
 
 static GetProcAddr of_instance, of_device;
+static int (*fence_status)(void *, uint64_t);
 
 static void keep_buffer(void) {
 }
 
+static int get_fence_status(void * device, uint64_t fence) {
+    const int status = fence_status(device, fence);
+    if (status != 0) sched_yield();
+    return status;
+}
+
 static Function wrap(const char * name, Function found) {
-    return found && strcmp(name, "vkDestroyBuffer") == 0 ? keep_buffer : found;
+    if (found && strcmp(name, "vkDestroyBuffer") == 0) return keep_buffer;
+    if (found && strcmp(name, "vkGetFenceStatus") == 0) {
+        fence_status = (int (*)(void *, uint64_t))found;
+        return (Function)get_fence_status;
+    }
+    return found;
 }
 
 static Function get_device_proc_addr(void * device, const char * name) {
