@@ -85,7 +85,7 @@ nb::object draft_info(const EngineHandle & e) {
 nb::dict device_info(const EngineHandle & e) {
     nb::dict d;
     nb::list target;
-    for (const DeviceInfo & info : list_devices()) target.append(info.name);
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) target.append(ggml_backend_dev_name(ggml_backend_dev_get(i)));
     d["target"] = target;
     d["draft"] = e.get().drafter() ? nb::cast(e.get().drafter()->device_name()) : nb::none();
     d["draft_why"] = e.get().why_placed();
