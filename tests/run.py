@@ -213,7 +213,7 @@ def python() -> None:
 def gpu() -> str | None:
     """The tests of devices, on each that can be had without hardware; says which could not be had and why."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from helpers.backends import Backend, build
+    from helpers import backends
 
     folder = cmake(
         "gpu", "-DEAGLECPP_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release",
@@ -221,8 +221,7 @@ def gpu() -> str | None:
     )  # fmt: skip
     run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "remote_drafter|draft_graph")
     counting = folder / "tests" / "native" / "gpu" / "libcounting_device.so"
-    backends = [Backend("counting", counting), *build(("rpc", "vulkan"))]
-    for backend in backends:
+    for backend in (backends.Backend("counting", counting), *backends.build(("rpc", "vulkan"))):
         if backend.path is None:
             print(f"== gpu, {backend.name}: skipped: {backend.why_not}", flush=True)
             continue
@@ -230,6 +229,8 @@ def gpu() -> str | None:
             "GGML_BACKEND_PATH": str(backend.path),
             "EAGLECPP_TEST_RPC_SERVERS": "2" if backend.name == "rpc" else "0",
             "GGML_VK_VISIBLE_DEVICES": os.environ.get("GGML_VK_VISIBLE_DEVICES", "0"),
+            # lavapipe takes seconds to compile a shader
+            "MESA_SHADER_CACHE_DIR": str(backends.folder() / "shaders"),
         }
         if backend.preload is not None:
             environment["LD_PRELOAD"] = str(backend.preload)

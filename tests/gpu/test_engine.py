@@ -58,14 +58,15 @@ def test_every_placement_gives_the_cpus_text(
                 if strategy == "auto":
                     continue
                 theirs = cpu.generate(prompt, strategy=strategy, **greedy)
+                if ours.tokens != theirs.tokens:
+                    continue  # another text may fit the drafter less or more
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
                 both["here"] += ours.stats.draft_n_accepted
                 both["cpu"] += theirs.stats.draft_n_accepted
-    for strategy, n in n_accepted.items():
+    for strategy in STRATEGIES[:-1]:
+        n = n_accepted[strategy]
         assert n["cpu"] > (5 if device.is_slow else 20), strategy
-        # where texts part they may fit the drafter less or more
-        slack = 0.01 if device.is_exact else 0.1
-        assert abs(n["here"] - n["cpu"]) <= slack * n["cpu"] + 1, (strategy, n)
+        assert abs(n["here"] - n["cpu"]) <= 0.01 * n["cpu"] + 1, (strategy, n)
 
 
 @pytest.mark.parametrize(
