@@ -25,20 +25,29 @@ void pick(ggml_context * ctx, ggml_tensor * logits, DevicePicks::Kind & kind) {
 }
 
 // The logits of all rows, of which libllama hands out a view of one: behind a row more that it adds. Null where it does
-// otherwise, or where the picks would not fit where it copies those of a row to.
-ggml_tensor * all_logits(const ggml_tensor * row, const DevicePicks::Kind & kind) {
+// otherwise.
+ggml_tensor * all_logits(const ggml_tensor * row) {
     ggml_tensor * padded = row->view_src;
-    if (!kind.is_joint || !padded || padded->op != GGML_OP_PAD) return nullptr;
+    if (!padded || padded->op != GGML_OP_PAD) return nullptr;
     ggml_tensor * all = padded->src[0];
     const bool is_plain = ggml_is_matrix(all) && ggml_is_contiguous(all) && all->ne[1] + 1 == padded->ne[1];
-    return is_plain && all->ne[0] == row->ne[0] && all->ne[1] * kind.n_top <= all->ne[0] ? all : nullptr;
+    return is_plain && all->ne[0] == row->ne[0] ? all : nullptr;
 }
 
 void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
     auto & kind = *(DevicePicks::Kind *)self->ctx;
     const ggml_tensor * row = data->logits;
     data->logits = data->candidates = nullptr;
-    if (ggml_tensor * all = all_logits(row, kind)) {
+    if (ggml_tensor * all = all_logits(row)) {
+        if (!kind.ids) pick(ctx, all, kind);
+        // the picks of all have to fit where libllama copies those of a row to
+        if (!kind.is_joint || all->ne[1] * kind.n_top > all->ne[0]) {
+            // not picked from a view of the row: devices cannot bind memory at every number of bytes
+            const size_t at = row->view_offs / row->view_src->nb[1] * kind.n_top * sizeof(float);
+            data->candidates = ggml_view_1d(ctx, kind.ids, kind.n_top, at);
+            if (kind.logits) data->logits = ggml_view_1d(ctx, kind.logits, kind.n_top, at);
+            return;
+        }
         // Samplers that have no row in this graph are asked about row 0. That row's own is among them, and one that is
         // asked about a later row has rows.
         if (row->view_offs > 0) {
@@ -52,7 +61,6 @@ void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph *, llama_sample
         } else {
             kind.asked_first.push_back(self);
         }
-        if (!kind.ids) pick(ctx, all, kind);
         data->candidates = ggml_reshape_1d(ctx, kind.ids, ggml_nelements(kind.ids));
         if (kind.logits) data->logits = ggml_reshape_1d(ctx, kind.logits, ggml_nelements(kind.logits));
         return;
