@@ -44,8 +44,8 @@ class DevicePicks {
         bool is_joint;
         ggml_tensor * ids = nullptr;
         ggml_tensor * logits = nullptr;
-        std::vector<const llama_sampler *> asked_first;  // about row 0
-        bool is_named = false;                           // at a row that surely is its sampler's
+        std::vector<const llama_sampler *> asked_first = {};  // about row 0
+        bool is_named = false;                                // at a row that surely is its sampler's
     };
 
   private:
