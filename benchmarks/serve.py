@@ -332,6 +332,8 @@ def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
     n_rows = (len(panels) + N_WIDE - 1) // N_WIDE
     figure = Figure(figsize=(10, 3.2 * n_rows), layout="constrained")
     axes = figure.subplots(n_rows, min(N_WIDE, len(panels)), squeeze=False, sharey=True).flat
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
     for axis, panel in zip(axes, panels, strict=False):
         for name, style in ((OURS, "o-"), (DRAFTS, "s-")):
             users = [n for n in sorted(users_of[panel]) if (*panel, n, name) in speed]
