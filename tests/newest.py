@@ -20,15 +20,22 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "llama-cpp-python"
 # file -> how often it names the pinned version
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
+# files that name the commit of its ggml, which only a built library tells
+COMMITS = ("eaglecpp/_extension.py", "native/kernels/hook.cpp", "tests/unit/test_extension.py")
 PARTS = ("build", "abi", "cpp", "python", "architectures")
 N_LAST = 30
+LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
+COMMIT = (
+    "import ctypes, glob, llama_cpp, os; lib = os.path.dirname(llama_cpp.__file__) + '/lib/*ggml-base*'; "
+    "f = ctypes.CDLL(sorted(glob.glob(lib))[0]).ggml_commit; f.restype = ctypes.c_char_p; print(f().decode())"
+)
 _FAILED = re.compile(
     r"^(?:(?:FAILED|ERROR) \S+.*"  # pytest
     r"|\s*\d+ - \S+ \((?:Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run)\).*)$",  # ctest
@@ -71,6 +78,20 @@ def move_pin(root: Path, version: str) -> None:
         (root / name).write_text(text, encoding="utf-8")
 
 
+def move_commit(root: Path, commit: str) -> None:
+    """Makes the checkout in `root` expect a library whose ggml_commit() is this. Raises ValueError when a file of
+    COMMITS names another commit than the first one.
+    """
+    found = re.search(r'^_LLAMA_COMMIT = "(\w+)"$', (root / COMMITS[0]).read_text(encoding="utf-8"), re.M)
+    old = found[1] if found else "_LLAMA_COMMIT"
+    for name in COMMITS:
+        text = (root / name).read_text(encoding="utf-8")
+        if f'"{old}' not in text:
+            raise ValueError(f"{root / name}: expected the commit {old}")
+        text = text.replace(f'"{old}', f'"{commit.removesuffix("-dirty")}')
+        (root / name).write_text(text, encoding="utf-8")
+
+
 def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
     """The version and the unpacked sources of that release."""
     wanted = PACKAGE if version is None else f"{PACKAGE}=={version}"
@@ -81,6 +102,11 @@ def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:
         packed.extractall(folder, filter="data")
     found = archive.name.removesuffix(".tar.gz").rpartition("-")[2]
     return found, archive.with_name(archive.name.removesuffix(".tar.gz")) / "vendor" / "llama.cpp"
+
+
+def output_of(python: Path, program: str) -> str:
+    done = subprocess.run([python, "-c", program], cwd="/", capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def run_part(part: str, commands: Sequence[Sequence[str | Path]], cwd: Path) -> Outcome:
@@ -147,17 +173,21 @@ def main() -> None:
             f"-DPython_EXECUTABLE={python}",
             f"-DEAGLECPP_LLAMA_SOURCE={sources}",
         )
-        libraries = "import llama_cpp, pathlib; print(pathlib.Path(llama_cpp.__file__).parent / 'lib')"
         build = run_part(
             "build",
-            [[sys.executable, "-m", "venv", ".venv"], [scripts / "pip", "install", "-q", ".[test]"]],
+            [
+                [sys.executable, "-m", "venv", ".venv"],
+                [scripts / "pip", "install", "-q", f"{PACKAGE}=={version}"],
+            ],
             checkout,
         )
+        if build.ok:
+            move_commit(checkout, output_of(python, COMMIT))
+            rest = run_part("build", [[scripts / "pip", "install", "-q", ".[test]"]], checkout)
+            build = replace(rest, seconds=build.seconds + rest.seconds)
         outcomes = [build]
         if build.ok:
-            where = subprocess.run(
-                [str(python), "-c", libraries], cwd=folder, capture_output=True, text=True, check=True
-            ).stdout.strip()
+            where = output_of(python, LIBRARIES)
             commands: dict[str, list[Sequence[str | Path]]] = {
                 "abi": [
                     [scripts / "cmake", "-G", "Ninja", "-S", ".", "-B", "build/abi", *options],

@@ -68,3 +68,15 @@ def test_a_part_goes_on_until_a_command_fails(newest: ModuleType, tmp_path: Path
 
     told = newest.run_part("x", [python("print('one')"), python("exit(3)"), python("print('two')")], tmp_path)
     assert not told.ok and "one" in told.output and "two" not in told.output.split("exit status 3")[0]
+
+
+def test_the_commit_of_the_library_moves_with_it(newest: ModuleType, tmp_path: Path) -> None:
+    for name in newest.COMMITS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    newest.move_commit(tmp_path, "abcdef1-dirty")
+    assert '_LLAMA_COMMIT = "abcdef1"' in (tmp_path / newest.COMMITS[0]).read_text(encoding="utf-8")
+    assert 'known_commit = "abcdef1"' in (tmp_path / newest.COMMITS[1]).read_text(encoding="utf-8")
+    (tmp_path / newest.COMMITS[1]).write_text("nothing", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"hook\.cpp: expected the commit abcdef1"):
+        newest.move_commit(tmp_path, "1234567")
