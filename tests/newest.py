@@ -79,8 +79,8 @@ def move_pin(root: Path, version: str) -> None:
 
 
 def move_commit(root: Path, commit: str) -> None:
-    """Makes the checkout in `root` expect a library whose ggml_commit() is this. Raises ValueError when a file
-    of COMMITS names another commit than the first one.
+    """Makes the checkout in `root` expect a library whose ggml_commit() is this. Raises ValueError when a
+    file of COMMITS names another commit than the first one.
     """
     found = re.search(r'^_LLAMA_COMMIT = "(\w+)"$', (root / COMMITS[0]).read_text(encoding="utf-8"), re.M)
     old = found[1] if found else "_LLAMA_COMMIT"
