@@ -242,7 +242,11 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
         each = zip(*(asdict(run).values() for run in of_kind), strict=True)
         middle = Run(*(statistics.median(values) for values in each))
         rows.append({**what, "server": name, **asdict(middle)})
-    best = max((row for row in rows if row["server"].startswith(DRAFTS)), key=_speed, default=None)
+    best = max(
+        (row for row in rows if row["server"].startswith(DRAFTS)),
+        key=lambda row: row["tokens_s"],
+        default=None,
+    )
     return [row for row in rows if not row["server"].startswith(DRAFTS)] + (
         [{**best, "server": DRAFTS, "drafts": best["server"]}] if best else []
     )
@@ -261,28 +265,24 @@ def add(args: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
     write_json(args.json, result)
 
 
-def _speed(row: dict[str, Any]) -> float:
-    return float(row["tokens_s"])
-
-
 def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["target"], row["prompt"], row["temperature"], row["users"], row["server"]
 
 
 def print_runs(runs: Sequence[dict[str, Any]]) -> None:
+    by_key = {key_of(row): row for row in runs}
+
+    def of(row: dict[str, Any], name: str) -> dict[str, Any]:
+        """What another server did with the same; empty for the server itself."""
+        return by_key.get((*key_of(row)[:-1], name), {}) if name != row["server"] else {}
+
     def over(row: dict[str, Any], name: str, field: str) -> str:
-        other = [one for one in runs if key_of(one) == (*key_of(row)[:-1], name)]
-        return (
-            f"{row[field] / other[0][field]:.2f}"
-            if other and other[0][field] and name != row["server"]
-            else ""
-        )
+        other = of(row, name).get(field)
+        return f"{row[field] / other:.2f}" if other else ""
 
     def share(row: dict[str, Any]) -> str:
-        other = [one for one in runs if key_of(one) == (*key_of(row)[:-1], PLAIN)]
-        if not other or row["server"] == PLAIN:
-            return ""
-        return f"{row['least_tokens_s'] * row['users'] / other[0]['tokens_s']:.2f}"
+        other = of(row, PLAIN).get("tokens_s")
+        return f"{row['least_tokens_s'] * row['users'] / other:.2f}" if other else ""
 
     head = [
         "target",

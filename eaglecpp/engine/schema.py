@@ -35,12 +35,14 @@ class _Converter(SchemaConverter):  # type: ignore[misc]
     def visit(self, schema: dict[str, Any], name: str) -> Any:
         kind = schema.get("type")
         rule_name = name + "-" if name in RESERVED_NAMES else name or "root"
-        if isinstance(kind, list) and not schema.keys() & {"$ref", "oneOf", "anyOf"}:
-            if schema.keys() & {"const", "enum"}:
-                return super().visit({key: schema[key] for key in schema if key != "type"}, name)
+        if schema.keys() & {"$ref", "oneOf", "anyOf"}:
+            return super().visit(schema, name)
+        if schema.keys() & {"const", "enum"}:  # says more than the type, which would be looked at first
+            return super().visit({key: schema[key] for key in schema if key != "type"}, name)
+        if isinstance(kind, list):
             each = [{**schema, "type": one} for one in kind]
             return self._add_rule(rule_name, self._generate_union_rule(name, each))
-        if kind == "integer" and not schema.keys() & {"$ref", "oneOf", "anyOf", "const", "enum"}:
+        if kind == "integer":
             low, high = _bounds(schema)
             if low is not None or high is not None:
                 return self._add_rule(rule_name, f"({integers(low, high)}) space")
@@ -54,8 +56,8 @@ def _bounds(schema: dict[str, Any]) -> tuple[int | None, int | None]:
         value = schema.get(key)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-    lows = [math.ceil(x) for x in [number("minimum")] if x is not None]
-    highs = [math.floor(x) for x in [number("maximum")] if x is not None]
+    lows = [] if (x := number("minimum")) is None else [math.ceil(x)]
+    highs = [] if (x := number("maximum")) is None else [math.floor(x)]
     if schema.get("exclusiveMinimum") is True and lows:
         lows = [math.floor(schema["minimum"]) + 1]
     if schema.get("exclusiveMaximum") is True and highs:
