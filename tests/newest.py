@@ -86,10 +86,9 @@ def move_commit(root: Path, commit: str) -> None:
     old = found[1] if found else "_LLAMA_COMMIT"
     for name in COMMITS:
         text = (root / name).read_text(encoding="utf-8")
-        if f'"{old}' not in text:
+        if old not in text:
             raise ValueError(f"{root / name}: expected the commit {old}")
-        text = text.replace(f'"{old}', f'"{commit.removesuffix("-dirty")}')
-        (root / name).write_text(text, encoding="utf-8")
+        (root / name).write_text(text.replace(old, commit.removesuffix("-dirty")), encoding="utf-8")
 
 
 def fetch_sources(version: str | None, folder: Path) -> tuple[str, Path]:

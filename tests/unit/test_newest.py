@@ -77,6 +77,7 @@ def test_the_commit_of_the_library_moves_with_it(newest: ModuleType, tmp_path: P
     newest.move_commit(tmp_path, "abcdef1-dirty")
     assert '_LLAMA_COMMIT = "abcdef1"' in (tmp_path / newest.COMMITS[0]).read_text(encoding="utf-8")
     assert 'known_commit = "abcdef1"' in (tmp_path / newest.COMMITS[1]).read_text(encoding="utf-8")
+    assert "expected abcdef1" in (tmp_path / newest.COMMITS[2]).read_text(encoding="utf-8")
     (tmp_path / newest.COMMITS[1]).write_text("nothing", encoding="utf-8")
     with pytest.raises(ValueError, match=r"hook\.cpp: expected the commit abcdef1"):
         newest.move_commit(tmp_path, "1234567")
