@@ -180,10 +180,10 @@ def run_suite(
         for number, group in enumerate(_groups(questions, n_users)):
             if time.monotonic() > until:
                 return result
-            if n_users > 1:  # one that does not fit must not take the others with it
-                n_all = len(group)
-                group = [question for question in group if _fits(engine, question)]
-                result.n_long += n_all - len(group)
+            fitting = [question for question in group if _fits(engine, question)]
+            result.n_long += len(group) - len(fitting)
+            if not (group := fitting):
+                continue
             found: dict[str, list[Cell]] = {}
             times: dict[str, float] = {}
             at = number % len(everybody)

@@ -163,6 +163,15 @@ def test_users_side_by_side_get_what_each_gets_alone(shared_engine: Engine) -> N
         run_suite(shared_engine, questions, ["off"], n_users=4)
 
 
+def test_users_whose_questions_are_all_too_long_are_passed_over(
+    shared_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "has_chat_template", False)
+    questions = [QUESTIONS[1]] * 3 + [QUESTIONS[0]]
+    result = run_suite(shared_engine, questions, ["off"], n_tokens=4, n_users=3)
+    assert (result.n_asked, result.n_long, result.complete) == (1, 3, True)
+
+
 def test_it_ends_in_time_and_with_ctrl_c(engine: Engine) -> None:
     late = run_suite(engine, QUESTIONS, ["off"], n_tokens=4, seconds=-1.0)
     assert (late.n_asked, late.complete) == (0, False)
