@@ -32,7 +32,6 @@ __all__ = ["MAX_CHARS", "MAX_STEPS", "JinjaTemplate", "rendered_at"]
 
 _OF_JINJA = ("_loop_vars", "_block_vars")  # what generated code adds to the arguments of a call
 _MAX_TEMPLATE = 1 << 20  # characters; the longest known one has 30 thousand
-_RUNTIME_ERRORS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 _now: ContextVar[datetime | None] = ContextVar("now", default=None)
 
 
@@ -68,20 +67,17 @@ class JinjaTemplate:
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError for an error of the template and beyond the limits."""
-        import jinja2
-
         token = bounds.budget.set(Budget(self._n_static))
         try:
             return "".join(_bounded_parts(self._template.generate(**variables)))
         except TemplateError as error:  # from a bound, or from raise_exception
             error.line = error.line or _line(error)
             raise
-        except _RUNTIME_ERRORS as error:
-            raise TemplateError(str(error)[:500], _line(error), name="chat_template") from None
-        except jinja2.TemplateError as error:
-            raise TemplateError(str(error)[:500], _line(error), name="chat_template") from None
         except (RecursionError, MemoryError):
             raise TemplateError("nested too deeply", 0, name="chat_template") from None
+        except Exception as error:  # a stranger's program ran: whatever it raised is the template's error
+            message = str(error)[:500] or type(error).__name__
+            raise TemplateError(message, _line(error), name="chat_template") from None
         finally:
             bounds.budget.reset(token)
 

@@ -25,6 +25,7 @@ SEEDS = [
     "{% macro f(n) %}{{ n|tojson(indent=2) }}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}",
     "{{ '{:>4}{}'.format(1, [2, (3,)])|replace('3', 'abc')|center(9) }}{{ 'a,b'.split(',')|join('-') }}",
     "{%- if tools is defined and not x -%}{{ tools[0].function.name[1:] * 3 }}{%- else -%}x{%- endif -%}",
+    "{% set c = cycler('a', 'b') %}{{ c.next() ~ c.next() }}{% set j = joiner() %}{{ j() ~ dict(a=1) }}",
     "{{ messages|map(attribute='role')|list|unique|join(' ') }}{{ raise_exception('no') if false }}",
 ]
 VARIABLES = {

@@ -171,3 +171,19 @@ def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_what_honest_templates_do_works(text: str, expected: str) -> None:
     assert JinjaTemplate(text).render({}) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ cycler() }}",  # RuntimeError
+        "{% for x in [1]|batch(0) %}{% endfor %}{{ 1 / 0 }}",
+        "{{ [1]|groupby('a.b') }}{{ nothing.at.all }}",
+        "{{ 'é'.encode('latin-9x') }}",
+        "{{ range(3)|slice(0)|list }}",
+    ],
+)
+def test_whatever_a_template_raises_is_its_own_error(text: str) -> None:
+    with pytest.raises(TemplateError, match=r"chat_template:1: .") as raised:
+        JinjaTemplate(text).render({})
+    assert raised.value.line == 1
