@@ -18,6 +18,7 @@ import click
 from eaglecpp.cli.options import given
 from eaglecpp.cli.progress import bars_are_shown, new_bar
 from eaglecpp.cli.terminal import Watch, note, write, write_json
+from eaglecpp.options import MAX_SEQUENCES
 
 if TYPE_CHECKING:
     from eaglecpp.train.fit.evaluate import Acceptance
@@ -70,7 +71,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 )
 @click.option(
     "--sequences",
-    type=click.IntRange(1, 256),
+    type=click.IntRange(1, MAX_SEQUENCES),
     metavar="N",
     help="Texts that the target writes at once.  [default: 32, fewer if memory is short]",
 )

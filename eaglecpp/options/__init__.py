@@ -6,10 +6,19 @@ arguments (`typed`, generated). `Strategy` says how a drafter is used.
 from __future__ import annotations
 
 from eaglecpp.options.checked import Option
-from eaglecpp.options.declared import TEXT, DraftOptions, ModelOptions, SamplingOptions, describe, split
+from eaglecpp.options.declared import (
+    MAX_SEQUENCES,
+    TEXT,
+    DraftOptions,
+    ModelOptions,
+    SamplingOptions,
+    describe,
+    split,
+)
 from eaglecpp.options.strategy import Strategy
 
 __all__ = [
+    "MAX_SEQUENCES",
     "TEXT",
     "DraftOptions",
     "ModelOptions",

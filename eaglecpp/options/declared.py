@@ -16,9 +16,10 @@ from typing import Any, ClassVar, TypeVar
 
 from eaglecpp.options.checked import Option, checked
 
-__all__ = ["TEXT", "DraftOptions", "ModelOptions", "SamplingOptions", "describe", "split"]
+__all__ = ["MAX_SEQUENCES", "TEXT", "DraftOptions", "ModelOptions", "SamplingOptions", "describe", "split"]
 
 T = TypeVar("T")
+MAX_SEQUENCES = 256  # llama.cpp's sequence ids, shared by conversations and the leaves of their trees
 TEXT = "text"  # in place of a drafter's name: no drafter, drafts from the text itself
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
@@ -184,7 +185,7 @@ class ModelOptions(_Validated):
         choices=("auto", "off"),
         flags=("--kernels",),
     )
-    n_sequences: int = _option(1, "conversations that can be open at once", minimum=1, maximum=256)
+    n_sequences: int = _option(1, "conversations that can be open at once", minimum=1, maximum=MAX_SEQUENCES)
     separate_caches: bool = _option(
         False, "a cache of its own for each conversation: faster for many at once, but without trees"
     )
@@ -208,7 +209,7 @@ class DraftOptions(_Validated):
         maximum=1024,
     )
     n_leaves_max: int = _option(
-        0, "most tree leaves in one round; 0 = what the strategy needs", minimum=0, maximum=256
+        0, "most tree leaves in one round; 0 = what the strategy needs", minimum=0, maximum=MAX_SEQUENCES
     )
     draft_device: str = _option(
         "auto", "device of the drafter: auto, cpu or a ggml device name", flags=("--draft-device",)

@@ -29,7 +29,7 @@ from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
 from eaglecpp.opening.find import Found, find_here, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.opening.template import choose_template
-from eaglecpp.options import Strategy
+from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references.reference import is_path_text
 from eaglecpp.store import Stores, resolve_model
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["LoadedModel", "Prompt", "Source", "estimate", "find_source", "means_path", "plan_source"]
 
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
-_SEQUENCE_IDS = 256  # of llama.cpp, shared by the leaves of all conversations
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
 _PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
 _MIB = 1 << 20
@@ -109,7 +108,7 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
     """
     strategy = Strategy.parse(config.strategy) if config.strategy else None
     options: dict[str, Any] = dict(config.engine) | {"n_sequences": config.n_parallel}
-    n_ids = _SEQUENCE_IDS // config.n_parallel - 1
+    n_ids = MAX_SEQUENCES // config.n_parallel - 1
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
     if n_ctx:
         options["n_ctx"] = n_ctx

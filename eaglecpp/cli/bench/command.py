@@ -25,18 +25,15 @@ from eaglecpp.cli.options import (
 )
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import not_drafted, note, show_progress, write, write_json
-from eaglecpp.options import DraftOptions, ModelOptions
+from eaglecpp.options import MAX_SEQUENCES, DraftOptions, ModelOptions
 
 __all__ = ["bench"]
 
 
-MOST_USERS = 256
-
-
 def _numbers_of_users(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
     numbers = tuple(int(part) if part.strip().isdecimal() else 0 for part in value.split(","))
-    if not all(1 <= n <= MOST_USERS for n in numbers):
-        raise click.BadParameter(f"expected numbers from 1 to {MOST_USERS} with commas, found {value!r}")
+    if not all(1 <= n <= MAX_SEQUENCES for n in numbers):
+        raise click.BadParameter(f"expected numbers from 1 to {MAX_SEQUENCES} with commas, found {value!r}")
     return numbers
 
 
