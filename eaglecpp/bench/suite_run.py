@@ -91,8 +91,9 @@ class Cell:
 @dataclass
 class SuiteResult:
     """cells: by category and strategy. n_asked: questions answered by all strategies; n_long: left out
-    because they do not fit into the context; complete: whether every question was asked; n_users: questions
-    asked side by side; seconds: from the first question of such a group to its last answer, by strategy.
+    because they do not fit into the context; complete: whether every question was asked; interrupted: ended
+    by Ctrl+C; n_users: questions asked side by side; seconds: from the first question of such a group to its
+    last answer, by strategy.
     """
 
     strategies: tuple[str, ...]
@@ -102,6 +103,7 @@ class SuiteResult:
     n_asked: int = 0
     n_long: int = 0
     complete: bool = False
+    interrupted: bool = False
 
     @property
     def categories(self) -> list[str]:
@@ -208,6 +210,7 @@ def run_suite(
     except KeyboardInterrupt:
         if not result.n_asked:
             raise
+        result.interrupted = True
     return result
 
 

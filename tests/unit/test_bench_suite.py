@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -292,3 +294,26 @@ def test_the_command(models: Models, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*command[:4], "--users", "2"]) == 2
     assert main([*command[:4], "--limit", "3"]) == 2
     assert main([*command[:5], str(tmp_path / "none.jsonl")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "asked"), [("question 2 ", [1]), ("questions 1 to 2:", [3]), ("question 3 (p): auto", [2])]
+)
+def test_ctrl_c_ends_all_runs_and_prints_what_there_is(
+    at: str,
+    asked: list[int],
+    models: Models,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupting(text: str) -> None:
+        if text.startswith(at):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("eaglecpp.cli.bench.suite.show_progress", interrupting)
+    suite = written(tmp_path / "s.jsonl", *({"category": "p", "turns": [f"ab {c}"]} for c in "abc"))
+    command = ["bench", str(models.target), "--draft", str(models.draft), "--suite", suite, "-n", "12"]
+    assert main([*command, "-t", "1", "-c", "256", "--users", "1,2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    assert [one["asked"] for one in found] == asked

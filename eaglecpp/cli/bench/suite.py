@@ -62,34 +62,45 @@ def run(
         if not engine.has_chat_template:
             note("this model has no chat template: the first turn of each question is continued as text")
         strategies = possible_strategies(engine, strategies or STRATEGIES)
-        results = [
-            run_suite(
-                engine,
-                in_turns(suite.questions, settings.limit),
-                strategies,
-                n_tokens=settings.n_tokens,
-                temperature=settings.temperature,
-                seed=settings.seed,
-                seconds=math.inf if settings.seconds is None else settings.seconds / len(settings.users),
-                server=server,
-                n_users=n_users,
-                progress=show_progress,
-            )
-            for n_users in settings.users
-        ]
+        results: list[SuiteResult] = []
+        for n_users in settings.users:
+            try:
+                result = run_suite(
+                    engine,
+                    in_turns(suite.questions, settings.limit),
+                    strategies,
+                    n_tokens=settings.n_tokens,
+                    temperature=settings.temperature,
+                    seed=settings.seed,
+                    seconds=math.inf if settings.seconds is None else settings.seconds / len(settings.users),
+                    server=server,
+                    n_users=n_users,
+                    progress=show_progress,
+                )
+            except KeyboardInterrupt:  # before the first answer of this number
+                if not results:
+                    raise
+                break
+            results.append(result)
+            if result.interrupted:
+                break
     show_progress("")
     if as_json:
         told = {"suite": suite.name, "settings": asdict(settings)}
         # several numbers of users: a result for each
         write_json(
             told
-            | (results[0].as_dict() if len(results) == 1 else {"results": [one.as_dict() for one in results]})
+            | (
+                results[0].as_dict()
+                if len(settings.users) == 1
+                else {"results": [one.as_dict() for one in results]}
+            )
         )
     else:
         write("\n".join(summary(result) for result in results))
     for result in results if png is not None else ():
         path = Path(str(png))
-        if len(results) > 1:
+        if len(settings.users) > 1:
             path = path.with_stem(f"{path.stem}-{result.n_users}")
         bench_plot.draw_suite(path, result)
         note(f"wrote {path}")
