@@ -221,7 +221,8 @@ def gpu() -> str | None:
     )  # fmt: skip
     run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "remote_drafter|draft_graph")
     counting = folder / "tests" / "native" / "gpu" / "libcounting_device.so"
-    for backend in (backends.Backend("counting", counting), *backends.build(("rpc", "vulkan"))):
+    for name in ("counting", "rpc", "vulkan"):
+        backend = backends.Backend(name, counting) if name == "counting" else backends.build(name)
         if backend.path is None:
             print(f"== gpu, {backend.name}: skipped: {backend.why_not}", flush=True)
             continue
@@ -238,8 +239,8 @@ def gpu() -> str | None:
         try:
             run(BIN / "pytest", "-q", ROOT / "tests" / "gpu")
         finally:
-            for name in environment:
-                os.environ.pop(name, None)
+            for variable in environment:
+                os.environ.pop(variable, None)
         print(f"== gpu, {backend.name}: ok", flush=True)
     return None
 
