@@ -3,8 +3,8 @@
 libraries that GGML_BACKEND_PATH names: RPC, and Vulkan, for which Mesa's lavapipe is a device on any machine.
 
 They are kept under `$XDG_CACHE_HOME/eaglecpp-tests`, or where EAGLECPP_TEST_BACKENDS says. On Debian as root
-what Vulkan's needs to be built is installed; elsewhere its absence is the reason that comes back. A build that
-fails is a failure, not an absence.
+what Vulkan's needs to be built is installed; elsewhere its absence is the reason that comes back. A build
+that fails is a failure, not an absence.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _compile(name: str, llama: Path) -> Path:
     header = folder() / "old_vulkan_headers.h"
     header.write_text(OLD_HEADERS, encoding="utf-8")
     off = ("GGML_NATIVE", "GGML_OPENMP", "GGML_LLAMAFILE", "GGML_RPC_RDMA")
-    # the whole of llama.cpp is configured: of ggml's own tests and package file the source distribution has none
+    # all of llama.cpp is configured: the source distribution lacks parts of ggml as a project of its own
     not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")
     options = [
         *(f"-D{option}=OFF" for option in (*off, *(f"LLAMA_BUILD_{part}" for part in not_built))),
