@@ -112,6 +112,13 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     help="Steps of training-time test after the first run one row in N.  [default: 2 on a CPU, 1 on a GPU]",
 )
 @click.option(
+    "--loss",
+    type=click.Choice(["cross-entropy", "lk"]),
+    default="cross-entropy",
+    show_default=True,
+    help="What is learnt: the target's probabilities, or more and more how many drafts it accepts (LK).",
+)
+@click.option(
     "--loss-vocab",
     type=click.IntRange(0),
     metavar="N",

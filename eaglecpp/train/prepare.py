@@ -33,6 +33,7 @@ from eaglecpp.train.data.texts import TrainOn
 from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.export import Vocab
 from eaglecpp.train.fit.loop import Budget, Limits, Reporter
+from eaglecpp.train.fit.loss import Loss
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_vocab
 from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, target_embedding
 from eaglecpp.train.samples import Conversation
@@ -75,6 +76,7 @@ class TrainOptions:
     ttt_steps: int = 0
     later_every: int = 0
     loss_vocab: int | None = None
+    loss: Loss = "cross-entropy"
     lr: float = 0.0
     batch_tokens: int = 0
     weight_decay: float = 0.01

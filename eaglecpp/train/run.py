@@ -138,7 +138,12 @@ def _trainer(
     if loss_vocab is None:
         loss_vocab = _LOSS_VOCAB if device.type == "cpu" else 0
     model = DraftModel(
-        plan.spec, plan.embedding, share_head=plan.share_head, dtype=dtype, loss_vocab=loss_vocab
+        plan.spec,
+        plan.embedding,
+        share_head=plan.share_head,
+        dtype=dtype,
+        loss_vocab=loss_vocab,
+        loss=options.loss,
     )
     model.load_state_dict(plan.start.state)
     model.to(device)
@@ -189,6 +194,8 @@ def _facts(plan: Plan, corpus: Corpus, model: DraftModel) -> dict[str, Any]:
         "vocabulary": hashlib.sha256(plan.vocab.ids.tobytes()).hexdigest(),
         "share_head": plan.share_head,
         "loss_vocab": model.loss_vocab,
+        # runs of before there was a choice go on
+        **({} if model.loss == "cross-entropy" else {"loss": model.loss}),
         "dtype": str(model.dtype),
         "drafter": json.dumps(shape, sort_keys=True),
     }

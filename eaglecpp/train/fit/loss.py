@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Soft cross-entropy through the draft head, and which rows count.
+"""The loss through the draft head, and which rows count.
 
 The label of a row is the target's own next-token distribution: its most probable tokens with their
 probabilities under the whole vocabulary. Tokens outside the draft vocabulary are left out and the rest is not
 renormalised, so a row counts by the mass the drafter could have: dropping rows loses data, renormalising
 teaches confident wrong tokens.
+
+Two losses. Cross-entropy wants the drafter's distribution q near the target's p everywhere; a drafter is too
+small for that, and what serving pays for is the chance that a draft is accepted, `a = sum_v min(p(v), q(v))`.
+The gradient of `1 - a` is small where q is far off. So the other loss is their mixture per row,
+`w CE + (1 - w) (1 - a)` with `w = exp(-3 a)`, held fixed in the gradient: cross-entropy to begin with, then
+more and more of what counts (Samarin et al., "LK losses", arXiv:2602.23881, its hybrid).
 
 Head product, softmax and gradient are formed together, with the softmax in fp32 (in bf16 its gradient is off
 by up to 30 %, vllm-project/speculators#788): fp32 logits a few rows at a time, so that the passes over them
@@ -20,14 +26,17 @@ left to chance has little mass.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["counted_rows", "head_loss", "step_weights"]
+__all__ = ["LOSSES", "Loss", "counted_rows", "head_loss", "step_weights"]
+
+Loss = Literal["cross-entropy", "lk"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
 
 _BLOCK_BYTES = 8 << 20
 """Of fp32 logits at a time."""
@@ -35,6 +44,8 @@ _GRADIENT_BYTES = 128 << 20
 """Of the logits' gradient at a time."""
 _LABEL_SHARE = 0.75
 """Of the tokens looked at, those taken for what the labels say of them."""
+_LK_DECAY = 3.0
+"""How fast cross-entropy makes room for acceptance, the paper's best value."""
 
 
 def step_weights(n_steps: int, decay: float) -> list[float]:
@@ -66,14 +77,21 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
 
 
 def head_loss(
-    states: Tensor, head: Tensor, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_seen: int = 0
+    states: Tensor,
+    head: Tensor,
+    ids: Tensor,
+    p: Tensor,
+    best: Tensor,
+    weight: Tensor,
+    n_seen: int = 0,
+    kind: Loss = "cross-entropy",
 ) -> tuple[Tensor, Tensor]:
-    """Weighted sum over rows of `-sum_v p(v) log Q(v)`; bool [n_rows], whether the largest logit is `best`'s.
+    """Weighted sum of the rows' losses; bool [n_rows], whether the largest logit is `best`'s.
 
     states: [n_rows, n_embd], normed; head: [n_draft_vocab, n_embd], multiplied in the type of the states.
     ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft
     vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows]. n_seen: estimate it from so many tokens
-    of the draft vocabulary, chosen by these labels alone; 0 = from all.
+    of the draft vocabulary, chosen by these labels alone; 0 = from all. kind: see above.
     Differentiable in states and head.
     """
     offset = None
@@ -81,7 +99,8 @@ def head_loss(
         chosen, offset, ids, p, best = _seen(len(head), ids, p, best, weight, n_seen)
         head = head.index_select(0, chosen)
     head = head.to(states.dtype)
-    loss, hit = _HeadLoss.apply(states, head, ids, p, best, weight, offset)  # type: ignore[no-untyped-call]
+    given = (states, head, ids, p, best, weight, offset, kind)
+    loss, hit = _HeadLoss.apply(*given)  # type: ignore[no-untyped-call]
     return loss, hit
 
 
@@ -131,6 +150,7 @@ class _HeadLoss(torch.autograd.Function):
         best: Tensor,
         weight: Tensor,
         offset: Tensor | None,
+        kind: Loss,
     ) -> tuple[Tensor, Tensor]:
         want_states, want_head = ctx.needs_input_grad[:2]
         loss = torch.zeros((), device=states.device)
@@ -156,7 +176,19 @@ class _HeadLoss(torch.autograd.Function):
                 mass = share.sum(-1, keepdim=True)
                 picked = logits.gather(1, ids[rows])
                 total = logits.sub_(top).exp_().sum(-1, keepdim=True)
-                loss += (mass * (top + total.log())).sum() - (share * picked).sum()
+                entropy = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
+                if kind == "lk":
+                    q = logits.gather(1, ids[rows]) / total
+                    if offset is not None:  # a token that stands for several has its own part of the sum
+                        q /= offset[ids[rows]].exp()
+                    accepted = torch.minimum(p[rows], q).sum(-1, keepdim=True)
+                    part_ce = torch.exp(-_LK_DECAY * accepted)
+                    rest = (1.0 - part_ce) * weight[rows, None]
+                    entropy = part_ce * entropy + rest * (1.0 - accepted)
+                    short = q * (q < p[rows])  # more of these tokens is more accepted
+                    share = part_ce * share + rest * short
+                    mass = part_ce * mass + rest * short.sum(-1, keepdim=True)
+                loss += entropy.sum()
                 if wanted:
                     logits.mul_(mass / total).scatter_add_(1, ids[rows], -share)
                     gradient[at - first : rows.stop - first] = logits
@@ -177,5 +209,5 @@ class _HeadLoss(torch.autograd.Function):
         return (
             None if d_states is None else d_states * grad,
             None if d_head is None else (d_head * grad).to(ctx.head_dtype),
-            *[None] * 5,
+            *[None] * 6,
         )

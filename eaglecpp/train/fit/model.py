@@ -28,7 +28,7 @@ from eaglecpp.convert import DraftSpec
 from eaglecpp.train.fit.attention import Attention, attention_for
 from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.latent import latent_heads, n_first_rows
-from eaglecpp.train.fit.loss import head_loss, step_weights
+from eaglecpp.train.fit.loss import Loss, head_loss, step_weights
 from eaglecpp.train.fit.rope import inv_freq, magnitude, rotate
 
 __all__ = ["DraftModel", "Sums"]
@@ -66,14 +66,15 @@ class DraftModel(nn.Module):
         dtype: torch.dtype,
         decay: float = 0.8,
         loss_vocab: int = 0,
+        loss: Loss = "cross-entropy",
     ) -> None:
         """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; decay: weight of a step over that of
-        the one before; loss_vocab: tokens that the loss looks at, see `head_loss`. Weights
-        start at random or one and are meant to be filled by `load_state_dict`.
+        the one before; loss_vocab: tokens that the loss looks at; loss: see `head_loss` for
+        both. Weights start at random or one and are meant to be filled by `load_state_dict`.
         """
         super().__init__()
         self.spec, self.dtype, self.decay, self.share_head = spec, dtype, decay, share_head
-        self.loss_vocab = loss_vocab
+        self.loss_vocab, self.loss = loss_vocab, loss
         n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
         self.n_q, self.n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
         is_first = spec.fuses_embedding  # EAGLE-1
@@ -126,6 +127,7 @@ class DraftModel(nn.Module):
             batch.best[label],
             row_weight,
             self.loss_vocab,
+            self.loss,
         )
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eaglecpp.train.fit import loss as loss_module
-from eaglecpp.train.fit.loss import counted_rows, head_loss, step_weights
+from eaglecpp.train.fit.loss import LOSSES, counted_rows, head_loss, step_weights
 
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
@@ -35,8 +35,11 @@ def test_step_weights_sum_to_one() -> None:
     assert step_weights(3, 0.8) == pytest.approx([1 / 2.44, 0.8 / 2.44, 0.64 / 2.44])
 
 
+@pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("block", [1 << 24, 7 * 4 * 50])
-def test_loss_and_gradients_are_autograds(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_and_gradients_are_autograds(
+    block: int, kind: loss_module.Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loss_module, "_BLOCK_BYTES", block)
     rng = torch.Generator().manual_seed(2)
     states = torch.randn(33, 16, generator=rng).requires_grad_()
@@ -49,9 +52,14 @@ def test_loss_and_gradients_are_autograds(block: int, monkeypatch: pytest.Monkey
     logits = states @ head.T
     best = logits.argmax(-1)
     best[::3] -= 1
-    loss, hit = head_loss(states, head, ids, p, best, weight)
+    loss, hit = head_loss(states, head, ids, p, best, weight, kind=kind)
     found = torch.autograd.grad(loss * 3, [states, head])
-    plain = -(weight[:, None] * p * logits.log_softmax(-1).gather(1, ids)).sum()
+    rows = -(p * logits.log_softmax(-1).gather(1, ids)).sum(-1)
+    if kind == "lk":
+        accepted = torch.minimum(p, logits.softmax(-1).gather(1, ids)).sum(-1)
+        share = torch.exp(-3 * accepted.detach())
+        rows = share * rows + (1 - share) * (1 - accepted)
+    plain = (weight * rows).sum()
     expected = torch.autograd.grad(plain * 3, [states, head])
 
     torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-4)
@@ -68,7 +76,8 @@ def test_mass_outside_the_draft_vocabulary_is_left_out_not_renormalised() -> Non
     assert float(half) == pytest.approx(float(full) / 2)
 
 
-def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it() -> None:
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: loss_module.Loss) -> None:
     rng = torch.Generator().manual_seed(3)
     states = torch.randn(40, 16, generator=rng).requires_grad_()
     head = (torch.randn(600, 16, generator=rng) * 0.2).requires_grad_()
@@ -77,12 +86,13 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it() -> None:
     best = ids[:, 0].clone()
     best[::4] = -1
 
-    whole, _ = head_loss(states, head, ids, p, best, weight)
+    whole, _ = head_loss(states, head, ids, p, best, weight, kind=kind)
     expected = torch.autograd.grad(whole, [states, head])
     losses, sums = [], [torch.zeros_like(states), torch.zeros_like(head)]
     for k in range(60):
         label = torch.cat([ids, torch.full((40, 1), k)], 1)  # no mass: draws others of the rest
-        part, hit = head_loss(states, head, label, torch.cat([p, torch.zeros(40, 1)], 1), best, weight, 200)
+        mass = torch.cat([p, torch.zeros(40, 1)], 1)
+        part, hit = head_loss(states, head, label, mass, best, weight, 200, kind)
         assert not hit[::4].any()
         losses.append(float(part.detach()))
         for total, one in zip(sums, torch.autograd.grad(part, [states, head]), strict=True):
