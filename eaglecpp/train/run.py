@@ -242,6 +242,7 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
         },
         "layer_ids": {"boundary": list(trainer.model.spec.aux_layers)},
         "hyper": asdict(trainer.hyper),
+        "loss": trainer.model.loss,
         "steps": outcome.progress.step,
         "tokens": outcome.progress.tokens,
         "seconds": round(outcome.progress.seconds, 1),

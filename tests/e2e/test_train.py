@@ -78,14 +78,15 @@ def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strate
     return float(found[1])
 
 
+@pytest.mark.parametrize("loss", ["cross-entropy", "lk"])
 def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
-    cli: Cli, models: Models, tmp_path: Path
+    loss: str, cli: Cli, models: Models, tmp_path: Path
 ) -> None:
     questions = ["What has she for you?", "Who was that man?", "Can the boy see this?"]
     chats = tmp_path / "prompts.jsonl"
     turns = ([{"role": "user", "content": question}] for question in questions)
     chats.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
-    answering = ("--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01")
+    answering = ("--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01", "--loss", loss)
     made = [
         result_of(cli(*train_args(models, chats, tmp_path / str(n), *answering, "--steps", n)))
         for n in (0, 80)
@@ -98,7 +99,8 @@ def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
     names = {path.name for path in out.iterdir()}
     assert names >= {"config.json", "model.safetensors", "drafter-Q8_0.gguf", "training.json", "training.png"}
     assert (out / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert len(json.loads((out / "training.json").read_text())["losses"]) == 80
+    record = json.loads((out / "training.json").read_text())
+    assert (len(record["losses"]), record["loss"]) == (80, loss)
 
 
 def test_eagle_1_is_learnt_and_accepted(cli: Cli, models: Models, tmp_path: Path) -> None:
