@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the planner would choose, and gain, on machines that are not at hand: the simulator of its tests on
-published costs per row. Prints the table of docs/gpu.md.
+published costs per row. Prints the table of docs/research/gpu.md.
 
     python benchmarks/planner_curves.py
 """
