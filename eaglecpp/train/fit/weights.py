@@ -4,7 +4,7 @@
 `from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
 target's, and so is the layer, unless told otherwise, where the target's last block has its shape; the rest is
 small and random. The block brings the attention that copies earlier text, which a random layer learns late
-(docs/train.md has both measured). `to_checkpoint` gives the tensors under the names of TorchSpec and
+(docs/research/training.md has both measured). `to_checkpoint` gives the tensors under the names of TorchSpec and
 SafeAILab (`midlayer.*`; of EAGLE-1 `layers.0.*`, without a head).
 """
 
