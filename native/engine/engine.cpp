@@ -19,7 +19,7 @@ class Engine::Use {
     explicit Use(Engine & e) : e_(e) {
         check_not_forked("the engine cannot be used");
         if (e.is_broken_)
-            fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it anew");
+            fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it again");
         if (e.in_use_.exchange(true)) {
             fail(ErrorKind::busy, "the engine is in use by another thread; one thread at a time, or one engine each");
         }
@@ -56,10 +56,10 @@ auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
         fail(ErrorKind::out_of_memory, "the host's memory ran out; what was being generated has ended");
     } catch (const std::exception & e) {
         is_broken_ = true;
-        fail(ErrorKind::broken, "llama.cpp or a device's driver failed: %s; open the engine anew", e.what());
+        fail(ErrorKind::broken, "llama.cpp or a device's driver failed: %s; open the engine again", e.what());
     } catch (...) {
         is_broken_ = true;
-        fail(ErrorKind::broken, "llama.cpp or a device's driver failed without saying why; open the engine anew");
+        fail(ErrorKind::broken, "llama.cpp or a device's driver failed without saying why; open the engine again");
     }
 }
 

@@ -45,7 +45,7 @@ void on_abort(const char * message) {
     if (innermost) {
         if (can_unwind_to(innermost)) {
             throw Error(ErrorKind::broken, std::string("an internal assertion failed: ") + message +
-                                               "; open the engine anew, and please report this with the model's name");
+                                               "; open the engine again, and please report this with the model's name");
         }
         std::fprintf(stderr,
                      "eaglecpp: ggml was compiled without unwind tables, so its assertions end the process; compile "

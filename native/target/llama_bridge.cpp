@@ -254,7 +254,8 @@ std::vector<TensorPlace> tensor_places(int n_cpu_moe, const std::vector<std::str
             try {
                 std::regex{pattern};
             } catch (const std::regex_error & e) {
-                fail(ErrorKind::value, "override_tensor: '%s' is no regular expression: %s", pattern.c_str(), e.what());
+                fail(ErrorKind::value, "override_tensor: '%s' is not a regular expression: %s", pattern.c_str(),
+                     e.what());
             }
             out.push_back({pattern, buffer_by_name(entry.substr(equals + 1))});
         }

@@ -76,7 +76,7 @@ void TargetModel::check_servers() const {
     for (const LostServer & server : lost_rpc_servers()) {
         if (lost_before_.count(server.relay)) continue;
         fail(ErrorKind::broken,
-             "RPC server %s was lost: %s. What it held of the model is gone: start it again and open the engine anew, "
+             "RPC server %s was lost: %s. What it held of the model is gone: start it again and open the engine again, "
              "or leave the server out",
              server.endpoint.c_str(), server.why.c_str());
     }

@@ -82,7 +82,7 @@ def test_a_lost_server_is_one_error_and_the_process_lives_on(
     lines = done.stdout.splitlines()
     assert "RPC0" in lines[0] and "RPC1" in lines[0]
     assert "RPC server 127.0.0.1:" in lines[1] and "was lost: " in lines[1]
-    assert "start it again and open the engine anew" in lines[1]
+    assert "start it again and open the engine again" in lines[1]
     assert lines[-1] == "lived on"
 
 

@@ -24,7 +24,7 @@ function save(name, value) {
   try {
     localStorage.setItem("eaglecpp." + name, JSON.stringify(value));
   } catch {
-    say("The browser's storage is full; this conversation will not be kept.");
+    say("The browser's storage is full; this conversation will not be saved.");
   }
 }
 
@@ -53,7 +53,7 @@ async function loadModels() {
     if (told.models.some((one) => one.name === wanted)) $("model").value = wanted;
     if (!told.models.length) showError("There is no model on this machine yet: eaglecpp pull NAME");
   } catch (error) {
-    showError(`The server does not list its models: ${error.message}`);
+    showError(`Cannot list the server's models: ${error.message}`);
   }
 }
 
@@ -144,7 +144,7 @@ async function copyText(text) {
     await navigator.clipboard.writeText(text);
     say("Copied.");
   } catch {
-    say("The browser does not let this page copy.");
+    say("The browser does not allow this page to copy.");
   }
 }
 
@@ -196,7 +196,7 @@ async function answerLast() {
   saveChats();
   draw();
   setRunning(true);
-  say("The answer begins.");
+  say("The answer has started.");
   try {
     for (const answer of turn.answers) {  // one after the other, so that their speeds compare
       if (!(await stream(owner, answer, asked, wanted))) break;
