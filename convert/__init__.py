@@ -4,8 +4,8 @@
     from eaglecpp.convert import convert_checkpoint
     report = convert_checkpoint("checkpoint_dir", target="target.gguf", out="draft.gguf", type="Q8_0")
 
-A leaf package: it imports nothing else of eaglecpp and works from a bare checkout (`python -m convert`).
-Errors are subclasses of `ConvertError`. What the files hold is described in docs/gguf-format.md.
+A leaf package: it imports nothing else from eaglecpp and works in a bare checkout (`python -m convert`).
+Errors are subclasses of `ConvertError`. docs/gguf-format.md describes the files.
 """
 
 from __future__ import annotations

@@ -145,13 +145,13 @@ def _count_layers(config: Mapping[str, Any], shapes: Shapes) -> tuple[int, str]:
     found = {int(match[1]) for name in shapes if (match := re.match(r"layers\.(\d{1,4})\.", name))}
     count = max(found, default=0) + 1
     if count > 256:
-        raise TensorError(f"layers.{count - 1}.*: a drafter of {count} layers is not believable")
+        raise TensorError(f"layers.{count - 1}.*: a drafter with {count} layers is implausible")
     claimed = integer(config, "num_hidden_layers", None)
     if claimed in (None, count):
         return count, ""
     return (
         count,
-        f"config.json says num_hidden_layers {claimed}, the tensors are of {count}; the tensors count",
+        f"config.json says num_hidden_layers {claimed}, but there are tensors for {count}; using the latter",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The tensors of a checkpoint under canonical names, with exporters' oddities put right.
+"""The tensors of a checkpoint under canonical names, without exporters' oddities.
 
 Prefixes are stripped, never-used buffers dropped, the one attention norm of later layers named alike, and a
 tied head made explicit. What comes out is compared with `mapping.slots` and read by `stream.py`.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Opens a drafter checkpoint: a directory, or one weight file beside its config.json.
+"""Opens a drafter checkpoint: a directory, or a weight file next to its config.json.
 
-Gives the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later.
+Returns the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later.
 Safetensors are preferred over .bin when a directory has both. Nothing is interpreted here; dialects do
 that.
 """
@@ -68,7 +68,7 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
         return _open_file(path)
     raise SourceError(
         f"{src}: expected a checkpoint directory, or a .safetensors or .bin file, found nothing there. "
-        "`eaglecpp convert hf.co/OWNER/NAME` takes one from the Hub"
+        "`eaglecpp convert hf.co/OWNER/NAME` downloads one from the Hub"
     )
 
 
@@ -81,7 +81,7 @@ def _open_directory(directory: Path, name: str) -> Checkpoint:
             f"{directory}: expected model.safetensors or pytorch_model.bin (or shards), found neither"
         )
     index, files, read = usable[0]
-    notes = ("read the safetensors, ignored the .bin files beside them",) if len(usable) > 1 else ()
+    notes = ("read the safetensors, ignored the .bin files next to them",) if len(usable) > 1 else ()
     shards = _shards(directory, index)
     if shards is not None:
         files = [directory / shard for shard in sorted(set(shards.values()))]
@@ -120,8 +120,8 @@ def _config_path(directory: Path) -> Path:
         if (directory / name).is_file():
             return directory / name
     raise CheckpointError(
-        f"{directory / 'config.json'}: not found; a drafter's sizes and switches are in its config.json, in "
-        "Mistral's layout in params.json"
+        f"{directory / 'config.json'}: not found; a drafter's sizes and switches are in its config.json, "
+        "or in params.json in Mistral's layout"
     )
 
 
@@ -162,7 +162,9 @@ def _merge(files: Sequence[Path], read: _Read) -> dict[str, TensorSource]:
 def _check_index(path: Path, shards: dict[str, str], tensors: dict[str, TensorSource]) -> None:
     absent = sorted(name for name in shards if name not in tensors)
     if absent:
-        raise CheckpointError(f"{path}: tensors named there but in no shard: {', '.join(absent[:8])}")
+        raise CheckpointError(
+            f"{path}: tensors that are listed there but are in no shard: {', '.join(absent[:8])}"
+        )
 
 
 def _file_sha256(path: Path) -> str:

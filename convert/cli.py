@@ -2,7 +2,7 @@
 """The click commands `convert` and `inspect`; `eaglecpp`'s group attaches both, `python -m convert` runs the
 first.
 
-Results go to stdout, the progress bar and notes to stderr. ConvertError is left to the caller, which prints
+Results go to stdout, the progress bar and notes to stderr. The caller handles ConvertError and prints it in
 one line.
 """
 
@@ -61,23 +61,26 @@ class IdList(click.ParamType[tuple[int, ...]]):
     help=f"Type of the matrices: {', '.join(TYPES)}.",
 )
 @click.option(
-    "--aux-layers", type=IdList(), metavar="IDS", help="Target layers of the features, such as 2,16,29."
+    "--aux-layers",
+    type=IdList(),
+    metavar="IDS",
+    help="Target layers that the features come from, such as 2,16,29.",
 )
 @click.option(
     "--layer-ids",
     type=click.Choice(["boundary", "post"]),
-    help="How ids count: the block a feature enters (boundary) or leaves (post).",
+    help="What layer ids mean: the block that a feature enters (boundary) or leaves (post).",
 )
 @click.option(
     "--feed",
     type=click.Choice(["pre", "post"]),
-    help="State fed to the next draft step; overrides norm_output.",
+    help="State that is fed to the next draft step; overrides norm_output.",
 )
 @click.option(
     "--window",
     type=click.IntRange(1),
     metavar="N",
-    help="Rows that every layer sees, of a drafter that is served with a window its config does not name.",
+    help="Attention window in rows, for a drafter that is served with one that its config does not mention.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert(
@@ -91,7 +94,7 @@ def convert(
     window: int | None,
     as_json: bool,
 ) -> None:
-    """EAGLE drafter checkpoint to GGUF. SRC: a checkpoint directory or a weight file."""
+    """Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint directory or a weight file."""
     run(
         src,
         target,
@@ -141,7 +144,7 @@ def run(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def inspect(file: Path, as_json: bool) -> None:
-    """Show what a GGUF file is and what it fits."""
+    """Show what is in a GGUF file and what it fits."""
     facts = inspect_file(file)
     _print(json.dumps(facts, indent=2) if as_json else _facts_text(facts))
 
@@ -152,7 +155,7 @@ def _print(text: str) -> None:
 
 
 def printable(text: str) -> str:
-    """A terminal does what control characters say, and these texts are from files of strangers."""
+    """Without control characters, which a terminal would obey: these texts come from other people's files."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 

@@ -78,9 +78,8 @@ def _library() -> Any:
     path = next((p for p in (Path(place) / "lib" / _LIBRARY for place in places) if p.is_file()), None)
     if path is None:
         raise QuantTypeError(
-            f"{_LIBRARY} of llama-cpp-python was not found; it holds ggml's quantiser. Install "
-            "llama-cpp-python, or "
-            "convert to F32, F16 or BF16"
+            f"{_LIBRARY} of llama-cpp-python was not found; it contains ggml's quantiser. Install "
+            "llama-cpp-python, or convert to F32, F16 or BF16"
         )
     try:
         lib = ctypes.CDLL(str(path))

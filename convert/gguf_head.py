@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Reads the head of any GGUF file: keys and tensor places, never tensor data. The one reader in Python.
+"""Reads the head of any GGUF file: keys and tensor places, never tensor data. The only reader in Python.
 
 Written for files that may be truncated or hostile: every length is checked against what is left of the file,
-and every count against a limit, before anything is allocated, and every defect is one GgufError. Needs the
-standard library only, so that whoever has to be quick can use it: `read_keys` passes over long arrays
-without making a value of each entry. Strings stay bytes, so that a tokenizer can be copied unchanged.
+and every count against a limit, before anything is allocated, and every defect is one GgufError. Needs only
+the standard library, so that code that has to be fast can use it: `read_keys` skips long arrays without
+creating a value for each entry. Strings stay bytes, so that a tokenizer can be copied unchanged.
 Format: ggml-org/ggml: docs/gguf.md, versions 2 and 3, little-endian.
 """
 
@@ -117,7 +117,7 @@ class _Reader:
         if n > self.size - self.pos:
             raise self.error(f"truncated: {what} needs {n} bytes at {self.pos}, the file has {self.size}")
         if self.pos + n > _MAX_HEAD:
-            raise self.error(f"{what}: a head of more than {_MAX_HEAD} bytes")
+            raise self.error(f"{what}: a header of more than {_MAX_HEAD} bytes")
         self.start, rest, self.at = self.pos, self.block[self.at :], 0
         pieces, have = [rest], len(rest)
         while have < n:

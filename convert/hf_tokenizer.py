@@ -3,7 +3,7 @@
 
 Byte-level BPE only, and only with a pre-tokenizer pattern llama.cpp implements (ggml-org/llama.cpp:
 src/llama-vocab.cpp). Everything else (SentencePiece, WordPiece, unknown patterns) is refused with the
-advice to give the target's GGUF, whose tokenizer can be copied as it is.
+advice to give the target's GGUF, whose tokenizer can be copied unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .gguf_file import Field, field_of
 
 __all__ = ["build_tokenizer"]
 
-_ADVICE = "give the target as a GGUF file instead (--target model.gguf), its tokenizer is copied as it is"
+_ADVICE = "give the target as a GGUF file instead (--target model.gguf); its tokenizer is copied unchanged"
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r"\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Every GGUF key and tensor a drafter file of ours can hold: the list of truth.
+"""Every GGUF key and tensor that our drafter files can contain: the single source of truth.
 
 `docs/gguf-format.md` explains it, `native/gguf/keys.h` mirrors it (a conformance test compares the two),
 `mapping.py` and `verify.py` work from it. Declarative on purpose: to add a switch, add a row here and the
@@ -7,7 +7,7 @@ value in `metadata.py`.
 
 Three architectures share the names. `eagle3` is what llama.cpp's own converter writes and its loader runs
 (ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is everything that loader would
-run wrong. `eagle` is EAGLE-1 and EAGLE-2, whose fc takes the token's embedding beside the feature.
+compute wrongly. `eagle` is EAGLE-1 and EAGLE-2, whose fc takes the token's embedding along with the feature.
 """
 
 from __future__ import annotations

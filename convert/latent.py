@@ -61,7 +61,7 @@ def _unrotated_note(config: Mapping[str, Any]) -> str:
     name = names[0] if isinstance(names, list) and names else None
     if name not in ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"):
         raise UnsupportedError(
-            f"config.json: mla_use_nope is true: what that means is known of Eagle3DeepseekV2ForCausalLM "
-            f"only, found architecture {name!r}"
+            f"config.json: mla_use_nope is true: its meaning is known only for "
+            f"Eagle3DeepseekV2ForCausalLM, found architecture {name!r}"
         )
-    return "mla_use_nope is the target's: trainer and engines rotate the heads of this class all the same"
+    return "mla_use_nope is the target's: trainer and engines rotate the heads of this class anyway"

@@ -86,10 +86,9 @@ def _interpret(
         return post if convention == "post" else boundary
     raise LayerIdError(
         f"aux layer ids {list(ids)} of a {n_blocks}-block target are ambiguous for {family}: they may be "
-        "boundary ids "
-        f"(R_{ids[0]}, ...) or post-layer ids (R_{ids[0] + 1}, ...), and a wrong guess would only show as "
-        "poor "
-        "acceptance. Look up how the drafter was trained and pass --layer-ids boundary or --layer-ids post"
+        f"boundary ids (R_{ids[0]}, ...) or post-layer ids (R_{ids[0] + 1}, ...), and a wrong guess would "
+        "show only as poor acceptance. Look up how the drafter was trained and pass --layer-ids boundary or "
+        "--layer-ids post"
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """P-EAGLE: drafts of all depths in one pass.
 
-Behind the last row with true features stand rows of which nobody knows either half yet: their features are
-the learnt `mask_hidden`, which goes through the same norms and fc, their token is a mask token with an
-ordinary embedding. Positions go on counting, attention is causal, and each row gives a draft one token
+The last row with real features is followed by rows for which neither half is known yet: their feature is
+the learnt `mask_hidden`, which goes through the same norms and fc, and their token is a mask token with an
+ordinary embedding. Positions continue, attention is causal, and each row gives a draft one token
 further on (vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is EAGLE-3's.
 """
 
@@ -44,7 +44,7 @@ def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft
     if not depths:
         return ParallelDraft(
             token, _DEPTH
-        ), f"how many tokens it drafts at once is not said: {_DEPTH} at most"
+        ), f"the config does not say how many tokens it drafts at once: using at most {_DEPTH}"
     return ParallelDraft(token, depths[0]), ""
 
 
@@ -52,8 +52,8 @@ def check_parallel(is_other: bool) -> None:
     """Raises UnsupportedError for forms of which no public drafter drafts in parallel."""
     if is_other:
         raise UnsupportedError(
-            f"tensor {MASK_FEATURE}: parallel drafting is known of EAGLE-3 drafters with ordinary attention "
-            "alone: not supported"
+            f"tensor {MASK_FEATURE}: parallel drafting is supported only for EAGLE-3 drafters with "
+            "ordinary attention"
         )
 
 

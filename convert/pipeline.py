@@ -159,11 +159,11 @@ def _options(
 def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetInfo, types: TypePlan) -> Path:
     path = Path(out) if out is not None else Path(f"{checkpoint.short_name}-{types.body.name}.gguf")
     if path.is_dir():
-        raise WriteError(f"{path}: is a directory; give a file name")
+        raise WriteError(f"{path}: this is a directory; give a file name")
     if not path.parent.is_dir():
         raise WriteError(f"{path}: directory {path.parent} does not exist")
     if path.exists() and any(path.samefile(source) for source in (*checkpoint.files, *target.files)):
-        raise WriteError(f"{path}: is a file this conversion reads; choose another output name")
+        raise WriteError(f"{path}: this conversion reads that file; choose another output name")
     return path
 
 
@@ -209,7 +209,7 @@ def _vocabulary_notes(
 def _architecture_note(spec: DraftSpec) -> str:
     blockers = ", ".join(spec.stock_blockers)
     return (
-        f"written as {spec.architecture}, which llama.cpp does not run, because of: {blockers}"
+        f"written as {spec.architecture}, which llama.cpp does not support, because of: {blockers}"
         if blockers
         else ""
     )

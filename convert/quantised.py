@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Quantised checkpoints: tensors in the formats that say how they are read back, as float tensors.
+"""Quantised checkpoints: tensors in formats that say how to decode them, as float tensors.
 
 fp8 (one scale per tensor, row or block), int8 and packed int4 of compressed-tensors
 (vllm-project/compressed-tensors: compressors/), AWQ's GEMM layout (casper-hansen/AutoAWQ:
 awq/utils/packing_utils.py). `quantization_config` has to name the method; everything else (NVFP4, GPTQ,
-zero points of compressed-tensors, reordered groups) is left as it is, and refused by name in
+zero points of compressed-tensors, reordered groups) is left unchanged, and refused by name in
 `dialects.refused`. Rows are decoded when they are read, so a big tensor costs no more than a plain one.
 """
 
@@ -55,15 +55,15 @@ def dequantised(
     if lonely and method in _SCALED_METHODS:
         raise TensorError(
             f"tensor {lonely[0]} is in F8_E4M3 without a scale: expected {lonely[0]}_scale or "
-            f"{lonely[0]}_scale_inv beside it; convert the original bf16 or fp16 checkpoint"
+            f"{lonely[0]}_scale_inv next to it; convert the original bf16 or fp16 checkpoint"
         )
     if lonely:
         raise ConfigError(
             f"config.json: quantization_config.quant_method: expected one of "
-            f"{', '.join(sorted(_SCALED_METHODS))}, which say how tensor {lonely[0]} in F8_E4M3 is read "
-            f"back, found {method!r}"
+            f"{', '.join(sorted(_SCALED_METHODS))}, which say how to read tensor {lonely[0]} in F8_E4M3, "
+            f"found {method!r}"
         )
-    return found, f"{n_read} quantised tensors ({method}) were read back to floating point" if n_read else ""
+    return found, f"converted {n_read} quantised tensors ({method}) to floating point" if n_read else ""
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -141,8 +141,8 @@ def _group(details: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     if not isinstance(groups, Mapping) or len(groups) != 1:
         raise ConfigError(
-            "config.json: quantization_config.config_groups: expected one group of layers stored alike, "
-            f"found {len(groups) if isinstance(groups, Mapping) else groups!r}"
+            "config.json: quantization_config.config_groups: expected one group of layers, all stored the "
+            f"same way, found {len(groups) if isinstance(groups, Mapping) else groups!r}"
         )
     (group,) = groups.values()
     weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -164,7 +164,7 @@ def _packed(
     scale, stored = tensors.get(name + "_scale"), tensors.get(name + "_shape")
     if scale is None or stored is None or words.dtype != "I32" or len(words.shape) != 2:
         raise TensorError(
-            f"tensor {words.name}: expected int32 words with {name}_scale and {name}_shape beside it"
+            f"tensor {words.name}: expected int32 words with {name}_scale and {name}_shape next to it"
         )
     shape = tuple(int(n) for n in stored.read().reshape(-1))
     n_words = -(-shape[1] * bits // 32) if len(shape) == 2 else 0
@@ -186,7 +186,7 @@ def _awq(name: str, tensors: Mapping[str, TensorSource], details: Mapping[str, A
         )
     if zeros is None or scales is None or not scales.is_float or {words.dtype, zeros.dtype} != {"I32"}:
         raise TensorError(
-            f"tensor {name}: expected int32 words with {base}.qzeros and {base}.scales beside it"
+            f"tensor {name}: expected int32 words with {base}.qzeros and {base}.scales next to it"
         )
     n_in, n_out = words.shape[0], 8 * words.shape[1]
     n_groups = scales.shape[0]

@@ -120,7 +120,7 @@ def encode(
     Raises TensorError for values that are not finite or do not fit the type.
     """
     if not np.isfinite(values).all():
-        raise TensorError(f"tensor {name}: holds NaN or infinite values; the checkpoint is damaged")
+        raise TensorError(f"tensor {name}: contains NaN or infinite values; the checkpoint is damaged")
     rows = values.reshape(-1, values.shape[-1])
     parts = np.array_split(rows, min(n_workers, len(rows)))
     for data, decoded, part in pool.map(lambda part: (*_encode_part(part, kind), part), parts):

@@ -37,8 +37,8 @@ def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[Ro
     kind = str(block.get("rope_type") or block.get("type") or "default")
     if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
         raise UnsupportedError(
-            f"{block_name}: rope type {kind!r}: expected default or yarn; for latent attention trainers and "
-            "engines agree on no other"
+            f"{block_name}: rope type {kind!r}: expected default or yarn; trainers and engines agree on "
+            "no other for latent attention"
         )
     if kind == "proportional":
         return _proportional(theta, block, block_name), ""

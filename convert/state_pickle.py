@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads the pickle of a PyTorch state dict on a machine that can do nothing else.
+"""Reads the pickle of a PyTorch state dict with a virtual machine that can do nothing else.
 
 Python's unpickler runs what the file says: a few bytes let it allocate gigabytes (a memo index of 2^31, a
 list per byte), or hash a tuple for years, even when no global may be looked up. Here an instruction that a
@@ -44,18 +44,18 @@ class _Machine:
         for n_steps, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
             if n_steps >= MAX_STEPS:
                 raise CheckpointError(
-                    f"data.pkl has more than {MAX_STEPS} instructions; that is no state dict"
+                    f"data.pkl has more than {MAX_STEPS} instructions; that is not a state dict"
                 )
             if code.name == "STOP":
                 return self.stack.pop()
             self.step(code.name, argument)
-        raise CheckpointError("data.pkl ends without an end")
+        raise CheckpointError("data.pkl has no end")
 
     def step(self, code: str, argument: Any) -> None:
         stack = self.stack
         if code in _NUMBERS:
             if isinstance(argument, int) and argument.bit_length() >= 8 * _MAX_INT_BYTES:
-                raise CheckpointError("data.pkl holds a number of more than 64 bits")
+                raise CheckpointError("data.pkl contains a number of more than 64 bits")
             stack.append(argument)
         elif code in _TEXTS:
             stack.append(argument)
@@ -94,7 +94,7 @@ class _Machine:
         elif code == "REDUCE":
             function, arguments = self.take(2)
             if not callable(function) or not any(function is one for one in self.functions.values()):
-                raise CheckpointError("data.pkl calls something that is no function")
+                raise CheckpointError("data.pkl calls something that is not a function")
             stack.append(function(*_expect(arguments, tuple)))
         elif code == "BUILD":
             target, _ = self.take(2)  # attributes of an OrderedDict, such as a module's _metadata

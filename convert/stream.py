@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""From slots to bytes: reads each tensor a range of rows at a time, reorders, encodes, and keeps the error.
+"""From slots to bytes: reads each tensor a range of rows at a time, reorders, encodes, and records the error.
 
 A chunk is decoded to float32, so memory is a few chunks whatever the tensor's size. Encoding a chunk is
 spread over threads (ggml releases the GIL); rows are independent, so the result does not depend on their

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the converter needs to know of a target: width, blocks, vocabulary, tokenizer, and a few rows of its
-head.
+"""What the converter needs to know about a target: width, blocks, vocabulary, tokenizer, and a few rows of
+its head.
 
 A target is a GGUF (its tokenizer is copied byte for byte) or a Hugging Face directory (the tokenizer is built
 from tokenizer.json where llama.cpp knows its pre-tokenizer). Weights are optional and only sampled.

@@ -95,7 +95,7 @@ def _content(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit:
     if info.compress_type != zipfile.ZIP_STORED:
         raise CheckpointError(f"{path}: {name} is compressed; torch.save never does that")
     if info.file_size > limit:
-        raise CheckpointError(f"{path}: {name} is {info.file_size} bytes; that is no state dict")
+        raise CheckpointError(f"{path}: {name} is {info.file_size} bytes; that is not a state dict")
     return archive.read(info)
 
 
@@ -121,10 +121,10 @@ def _storage(pid: Any) -> _Storage:
     if not (
         isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], _StorageType)
     ):
-        raise CheckpointError("data.pkl holds a persistent id that is not a tensor storage")
+        raise CheckpointError("data.pkl contains a persistent id that is not a tensor storage")
     _, kind, key, _, n_elements = pid
     if not (isinstance(key, str) and isinstance(n_elements, int) and n_elements >= 0):
-        raise CheckpointError("data.pkl holds a malformed tensor storage")
+        raise CheckpointError("data.pkl contains a malformed tensor storage")
     return _Storage(kind.dtype, key, n_elements)
 
 
@@ -136,16 +136,15 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
     shape = tuple(size)
     is_sound = isinstance(storage, _Storage) and len(shape) <= _MAX_DIMS
     if not (is_sound and all(isinstance(n, int) and n >= 0 for n in (offset, *shape))):
-        raise CheckpointError("data.pkl holds a malformed tensor")
+        raise CheckpointError("data.pkl contains a malformed tensor")
     expected = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     if any(s != e for s, e, n in zip(stride, expected, shape, strict=True) if n > 1):
         raise CheckpointError(
-            f"data.pkl holds a tensor of shape {list(shape)} that is not contiguous (strides "
-            f"{list(stride)}); "
-            "save it again with .contiguous()"
+            f"data.pkl contains a tensor of shape {list(shape)} that is not contiguous (strides "
+            f"{list(stride)}); save it again with .contiguous()"
         )
     if offset + math.prod(shape) > storage.n_elements:
-        raise CheckpointError(f"data.pkl holds a tensor of shape {list(shape)} larger than its storage")
+        raise CheckpointError(f"data.pkl contains a tensor of shape {list(shape)} larger than its storage")
     return _Tensor(storage, offset, shape)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads the written file back and compares it with what was meant: keys, tensors, every tensor's bytes."""
+"""Reads the written file back and compares it with what was intended: keys, tensors, every tensor's bytes."""
 
 from __future__ import annotations
 

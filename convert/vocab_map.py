@@ -65,8 +65,7 @@ def _from_mask(members: IntArray | None, n_draft: int, n_target: int) -> tuple[I
     if members is None:
         raise VocabMapError(
             f"the draft vocabulary has {n_draft} of {n_target} tokens, but the checkpoint has neither d2t "
-            "nor t2d; "
-            "without the map no draft id has a meaning"
+            "nor t2d; without the map, draft ids have no meaning"
         )
     return members, "d2t is absent; the map was rebuilt from t2d"
 
@@ -86,8 +85,8 @@ def _from_table(
         raise VocabMapError(_why_invalid(offsets, n_target))
     if len(valid) == 2 and not np.array_equal(offsets, table) and n_draft < n_target:
         raise VocabMapError(
-            "d2t: all values differ, so it may hold offsets or absolute ids, and both would be valid maps; "
-            "add t2d to the checkpoint, or store the offsets target_id - i"
+            "d2t: all values differ, so it may contain offsets or absolute ids, and both would be valid "
+            "maps; add t2d to the checkpoint, or store the offsets target_id - i"
         )
     if n_draft < n_target and members is None and not table.any():
         raise VocabMapError(
@@ -97,7 +96,7 @@ def _from_table(
         )
     if "offsets" in valid:
         return offsets, ""
-    return table, "d2t holds absolute ids instead of offsets"
+    return table, "d2t contains absolute ids instead of offsets"
 
 
 def _is_map(ids: IntArray, n_target: int) -> bool:

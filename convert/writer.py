@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Writes a GGUF in one pass: keys, tensor list, then tensor data chunk by chunk, into an open temporary file.
 
-`replace_file` gives that file a temporary name beside the destination and renames it only when everything
-(data, verification, fsync) is done, so a conversion that fails or is killed leaves the old file as it was.
+`replace_file` gives that file a temporary name next to the destination and renames it only when everything
+(data, verification, fsync) is done, so a conversion that fails or is killed leaves the old file unchanged.
 """
 
 from __future__ import annotations

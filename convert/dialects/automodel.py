@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""NVIDIA NeMo Automodel: the whole body behind `model.` (`model.layers.0.*`, `model.fc.weight`); biases
+"""NVIDIA NeMo Automodel: the whole body after `model.` (`model.layers.0.*`, `model.fc.weight`); biases
 possible.
 """
 

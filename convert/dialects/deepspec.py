@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """deepseek-ai/DeepSpec, class `Qwen3Eagle3Model`: a Qwen3 layer (q/k norms), the target's whole vocabulary.
 
-The ids stand at the top level as `target_layer_ids` and name the block whose output was hooked
+The ids are at the top level as `target_layer_ids` and name the block whose output was hooked
 (deepseek-ai/DeepSpec: deepspec/modeling/target_extract.py; common.py reads `hidden_states[id + 1]`); their
 number is free, published ones have five. Embeddings and head are frozen copies of the target's. The layer's
 arithmetic is EAGLE-3's with the pre-norm state fed back (deepspec/modeling/eagle3/qwen3/modeling.py).
@@ -31,8 +31,8 @@ class DeepSpec(Dialect):
         if seen.has("layers.1."):
             # Its later layers read [embedding ; state] as well, which those of no other project do.
             raise UnsupportedError(
-                "DeepSpec drafter of several layers: not supported, each of its layers takes the "
-                "embedding again"
+                "DeepSpec drafter with several layers: not supported, because each of its layers reads "
+                "the embedding again"
             )
         config = dict(seen.config)
         ids = config.pop("target_layer_ids", None)

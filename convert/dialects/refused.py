@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints that are recognised and not convertible, each with its reason.
+"""Checkpoints that are recognised but cannot be converted, each with its reason.
 
-Better a refusal by name than a list of unknown tensors. Also the values of ModelOpt's `eagle_config` that
+A refusal by name is better than a list of unknown tensors. Also the values of ModelOpt's `eagle_config` that
 change the arithmetic: only the ones that mean EAGLE-3 pass.
 """
 
@@ -149,8 +149,8 @@ def _quantised(seen: Seen) -> str:
         "",
     )
     return (
-        f"quantised checkpoint (tensor {hit}): in a form that is not read here (fp8, int8 and packed int4 of "
-        "compressed-tensors and AWQ are, where quantization_config says so); convert the original bf16 or "
+        f"quantised checkpoint (tensor {hit}): in a form that is not supported (fp8, int8 and packed int4 "
+        "of compressed-tensors and AWQ are, if quantization_config says so); convert the original bf16 or "
         "fp16 one"
         if hit
         else ""
@@ -162,7 +162,7 @@ def _nested_eagle_1(seen: Seen) -> str:
         return ""
     return (
         "EAGLE-1 drafter in the layout of speculators (EagleSpeculator): not supported, it may have norms "
-        "that EAGLE-1 has not; convert the checkpoint it was made from"
+        "that EAGLE-1 does not have; convert the checkpoint it was made from"
     )
 
 
@@ -173,7 +173,7 @@ def _architecture(seen: Seen) -> str:
         return ""
     return (
         f"architecture {seen.architecture!r}: expected one of "
-        f"{', '.join(sorted(KNOWN_ARCHITECTURES - {''}))}; drafters of other architectures run other "
+        f"{', '.join(sorted(KNOWN_ARCHITECTURES - {''}))}; drafters of other architectures use other "
         "arithmetic"
     )
 

@@ -2,7 +2,7 @@
 """Checkpoints written for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
 `Eagle3DeepseekV2ForCausalLM`), among them AngelSlim's.
 
-`midlayer.*` or `layers.0.*`, optionally behind `model.`. The class says nothing about who trained it, so
+`midlayer.*` or `layers.0.*`, optionally after `model.`. The class says nothing about who trained it, so
 explicit ids stay ambiguous unless they explain themselves.
 """
 

@@ -137,7 +137,7 @@ def test_p_eagle_is_eagle_31_with_a_mask(
     np.testing.assert_array_equal(
         tensors(report.out)["mask_feature.weight"], shape.weights()["mask_hidden"].reshape(-1)
     )
-    assert any("is not said: 8 at most" in note for note in report.notes) == (depth == 8)
+    assert any("at once: using at most 8" in note for note in report.notes) == (depth == 8)
 
 
 @pytest.mark.parametrize("kind", ["keys", "values"])

@@ -114,7 +114,7 @@ def test_type_names_are_read_in_any_case() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_values_that_are_not_finite_are_refused(bad: float, values: np.ndarray) -> None:
-    with pytest.raises(TensorError, match="tensor t: holds NaN or infinite"):
+    with pytest.raises(TensorError, match="tensor t: contains NaN or infinite"):
         encoded(np.where(np.arange(512) == 7, np.float32(bad), values).astype(np.float32), Q.Q8_0)
 
 

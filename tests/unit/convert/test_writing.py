@@ -110,7 +110,7 @@ def test_a_file_that_is_read_is_never_overwritten(
     link = tmp_path / "link.gguf"
     link.symlink_to(victim)
     for out in (victim, link):
-        with pytest.raises(errors.WriteError, match="is a file this conversion reads"):
+        with pytest.raises(errors.WriteError, match="this conversion reads that file"):
             convert(checkpoint, out=out)
     assert victim.read_bytes() == before
 
