@@ -38,11 +38,11 @@ __all__ = [
 TAIL = '''
 
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
-    """What `Engine(...)` takes one by one; those of sampling are defaults for each generation."""
+    """The keyword arguments of `Engine(...)`; those for sampling are defaults for each generation."""
 
 
 class GenerateKeywords(SamplingKeywords, total=False):
-    """What `Session.stream` takes besides the prompt, and documents."""
+    """What `Session.stream` accepts and documents, apart from the prompt."""
 
     sampling: SamplingOptions | None
     strategy: str | Strategy | None
@@ -59,7 +59,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
 
 
 class ChatKeywords(GenerateKeywords, total=False):
-    """What `Session.chat` takes besides the messages, and documents."""
+    """What `Session.chat` accepts and documents, apart from the messages."""
 
     template: str | ChatTemplate | None
     tools: Sequence[Mapping[str, Any]]
@@ -71,7 +71,11 @@ def source() -> str:
     """The text of the module."""
     classes = (
         ("ModelKeywords", "How the target is loaded.", ModelOptions),
-        ("DraftKeywords", "What is drafted from, where the drafter runs, and the most of it.", DraftOptions),
+        (
+            "DraftKeywords",
+            "What to draft from, where the drafter runs, and how much may be drafted.",
+            DraftOptions,
+        ),
         ("SamplingKeywords", "One generation: when it stops and how tokens are chosen.", SamplingOptions),
     )
     parts = [HEAD]

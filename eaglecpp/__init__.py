@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""EAGLE-3 and EAGLE 3.1 speculative decoding for GGUF models on llama.cpp: the same words, faster.
+"""EAGLE speculative decoding for GGUF models on llama.cpp: the same text, faster.
 
     with eaglecpp.Engine("target.gguf", draft="draft.gguf") as engine:
         print(engine.generate("def main():", max_tokens=64).text)
@@ -7,7 +7,7 @@
     eaglecpp.pull("hf.co/owner/model-GGUF:Q4_K_M", draft="auto")
     eaglecpp.convert("hf.co/owner/drafter", "target.gguf", "draft.gguf")
 
-Names load on first use: importing this package costs nothing and touches neither llama.cpp nor the extension.
+Names load on first use: importing this package is cheap and loads neither llama.cpp nor the extension.
 The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The one door to the compiled extension: loads `eaglecpp._core` and refuses a llama.cpp it was not built
+"""The only way to the compiled extension: loads `eaglecpp._core` and refuses a llama.cpp it was not built
 for.
 
 `llama_cpp` is imported first, so that its copy of libllama (or the one `LLAMA_CPP_LIB_PATH` names) is the

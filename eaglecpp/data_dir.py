@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Where eaglecpp keeps what belongs to its user: models, conversations, the input history, what the planner
+"""Where eaglecpp keeps its user's data: models, conversations, the input history, what the planner
 learned.
 
-`EAGLECPP_HOME`, or the platform's place for data of programs, which platformdirs knows. Makes nothing.
+`EAGLECPP_HOME`, or the platform's folder for application data, which platformdirs knows. Creates nothing.
 """
 
 from __future__ import annotations

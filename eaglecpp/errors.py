@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Every exception eaglecpp raises on purpose, one class per cause, all below `EagleError`.
+"""Every exception that eaglecpp raises on purpose, one class per cause, all subclasses of `EagleError`.
 
 Messages say what was expected, what was found, where, and what to do. The extension raises these classes by
 importing this module, so the names are part of its contract. Misuse of a call (a wrong type, a value out of
-range) is `TypeError` or `ValueError`, as everywhere in Python. Converting has its own root,
+range) raises `TypeError` or `ValueError`, as usual in Python. Conversion has its own base class,
 `eaglecpp.convert.ConvertError`.
 """
 
@@ -28,11 +28,11 @@ __all__ = [
 
 
 class EagleError(Exception):
-    """Root of all errors of eaglecpp; catch this to catch them all."""
+    """Base class of all errors of eaglecpp; catch this to catch them all."""
 
 
 class GgufError(EagleError):
-    """A GGUF file cannot be read: not a GGUF, truncated, inconsistent, or with sizes no honest file has."""
+    """A GGUF file cannot be read: not a GGUF, truncated, inconsistent, or with implausible sizes."""
 
 
 class MismatchError(EagleError):
@@ -50,23 +50,23 @@ class ContextFullError(EagleError, ValueError):
 
 
 class DataError(EagleError):
-    """Training data cannot be used: a line that is no record, features that are no numbers, a cache or a file
-    of answers made with another target.
+    """Training data cannot be used: a line that is not a record, features that are not numbers, a cache or a
+    file of answers made with another target.
     """
 
 
 class TrainError(EagleError):
-    """A training cannot start, go on or end: no state to resume, a directory in use, a result that does not
-    compute what was trained.
+    """A training cannot start, continue or end: no state to resume, a directory in use, a result that does
+    not compute what was trained.
     """
 
 
 class OutOfMemoryError(EagleError):
-    """Weights, caches or compute buffers did not fit in the memory of a device."""
+    """Weights, caches or compute buffers did not fit into the memory of a device."""
 
 
 class QueueFullError(EagleError):
-    """More requests are waiting for an `AsyncEngine` than it was told to keep."""
+    """The queue of an `AsyncEngine` is full."""
 
 
 class EngineBusyError(EagleError):
@@ -74,18 +74,20 @@ class EngineBusyError(EagleError):
 
 
 class EngineBrokenError(EagleError):
-    """llama.cpp failed an internal check; the process lives on but this engine must be closed and opened
-    again.
+    """llama.cpp failed an internal check; the process survives, but this engine has to be closed and
+    opened again.
     """
 
 
 class GrammarError(EagleError):
-    """A GBNF grammar or JSON schema does not parse, or rules out every continuation."""
+    """A GBNF grammar or JSON schema does not parse, or forbids every continuation."""
 
 
 class ModelNotFoundError(EagleError):
-    """A model reference names no file."""
+    """A model reference does not lead to a file."""
 
 
 class VersionError(EagleError):
-    """The installed llama-cpp-python, or the library it loads, is not the one the extension was built for."""
+    """The installed llama-cpp-python, or the library it loads, is not the one that the extension was built
+    for.
+    """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""What a generation gives back: `Completion`, `Chunk` and the counters behind them, as plain values.
+"""What a generation returns: `Completion`, `Chunk` and their counters, as plain values.
 
 `timings` uses llama.cpp's names where it has them. Definitions: acceptance length = tokens per verification
-round, bonus token included (1.0 without drafting); acceptance rate = accepted / drafted; per-depth rates are
-conditional on that depth having been reached.
+round, including the bonus token (1.0 without drafting); acceptance rate = accepted / drafted; per-depth rates
+are conditional on that depth having been reached.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Timings:
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
-    the last conversation. `text_draft_n`, `text_draft_n_accepted`: of the drafted tokens those that came
-    from the text itself and from no drafter. `synth_rates`: drafts were accepted at random at these rates,
+    the last conversation. `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that came from the text
+    itself and not from a drafter. `synth_rates`: drafts were accepted at random at these rates,
     see `eaglecpp.engine.synth`.
 
-    `exact`: every row behind this answer was computed as plain decoding computes it, bit for bit, so the text
-    is the one that plain decoding gives. False also where that is not known.
+    `exact`: every row of this answer was computed as plain decoding computes it, bit for bit, so the text is
+    that of plain decoding. False also if that is not known.
 
-    `plan`: `strategy` and `why`; where drafts are possible also how the rounds went: `rounds`,
+    `plan`: `strategy` and `why`; if drafting was possible, also how the rounds went: `rounds`,
     `drafted_rounds` (with a verified draft), `probes` (drafted, not verified); means over the drafted ones:
-    `nodes`, `depth`,
-    `expected_tokens` (bonus token included), `expected_cost` (in plain steps); and `speedup`, tokens per
-    plain step's time, stalls left out. The last two are None while no plain step was measured.
+    `nodes`, `depth`, `expected_tokens` (including the bonus token), `expected_cost` (in plain steps); and
+    `speedup`, tokens per plain step's time, without stalls. The last two are None until a plain step was
+    measured.
     """
 
     prompt_n: int = 0
@@ -86,17 +86,17 @@ class Timings:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens per round, 1.0 = as without drafting; 0.0 when no round has run."""
+        """Tokens per round, 1.0 = as without drafting; 0.0 if no round has run."""
         return 1.0 + self.draft_n_accepted / self.rounds if self.rounds else 0.0
 
     @property
     def acceptance_rate(self) -> float:
-        """Share of the drafted tokens that were accepted; 0.0 when none was drafted."""
+        """Share of the drafted tokens that were accepted; 0.0 if none was drafted."""
         return self.draft_n_accepted / self.draft_n if self.draft_n else 0.0
 
     @property
     def accepted_per_depth(self) -> list[float]:
-        """Conditional acceptance rate at depth 1, 2, ...; depths never reached are left out."""
+        """Conditional acceptance rate at depth 1, 2, ...; without depths that were never reached."""
         return [
             hits / tried
             for hits, tried in zip(self.hits_per_depth, self.tried_per_depth, strict=False)
@@ -127,7 +127,7 @@ class Timings:
         } | ({"synth_rates": list(self.synth_rates)} if self.synth_rates else {})
 
     def __add__(self, other: Timings) -> Timings:
-        """Sums all counters; the plan is the later one's; exact if both are."""
+        """Sums all counters; takes the later plan; exact if both are."""
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
@@ -143,10 +143,10 @@ class Timings:
 
 @dataclass(frozen=True)
 class Chunk:
-    """What one round of a stream gave.
+    """The result of one round of a stream.
 
     `text` is the text that became certain; it can be shorter or longer than that of `tokens`, because
-    unfinished characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
+    incomplete characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
     last chunk has `finish_reason` and `stats`.
     """
 
@@ -167,10 +167,10 @@ class Chunk:
 class Completion:
     """A finished generation.
 
-    `tokens` are all generated tokens in order, with the end-of-generation token when that ended it; `text`
-    leaves it and a stop string out. `finish_reason`: "stop" (the model or a stop string), "length"
-    (`max_tokens` or the context), "cancelled". `seed` is the one used, also when it was drawn at random.
-    `plan_log`: every round's decision as a line, if it was asked for.
+    `tokens` are all generated tokens in order, including a final end-of-generation token; `text` includes
+    neither that nor a stop string. `finish_reason`: "stop" (the model or a stop string), "length"
+    (`max_tokens` or the context), "cancelled". `seed` is the one used, even if it was drawn at random.
+    `plan_log`: the decision of every round as a line, if requested.
     """
 
     text: str

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Asks an OpenAI-compatible server for chat completions, and times them.
 
-llama.cpp's server says itself how long it decoded (`timings`); of others the time from the first token to the
-last is taken from the stream.
+llama.cpp's server reports how long it decoded (`timings`); for others, the time from the first token to the
+last is measured on the stream.
 """
 
 from __future__ import annotations
@@ -102,5 +102,6 @@ class ChatServer:
             return str(reply.json()["data"][0]["id"])
         except (requests.RequestException, ValueError, LookupError, TypeError) as error:
             raise EagleError(
-                f"--compare: {address} does not list a model ({error}); is an OpenAI-compatible server there?"
+                f"--compare: {address} does not list a model ({error}); is an OpenAI-compatible server "
+                "running there?"
             ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How fast each strategy decodes on this machine, and what the planner makes of it.
+"""How fast each strategy decodes on this machine, and what the planner learns from it.
 
 `measure` runs plain decoding, fixed strategies and the planner in turns on the same prompts, so that a
 machine that changes speed changes all of them; only ratios of neighbours count. `plan_report` gives the

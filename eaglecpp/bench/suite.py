@@ -9,7 +9,7 @@ One object per question, in JSON Lines, a JSON array or Parquet:
 - HumanEval (openai/human-eval): `prompt` and `entry_point`, asked as a request to complete the function
 - `prompt`, `question` or `text`
 
-Texts alone are read: no field names a file to open or an address to ask.
+Only texts are read: no field names a file to open or an address to ask.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_suite(reference: str) -> Suite:
             else:
                 questions.append(question)
     if not questions:
-        found = f"{n_masked} questions whose text is left out (SPEED-Bench's prepare.py fetches it)"
+        found = f"{n_masked} questions without their text (SPEED-Bench's prepare.py downloads it)"
         raise DataError(f"{reference}: expected prompts, found {found if n_masked else 'none'}")
     return Suite(name, tuple(questions), n_masked)
 
@@ -179,4 +179,4 @@ def _fetch(name: str, part: str) -> list[Path]:
             )
         return [Path(hf_hub_download(name, file, repo_type="dataset")) for file in sorted(files)]
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelNotFoundError(f"{where}: the Hub does not give it: {error}") from error
+        raise ModelNotFoundError(f"{where}: the Hub does not provide it: {error}") from error

@@ -2,7 +2,8 @@
 """The forms in which models write tool calls: text of a whole block to `ToolCall`s.
 
 Where a form has values without quotes, the tool's own schema says what they are: "3" stays a text where a
-text is wanted. A call that was cut off in the middle of a value is none: half a command is another command.
+text is wanted. A call that was cut off in the middle of a value is not a call: half a command is a different
+command.
 """
 
 from __future__ import annotations
@@ -160,12 +161,12 @@ def _gemma_value(text: str, at: int) -> tuple[Any, int]:
                 items.append(value)
             at = _gemma_next(text, at)
             if text[at] not in "," + close:
-                raise ValueError("no value of Gemma's")
+                raise ValueError("not a value in Gemma's form")
             at = _gemma_next(text, at + 1) if text[at] == "," else at
         return (pairs if close == "}" else items), at + 1
     match = re.compile(r"[^,{}\[\]]+").match(text, at)
     if match is None:
-        raise ValueError("no value of Gemma's")
+        raise ValueError("not a value in Gemma's form")
     return _value(match[0].strip(), {}), match.end()
 
 

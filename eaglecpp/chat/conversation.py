@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`Conversation`: what was said so far, and which part of it goes into the next prompt.
+"""`Conversation`: the messages so far, and which of them go into the next prompt.
 
 Takes questions and answers, gives messages for a template. When they outgrow the context, whole exchanges
-are left out from the oldest on; the system prompt and the model's own examples stay. Nothing is ever left
-out without being returned to the caller, who has to say so. Knows no tokenizer and no engine: counting
-tokens is a callback.
+are left out, oldest first; the system prompt and the model's own examples stay. Nothing is ever left
+out without being returned to the caller, who has to tell the user. It needs no tokenizer and no
+engine: counting tokens is a callback.
 """
 
 from __future__ import annotations

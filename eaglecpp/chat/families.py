@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Prompt formats of model families for files that carry no template, through llama.cpp's built-in list.
+"""Prompt formats of model families for files without a template, from llama.cpp's built-in list.
 
-The formats themselves are llama.cpp's (`llama_chat_apply_template`); here is only which family a vocabulary
-belongs to. llama_cpp is imported on first use.
+The formats themselves are llama.cpp's (`llama_chat_apply_template`); this module only decides which family a
+vocabulary belongs to. llama_cpp is imported on first use.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def render_family(family: str, messages: Sequence[Message], add_generation_promp
     pairs = [(str(message.role).encode(), message.content.encode()) for message in messages]
     if any(b"\0" in text for pair in pairs for text in pair):
         raise TemplateError(
-            "a message has a NUL character, which llama.cpp's formats cannot hold", 0, name=family
+            "a message contains a NUL character, which llama.cpp's formats cannot represent", 0, name=family
         )
     chat = (llama_cpp.llama_chat_message * len(pairs))(*pairs)
     size = 4096 + 2 * sum(len(content) for _, content in pairs)

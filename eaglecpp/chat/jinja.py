@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Jinja chat templates, as GGUF files carry them: sandboxed, and bounded in everything they could take.
+"""Jinja chat templates from GGUF files: sandboxed, and limited in every resource they could use.
 
 Settings and globals are those that Hugging Face and llama-cpp-python render such templates with (trimmed
 blocks, loop controls, `raise_exception`, `strftime_now`, `tojson` without ASCII escapes, ignored `generation`
-tags). Their renderer runs a template to its end whatever it does; here every construct that can make
+tags). Their renderer runs a template to its end, whatever it does; here every construct that can make
 something large asks `jinja_bounds` first, and a template that goes beyond is a TemplateError. To leave none
 out, a template is rewritten before it is compiled: loops are counted, `~` and literals become filters, and
 all operators, calls and outputs go through the environment. Jinja is imported on first use, because it is

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What a Jinja template may cost: steps, characters, memory and time, whatever it says.
+"""Limits for Jinja templates: steps, characters, memory and time.
 
 A template comes with a model and may be hostile. Every way in which it can make a value larger is known here
-and asks first: operators, calls, filters, literals, output (`jinja.py` sees to it that none goes round).
-What is not listed is refused, so a new method or filter is no hole. Two rules bound the rest: no value is
-larger than `MAX_CHARS` or `MAX_VALUE`, nested ones counted as if nothing in them were shared, so one step
-cannot take long; and everything that is made in one rendering is paid for from one `Budget`, so many steps
-cannot either. Sizes of lists and dictionaries are remembered, because templates cannot change them.
+and checked first: operators, calls, filters, literals, output (`jinja.py` makes sure that nothing bypasses
+this). What is not listed is refused, so a new method or filter does not open a hole. Two rules bound the
+rest: no value is larger than `MAX_CHARS` or `MAX_VALUE`, nested ones counted as if nothing in them were
+shared, so one step cannot take long; and everything that is made in one rendering is paid for from one
+`Budget`, so many steps cannot either. Sizes of lists and dictionaries are remembered, because templates
+cannot change them.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Budget:
         """So much is about to be made or looked through."""
         self._n_bytes += n_bytes
         if self._n_bytes > MAX_BYTES:
-            raise stopped(f"it takes more than {MAX_BYTES >> 20} MiB")
+            raise stopped(f"it needs more than {MAX_BYTES >> 20} MiB")
         if n_bytes > 4096:
             self.check_time()
 

@@ -44,7 +44,7 @@ class ToolCall:
             try:
                 arguments = json.loads(arguments)
             except ValueError as error:
-                raise ValueError(f"tool call {function['name']}: arguments are no JSON: {error}") from None
+                raise ValueError(f"tool call {function['name']}: arguments are not JSON: {error}") from None
         if not isinstance(arguments, Mapping):
             raise ValueError(
                 f"tool call {function['name']}: expected an object of arguments, found {arguments!r}"

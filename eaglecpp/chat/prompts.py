@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The tokens of a prompt that shares as much as possible with the prompts and answers before it.
 
-Where the text of a prompt goes on from an earlier prompt, or from one and its answer, so do its tokens: the
-caches then hold everything but what is new, also where the tokenizer would cut the answer's text into other
-tokens than those that the model chose. That is what the model has really said, and it is what makes a second
-turn cost only its new tokens, drafter included.
+If the text of a prompt continues an earlier prompt, or one and its answer, so do its tokens. The caches then
+have everything except what is new, even if the tokenizer would split the answer's text into other tokens than
+those that the model chose. That is what the model has really said, and it makes a second turn cost only its
+new tokens, drafter included.
 
 `PromptMemory` does that for rendered texts, `PromptMaker` renders messages through one template as well.
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`AnswerReader`: a stream of chunks as pieces to show, each thinking or answer, drafted or not.
 
-A chunk's text runs behind its tokens, because unfinished characters and possible stop strings are held back.
+A chunk's text lags behind its tokens, because incomplete characters and possible stop strings are held back.
 The reader decodes the tokens a second time to know which characters each of them completed, and so which
 characters came from accepted drafts. Control tokens have no text; those that belong to the model's thinking
-tags get theirs back here, for the splitter alone.
+tags get theirs back here, only for the splitter.
 """
 
 from __future__ import annotations

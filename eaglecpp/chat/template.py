@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Which template turns a conversation into a prompt, why that one, and the prompt itself.
 
-`ChatTemplate.choose` picks by one rule: what the Modelfile says, else what the GGUF carries, else what the
+`ChatTemplate.choose` picks by one rule: what the Modelfile says, else what the GGUF has, else what the
 store has, else the format of the model's family, else the bare prompt. `describe()` tells which and why,
-because that is what people ask when a model answers oddly. Compiling waits for the first use, so that a bad
-template keeps no model from loading. `Rendered.has_bos` lets the caller tokenize without a second BOS.
+because that is what people ask when a model answers oddly. Compilation waits for the first use, so that a bad
+template does not keep a model from loading. `Rendered.has_bos` lets the caller tokenize without a second BOS.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class _Chooser:
     eos_text: str
 
     def chosen(self, choice: str, has_token: Callable[[str], bool] | None) -> ChatTemplate:
-        asked = f"chat_template {choice} was asked for"
+        asked = f"chat_template {choice} was requested"
         match choice:
             case "auto":
                 return self._automatic(has_token)
@@ -248,23 +248,23 @@ class _Chooser:
                 return self._made("go", BARE_PROMPT, "", asked)
         if choice not in family_names():
             known = ", ".join(("auto", "modelfile", "gguf", "raw", *family_names()))
-            raise ValueError(f"chat_template {choice}: unknown; there is {known}")
+            raise ValueError(f"chat_template {choice}: unknown; expected one of {known}")
         return self._made("family", choice, "", asked)
 
     def _automatic(self, has_token: Callable[[str], bool] | None) -> ChatTemplate:
         if self.modelfile:
-            reason = "a TEMPLATE wins over the GGUF's own" if self.gguf else ""
+            reason = "a TEMPLATE overrides the GGUF's own" if self.gguf else ""
             return self._written(self.modelfile, "the Modelfile's TEMPLATE", reason)
         if self.gguf:
-            reason = "drafters are trained on it, so it wins over the stored one" if self.stored else ""
+            reason = "drafters are trained on it, so it overrides the stored one" if self.stored else ""
             return self._made("jinja", self.gguf, "the GGUF (tokenizer.chat_template)", reason)
         if self.stored:
-            return self._written(self.stored, "the store (template layer)", "the GGUF carries none")
+            return self._written(self.stored, "the store (template layer)", "the GGUF has none")
         family = family_of(has_token) if has_token is not None else ""
         if family:
-            notice = f"the model carries no chat template; its vocabulary looks like {family}"
+            notice = f"the model has no chat template; its vocabulary looks like {family}"
             return self._made("family", family, "", "guessed from the vocabulary", notice)
-        notice = "the model carries no chat template; the prompt goes in bare, as for a base model"
+        notice = "the model has no chat template; the prompt is used as it is, as for a base model"
         return self._made("go", BARE_PROMPT, "", "no template was found", notice)
 
     def _written(self, text: str, source: str, reason: str) -> ChatTemplate:

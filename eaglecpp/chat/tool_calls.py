@@ -2,8 +2,8 @@
 """Finds the tool calls in a model's answer while it streams.
 
 Models write calls in the form their chat template taught them; `call_marks` reads the form off the template.
-`ToolReader` takes text and gives text and `ToolCall`s in order. Text that may still become a call is held
-back; what looked like a call and is none comes out as text. Knows no model and no engine.
+`ToolReader` takes text and returns text and `ToolCall`s in order. Text that may still become a call is held
+back; what looked like a call but is not one comes out as text. Needs no model and no engine.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The `eaglecpp` command: a table of subcommands, loaded when used, and what every one of them shares.
+"""The `eaglecpp` command: a table of subcommands, loaded when used, and what all of them share.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 An error is one line; `--debug` adds the traceback. `eaglecpp --help` imports no subcommand, so it stays
@@ -26,19 +26,19 @@ __all__ = ["main"]
 COMMANDS = {
     "check": ("eaglecpp.cli.check:check", "Check a Modelfile, for eaglecpp or for Ollama."),
     "bench": ("eaglecpp.cli.bench.command:bench", "Measure this machine, with and without drafting."),
-    "convert": ("eaglecpp.cli.convert:convert", "EAGLE drafter checkpoint to GGUF."),
+    "convert": ("eaglecpp.cli.convert:convert", "Convert an EAGLE drafter checkpoint to GGUF."),
     "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
     "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
-    "doctor": ("eaglecpp.cli.doctor:doctor", "Explain this machine and check the installation."),
-    "drafters": ("eaglecpp.cli.drafters:drafters", "List the drafters that are known."),
+    "doctor": ("eaglecpp.cli.doctor:doctor", "Check this machine and the installation."),
+    "drafters": ("eaglecpp.cli.drafters:drafters", "List known drafters."),
     "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
-    "inspect": ("eaglecpp.convert.cli:inspect", "Show what a GGUF file is and what it fits."),
+    "inspect": ("eaglecpp.convert.cli:inspect", "Show what is in a GGUF file and what it fits."),
     "list": ("eaglecpp.cli.list:list_models", "List the models on this machine."),
-    "ps": ("eaglecpp.cli.ps:ps", "List the models a server has loaded."),
-    "pull": ("eaglecpp.cli.pull:pull", "Fetch a model, and its drafter, by name."),
+    "ps": ("eaglecpp.cli.ps:ps", "List the models that a server has loaded."),
+    "pull": ("eaglecpp.cli.pull:pull", "Download a model, and its drafter, by name."),
     "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
     "run": ("eaglecpp.cli.run:run", "Answer a prompt through the model's chat template."),
-    "serve": ("eaglecpp.cli.serve:serve", "Serve models by Ollama's and OpenAI's API."),
+    "serve": ("eaglecpp.cli.serve:serve", "Serve models through the APIs of Ollama, OpenAI and Anthropic."),
     "show": ("eaglecpp.cli.show:show", "Show what a stored model is."),
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
 }
@@ -70,12 +70,12 @@ class LazyGroup(click.Group):
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="Log to stderr from this level on, llama.cpp's own log included.  [default: warnings of eaglecpp, "
-    "nothing of llama.cpp]",
+    help="Log to stderr at this level, including llama.cpp's own log.  [default: eaglecpp's warnings, "
+    "nothing from llama.cpp]",
 )
 @click.pass_context
 def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
-    """EAGLE speculative decoding for GGUF models on llama.cpp: the same words, faster."""
+    """EAGLE speculative decoding for GGUF models on llama.cpp: the same text, faster."""
     ctx.obj = {"debug": debug}
     if ctx.invoked_subcommand is None:
         from eaglecpp.cli.terminal import write
@@ -89,7 +89,7 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     logging.basicConfig(handlers=[handler])
     logging.getLogger("eaglecpp").setLevel((log_level or "warning").upper())
     logging.getLogger("eaglecpp.native").setLevel((log_level or "critical").upper())
-    if log_level is None:  # it warns of every retry, before the error that says what is wrong
+    if log_level is None:  # it warns about every retry before the error that says what is wrong
         logging.getLogger("urllib3").setLevel("ERROR")
 
 
@@ -113,7 +113,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _report(error: Exception, debug: bool) -> int:
-    """Says in one line what went wrong; returns the exit code."""
+    """Prints in one line what went wrong; returns the exit code."""
     from eaglecpp.cli.terminal import note
 
     if debug:  # it quotes the error, which quotes the file
@@ -143,9 +143,7 @@ def _is_convert_error(error: Exception) -> bool:
 
 
 def _reader_left() -> int:
-    """Whoever read our output is gone: nothing to say, and nobody to say it to when Python flushes at
-    exit.
-    """
+    """Whoever read our output is gone: stay silent, also when Python flushes at exit."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp check`: reads a Modelfile as `create` would, and as Ollama would, and makes nothing.
+"""`eaglecpp check`: reads a Modelfile as `create` or Ollama would, without making a model.
 
-Looks at files on this machine only: names and references of the Hub are read, not looked up.
+Only files on this machine are opened; names and Hub references are parsed but not looked up.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["check"]
 
 @click.command()
 @click.argument("file", default="Modelfile", metavar="[MODELFILE]")
-@click.option("--ollama", is_flag=True, help="Say what would keep it from working in Ollama.")
-@click.option("--strict", is_flag=True, help="Refuse what Ollama refuses; pragmas are comments.")
+@click.option("--ollama", is_flag=True, help="Report what would keep it from working in Ollama.")
+@click.option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
 @click.option("--json", "as_json", is_flag=True, help="Print {problems, notices} instead.")
 def check(file: str, ollama: bool, strict: bool, as_json: bool) -> None:
     """Check MODELFILE (default: ./Modelfile; - is stdin) without making a model."""
@@ -47,7 +47,7 @@ def check(file: str, ollama: bool, strict: bool, as_json: bool) -> None:
 
 
 def _problems(text: bytes, directory: Path, file: str | None, strict: bool) -> tuple[list[str], list[str]]:
-    """What `create` would refuse, and what it would remark."""
+    """What `create` would refuse, and its notices."""
     from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.convert import ConvertError
     from eaglecpp.modelfile.resolve import resolve

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp convert`: a drafter checkpoint to GGUF. Options and report are those of `convert`'s own command;
-here its two references are read as everywhere in eaglecpp, and what is on the Hub is fetched.
+here its two arguments may be any reference that eaglecpp understands, and files on the Hub are downloaded.
 """
 
 from __future__ import annotations
@@ -31,5 +31,6 @@ convert = click.Command(
     "convert",
     params=_plain.convert.params,
     callback=_run,
-    help="EAGLE drafter checkpoint to GGUF. SRC: a checkpoint folder, a weight file, or hf.co/owner/name.",
+    help="Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint folder, a weight file, or "
+    "hf.co/owner/name.",
 )

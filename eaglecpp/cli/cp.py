@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp cp`: a second name for a model; its blobs are shared. A model of Ollama's store becomes ours."""
+"""`eaglecpp cp`: a second name for a model; its blobs are shared. A model in Ollama's store becomes ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["cp"]
 @click.argument("source")
 @click.argument("destination")
 def cp(source: str, destination: str) -> None:
-    """Copy a model: give SOURCE a second name."""
+    """Copy a model: give SOURCE a second name, DESTINATION."""
     stores = Stores.open()
     with Bars() as bars:
         copy_model(stores, stores.get(stored_name(source)), stored_name(destination), bars)

@@ -26,12 +26,14 @@ __all__ = ["create"]
 @click.option(
     "-f", "--file", "file", default="Modelfile", show_default=True, help="The Modelfile; - is stdin."
 )
-@click.option("-q", "--quantize", metavar="TYPE", default="", help="Bring an F32 or F16 target to this type.")
+@click.option(
+    "-q", "--quantize", metavar="TYPE", default="", help="Quantise an F32 or F16 target to this type."
+)
 @click.option(
     "--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]"
 )
 @click.option("--no-draft", is_flag=True, help="Leave the drafter out.")
-@click.option("--strict", is_flag=True, help="Refuse what Ollama refuses; pragmas are comments.")
+@click.option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
 @click.option("--json", "as_json", is_flag=True, help="Print {name, digest, size, draft} at the end.")
 def create(
     name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, strict: bool, as_json: bool

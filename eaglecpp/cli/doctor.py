@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp doctor`: what this machine and installation are, whether they fit together, and for a model with
-a drafter in which batches its text is exactly that of plain decoding.
+"""`eaglecpp doctor`: checks this machine and the installation, and measures for a model with a drafter which
+batches give exactly the text of plain decoding.
 
-Gathers facts into one dict, prints them, and exits with 1 if something is broken. Must work on a broken
+Gathers facts into one dict, prints them, and exits with 1 if something is broken. It has to work on a broken
 installation, so everything that can fail is imported inside a check.
 """
 
@@ -30,15 +30,15 @@ __all__ = ["doctor"]
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--draft", metavar="D", help="The drafter, where the model does not bring one.")
+@click.option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
 @engine_options_of(DraftOptions, ModelOptions)
 def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) -> None:
-    """Explain this machine and check the installation. Exit code 1 when something is broken.
+    """Check this machine and the installation. Exit code 1 if something is broken.
 
-    With MODEL, a GGUF file or a stored name, also show what target and drafter hold of each device's memory,
-    and measure in which batches the model gives the very bits of plain decoding, with the options it would be
-    run with.
+    With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
+    device, and measure in which batches the model gives the same bits as plain decoding. Use the options that
+    you would run it with.
     """
     facts = gather()
     if model is not None and not facts["problems"]:
@@ -52,7 +52,7 @@ def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) 
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Where a model's memory goes, and what is exact of it, measured now. Without a drafter there is only
+    """Where a model's memory goes, and which batches are exact, measured now. Without a drafter there is only
     plain decoding.
     """
     from eaglecpp.engine import exactness
@@ -82,7 +82,7 @@ def _draft(engine: Engine) -> str | None:
 
 
 def gather() -> dict[str, Any]:
-    """All facts; `problems` is what is broken and what to do, `notes` what is merely worth knowing."""
+    """All facts; `problems` says what is broken and what to do, `notes` what is merely worth knowing."""
     facts: dict[str, Any] = {
         "eaglecpp": metadata.version("eaglecpp"),
         "python": platform.python_version(),
@@ -105,14 +105,14 @@ def gather() -> dict[str, Any]:
     amx = facts["cpu"]["amx"]
     if amx["claimed"] and not amx["works"]:
         facts["notes"].append(
-            "the CPU claims AMX, but its first instruction fails here (common on virtual machines): eaglecpp "
-            "loads models without repacked weights; other llama.cpp programs may die with SIGILL"
+            "the CPU claims AMX, but the first AMX instruction fails (common on virtual machines): eaglecpp "
+            "loads models without repacked weights; other llama.cpp programs may crash with SIGILL"
         )
     waiting = os.environ.get("OMP_WAIT_POLICY", "")
     if waiting.lower() == "passive" and any("OPENMP" in feature for feature in facts["features"]):
         facts["notes"].append(
-            f"OMP_WAIT_POLICY={waiting} is set: threads go to sleep between the steps of a token, which can "
-            "make decoding on the CPU several times slower; unset it, unless other programs need the cores"
+            f"OMP_WAIT_POLICY={waiting} is set: threads sleep between the steps of a token, which can make "
+            "decoding on the CPU several times slower; unset it, unless other programs need the cores"
         )
     return facts
 
@@ -137,9 +137,7 @@ def packages() -> list[dict[str, Any]]:
 
 
 def native_facts() -> dict[str, Any]:
-    """What only the loaded extension knows: versions, devices, CPU. Raises `VersionError` if it does not
-    load.
-    """
+    """Versions, devices and CPU, from the loaded extension. Raises `VersionError` if it does not load."""
     from eaglecpp import lowlevel
 
     system = lowlevel.system_info()
@@ -154,9 +152,8 @@ def native_facts() -> dict[str, Any]:
 
 
 def memory() -> dict[str, int | None]:
-    """RAM in bytes, `total` and `available` (None without psutil, which is a problem of its own). Not
-    llama.cpp's
-    figures: those call all of the CPU's memory free.
+    """RAM in bytes, `total` and `available` (None without psutil, which is reported as a problem). Not from
+    llama.cpp, which reports all of the CPU's memory as free.
     """
     try:
         import psutil
@@ -167,7 +164,7 @@ def memory() -> dict[str, int | None]:
 
 
 def build_features() -> list[str]:
-    """What llama.cpp's build uses, in its own words ("CPU : SSE3 = 1", ...)."""
+    """The features of llama.cpp's build, in its own words ("CPU : SSE3 = 1", ...)."""
     from llama_cpp import llama_print_system_info
 
     text: str = llama_print_system_info().decode("utf-8")
@@ -175,7 +172,7 @@ def build_features() -> list[str]:
 
 
 def report(facts: dict[str, Any]) -> list[str]:
-    """The facts as lines for a reader."""
+    """The facts as lines of text."""
     lines = [
         f"eaglecpp          {facts['eaglecpp']}",
         f"python            {facts['python']} on {facts['platform']}",
@@ -222,7 +219,7 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
     lines = [f"target            {model['target']}, {model['n_threads']} threads"]
     if model["draft"] is None:
         lines += _memory_lines(model["memory_plan"])
-        return [*lines, "exact             always: without a drafter there is only plain decoding"]
+        return [*lines, "exact             always, because without a drafter there is only plain decoding"]
     drafter = "none: drafts from the text itself" if model["draft"] == TEXT else model["draft"]
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
     lines.append(f"drafter           {drafter}{where}")
@@ -235,14 +232,16 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
         lines.append(f"exact             plain decoding only: {model['exact_reason']}")
     else:
         kinds = "chains and trees" if model["exact_trees"] and not model["chains_only"] else "chains"
-        lines.append(f"exact             {kinds} in batches of {model['exact_rows']} rows, the root included")
+        lines.append(
+            f"exact             {kinds} in batches of {model['exact_rows']} rows, including the root"
+        )
     if model["measured_steps"]:
         lines.append(f"measured          {model['measured_steps']} steps in {model['measured_ms']:.0f} ms")
     return lines
 
 
 def _memory_lines(plan: list[dict[str, Any]]) -> list[str]:
-    """One line for each device that holds something: what, in whose name, and what is left."""
+    """One line for each device in use: what is on it, for target or drafter, and how much is free."""
     lines = []
     for place in plan:
         parts = []

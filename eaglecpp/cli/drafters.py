@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp drafters`: the drafters that are known, of one model or with a text in their names.
+"""`eaglecpp drafters`: known drafters, all of them, for one model, or with a text in their names.
 
-What `--draft auto` chooses from, and why it would choose the first. Reads the table that comes with the
-package and, of a model on this machine, what its file says of itself; asks nobody.
+These are what `--draft auto` chooses from. Reads the table that comes with the package and, for a model on
+this machine, the metadata of its file; makes no request to any server.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["drafters"]
 
 @click.command()
 @click.argument("target", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print {drafters: [...]}, with where each row is from.")
+@click.option("--json", "as_json", is_flag=True, help="Print {drafters: [...]}, with the source of each row.")
 def drafters(target: str | None, as_json: bool) -> None:
-    """List the drafters that are known: of TARGET (a file, a stored name, a name on the Hub), with
-    TARGET in their names, or all.
+    """List known drafters: all, or those for TARGET (a file, a stored name, a name on the Hub), or those with
+    TARGET in their names.
     """
     matches = [] if target is None else _matches(target)
     rows = [match.drafter for match in matches]
@@ -33,18 +33,18 @@ def drafters(target: str | None, as_json: bool) -> None:
         write_json({"drafters": [_facts(row, matches) for row in rows]})
         return
     if not rows:
-        note(f"no drafter is known for {target}; `eaglecpp train` makes one, `--draft text` needs none")
+        note(f"no drafter is known for {target}: make one with `eaglecpp train`, or use `--draft text`")
         return
     write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
     chosen = next((match for match in matches if not match.drafter.refused), None)
     if chosen is not None:
-        note(f"--draft auto takes {chosen.why}")
+        note(f"--draft auto uses {chosen.why}")
     if chosen is not None and chosen.warning:
         note(f"note: {chosen.warning}")
 
 
 def _matches(target: str) -> list[Match]:
-    """Of a model by name, or by what its file says of itself when it is here."""
+    """Those for a model, by its name, or by the metadata of its file if that is on this machine."""
     from eaglecpp.errors import EagleError
     from eaglecpp.opening.find import find_model
     from eaglecpp.store.facts import metadata, read_facts
@@ -52,7 +52,7 @@ def _matches(target: str) -> list[Match]:
     try:
         path = find_model(target, "target")
         facts = read_facts([path])
-    except EagleError:  # not here: the name has to do
+    except EagleError:  # not on this machine: only the name is known
         return find_drafters([target], {})
     return find_drafters([target, path.name], metadata(facts.file))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp generate`: raw completion of a prompt, no chat template.
 
-Streams the text to stdout, or prints one JSON object. What Ctrl+C interrupts is still printed.
+Streams the text to stdout, or prints one JSON object. After Ctrl+C, what was generated so far is printed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ __all__ = ["generate"]
 @click.command()
 @click.argument("target")
 @click.option("-p", "--prompt", help="The prompt; - reads standard input.")
-@click.option("-f", "--file", "file", type=click.Path(), help="File with the prompt, taken byte by byte.")
+@click.option("-f", "--file", "file", type=click.Path(), help="File with the prompt, used byte for byte.")
 @hub_option
 @strategy_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print {text, tokens, finish_reason, timings} at the end."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option is from.")
-@click.option("--grammar-file", type=click.Path(), help="GBNF grammar the text must follow.")
-@click.option("--json-schema-file", type=click.Path(), help="JSON schema the text must follow.")
-@click.option("--log-plan", type=click.Path(), help="Write every round's decision to this file.")
-@click.option("--replay-plan", type=click.Path(), help="Follow the decisions of such a file, round by round.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
+@click.option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
+@click.option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
+@click.option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
+@click.option("--replay-plan", type=click.Path(), help="Repeat the decisions in such a file, round by round.")
 @synth_options
 @engine_options
 def generate(
@@ -122,13 +122,13 @@ def follow(stream: Any, watch: Watch, *, echo: bool) -> None:
 
 
 def read_plan(path: str) -> list[str]:
-    """The rounds of a plan file; lines that begin with # are remarks."""
+    """The rounds of a plan file; lines that begin with # are comments."""
     lines = read_input(path).decode("utf-8", "replace").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def write_plan(path: str, result: Completion) -> None:
-    """Writes the rounds of a generation, with the seed it used as a remark."""
+    """Writes the rounds of a generation, with its seed as a comment."""
     from eaglecpp.files import replace_bytes
 
     head = f"# eaglecpp plan: seed {result.seed}, {len(result.prompt_tokens)} prompt tokens"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp list`: the models of our store and of Ollama's, with Ollama's columns and one for the drafter.
+"""`eaglecpp list`: the models in our store and in Ollama's, with Ollama's columns and one for the drafter.
 
 Reads manifests and configs only; loads neither numpy nor llama.cpp.
 """
@@ -40,6 +40,6 @@ def _say_where(stores: Stores, models: list[StoredModel]) -> None:
     for store in stores.others:
         count = sum(1 for model in models if model.root == store.root)
         if count:
-            note(f"{count} of them in Ollama's store {store.root}, read in place")
+            note(f"{count} of them are in Ollama's store {store.root} and are read in place")
     for problem in stores.problems:
         note(f"note: {problem}")

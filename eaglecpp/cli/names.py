@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Model names on the command line: what is no name is wrong usage."""
+"""Model names on the command line; an invalid one is a usage error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["stored_name"]
 
 
 def stored_name(text: str) -> ModelName:
-    """The name that `text` is. Raises click.UsageError."""
+    """`text` as a model name. Raises click.UsageError."""
     try:
         return read_name(text)
     except ModelNameError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What commands that open a model have in common: fetching with bars, remarks, the plan of `--verbose`."""
+"""What commands that open a model share: downloads with progress bars, notices, the plan of `--verbose`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def strategy_of(strategy: Strategy | None, no_draft: bool) -> Strategy | None:
 def look_up(
     reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
 ) -> Found:
-    """As `eaglecpp.opening.fetch`, with bars; tells someone at a terminal of a drafter they could have."""
+    """As `eaglecpp.opening.fetch`, with progress bars; on a terminal, mentions a drafter that exists."""
     with Bars() as bars:
         found = fetch(reference, draft, wants_draft=wants_draft, insecure=insecure, report=bars)
     if found.offer and stderr_is_terminal():
@@ -48,9 +48,7 @@ def open_engine(
     *,
     verbose: bool = False,
 ) -> Engine:
-    """Opens the engine as the options say, on top of what a stored model says; without drafting the drafter
-    is not even looked for.
-    """
+    """Opens the engine; options override what a stored model says. Without drafting, looks up no drafter."""
     from eaglecpp.engine import Engine
 
     wanted = strategy_of(strategy, no_draft)
@@ -71,7 +69,7 @@ def open_engine(
 
 
 def note_plan(plan: OpeningPlan, engine: Engine) -> None:
-    """What was opened, and where each option is from."""
+    """Prints what was opened, and where each option comes from."""
     note("\n".join(plan.lines(engine.chat_template.describe())))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Command-line options that several commands share, made from the declarations in `eaglecpp.options`.
+"""Command-line options that several commands share, generated from the declarations in `eaglecpp.options`.
 
-Nothing here repeats a name, a range or a default. An option that was not given is not passed on, so the
-engine's default stays the only one.
+Nothing here repeats a name, a range or a default. An option that was not given is not passed on, so that
+there is only one default, the engine's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StrategyType(click.ParamType[Strategy]):
 
 
 class NumbersType(click.ParamType[str]):
-    """Numbers with commas between them; what they may be is the option's to say."""
+    """Numbers separated by commas; the option itself checks their range."""
 
     name = "numbers"
 
@@ -89,9 +89,9 @@ def engine_options_but(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     classes: tuple[type, ...] = (DraftOptions, ModelOptions, SamplingOptions),
 ) -> Callable[[F], F]:
-    """As `engine_options`, for a command that uses some flags otherwise, or has defaults of its own.
+    """As `engine_options`, for a command that uses some flags for something else, or has its own defaults.
 
-    taken: flags that options lose; defaults: by "group.field", for the help text; classes: whose options
+    taken: flags that the options lose; defaults: by "group.field", for the help text; classes: whose options
     """
 
     def decorate(function: F) -> F:
@@ -115,12 +115,12 @@ def strategy_options(function: F) -> F:
             "--draft",
             metavar="D",
             help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto; "
-            "text: none, drafts from the text itself.",
+            "text = no drafter, draft from the text itself.",
         ),
         click.option(
             "--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"
         ),
-        click.option("--no-draft", is_flag=True, help="Plain decoding: the same as --strategy off."),
+        click.option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
     ]
     for decorator in reversed(decorators):
         function = decorator(function)
@@ -132,14 +132,14 @@ def synth_options(function: F) -> F:
     rates = click.option(
         "--spec-synth-rates",
         metavar="P1,P2,...",
-        help="Speed tests only: accept drafts at random, the first d of a round with chance Pd. The text is "
-        "then not the target's.",
+        help="Speed tests only: accept drafts at random, the first d of a round with probability Pd. The "
+        "text is then not the target's.",
     )
     length = click.option(
         "--spec-synth-len",
         type=float,
         metavar="L",
-        help="The same, by the mean acceptance length, the target's own token included.",
+        help="The same, given as the mean acceptance length, including the target's own token.",
     )
     return rates(length(function))
 
@@ -150,13 +150,13 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def hub_option(function: F) -> F:
-    """Adds -hf, as llama.cpp has it."""
+    """Adds -hf, as in llama.cpp."""
     return click.option(
         "-hf",
         "--hf-repo",
         "on_hub",
         is_flag=True,
-        help="MODEL is a repository of the Hub: user/repo[:quant].",
+        help="MODEL is a repository on the Hub: user/repo[:quant].",
     )(function)
 
 
@@ -176,21 +176,21 @@ def read_input(path: str) -> bytes:
 
 
 def argument_bytes(text: str) -> bytes:
-    """The bytes the user typed, also where they are not text in the locale's encoding."""
+    """The bytes that the user typed, even if they are not text in the locale's encoding."""
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
 
 
 def possible_strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
-    """What this engine can run, plain decoding first."""
+    """The strategies that this engine can run, plain decoding first."""
     out = ["off"]
     for text in wanted:
         strategy = Strategy.parse(text)
         if strategy.kind == "off" or str(strategy) in out:
             continue
         if not engine.has_draft:
-            note(f"no drafter: {strategy} is left out")
+            note(f"skipping {strategy}: no drafter")
         elif strategy.kind == "tree" and engine.chains_only:
-            note(f"this target takes chains only: {strategy} is left out")
+            note(f"skipping {strategy}: this target supports only chains")
         else:
             out.append(str(strategy))
     return out
@@ -198,17 +198,16 @@ def possible_strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
 
 def _click_option(option: Option) -> Callable[[F], F]:
     flags = [*option.flags, option.name]
-    text = f"{option.help}.  [default: {_default_text(option)}]"
+    about = f"{option.help[0].upper()}{option.help[1:]}."
+    text = f"{about}  [default: {_default_text(option)}]"
     if option.kind is bool:
         name = option.flags[0]
         flags = [f"{name}/--no-{name.removeprefix('--')}", option.name]
         return click.option(*flags, default=None, help=text)
     if option.kind == "strings":
-        return click.option(*flags, multiple=True, metavar="TEXT", help=option.help + ".")
+        return click.option(*flags, multiple=True, metavar="TEXT", help=about)
     if option.kind == "numbers":
-        return click.option(
-            *flags, type=NumbersType(), default=None, metavar="N,N,...", help=option.help + "."
-        )
+        return click.option(*flags, type=NumbersType(), default=None, metavar="N,N,...", help=about)
     return click.option(*flags, type=_type(option), default=None, help=text)
 
 

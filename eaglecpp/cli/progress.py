@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Long operations as their user sees them: the one progress bar, on stderr.
+"""What users see of long operations: the one progress bar, on stderr.
 
 Bars and steps are drawn on a terminal only, and not when HF_HUB_DISABLE_PROGRESS_BARS is set.
 """
@@ -16,17 +16,17 @@ from eaglecpp.store.errors import Status
 __all__ = ["Bars", "bars_are_shown", "new_bar"]
 
 _SMALL = 4 << 20
-"""Bytes that are done before a bar could be read."""
+"""Bytes that are done before anyone could read a bar."""
 
 
 def bars_are_shown() -> bool:
-    """Whether someone watches stderr and wants bars there."""
+    """Whether stderr is a terminal and bars are not disabled."""
     disabled = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in ("1", "ON", "YES", "TRUE")
     return stderr_is_terminal() and not disabled
 
 
 def new_bar(label: str, total: int, **options: Any) -> Any:
-    """A bar of tqdm, which whoever asks for it closes. label: cut in the middle where it is long."""
+    """A tqdm bar, to be closed by the caller. label: shortened in the middle if it is long."""
     from tqdm import tqdm
 
     label = visible(label)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp ps`: models that a server holds in memory, with Ollama's columns and one for drafts.
+"""`eaglecpp ps`: models that a server has in memory, with Ollama's columns and one for drafts.
 
 Asks the server that `eaglecpp serve` runs on this machine. `run` and `generate` load a model for themselves
 and free it at the end, so without a server the list is empty.
@@ -32,7 +32,7 @@ _ALWAYS_YEARS = 10
 @click.option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key.")
 @click.option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/ps.")
 def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
-    """List the models a server has loaded."""
+    """List the models that a server has loaded."""
     found = _ask(host, port, api_key)
     if as_json:
         write_json(found or {"models": []})
@@ -56,7 +56,7 @@ def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
 
 
 def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
-    """What the server says; None when none answers. Raises click.ClickException for another answer."""
+    """The server's answer; None if no server is running. Raises click.ClickException for an error."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     if not _listens(name.strip("[]"), port):
         return None
@@ -66,7 +66,7 @@ def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
     address = f"http://{name}:{port}"
     try:
         with requests.Session() as session:
-            session.trust_env = False  # a proxy has no business between this machine and itself
+            session.trust_env = False  # no proxy between this machine and itself
             answer = session.get(f"{address}/api/ps", headers=headers, timeout=10)
     except requests.ConnectionError:
         return None
@@ -83,7 +83,7 @@ def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
 
 
 def _listens(host: str, port: int) -> bool:
-    """Whether anybody does: asked first, since the library for the real question is slow to load."""
+    """Whether anything does: tried first, because the library for the real request is slow to load."""
     try:
         socket.create_connection((host, port), timeout=10).close()
     except OSError:

@@ -20,14 +20,14 @@ __all__ = ["pull"]
 @click.option(
     "--draft",
     metavar="D",
-    help="Store it with this drafter: auto (the repository's, or the one the table knows), a path, a stored "
-    "name, or hf.co/user/repo.",
+    help="Store it with this drafter: auto (the repository's own, or a known one), a path, a stored name, or "
+    "hf.co/user/repo.",
 )
-@click.option("--no-draft", is_flag=True, help="Store it without a drafter, also if it had one.")
+@click.option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
 @click.option(
     "--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]"
 )
-@click.option("--insecure", is_flag=True, help="Allow http, and certificates that do not check out.")
+@click.option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print {name, digest, size, draft, offered} at the end."
 )
@@ -40,7 +40,7 @@ def pull(
     insecure: bool,
     as_json: bool,
 ) -> None:
-    """Pull MODEL: hf.co/user/repo[:quant], or a name of Ollama's library such as llama3.2:3b."""
+    """Download MODEL: hf.co/user/repo[:quant], or a name in Ollama's library such as llama3.2:3b."""
     from eaglecpp.opening.fetch import pull as pull_model
     from eaglecpp.store.describe import draft_text
 
@@ -58,12 +58,12 @@ def pull(
         )
     packaged = find_packaged(name)
     if packaged is not None:
-        note(f"run it: eaglecpp run {packaged.name.model}")
+        note(f"to run it: eaglecpp run {packaged.name.model}")
     for notice in pulled.notices:
         note(f"note: {notice}")
     if pulled.offered is not None:
         note(
-            f"a drafter is known for it: {pulled.offered.repo} ({pulled.offered.source}); get it: "
+            f"a drafter is known for this model: {pulled.offered.repo} ({pulled.offered.source}); to get it: "
             f"eaglecpp pull {name} --draft auto"
         )
     if as_json:

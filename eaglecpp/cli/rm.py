@@ -22,12 +22,10 @@ def rm(names: tuple[str, ...]) -> None:
     for text, model in zip(names, models, strict=True):
         if model.keeper == "pip":
             raise StoreError(
-                f"'{text}' is a package's file in {model.root}, which is only read: pip uninstall it"
+                f"'{text}' belongs to a Python package in {model.root}: remove it with pip uninstall"
             )
         if not model.own:
-            raise StoreError(
-                f"'{text}' is in Ollama's store {model.root}, which is only read: ollama rm {text}"
-            )
+            raise StoreError(f"'{text}' is in Ollama's store {model.root}: remove it with ollama rm {text}")
     for text, model in zip(names, models, strict=True):
         remove_model(stores.own, model.name)
         write(f"deleted '{text}'\n")

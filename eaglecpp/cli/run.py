@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp run`: Ollama's verb. A prompt gives one answer; without one, on a terminal, there is a chat.
 
-Flags are Ollama's where Ollama has them. Piped input is put in front of the prompt; a prompt, piped input or
-an output that is no terminal make it one answer, and then only that is on stdout. What happens in a chat
-is in `chat`, what happens in one answer in `chat.answer`.
+Flags are Ollama's where Ollama has them. Piped input is put before the prompt. With a prompt, with piped
+input, or if the output is not a terminal, there is a single answer, and only that goes to stdout. `chat` has
+the chat, `chat.answer` a single answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LOAD_PATIENCE_S = 1.0
 
 class _RunCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As in Ollama, --think takes a value only behind `=`: in `--think hello` the prompt is hello."""
+        """As in Ollama, --think takes a value only after `=`: in `--think hello` the prompt is hello."""
         end = args.index("--") if "--" in args else len(args)
         bare = ["--think=true" if arg == "--think" else arg for arg in args[:end]]
         return super().parse_args(ctx, [*bare, *args[end:]])
@@ -63,10 +63,10 @@ class _RunCommand(click.Command):
 @hub_option
 @strategy_options
 @click.option(
-    "-c", "--continue", "resume", is_flag=True, help="Go on with the last chat (of MODEL, if given)."
+    "-c", "--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given)."
 )
 @click.option("--system", help="System prompt.")
-@click.option("--format", "form", help="json, a JSON schema, or a file with one: the answer follows it.")
+@click.option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
 @click.option(
     "--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high."
 )
@@ -80,16 +80,18 @@ class _RunCommand(click.Command):
 @click.option(
     "--verbose",
     is_flag=True,
-    help="Show durations and rates after the answer, as Ollama does, and before it what is opened, and where "
-    "each option is from.",
+    help="Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
+    "each option comes from.",
 )
 @click.option("--color", is_flag=True, help="Show accepted draft tokens in colour.")
 @click.option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
 @click.option(
-    "--insecure", is_flag=True, help="Fetch it by http too, and where the certificate does not check out."
+    "--insecure", is_flag=True, help="Allow downloads over http and from servers with invalid certificates."
 )
 @click.option(
-    "--keepalive", metavar="DURATION", help="Accepted for Ollama's sake; the model is freed at the end."
+    "--keepalive",
+    metavar="DURATION",
+    help="Accepted for compatibility with Ollama; the model is always freed at the end.",
 )
 @engine_options_but(taken=("-c",), defaults=run_defaults())
 def run(
@@ -112,8 +114,8 @@ def run(
     keepalive: str | None,
     **options: Any,
 ) -> None:
-    """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input:
-    answer that and end.
+    """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
+    answer that and exit.
     """
     from eaglecpp.cli.chat.answer import Settings
     from eaglecpp.cli.chat.chat import Chat
@@ -148,7 +150,7 @@ def run(
         if verbose:
             note_plan(chat.model.engine.plan, chat.model.engine)
         if think is not None and think != "false" and chat.model.tags is None:
-            note(f"warning: the template of {chat.model.source.name} knows no thinking")
+            note(f"warning: the template of {chat.model.source.name} does not support thinking")
         if question is None:
             run_chat(chat)
         else:
@@ -159,7 +161,7 @@ def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
     chat.say_notices()
     text = question.decode("utf-8", "replace")
     if text.encode("utf-8") != question:
-        note("note: the prompt is not UTF-8; what is not was replaced by \ufffd")
+        note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
     made = chat.submit(text, show_stats=not as_json)
     if made is not None and as_json:
         result = made.completion
@@ -178,7 +180,7 @@ def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class _Opened:
-    """An opened model and the conversation to go on with."""
+    """An opened model and the conversation to continue."""
 
     model: ChatModel
     folder: ChatFolder
@@ -209,7 +211,7 @@ def _open(
         source = find(model or saved.model, draft or saved.draft)
     assert source is not None
     parameters = {}
-    if saved is not None:  # what is on the command line now is newer than what was set then
+    if saved is not None:  # the command line is newer than what was set in that chat
         fields = {name: PARAMETERS[name].option.rpartition(".")[2] for name in saved.parameters}
         parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
         if strategy is None and saved.strategy:
@@ -225,7 +227,7 @@ def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
     saved = folder.latest(None if source is None else source.reference)
     if saved is None:
         which = "" if source is None else f" with {source.name}"
-        raise click.ClickException(f"there is no saved chat{which} to go on with; start one without -c")
+        raise click.ClickException(f"there is no saved chat{which} to continue; start one without -c")
     return saved
 
 
@@ -260,7 +262,7 @@ def _format(form: str | None) -> str:
 
 
 def _question(words: tuple[str, ...]) -> bytes | None:
-    """Standard input, unless it is a terminal, then the prompt, a blank line between. None: chat."""
+    """Standard input, unless it is a terminal, then a blank line and the prompt. None: chat."""
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():
         parts.insert(0, _piped().rstrip(b"\n"))
@@ -268,20 +270,22 @@ def _question(words: tuple[str, ...]) -> bytes | None:
         return None
     question = b"\n\n".join(part for part in parts if part)
     if not question:
-        raise click.UsageError("no prompt: give one as argument or on standard input, or chat on a terminal")
+        raise click.UsageError(
+            "no prompt: give one as an argument or on standard input, or chat on a terminal"
+        )
     return question
 
 
 def _piped() -> bytes:
-    """Reads standard input to its end; says so when that takes long, lest it look like a hang."""
-    text = "reading standard input to its end (use </dev/null to give none) ..."
+    """Reads standard input to its end; says so if that takes long, so that it does not look like a hang."""
+    text = "reading standard input to its end (</dev/null to skip this) ..."
     with _patience(_STDIN_PATIENCE_S, text):
         return read_input("-")
 
 
 @contextlib.contextmanager
 def _patience(seconds: float, text: str) -> Iterator[None]:
-    """Says something when the block takes long, if someone watches."""
+    """Prints the text if the block takes long, on a terminal."""
     if not stderr_is_terminal():
         yield
         return

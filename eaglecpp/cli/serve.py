@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve`: Ollama's and OpenAI's API on one port, and a page."""
+"""`eaglecpp serve`: the APIs of Ollama, OpenAI and Anthropic on one port, and a chat page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Size(click.ParamType[int]):
 
 
 class Seconds(click.ParamType[float]):
-    """30, 5m, 1h30m; negative = for ever."""
+    """30, 5m, 1h30m; negative = forever."""
 
     name = "duration"
 
@@ -54,41 +54,45 @@ class Seconds(click.ParamType[float]):
 @click.command()
 @click.argument("model", required=False)
 @click.option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
-              help="Address to listen on; 0.0.0.0 is every network this machine is in.")  # fmt: skip
+              help="Address to listen on; 0.0.0.0 = all networks that this machine is in.")  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any."
 )
 @click.option(
-    "--draft", metavar="D", help="The drafter of MODEL where that is a file; text: the text itself."
+    "--draft", metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself."
 )
 @click.option(
     "--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]"
 )
 @click.option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
 @click.option("-np", "--parallel", type=click.IntRange(1, 128), default=4, show_default=True,
-              help="Conversations of one model at a time; each has a context of its own.")  # fmt: skip
+              help="Conversations per model at a time; each has a context of its own.")  # fmt: skip
 @click.option("--max-queue", type=click.IntRange(0), default=512, show_default=True,
-              help="Requests that may wait for each model; more are refused.")  # fmt: skip
-@click.option("--max-body", type=Size(), default="32M", show_default=True, help="Longest body of a request.")
+              help="Requests that may wait for each model; further ones are refused.")  # fmt: skip
 @click.option(
-    "--max-time", type=Seconds(), default="0", help="Longest time of one answer.  [default: no limit]"
+    "--max-body", type=Size(), default="32M", show_default=True, help="Maximum size of a request's body."
+)
+@click.option(
+    "--max-time", type=Seconds(), default="0", help="Maximum time for one answer.  [default: no limit]"
 )
 @click.option("--keep-alive", type=Seconds(), default="5m", show_default=True,
-              help="How long an unused model stays in memory; negative = for ever.")  # fmt: skip
+              help="How long an unused model stays in memory; negative = forever.")  # fmt: skip
 @click.option("--memory", type=Size(), default="0",
-              help="Memory that models may take.  [default: most of what is free at the start]")  # fmt: skip
+              help="Memory that models may use.  [default: most of what is free at the start]")  # fmt: skip
 @click.option("--cache-ram", type=Size(), default="1G", show_default=True,
-              help="Memory beside that for conversations of each model that wait to go on, at most an "
-              "eighth of what is free; 0 = their text is read again.")  # fmt: skip
+              help="Additional memory per model for parked conversations, at most an eighth of what is "
+              "free; 0 = their text is read again.")  # fmt: skip
 @click.option("--max-models", type=click.IntRange(1), default=3, show_default=True,
-              help="Models in memory at a time; the one not used for longest goes first.")  # fmt: skip
+              help="Models in memory at a time; the least recently used one goes first.")  # fmt: skip
 @click.option("--api-key", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
-              help="Ask for this key (repeatable).")  # fmt: skip
+              help="Require this key (repeatable).")  # fmt: skip
 @click.option("--allow-origin", multiple=True, metavar="ORIGIN",
-              help="Let pages of this origin use the server (repeatable); * = all.")  # fmt: skip
+              help="Let web pages of this origin use the server (repeatable); * = all.")  # fmt: skip
 @click.option("--allow-host", multiple=True, metavar="NAME",
-              help="A name by which this machine is called (repeatable).")  # fmt: skip
-@click.option("--insecure", is_flag=True, help="Let requests pull by http or from bad certificates.")
+              help="Another host name of this machine (repeatable).")  # fmt: skip
+@click.option(
+    "--insecure", is_flag=True, help="Let requests pull over http or from servers with invalid certificates."
+)
 @click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
 @engine_options_but(taken=("--draft",), classes=(DraftOptions, ModelOptions))
 def serve(
@@ -113,10 +117,10 @@ def serve(
     log_json: bool,
     **options: Any,
 ) -> None:
-    """Serve the models of this machine, by Ollama's and OpenAI's API.
+    """Serve the models on this machine through the APIs of Ollama, OpenAI and Anthropic.
 
-    MODEL is loaded at once and stays; without it a model is loaded when a request names it. It may be the
-    path of a GGUF file, which is then served under the name of the file.
+    MODEL is loaded at once and stays in memory; without it, models are loaded when requests name them. It may
+    be the path of a GGUF file, which is then served under the file's name.
     """
     from eaglecpp.server.allocator import give_back_large_blocks
     from eaglecpp.server.config import ServerConfig
@@ -129,7 +133,7 @@ def serve(
     files, preload = _served(model)
     if draft is not None and not files:
         raise click.UsageError(
-            "--draft needs MODEL to be a file; a stored model has its drafter in the store"
+            "--draft is only for a MODEL that is a file; a stored model has its drafter in the store"
         )
     config = ServerConfig(
         host=host,
@@ -155,10 +159,12 @@ def serve(
     _set_log(log_json)
     address = _address(host, listener.getsockname()[1])
     if not config.is_loopback and not api_key:
-        note(f"warning: everyone who reaches {address} can use this server; --api-key asks for a key")
+        note(f"warning: anyone who can reach {address} can use this server; --api-key requires a key")
 
     def started() -> None:
-        note(f"eaglecpp serves {address} (Ollama's API, OpenAI's at {address}/v1, a page in the browser)")
+        note(
+            f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
+        )
 
     try:
         run(config, files, preload, listener, started)
@@ -167,7 +173,7 @@ def serve(
 
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:
-    """Files that are served by a name, and what to load at once. Raises ModelNotFoundError."""
+    """Files that are served under a name, and the model to load at once. Raises ModelNotFoundError."""
     from eaglecpp.opening.find import find_path
     from eaglecpp.store import resolve_model
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp show`: what a stored model is, in Ollama's sections and one for its drafter."""
+"""`eaglecpp show`: describes a stored model, in Ollama's sections and one for its drafter."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ _HEAD_LINES = 2
 @click.command()
 @click.argument("name", metavar="MODEL")
 @click.option("--license", "part", flag_value="license", help="Show the license.")
-@click.option("--modelfile", "part", flag_value="modelfile", help="Show a Modelfile that makes it again.")
+@click.option(
+    "--modelfile", "part", flag_value="modelfile", help="Show a Modelfile that makes the same model."
+)
 @click.option("--parameters", "part", flag_value="parameters", help="Show the parameters.")
 @click.option("--system", "part", flag_value="system", help="Show the system prompt.")
 @click.option("--template", "part", flag_value="template", help="Show the chat template in use, and why.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the whole metadata.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all metadata.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, as Ollama's /api/show.")
 def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
     """Show what MODEL is."""
@@ -64,15 +66,15 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
 
 
 def _show_template(model: StoredModel) -> None:
-    """The template in use on stdout, and why it is this one on stderr."""
+    """Prints the template in use to stdout, and why it was chosen to stderr."""
     facts, _ = head_facts(model)
     template = _template_in_use(model, facts)
     write("" if template is None else f"{template.text}\n")
-    note("a drafter alone has no chat template" if template is None else template.describe())
+    note("a drafter has no chat template" if template is None else template.describe())
 
 
 def _template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | None:
-    """The template that `run` would take; None for a drafter kept by itself."""
+    """The template that `run` would use; None for a drafter stored by itself."""
     if facts is None:
         return None
     tokens = set(facts.tokens)
@@ -84,7 +86,7 @@ def _template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | 
 
 
 def _everything(model: StoredModel, verbose: bool) -> dict[str, Any]:
-    """As /api/show, and how `run` would open it."""
+    """As in /api/show, and how `run` would open it."""
     facts, _ = head_facts(model)
     template = _template_in_use(model, facts)
     return everything(model, template, verbose) | {

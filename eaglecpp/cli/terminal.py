@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The only place that prints: results to stdout, notes and the line of figures to stderr.
+"""The only place that prints: results to stdout, notes and statistics to stderr.
 
-Progress is drawn only on a terminal. What goes to one has its control characters shown as symbols, because
-nearly every text here can come from a model, a file or a server, and could rewrite the screen or worse; only
-`styled` text, whose author took care of that, goes out as it is. Into files and pipes everything does.
+Progress is drawn only on a terminal. On a terminal control characters are also shown as symbols, because
+nearly every text here can come from a model, a file or a server, and could rewrite the screen or worse. Only
+`styled` text, whose author took care of that, is printed unchanged. Files and pipes get everything unchanged.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ __all__ = [
 ]
 
 _ENOUGH = 4  # tokens; the first comes with the prompt, and the speed of one or two is noise
-_SAYS_SOMETHING = 16  # tokens; a speed-up of fewer is noise
-_SHORT_PROMPT = 256  # tokens; read before anyone would look for progress
+_SAYS_SOMETHING = 16  # tokens; a speed-up measured on fewer is noise
+_SHORT_PROMPT = 256  # tokens; read before anyone would want to see progress
 
 
 _SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
 _SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they turn lines round
+_SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they reverse text
 
 
 def visible(text: str) -> str:
-    """Text with control characters as symbols, line ends and tabs aside."""
+    """Text with control characters shown as symbols, except line ends and tabs."""
     return text.translate(_SYMBOLS)
 
 
 def write(text: str, *, styled: bool = False) -> None:
-    """A piece of a result, at once. styled: it has escape sequences of ours, and no others."""
+    """Prints a piece of a result at once. styled: its only escape sequences are our own."""
     sys.stdout.write(text if styled or not stdout_is_terminal() else visible(text))
     sys.stdout.flush()
 
 
 def write_json(value: Any) -> None:
-    """A whole result as one JSON object on one line."""
+    """Prints a whole result as one JSON object on one line."""
     write(json.dumps(value, ensure_ascii=False) + "\n")
 
 
 def note(text: str, *, styled: bool = False) -> None:
-    """A line for the user, beside the result. styled: as for `write`."""
+    """Prints a line for the user that is not part of the result. styled: as for `write`."""
     click.echo(text if styled or not stderr_is_terminal() else visible(text), err=True)
 
 
 class LogFormatter(logging.Formatter):
-    """Log lines quote what they are about."""
+    """Shows control characters as symbols, because log lines quote models and files."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -77,18 +77,18 @@ class LogFormatter(logging.Formatter):
 
 
 def stdout_is_terminal() -> bool:
-    """Whether someone watches stdout."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def stderr_is_terminal() -> bool:
-    """Whether someone watches stderr."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
-    """One line: tokens, tokens/s, acceptance length, the share of drafted tokens accepted, the plan, and how
-    many times as fast as plain decoding that was, where known.
+    """One line: tokens, tokens/s, acceptance length, the share of drafted tokens accepted, the plan, and the
+    speed-up over plain decoding if known.
     """
     parts = [f"{stats.predicted_n} token{'' if stats.predicted_n == 1 else 's'}"]
     if stats.predicted_n >= _ENOUGH:
@@ -117,15 +117,15 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
 
 
 def not_drafted(why: str) -> str:
-    """Why a planner that may draft did not, in plain words. why: `Timings.plan["why"]`"""
+    """Why the planner did not draft, in plain words. why: `Timings.plan["why"]`"""
     if "no room" in why:
-        return "no room left for drafts"
+        return "not drafted: no room left"
     if "measuring" in why or why in ("", "off"):
-        return "not drafted yet: first the model's own speed is measured"
+        return "not drafted yet: measuring the model's own speed first"
     if "nothing in the text" in why:
         return "not drafted: nothing in the text so far to draft from"
     if "saving" in why:
-        return "not drafted: the next trial waits until it cannot cost much"
+        return "not drafted: waiting to try again, so that trials cost little"
     return "not drafted: plain decoding is faster here"
 
 
@@ -178,8 +178,8 @@ def _duration(ms: float) -> str:
 
 @contextlib.contextmanager
 def silent_keys() -> Iterator[None]:
-    """Inside the block a terminal does not echo what is typed, which would land in the middle of an answer.
-    What was typed is there for the next prompt.
+    """Inside the block the terminal does not echo what is typed, because that would appear in the middle of
+    an answer. What was typed is kept for the next prompt.
     """
     try:
         import termios
@@ -192,7 +192,7 @@ def silent_keys() -> Iterator[None]:
     except termios.error:
         yield
         return
-    # NOFLSH: otherwise the terminal's driver throws away, at Ctrl+C, the output that is not drawn yet
+    # NOFLSH: otherwise Ctrl+C makes the terminal's driver discard output that is not drawn yet
     silent = [*before[:3], before[3] & ~termios.ECHO | termios.NOFLSH, *before[4:]]
     try:
         termios.tcsetattr(descriptor, termios.TCSANOW, silent)
@@ -202,7 +202,7 @@ def silent_keys() -> Iterator[None]:
 
 
 class Watch:
-    """One generation as its user sees it: progress while the prompt is read, and Ctrl+C as a request.
+    """What the user sees of a generation: progress while the prompt is read, and Ctrl+C as a request to stop.
 
     After Ctrl+C the round in progress is finished, so that none of its tokens is lost; a second one
     interrupts at once. `requested` says whether it was pressed.
@@ -221,14 +221,14 @@ class Watch:
             show_progress(f"reading the prompt: {n_done}/{n_prompt}")
 
     def clear(self) -> None:
-        """Wipes the progress, before anything else is printed."""
+        """Clears the progress line, before anything else is printed."""
         if self._drawn:
             self._drawn = False
             show_progress("")
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Watch]:
-        """Takes over SIGINT inside the block; only the main thread can, elsewhere nothing changes."""
+        """Handles SIGINT inside the block. Only possible on the main thread; on others nothing changes."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
@@ -245,6 +245,6 @@ class Watch:
 
 
 def show_progress(text: str) -> None:
-    """One line of stderr that the next one replaces; "" clears it. Nothing where stderr is no terminal."""
+    """One line on stderr that the next one replaces; "" clears it. Only if stderr is a terminal."""
     if stderr_is_terminal():
         click.echo(f"\r\x1b[K{text}", nl=False, err=True)

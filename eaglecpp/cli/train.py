@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp train`: a drafter for a GGUF, from text and the target's own hidden states.
 
-Parses, sets the process up, shows progress. The work is in `eaglecpp.train`, which is imported only here and
-only when the command runs: it needs the `train` extra.
+Parses options, sets up the process, shows progress. The work is in `eaglecpp.train`, which is imported only
+here and only when the command runs, because it needs the `train` extra.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EXISTING = click.Path(exists=True, path_type=Path)
 
 
 class LayerList(click.ParamType[tuple[int, ...]]):
-    """Layer ids, as 2,16,29."""
+    """Layer ids, such as 2,16,29."""
 
     name = "layers"
 
@@ -43,7 +43,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
         try:
             return tuple(int(part) for part in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers such as 2,16,29", param, ctx)
+            self.fail(f"{value!r} is not a list of numbers such as 2,16,29", param, ctx)
 
 
 @click.command()
@@ -52,44 +52,42 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--data",
     type=_EXISTING,
     multiple=True,
-    help="What to learn from, may be repeated: files or folders of chats (JSON Lines), text, source code. "
+    help="What to learn from (repeatable): files or folders of chats (JSON Lines), text or source code. "
     "Without it the target writes conversations itself.",
 )
-@click.option(
-    "-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the state of the training."
-)
+@click.option("-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the training state.")
 @click.option(
     "--generate",
     is_flag=True,
-    help="The data are prompts: the target answers them first, and its answers are learnt.",
+    help="The data are prompts: the target first answers them, and the drafter learns from its answers.",
 )
 @click.option(
     "--conversations",
     type=click.IntRange(1),
     metavar="N",
-    help="Let the target write N whole conversations by itself.  [default: 2000 without --data, else none]",
+    help="Let the target write N whole conversations.  [default: 2000 without --data, else none]",
 )
 @click.option(
     "--sequences",
     type=click.IntRange(1, MAX_SEQUENCES),
     metavar="N",
-    help="Texts that the target writes at once.  [default: 32, fewer if memory is short]",
+    help="Texts that the target writes side by side.  [default: 32, fewer if memory is short]",
 )
-@click.option("--temp", type=click.FloatRange(0), help="Temperature of --generate.  [default: 0.7]")
+@click.option("--temp", type=click.FloatRange(0), help="Temperature for --generate.  [default: 0.7]")
 @click.option(
-    "-n", "--predict", type=click.IntRange(1), help="Most tokens of an answer of --generate.  [default: 512]"
+    "-n", "--predict", type=click.IntRange(1), help="Maximum tokens per answer of --generate.  [default: 512]"
 )
-@click.option("--steps", type=click.IntRange(0), help="End after this many steps.")
+@click.option("--steps", type=click.IntRange(0), help="Stop after this many steps.")
 @click.option(
-    "--epochs", type=click.FloatRange(0), help="End after this many passes over the data.  [default: 2]"
+    "--epochs", type=click.FloatRange(0), help="Stop after this many passes over the data.  [default: 2]"
 )
-@click.option("--minutes", type=click.FloatRange(0), help="End after this time.")
-@click.option("--resume", is_flag=True, help="Go on with the training in the folder.")
+@click.option("--minutes", type=click.FloatRange(0), help="Stop after this many minutes.")
+@click.option("--resume", is_flag=True, help="Continue the training in the folder.")
 @click.option(
     "--finetune",
     metavar="CKPT",
-    help="Start from this drafter: a checkpoint folder or hf.co/owner/name. Its form stays, its vocabulary "
-    "too unless --draft-vocab chooses one anew.",
+    help="Start from this drafter: a checkpoint folder or hf.co/owner/name. Its form is kept, and its "
+    "vocabulary too, unless --draft-vocab chooses a new one.",
 )
 @click.option(
     "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."
@@ -98,7 +96,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--eagle1",
     is_flag=True,
-    help="EAGLE-1: the target's last state and its output head, the whole vocabulary.",
+    help="EAGLE-1: reads the target's last state and uses its output head, the whole vocabulary.",
 )
 @click.option(
     "--ttt-steps",
@@ -109,37 +107,42 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--later-every",
     type=click.IntRange(1),
     metavar="N",
-    help="Steps of training-time test after the first run one row in N.  [default: 2 on a CPU, 1 on a GPU]",
+    help="Run every N-th row in the later steps of training-time test.  [default: 2 on a CPU, 1 on a GPU]",
 )
 @click.option(
     "--loss",
     type=click.Choice(["cross-entropy", "lk"]),
     default="cross-entropy",
     show_default=True,
-    help="What is learnt: the target's probabilities, or more and more how many drafts it accepts (LK).",
+    help="What to learn: the target's probabilities, or increasingly how many drafts it accepts (LK).",
 )
 @click.option(
     "--loss-vocab",
     type=click.IntRange(0),
     metavar="N",
-    help="Tokens of the draft vocabulary that the loss of a step looks at; 0 = all.  [default: 4096 on a "
-    "CPU, all on a GPU]",
+    help="Tokens of the draft vocabulary in the loss; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
 )
 @click.option(
     "--draft-vocab",
     type=click.IntRange(1),
     metavar="N",
-    help="Tokens that can be drafted, the most frequent ones.  [default: 32000 or all]",
+    help="Size of the draft vocabulary, the most frequent tokens.  [default: 32000 or all]",
 )
 @click.option(
-    "--share-head", is_flag=True, help="Use the target's output head, frozen; the whole vocabulary."
+    "--share-head",
+    is_flag=True,
+    help="Use the target's output head without training it; the whole vocabulary.",
 )
-@click.option("--random-start", is_flag=True, help="Do not start the layer as the target's last block.")
+@click.option(
+    "--random-start",
+    is_flag=True,
+    help="Start the layer with random weights, not with the target's last block.",
+)
 @click.option(
     "--aux-layers",
     type=LayerList(),
     metavar="IDS",
-    help="Layers whose state is read: id k enters block k.  [default: 2, n/2, n-3]",
+    help="Layers whose states are read; id k is the state that enters block k.  [default: 2, n/2, n-3]",
 )
 @click.option(
     "-c",
@@ -147,40 +150,49 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--max-length",
     "n_ctx",
     type=click.IntRange(8),
-    help="Most tokens of a conversation.  [default: 2048]",
+    help="Maximum tokens per conversation.  [default: 2048]",
 )
 @click.option(
     "--train-on",
     type=click.Choice(["assistant", "all"]),
-    help="Which tokens of chats are learnt.  [default: assistant]",
+    help="Which tokens of chats to learn.  [default: assistant]",
 )
 @click.option(
     "--held-out",
     type=click.FloatRange(0, 0.5),
-    help="Share of the conversations kept for evaluation.  [default: 0.02]",
+    help="Share of the conversations to keep for evaluation.  [default: 0.02]",
 )
 @click.option(
-    "--cache", type=_PATH, metavar="DIR", help="Keep the target's states on disk, for several passes."
+    "--cache",
+    type=_PATH,
+    metavar="DIR",
+    help="Keep the target's states on disk, for several passes over the data.",
 )
-@click.option("--cache-type", type=click.Choice(["bf16", "int8"]), help="How they are kept.  [default: bf16]")
-@click.option("--lr", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by width]")
+@click.option(
+    "--cache-type", type=click.Choice(["bf16", "int8"]), help="Type of the states on disk.  [default: bf16]"
+)
+@click.option(
+    "--lr", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: depends on the width]"
+)
 @click.option(
     "--batch-tokens",
     type=click.IntRange(1),
-    help="Least tokens of a step.  [default: 1024 on a CPU, 8192 on a GPU]",
+    help="Minimum tokens per step.  [default: 1024 on a CPU, 8192 on a GPU]",
 )
-@click.option("--micro-tokens", type=click.IntRange(1), help="Most tokens computed at once.  [default: 4096]")
-@click.option("--weight-decay", type=click.FloatRange(0), help="Of AdamW.  [default: 0.01]")
-@click.option("--clip", type=click.FloatRange(0, min_open=True), help="Largest gradient norm.  [default: 1]")
+@click.option(
+    "--micro-tokens", type=click.IntRange(1), help="Maximum tokens computed at once.  [default: 4096]"
+)
+@click.option("--weight-decay", type=click.FloatRange(0), help="Weight decay of AdamW.  [default: 0.01]")
+@click.option("--clip", type=click.FloatRange(0, min_open=True), help="Maximum gradient norm.  [default: 1]")
 @click.option(
     "--eval-steps", type=click.IntRange(1), help="Steps between evaluations.  [default: 20 per run]"
 )
 @click.option(
     "--patience",
     type=click.IntRange(1),
-    help="End after this many evaluations without a longer acceptance.  [default: never]",
+    help="Stop after this many evaluations without a better acceptance length.  [default: never]",
 )
-@click.option("--seed", type=click.IntRange(0), help="Of weights, order and answers.  [default: 1]")
+@click.option("--seed", type=click.IntRange(0), help="Seed for weights, order and answers.  [default: 1]")
 @click.option("--type", "type", metavar="TYPE", help="Type of the drafter's GGUF.  [default: Q8_0]")
 @click.option(
     "--device",
@@ -190,15 +202,15 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--dtype",
     type=click.Choice(["auto", "bf16", "fp32"]),
-    help="Type of the computation; weights are fp32.  [default: bf16 where it is fast]",
+    help="Type to compute in; weights are fp32.  [default: bf16 where it is fast]",
 )
 @click.option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
 @click.option(
     "-ngl", "--n-gpu-layers", type=click.IntRange(-1), help="Layers of the target on the GPU.  [default: all]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was made as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def train(as_json: bool, **options: Any) -> None:
-    """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF it will serve."""
+    """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF that it will serve."""
     _check_torch()
     _check(options)
     from eaglecpp.train.fit.allocator import with_allocator
@@ -210,13 +222,13 @@ def train(as_json: bool, **options: Any) -> None:
     watch = Watch()
     with watch.listening(), Display(watch) as display:
         result = run(_options(given(options)), display)
-    if os.environ.get("RANK", "0") != "0":  # one of torchrun's processes, and not the one that speaks
+    if os.environ.get("RANK", "0") != "0":  # one of torchrun's processes, and not the one that prints
         return
     _tell(result, as_json)
     if result.gguf is None and result.outcome.reason == "stopped":
         note(
-            f"stopped at step {result.outcome.progress.step} and saved; go on with the same command and "
-            "--resume"
+            f"stopped at step {result.outcome.progress.step} and saved; to continue, run the same command "
+            "with --resume"
         )
         raise click.exceptions.Exit(130)
 
@@ -259,7 +271,7 @@ class Display:
             self._close()
 
     def on_step(self, report: StepReport) -> None:
-        """Share of the budget, loss, tokens/s, what the last evaluation found."""
+        """Shows the share of the budget, loss, tokens/s, and the result of the last evaluation."""
         if self._tokens is None:
             self._tokens = report.n_tokens, report.seconds
         bar = self._shown("training", 1000)
@@ -300,7 +312,7 @@ class Display:
 def _check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException(
-            "training needs PyTorch, which is not installed; get it with: pip install 'eaglecpp[train]'"
+            "training needs PyTorch, which is not installed; to get it: pip install 'eaglecpp[train]'"
         )
 
 
@@ -336,7 +348,7 @@ def _check(options: dict[str, Any]) -> None:
     if options["cache_type"] and not options["cache"]:
         raise click.UsageError("--cache-type needs --cache")
     if options["generate"] and not options["data"]:
-        raise click.UsageError("--generate answers the prompts of --data: give files of prompts")
+        raise click.UsageError("--generate answers the prompts in --data: give files of prompts")
     if (options["temp"] is not None or options["predict"]) and not options["generate"]:
         raise click.UsageError("--temp and --predict are for --generate")
     if options["share_head"] and options["draft_vocab"]:
@@ -345,7 +357,7 @@ def _check(options: dict[str, Any]) -> None:
         others = [name for name in ("eagle3", "mla", "draft_vocab", "aux_layers") if options.get(name)]
         if others:
             names = ", ".join("--" + name.replace("_", "-") for name in others)
-            raise click.UsageError(f"--eagle1 has a form of its own: leave out {names}")
+            raise click.UsageError(f"--eagle1 fixes the form of the drafter: leave out {names}")
     fixed = [name for name in ("eagle1", "eagle3", "mla", "share_head", "random_start") if options.get(name)]
     if options["finetune"] and fixed:  # a drafter that exists has these already
         names = ", ".join("--" + name.replace("_", "-") for name in fixed)

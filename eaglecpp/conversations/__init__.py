@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Conversations that are kept: on the disk, and with the model they were held with."""
+"""Conversations: saved on disk, and together with their model."""

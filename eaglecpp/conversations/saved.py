@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Conversations on disk: one JSON file each, whole after every turn, whatever kills the process.
+"""Conversations on disk: one JSON file each, complete after every turn, whatever kills the process.
 
-Two processes that go on with one
-conversation do not overwrite each other: the one that comes second gets a file of its own. Files are for
-their owner's eyes only.
+Two processes that continue one conversation do not overwrite each other: the second one gets a file of its
+own. Only their owner can read the files.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`ChatSession`: a conversation with a model that remembers what was said, can take it back, and can be kept.
+"""`ChatSession`: a conversation with a model, with history, undo, and saving and loading.
 
 with Engine("smollm2") as engine:
     chat = ChatSession(engine, system="Be brief.")
@@ -30,12 +30,12 @@ __all__ = ["ChatSession"]
 
 
 class ChatSession:
-    """A conversation in a place of its own in the engine's caches, or in the engine's default one.
+    """A conversation with its own place in the engine's caches, or in the engine's default conversation.
 
     system:  the system prompt; None for the model's own
     session: a `Session` of the engine, which the caller closes; None for the engine's default conversation
-    Where the conversation outgrows the context, whole exchanges are left out of the prompt from the oldest
-    on; `left_out` says how many messages. They stay in `history`.
+    If the conversation outgrows the context, whole exchanges are left out of the prompt, oldest first;
+    `left_out` says how many messages. They stay in `history`.
     """
 
     def __init__(self, engine: Engine, *, system: str | None = None, session: Any = None) -> None:
@@ -47,12 +47,14 @@ class ChatSession:
 
     @property
     def history(self) -> tuple[Message, ...]:
-        """What was said, oldest first; neither the system prompt nor the model's own examples."""
+        """The messages so far, oldest first, without the system prompt and the model's own examples."""
         return tuple(self._conversation.messages)
 
     @property
     def system(self) -> str:
-        """The system prompt, "" for none. It holds for the whole conversation, what was said included."""
+        """The system prompt, "" for none. It applies to the whole conversation, including earlier
+        messages.
+        """
         return self._conversation.system
 
     @system.setter
@@ -65,7 +67,7 @@ class ChatSession:
         return self._conversation.n_left_out
 
     def ask(self, text: str, **options: Unpack[ChatKeywords]) -> Completion:
-        """Asks, and returns the answer; options as `Engine.chat`. An error leaves the history as it was."""
+        """Asks, and returns the answer; options as `Engine.chat`. An error leaves the history unchanged."""
         stream = self.stream(text, **options)
         with stream:
             for _ in stream:
@@ -74,14 +76,14 @@ class ChatSession:
 
     def stream(self, text: str, **options: Unpack[ChatKeywords]) -> Stream:
         """As `ask`, one chunk per round. What was generated until its end, or until it is closed, is the
-        answer; a stream closed before its first token leaves the history as it was.
+        answer; a stream closed before its first token leaves the history unchanged.
         """
         before = self.history
         self._conversation.ask(text)
         return self._answered(before, dict(options))
 
     def retry(self, **options: Unpack[ChatKeywords]) -> Completion:
-        """Answers the last question once more. Raises ValueError when there is none."""
+        """Answers the last question once more. Raises ValueError if there is none."""
         before = self.history
         if not self._conversation.drop_answer():
             raise ValueError("there is no question to answer again")
@@ -91,23 +93,23 @@ class ChatSession:
             return stream.completion()
 
     def undo(self) -> str:
-        """Takes the last question and its answer back; returns the question, "" when there is none."""
+        """Removes the last question and its answer; returns the question, "" if there is none."""
         return self._conversation.drop_question()
 
     def clear(self) -> None:
-        """Forgets what was said; the system prompt stays."""
+        """Forgets all messages; the system prompt stays."""
         self._conversation.clear()
         self._saved = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the conversation to a file, in one step and for its owner's eyes only. `eaglecpp run` keeps
-        its chats in the same form. Raises SavedChatError.
+        """Writes the conversation to a file, atomically and readable only by its owner. `eaglecpp run` saves
+        its chats in the same format. Raises SavedChatError.
         """
         self._saved = write_chat(Path(path), self._as_saved())
 
     @classmethod
     def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Any = None) -> Self:
-        """Goes on with a conversation that was saved, with whichever model `engine` has. Raises
+        """Continues a saved conversation, with whichever model `engine` has. Raises
         SavedChatError.
         """
         saved = read_chat(Path(path))

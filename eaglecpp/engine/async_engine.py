@@ -10,12 +10,12 @@ Everything native happens in the engine's own thread. Between two rounds it admi
 cancelled ones; then every conversation that is generating takes a round, all drafted together and verified
 in one batch, and a slice of a prompt that is being read is a part of that batch. So each of them gets at
 least one token per turn of the loop, and none waits longer than a slice takes for another's prompt. A
-request gets the free conversation whose cached text its prompt continues; what any other conversation begins
-with is taken over from there. A conversation that has to make room for another one can be parked in host
-memory, and comes back with the next prompt that goes on from it.
+request gets the free conversation whose cached text its prompt continues; a prefix that it shares with any
+other conversation is copied from there. A conversation that has to make room for another one can be parked
+in host memory, and is restored for the next prompt that continues it.
 
-An error belongs to the request that caused it. One inside a batch ends the requests of that batch, because
-nobody knows whose it was.
+An error belongs to the request that caused it. An error inside a batch ends all requests in that batch,
+because it cannot be assigned to one of them.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class AsyncEngine:
     """Serves many asyncio tasks from one `Engine`, which it owns and closes.
 
     n_queue:    requests that may wait for a place
-    n_park_bytes: host memory for conversations that wait to go on
-    turns:      a lock shared with other engines of this machine, see `TurnLock`
+    n_park_bytes: host memory for parked conversations
+    turns:      a lock shared with other engines in this process, see `TurnLock`
     """
 
     def __init__(
@@ -103,19 +103,19 @@ class AsyncEngine:
         return await own.ready()
 
     async def ready(self) -> Self:
-        """Waits until the engine is open; raises what kept it from opening."""
+        """Waits until the engine is open; raises the error if it could not be opened."""
         await asyncio.to_thread(self.wait_opened)
         return self
 
     def wait_opened(self) -> None:
-        """As `ready`, for a thread that may wait."""
+        """As `ready`, blocking."""
         self._opened.wait()
         if self._failure is not None:
             raise self._failure
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, for facts and the tokenizer. Generating is for the methods here."""
+        """The engine itself, for facts and the tokenizer. To generate, use the methods here."""
         if self._engine is None:
             raise ValueError("this engine is closed")
         return self._engine
@@ -130,7 +130,7 @@ class AsyncEngine:
 
     @property
     def n_parked(self) -> tuple[int, int]:
-        """Conversations that wait in host memory to go on, and their bytes."""
+        """The number of parked conversations, and their bytes."""
         return len(self._lot), self._lot.n_bytes
 
     @property
@@ -139,13 +139,13 @@ class AsyncEngine:
 
     @property
     def broken(self) -> BaseException | None:
-        """Why this engine can generate no more; None while it can."""
+        """Why this engine has failed; None if it has not."""
         return self._broken
 
     # Generating
 
     def stream(self, prompt: Prompt, *, watch: bool = False, **options: Any) -> AsyncStream:
-        """Queues a generation; arguments as `Session.stream`. What can be wrong with them is raised here.
+        """Queues a generation; arguments as `Session.stream`. Wrong ones raise here.
         `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
         Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError. A grammar is parsed
@@ -157,12 +157,13 @@ class AsyncEngine:
         task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
-                raise EngineBrokenError(f"the engine has failed: {self._broken}; open it anew")
+                raise EngineBrokenError(f"the engine has failed: {self._broken}; open it again")
             if self._closing != "no":
                 raise ValueError("this engine is closing")
             if len(self._waiting) >= self._n_queue:
                 raise QueueFullError(
-                    f"the queue is full: {len(self._waiting)} requests wait for {len(self._places)} places"
+                    f"the queue is full: {len(self._waiting)} requests are waiting for "
+                    f"{len(self._places)} places"
                 )
             self._waiting.append(task)
             self._condition.notify()
@@ -202,7 +203,9 @@ class AsyncEngine:
         return await future
 
     async def close(self, *, grace_s: float = 0.0) -> None:
-        """Takes nothing new, gives what runs `grace_s` seconds to end, ends the rest, frees the engine."""
+        """Accepts nothing new, lets running generations finish for `grace_s` seconds, and frees the
+        engine.
+        """
         with self._condition:
             self._closing = "when idle"
             self._condition.notify()
@@ -265,7 +268,7 @@ class AsyncEngine:
         return True
 
     def _reading(self) -> list[Task]:
-        """Whose prompt is read in this turn: the first one's, and others' as long as all fit in a slice."""
+        """The tasks whose prompt is read in this turn: the first, and others while all fit into one slice."""
         found: list[Task] = []
         n_rows = 0
         for task in self._running:
@@ -333,7 +336,7 @@ class AsyncEngine:
         tell(events)
 
     def _leave(self, task: Task) -> None:
-        """Ends a task and gives its place free."""
+        """Ends a task and frees its place."""
         if task.stream is not None:
             task.stream.close()
         place, task.place = task.place, None
@@ -369,9 +372,8 @@ def check_fit(n_prompt: int, engine: Engine) -> None:
     """Raises ContextFullError for a prompt that leaves no room for an answer."""
     if n_prompt >= engine.n_ctx:
         raise ContextFullError(
-            f"the prompt has {n_prompt} tokens but the context holds {engine.n_ctx} and the answer needs "
-            "room; "
-            f"raise n_ctx (the model was trained for {engine.native.n_ctx_train}) or shorten the prompt"
+            f"the prompt has {n_prompt} tokens, but the context has {engine.n_ctx} and the answer needs "
+            f"room; raise n_ctx (the model was trained for {engine.native.n_ctx_train}) or shorten the prompt"
         )
 
 

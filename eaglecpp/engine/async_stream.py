@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`AsyncStream`: one generation of an `AsyncEngine`, as the asyncio task sees it that waits for its text. The
-engine's thread knows it as a `Task` and tells it by events.
+"""`AsyncStream`: one generation of an `AsyncEngine`, as seen by the asyncio task that waits for its text. The
+engine's thread knows it as a `Task` and sends it events.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class AsyncStream(AsyncIterator["Chunk"]):
     def completion(self) -> Completion:
         """Everything generated so far. Before the first chunk there is nothing: ValueError."""
         if self._task.stream is None:
-            raise ValueError("this generation has not begun")
+            raise ValueError("this generation has not started")
         return self._task.stream.completion()
 
     @property

@@ -4,8 +4,8 @@
 A token may end inside a UTF-8 code point and a stop string may span several tokens, so text is held back
 until it is certain: incomplete code points, and any ending that could still become a stop string. What comes
 out, and where it stops, depends only on the bytes, never on how they were cut into pieces; a round that
-yields five tokens and five rounds that yield one give the same text (tests/unit/test_detokenize.py holds this
-over arbitrary splits).
+yields five tokens and five rounds that yield one give the same text (tests/unit/test_detokenize.py checks
+this for arbitrary splits).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Detokenizer:
     def __init__(self, stop: Iterable[str] = (), errors: str = "replace") -> None:
         self._stop = tuple(stop)
         if "" in self._stop:
-            raise ValueError("a stop string is empty; it would stop every text at once")
+            raise ValueError("a stop string is empty; it would end every answer at once")
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors=errors)
         self._held = ""
         self._finished = False

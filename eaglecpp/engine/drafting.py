@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Drafting`: what an engine can draft from, which strategy runs for one that was asked for, and why."""
+"""`Drafting`: what an engine can draft from, which strategy runs if one is requested, and why."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "")
         raise ValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
     resolved, why = strategy.resolved(has_draft)
     if resolved.kind == "tree" and chains_only:
-        return Strategy.parse(f"chain:{resolved.depth}"), f"in place of {strategy}: {chains_only}"
+        return Strategy.parse(f"chain:{resolved.depth}"), f"instead of {strategy}: {chains_only}"
     return resolved, why
 
 
@@ -54,5 +54,5 @@ class Drafting:
         """Why a strategy ran smaller than it is, or not at all."""
         exact = self.exactness
         if n_nodes == 0:
-            return f"plain, to be exact: {exact.reason or f'exact are batches of {exact.rows} rows'}"
-        return f"cut to {n_nodes} nodes, to be exact: exact are batches of {exact.rows} rows"
+            return f"plain, to be exact: {exact.reason or f'only batches of {exact.rows} rows are exact'}"
+        return f"cut to {n_nodes} nodes, because only batches of {exact.rows} rows are exact"

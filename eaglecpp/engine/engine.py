@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""`Engine`: a target, its drafter and their caches; the way to generate text from Python.
+"""`Engine`: a target, its drafter and their caches, to generate text from Python.
 
     with Engine.open("target.gguf", draft="draft.gguf", n_ctx=4096) as engine:
         engine.generate("def main():", max_tokens=64).text
 
-Takes paths and options, gives `Completion` and `Chunk`. Used by one thread at a time, and says so with
-`EngineBusyError` unless it is asked to wait. Raises and logs, never prints.
+Takes paths and options, returns `Completion` and `Chunk`. One thread can use it at a time; others get
+`EngineBusyError`, or wait if it was opened with `wait=True`. Raises and logs, never prints.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Engine:
     """A loaded target with an optional drafter. Release it with `close` or `with`.
 
     target, draft: paths of GGUF files, or references of models on this machine. `draft="text"`: no drafter,
-    drafts from the text itself (a file of that name is `./text`). strategy: "auto" (the default), "off",
-    "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`, `DraftOptions` or
-    `SamplingOptions` (the last are defaults for each generation); option objects may be given instead or as
-    well. wait: calls from several threads wait for each other instead of raising `EngineBusyError`.
+    drafts from the text itself (for a file of that name write `./text`). strategy: "auto" (the default),
+    "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`, `DraftOptions` or
+    `SamplingOptions` (the last are defaults for each generation); option objects may be given instead or in
+    addition. wait: calls from several threads wait for each other instead of raising `EngineBusyError`.
 
-    A model by name comes whole: its drafter (unless `strategy` is "off"), adapters, parameters and strategy
-    as defaults, and for `chat` its template, system prompt and messages. What is given here overrides that;
+    A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters and
+    strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override these;
     an option object overrides all parameters of its kind.
 
     Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit), `UnsupportedError`,
@@ -74,7 +74,7 @@ class Engine:
         wait: bool = False,
         **options: Unpack[OpenKeywords],
     ) -> None:
-        self._native: NativeEngine | None = None  # for `close`, should anything below fail
+        self._native: NativeEngine | None = None  # for `close`, if anything below fails
         objects = (model, drafting, sampling)
         plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
         for notice in plan.notices:
@@ -108,7 +108,7 @@ class Engine:
 
     @classmethod
     def from_plan(cls, plan: OpeningPlan, *, wait: bool = False) -> Self:
-        """Opens what was planned; see `eaglecpp.opening`. Its notices are the caller's to show."""
+        """Opens what was planned; see `eaglecpp.opening`. The caller shows the plan's notices."""
         engine = cls.__new__(cls)
         engine._native = None
         engine._load(plan, wait)
@@ -138,12 +138,12 @@ class Engine:
         wait: bool = False,
         **options: Unpack[OpenKeywords],
     ) -> Self:
-        """Opens a model of the Hugging Face Hub, fetched if it is not on this machine.
+        """Opens a model from the Hugging Face Hub, and downloads it if it is not on this machine.
 
-        reference: "owner/name", the Hub understood; a tag or `quant` chooses the file ("Q4_K_M" unless given)
-        draft:     "auto" for the repository's drafter or a known one, or a drafter's reference; it is fetched
-                   and, if it is a checkpoint, converted once
-        report:    is told about every step, see `eaglecpp.store.Status`
+        reference: "owner/name" on the Hub; a tag or `quant` chooses the file ("Q4_K_M" by default)
+        draft:     "auto" for the repository's own drafter or a known one, or a drafter's reference; it is
+                   downloaded and, if it is a checkpoint, converted once
+        report:    called for every step, see `eaglecpp.store.Status`
         Raises `DownloadError`, `ModelNotFoundError`, and what `Engine(...)` raises.
         """
         from eaglecpp.opening.fetch import fetch
@@ -169,8 +169,8 @@ class Engine:
         """Completes `prompt` (str, bytes or token ids) and returns the result; arguments as
         `Session.stream`.
 
-        A list of prompts is completed side by side in as many conversations as are free (`n_sequences`), and
-        the results come in the order of the prompts.
+        A list of prompts is completed side by side in as many conversations as are free (`n_sequences`); the
+        results are in the order of the prompts.
         """
         if _is_many(prompt):
             return self._all(self._many(prompt, "stream", dict(options)))
@@ -186,7 +186,7 @@ class Engine:
         self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
     ) -> Stream | ManyStreams:
         """Completes `prompt`, one `Chunk` per round; arguments as `Session.stream`. For a list of prompts it
-        gives (index, chunk), see `generate`.
+        yields (index, chunk), see `generate`.
         """
         if _is_many(prompt):
             return self._many(prompt, "stream", dict(options))
@@ -230,25 +230,24 @@ class Engine:
 
     def score(self, text: Prompt) -> Score:
         """The log-probability of each token of `text` (str, bytes or token ids) under the target, and its
-        perplexity. Neither the drafter nor sampling options play a part. The weights are the ones that are
-        loaded; keys and values of a context are allocated for as long as the call takes, so that
-        conversations keep theirs.
+        perplexity. The drafter and sampling options are not used. Uses the loaded weights, and a temporary
+        cache, so that conversations keep theirs.
 
         Raises `ValueError` for a text longer than the context.
         """
         tokens = self.prompt_tokens(text)
         if len(tokens) > self.n_ctx:
             raise ValueError(
-                f"{len(tokens)} tokens, the context holds {self.n_ctx}; open the engine with a larger n_ctx, "
-                "or score the text in pieces"
+                f"{len(tokens)} tokens do not fit into the context of {self.n_ctx}; open the engine with a "
+                "larger n_ctx, or score the text in pieces"
             )
         with self.exclusive() as native:
             return Score(tokens, native.score(tokens))
 
     def session(self) -> Session:
-        """Opens a conversation of its own beside the others; close it, or use it as a context manager.
+        """Opens a separate conversation; close it, or use it as a context manager.
 
-        Raises `EngineBusyError` when all `n_sequences` are open.
+        Raises `EngineBusyError` if all `n_sequences` are open.
         """
         if len(self._sessions) >= self.model.n_sequences:
             raise EngineBusyError(
@@ -260,14 +259,14 @@ class Engine:
         return session
 
     def clear(self) -> None:
-        """Forgets the default conversation; nothing of it is reused by the next prompt."""
+        """Forgets the default conversation; the next prompt reuses nothing of it."""
         self._session().clear()
 
     # Text and tokens
 
     def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
-        """Token ids of `text`. `add_bos`: begin with BOS if the model wants it and the text does not begin
-        with it already. `special`: the text of a special token becomes that token.
+        """Token ids of `text`. `add_bos`: begin with BOS if the model wants it and the text does not already
+        begin with it. `special`: the text of a special token becomes that token.
         """
         return self._shared.vocabulary.tokenize(text, add_bos=add_bos, special=special)
 
@@ -280,7 +279,7 @@ class Engine:
         return self._shared.vocabulary.token_to_piece(token, special=special)
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
-        """The token ids a prompt stands for, see `Session.stream`. Raises `ValueError` for an empty one."""
+        """The token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty one."""
         return self._shared.vocabulary.prompt_tokens(prompt)
 
     def chat_prompt(
@@ -294,8 +293,8 @@ class Engine:
         """The token ids of a rendered conversation, ready for `generate`.
 
         `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`; those of a stored model go
-        before them, its system prompt too unless they begin with one. `template`: Jinja text, or a
-        `ChatTemplate`, in place of the model's; `tools` and `think` are handed to it. Raises
+        before them, and so does its system prompt, unless they begin with one. `template`: Jinja text, or a
+        `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
         rendered = self._shared.renderer.render(messages, template=template, tools=tools, think=think)
@@ -315,29 +314,27 @@ class Engine:
 
     @property
     def has_draft(self) -> bool:
-        """Whether anything can be drafted: by a drafter, or from the text itself."""
+        """Whether drafting is possible: with a drafter, or from the text itself."""
         return self._shared.drafting.has_draft
 
     @property
     def drafts_text(self) -> bool:
-        """Whether `auto` also drafts what stands in the text already; without a drafter every strategy
-        does.
-        """
+        """Whether `auto` also drafts from the text itself; without a drafter every strategy does."""
         return self.has_draft and self.drafting.text_drafts != "off"
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the target's file carries a chat template."""
+        """Whether the target's file has a chat template."""
         return bool(self._handle().chat_template())
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The target's tokenizer, for those who need no engine."""
+        """The target's tokenizer, for code that needs no engine."""
         return self._shared.vocabulary
 
     @property
     def chat_template(self) -> ChatTemplate:
-        """The template that `chat` uses; its `describe()` says why. The bare prompt where there is none."""
+        """The template that `chat` uses; its `describe()` says why. The bare prompt if there is none."""
         return self._shared.renderer.template
 
     @property
@@ -362,7 +359,7 @@ class Engine:
 
     @property
     def bos_text(self) -> bytes:
-        """The text of the BOS token, empty without one."""
+        """The text of the BOS token; empty if there is none."""
         return self._shared.vocabulary.bos_text
 
     @property
@@ -372,17 +369,17 @@ class Engine:
 
     @property
     def draft_info(self) -> dict[str, Any] | None:
-        """What the drafter's file says about it; None without a drafter."""
+        """Facts from the drafter's file; None without a drafter."""
         return self._handle().draft_info()
 
     @property
     def chains_only(self) -> str:
-        """Why this target takes chains only; "" when it takes trees, or is not loaded yet."""
+        """Why this target supports only chains; "" if it supports trees, or is not loaded yet."""
         return "" if self._native is None else self._native.chains_only
 
     @property
     def exactness(self) -> Exactness:
-        """In which batches the rows hold the bits of plain decoding; measured only with a drafter, and unless
+        """Which batches give the same bits as plain decoding; measured only with a drafter, and not if
         `exact` is off.
         """
         return self._shared.drafting.exactness
@@ -394,25 +391,27 @@ class Engine:
 
     @property
     def memory_plan(self) -> list[dict[str, Any]]:
-        """Bytes that target and drafter hold on each device: `target_weights`, `target_cache`,
-        `target_compute`, the same for `draft_`, and what is `free` there now of `total`.
+        """Bytes that target and drafter use on each device: `target_weights`, `target_cache`,
+        `target_compute`, the same with `draft_`, and how much of `total` is `free` now.
         """
         return self._handle().memory_plan()
 
     @property
     def shared(self) -> Shared:
-        """What its conversations have in common; for those that make their own, as `AsyncEngine` does."""
+        """What its conversations share; for code that makes its own, such as `AsyncEngine`."""
         return self._shared
 
     @property
     def native(self) -> core.Engine:
-        """The extension's engine, for what has no method here. Calls on it bypass the one-thread check."""
+        """The extension's engine, for anything without a method here. Calls on it bypass the one-thread
+        check.
+        """
         return self._handle()
 
     # Life
 
     def close(self) -> None:
-        """Frees weights and caches. A second call does nothing; any other use afterwards is a
+        """Frees weights and caches. A second call does nothing; any other use afterwards raises
         `ValueError`.
         """
         if self._native is not None:
@@ -432,8 +431,8 @@ class Engine:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[core.Engine]:
-        """Holds the engine for native calls and hands its log on; `EngineBusyError` if a thread holds it. For
-        what has no method here.
+        """Reserves the engine for native calls and forwards its log; `EngineBusyError` if a thread is using
+        it. For anything without a method here.
         """
         if self._native is None:
             raise ValueError("this engine is closed")
@@ -445,8 +444,8 @@ class Engine:
         self._count(stats)
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
-        """The strategy that will run and why. A tree becomes a chain of its depth on a target that cannot
-        verify trees; without a drafter a fixed strategy is a `ValueError`.
+        """The strategy that will run, and why. A tree becomes a chain of the same depth on a target that
+        cannot verify trees; without a drafter a fixed strategy raises `ValueError`.
         """
         return self._shared.drafting.resolve(strategy)
 
@@ -471,7 +470,7 @@ class Engine:
             return running.completions()
 
     def _count(self, stats: Timings) -> None:
-        """Takes the counters of one generation that has ended."""
+        """Adds the counters of a generation that has ended."""
         self.stats = self.stats + stats
         if self._cache is not None and self._native is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""At which numbers of rows this model, on this machine, gives a row in a batch the bits it has alone.
+"""For how many rows this model, on this machine, gives a row in a batch the same bits as alone.
 
 Drafting verifies several tokens in one batch, and the kernels that multiply several rows may add in another
 order than those that multiply one. Whether they do depends on the type of the weights, the shapes, the
 device and the build, so it is measured when a model is first opened with a drafter, a few dozen steps long,
-and kept beside the planner's costs. With nothing exact left a model still drafts, unless `exact` forbids it.
+and stored next to the planner's costs. If nothing is exact a model still drafts, unless `exact` forbids it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Exactness:
         """Why nothing but plain decoding is exact; "" where some batch is."""
         if self.never:
             return self.never
-        return "no batch of several rows gives the bits of single rows here" if self.rows == "1" else ""
+        return "no batch of several rows gives the same bits as single rows here" if self.rows == "1" else ""
 
 
 def settle(native: core.Engine, target: Path, model: ModelOptions, drafting: DraftOptions) -> Exactness:
@@ -108,7 +108,7 @@ def _read(path: Path, key: str) -> list[tuple[int, bool]] | None:
     except OSError:
         return None
     except (ValueError, KeyError, TypeError):
-        _log.info("%s is damaged or of another version; it is measured anew", path)
+        _log.info("%s is damaged or from another version; measuring again", path)
         return None
 
 
@@ -116,4 +116,4 @@ def _write(path: Path, key: str, points: list[tuple[int, bool]]) -> None:
     try:
         replace_bytes(path, json.dumps({"key": key, "points": points}).encode("utf-8"))
     except OSError as error:
-        _log.info("which rows are exact is not kept: %s", error)
+        _log.info("cannot save which rows are exact: %s", error)

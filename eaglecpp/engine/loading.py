@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What an engine does once, when it opens: a plan becomes models in memory, with what is known of them from
-earlier runs.
-"""
+"""Opening an engine: loads the models of a plan, with what is known about them from earlier runs."""
 
 from __future__ import annotations
 

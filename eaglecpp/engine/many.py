@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`ManyStreams`: several generations of one engine, side by side in its sequences, verified in one batch.
 
-Prompts are read one after another, a slice beside each round, so that nobody who generates waits for all of
-them; everything that generates takes its rounds together, planned by one planner. With fewer free places
-than prompts the rest wait for a place. Each result is what the same call alone would have given.
+Prompts are read one after another, one slice in each round, so that generations in progress do not wait for
+all of them. All generations share each round and one planner. If there are fewer free places than prompts,
+the rest wait. Each result is what the same call alone would have given.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
     def completions(self) -> list[Completion]:
         """What was generated so far. Raises ValueError while one of the prompts still waits for its place."""
         if len(self._streams) < self._n_prompts:
-            raise ValueError(f"prompt {len(self._streams)} has not begun; read the stream to its end first")
+            raise ValueError(
+                f"prompt {len(self._streams)} has not started yet; read the stream to its end first"
+            )
         return [self._streams[index].completion() for index in range(self._n_prompts)]
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class NativeEngine:
                 time.sleep(0.001)
                 continue
             raise EngineBusyError(
-                "the engine is in use by another thread; one engine serves one thread at a time"
+                "the engine is in use by another thread; an engine can be used by one thread at a time"
             )
         try:
             yield self.get()

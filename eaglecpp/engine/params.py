@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Copies the option dataclasses into the plain structs of the extension; the only place that knows both.
 
-An option one side has and the other has not is an error here, not a setting silently lost.
+An option that only one side has is an error here, instead of being lost silently.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`ParkingLot`: conversations that had to leave the engine's caches, in host memory, until they go on.
+"""`ParkingLot`: conversations that had to leave the engine's caches, kept in host memory until they continue.
 
 Not thread-safe: it belongs to the engine's thread.
 """

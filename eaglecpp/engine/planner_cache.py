@@ -3,12 +3,12 @@
 this drafter.
 
 Two small text files below `data_dir()/planner`, read when an engine opens and written when it closes, and
-every minute in between. A file that is damaged, old or of another machine or model is ignored and written
-anew; a folder that cannot be written is no matter. What is read counts as one measurement and never changes
-which tokens come out.
+every minute in between. A file that is damaged, old or from another machine or model is ignored and
+rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and never
+changes which tokens come out.
 
-A drafter that comes with this package has both beside it, as learned on the machine where it was made: a
-better start on any CPU than knowing nothing, and overruled by what is measured. (A GPU's costs have another
+A drafter that comes with this package has both files next to it, as learned on the machine where it was made.
+They are a better start on any CPU than nothing, and measurements override them. (A GPU's costs have another
 shape.)
 """
 
@@ -132,7 +132,7 @@ class PlannerCache:
             _drop_old(self._costs.parent)
         except OSError as error:
             self._is_writable = False
-            _log.info("what the planner learned is not kept: %s", error)
+            _log.info("cannot save what the planner learned: %s", error)
         self._saved = state
 
     def _state(self, native: core.Engine) -> tuple[str, str]:
@@ -147,7 +147,7 @@ class PlannerCache:
             return False
         if load(text, key):
             return True
-        _log.info("%s is damaged or of another version; it is measured anew", path)
+        _log.info("%s is damaged or from another version; measuring again", path)
         return False
 
 
@@ -157,7 +157,7 @@ def _packaged_knowledge(path: Path) -> tuple[bytes, bytes]:
         known = json.loads(path.read_bytes())
         return known["costs"].encode(), known["acceptance"].encode()
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        _log.info("%s is damaged and left out: %r; install eaglecpp again", path, error)
+        _log.info("ignoring %s, which is damaged: %r; install eaglecpp again", path, error)
         return b"", b""
 
 

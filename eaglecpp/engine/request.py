@@ -116,7 +116,7 @@ def _replay_lines(lines: Sequence[str] | None, has_draft: bool) -> tuple[str, ..
     if lines is None:
         return ()
     if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
-        raise TypeError("replay must be a list of lines, as in Completion.plan_log")
+        raise TypeError("replay must be a list of lines, such as Completion.plan_log")
     if not lines:
         raise ValueError("replay: the plan has no rounds; it must come from a run with log_plan")
     if not has_draft:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Other machines as devices: connects this process to llama.cpp's RPC servers before a model is loaded.
 
-Takes endpoints `host:port`, gives nothing: llama.cpp then spreads layers over the new devices. Works only
-where the installed llama.cpp was built with its RPC backend, which the wheels on PyPI are not. ggml ends the
+Takes endpoints `host:port`; llama.cpp then distributes layers over the new devices. Works only if the
+installed llama.cpp was built with its RPC backend, which the wheels on PyPI were not. ggml ends the
 process when a server does not answer as it should, so each one is greeted from here first, and ggml speaks to
 it through a relay in this process that outlives it (native/target/rpc_relay.h). Connections last as long as
 the process, or until the server is lost. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp.
@@ -33,7 +33,7 @@ _REMEDY = (
     "the installed llama.cpp has no RPC backend (the wheels on PyPI are built without it). Build it with: "
     "CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary llama-cpp-python "
     "llama-cpp-python=={}; or set GGML_BACKEND_PATH to a libggml-rpc of that release, built with "
-    "GGML_BACKEND_DL; or leave the RPC servers out"
+    "GGML_BACKEND_DL; or leave out the RPC servers"
 )
 
 _log = logging.getLogger("eaglecpp.rpc")
@@ -61,7 +61,7 @@ def connect(endpoints: Sequence[str]) -> None:
         relay = core.start_rpc_relay(endpoint)
         registry = add(relay.encode())
         if not registry:
-            raise UnsupportedError(f"RPC server {endpoint}: offers no device")
+            raise UnsupportedError(f"RPC server {endpoint}: it offers no device")
         _function("ggml_backend_register", None, ctypes.c_void_p)(registry)
         _connected[endpoint] = relay
         _log.info("RPC server %s: connected", endpoint)
@@ -85,7 +85,7 @@ def _address(endpoint: str) -> tuple[str, int]:
     if not (
         colon and host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
     ):
-        raise ValueError(f"rpc: expected host:port, as in 192.168.0.2:50052; got {endpoint!r}")
+        raise ValueError(f"rpc: expected host:port, such as 192.168.0.2:50052; got {endpoint!r}")
     return host, int(port)
 
 
@@ -102,12 +102,14 @@ def greet(endpoint: str) -> None:
         ) from None
     size, *version = _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (0, 0, 0, 0)
     if size != _ANSWER.size - 8:
-        raise UnsupportedError(f"RPC server {endpoint}: what listens there is no rpc-server of llama.cpp")
+        raise UnsupportedError(
+            f"RPC server {endpoint}: the program that listens there is not llama.cpp's rpc-server"
+        )
     if version[0] != _PROTOCOL[0] or version[1] > _PROTOCOL[1]:
         theirs, ours = ".".join(map(str, version)), ".".join(map(str, _PROTOCOL))
         raise UnsupportedError(
-            f"RPC server {endpoint}: speaks version {theirs} of the protocol, the llama.cpp here {ours}; use "
-            "an rpc-server of the same release"
+            f"RPC server {endpoint}: it speaks version {theirs} of the protocol, llama.cpp here version "
+            f"{ours}; use an rpc-server of the same release"
         )
 
 

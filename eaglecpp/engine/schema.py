@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""JSON schemas to GBNF: llama-cpp-python's translator, and what it passes over.
+"""JSON schemas to GBNF: llama-cpp-python's translator, and what it ignores.
 
 It allows any integer where a schema has `minimum`, `maximum`, `exclusiveMinimum` or `exclusiveMaximum`, and
-forgets everything beside `type` where that is a list (llama_cpp/llama_grammar.py, `SchemaConverter.visit`).
+forgets everything except `type` if that is a list (llama_cpp/llama_grammar.py, `SchemaConverter.visit`).
 The bounds of `number` are not enforced, as in llama.cpp.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the target thinks of a text: the log-probability of each token after those before it."""
+"""Scoring a text: the target's log-probability of each token, given those before it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`NativeSequence`: one conversation's place in the native engine, and the generation that runs there.
 
-The handle that `Session` and `Stream` share: neither has to know the engine, nor the other's fields. Each
-`begin` gives a generation a number; whoever comes with an older one has been taken over.
+The handle that `Session` and `Stream` share: neither has to know the engine or the other's fields. Each
+`begin` gives a generation a number; a call with an older number belongs to a generation that was replaced.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ class Session:
     """A conversation with its own place in the KV caches: prompts that begin like the last one are cheap.
 
     Get one from `Engine.session()`; the engine's own methods use a default one. One generation at a time:
-    starting another ends the one before, whichever thread began it; a round that another thread is in the
-    middle of raises `EngineBusyError`. With `Engine.open(wait=True)` both wait instead, until that generation
-    has ended or its thread has.
+    starting another ends the one before, whichever thread started it, or raises `EngineBusyError` if another
+    thread is in the middle of a round. With `Engine.open(wait=True)` it waits instead, until that generation
+    or its thread has ended.
     """
 
     def __init__(self, shared: Shared, on_close: Callable[[Session], None] = lambda session: None) -> None:
@@ -50,18 +50,18 @@ class Session:
     def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
         """Completes `prompt`, one `Chunk` per round.
 
-        `prompt`: text (str, or bytes in UTF-8), tokenized with special tokens and a BOS token where the model
-        wants one and the text does not begin with it; or token ids, taken as they are. `sampling` and
-        `**options`: see `SamplingOptions`; what is not given is the engine's. `strategy` overrides the
+        `prompt`: text (str, or bytes in UTF-8), tokenized with special tokens, and with a BOS token if the
+        model wants one and the text does not begin with it; or token ids, used unchanged. `sampling` and
+        `**options`: see `SamplingOptions`; the defaults are the engine's. `strategy` overrides the
         engine's, and so does `exact` ("auto", "on", "off"; see `DraftOptions`). `grammar`, `json_schema`,
         `response_format`: at most one, see `eaglecpp.engine.grammar`.
         `on_prefill(n_done, n_prompt)` is called while the prompt is read. `stop_when(tokens)` is called after
-        each token with all generated ones; True ends the generation. `utf8_errors`: what becomes of bytes
+        each token with all generated ones; True ends the generation. `utf8_errors`: what to do with bytes
         that are not UTF-8, "replace" (U+FFFD) or "ignore".
 
-        `log_plan`: keep every round's decision, one line each, in `Completion.plan_log`; such a list given as
-        `replay` is followed in place of a strategy, so that a run with the same prompt, seed and options is
-        repeated with the same batches. `spec_synth_rates`, `spec_synth_len`: accept drafts at random, see
+        `log_plan`: record every round's decision, one line each, in `Completion.plan_log`. `replay` follows
+        such a list instead of a strategy, so that a run with the same prompt, seed and options is repeated
+        with the same batches. `spec_synth_rates`, `spec_synth_len`: accept drafts at random, see
         `eaglecpp.engine.synth`; the text is then not the target's.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
@@ -84,13 +84,13 @@ class Session:
         """Answers a conversation: `messages` ({"role", "content"} each) through the model's chat template.
 
         `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as `stream`. Raises
-        `UnsupportedError` when the model has no template and none is given.
+        `UnsupportedError` if the model has no template and none is given.
         """
         return self.answer(messages, stream, dict(options))
 
     def answer(self, messages: Conversation, stream: bool, options: dict[str, Any]) -> Completion | Stream:
-        """`chat` with its options in one dict. A prompt that goes on from an earlier one and its answer has
-        the very tokens of that answer, see `eaglecpp.chat.prompts`.
+        """`chat` with its options in one dict. A prompt that continues an earlier one and its answer contains
+        exactly the tokens of that answer, see `eaglecpp.chat.prompts`.
         """
         of_prompt = {name: options.pop(name) for name in ("template", "tools", "think") if name in options}
         rendered = self._shared.renderer.render(messages, **of_prompt)
@@ -110,12 +110,12 @@ class Session:
         return self._sequence.tokens
 
     def clear(self) -> None:
-        """Forgets the conversation; nothing is reused by the next prompt."""
+        """Forgets the conversation; the next prompt reuses nothing of it."""
         self._sequence.clear()
         self._memory.clear()
 
     def close(self) -> None:
-        """Gives the conversation's place back to the engine. A second call does nothing."""
+        """Returns the conversation's place to the engine. A second call does nothing."""
         self._sequence.close()
         self._on_close(self)
 

@@ -2,8 +2,8 @@
 """`Stream`: one running generation.
 
 Drives the native engine one round per `next()`, turns tokens into text, finds stop strings and counts.
-Whatever ends it, be it the model, an exception, Ctrl+C, `close()` or being forgotten, the native generation
-is ended and what was committed stays for prefix reuse. Sampling, drafting and verification are native;
+Whatever ends it, be it the model, an exception, Ctrl+C, `close()` or garbage collection, the native
+generation ends and what was committed stays for prefix reuse. Sampling, drafting and verification are native;
 nothing here touches a logit.
 """
 

@@ -34,7 +34,7 @@ def synth_rates(
     if rates is None and length is None:
         return ()
     if rates is not None and length is not None:
-        raise ValueError("spec_synth_rates and spec_synth_len are two ways to say the same; give one")
+        raise ValueError("spec_synth_rates and spec_synth_len are alternatives; give only one")
     if strategy.kind == "off":
         raise ValueError("synthetic acceptance needs drafts, and the strategy is off")
     if length is not None:
@@ -59,8 +59,8 @@ def _parsed(rates: str | Sequence[float]) -> tuple[float, ...]:
     for position, rate in enumerate(numbers, start=1):
         if not (math.isfinite(rate) and 0.0 <= rate <= above):
             raise ValueError(
-                f"spec_synth_rates: number {position} is {rate:g}, expected 0 to {above:g}: it is the chance "
-                "that all drafts up to there are accepted, so it cannot rise"
+                f"spec_synth_rates: number {position} is {rate:g}, expected 0 to {above:g}: it is the "
+                "probability that all drafts up to there are accepted, so it cannot rise"
             )
         above = rate
     if not numbers:

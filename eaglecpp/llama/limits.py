@@ -25,7 +25,7 @@ __all__ = ["check_chat_handler", "refuse", "refuse_call", "refuse_others", "requ
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "split_mode": ((1,), "layers are split over GPUs by llama.cpp's default"),
     "tensor_split": ((None,), "layers are split over GPUs by llama.cpp's default"),
-    "kv_overrides": ((None, {}), "the file's keys are used as they are"),
+    "kv_overrides": ((None, {}), "the keys in the file are used unchanged"),
     "rope_scaling_type": ((-1, None), "the file's RoPE scaling is used, as its drafter expects it"),
     "pooling_type": ((-1,), "embeddings are not supported"),
     "attention_type": ((-1,), "the model's attention type is used"),
@@ -37,7 +37,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "embedding": ((False,), "embeddings are not supported; use llama_cpp.Llama"),
     "op_offload": ((None,), "llama.cpp decides"),
     "swa_full": ((None,), "the engine chooses the size of sliding-window caches for roll-back"),
-    "lora_base": ((None,), "llama.cpp has no base model for LoRA any more"),
+    "lora_base": ((None,), "llama.cpp no longer has a base model for LoRA"),
     "numa": ((False, 0), "NUMA is process-wide; set it with numactl"),
     "tokenizer": ((None,), "the drafter was trained on the tokenizer in the target's file"),
     "spm_infill": ((False,), "infill is not supported"),
@@ -68,7 +68,7 @@ def refuse_call(suffix: str | None = None, tfs_z: float = 1.0) -> None:
     if suffix is not None:
         refuse("suffix", "infill is not supported")
     if tfs_z != 1.0:
-        refuse("tfs_z", "llama.cpp has no tail-free sampling any more (llama_cpp ignores it)")
+        refuse("tfs_z", "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)")
 
 
 def check_chat_handler(handler: Any) -> None:

@@ -2,8 +2,8 @@
 """`Modelfile`: what a file says, checked and typed, as one frozen value.
 
 Takes the commands of `syntax` and gives what a model needs: where to start from, drafter, template, messages,
-typed parameters, pragmas. Repeats follow Ollama (scalars: the last wins; `stop`, LICENSE and MESSAGE gather).
-Paths are not looked at; that is `resolve`.
+typed parameters, pragmas. Repeats follow Ollama (scalars: the last wins; `stop`, LICENSE and MESSAGE
+accumulate). Paths are not looked at; that is `resolve`.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class _Builder:
         for name in ("renderer", "parser"):
             for command in self.all_of(name)[-1:]:
                 what = f"{name.upper()} {command.args} is built into Ollama"
-                message = f"{what}; the model's chat template is used here"
+                message = f"{what}; eaglecpp uses the model's chat template"
                 self._note(command, message)
 
     def _add_parameter(self, command: Command) -> None:
@@ -208,7 +208,7 @@ class _Builder:
         parameter = params.PARAMETERS[command.name]
         fitted = parameter.fitted(value)
         if fitted != value:
-            message = f"parameter {command.name} is {value}; the range is {parameter.range}, {fitted} is used"
+            message = f"parameter {command.name} is {value}; the range is {parameter.range}, using {fitted}"
             self._note(command, message)
 
     def _note(self, command: Command, message: str) -> None:

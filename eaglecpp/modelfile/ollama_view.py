@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """How Ollama sees a Modelfile: its create request, and what would keep it from working there.
 
-`resolve` is what eaglecpp goes by; this module answers `/api/create` and `check --ollama`. Rules
+eaglecpp itself uses `resolve`; this module is for `/api/create` and `check --ollama`. Rules
 and wording are Ollama's (ollama/ollama: parser/parser.go). Nothing is hashed or sent.
 """
 
@@ -55,8 +55,8 @@ def ollama_problems(text: str | bytes, directory: str | Path, *, file: str | Non
         problems.append(str(error))
     if "draft_files" in request:
         problems.append(
-            "DRAFT: Ollama starts every drafter GGUF that is not dflash as an MTP drafter, an EAGLE one too; "
-            "write '#eaglecpp: draft PATH' instead and Ollama will not see it"
+            "DRAFT: Ollama starts every drafter GGUF that is not dflash as an MTP drafter, including "
+            "EAGLE drafters; write '#eaglecpp: draft PATH' instead, which Ollama skips"
         )
     return problems
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What `#eaglecpp:` lines can say: the words Ollama has none for.
+"""`#eaglecpp:` lines: settings for which Ollama has no instruction.
 
 A pragma is a comment to Ollama, so one file works in both programs. Four names are ours alone (below); every
 other name is an option of the engine, by its name or its long command-line flag, and is checked by the class
 that declares it (`eaglecpp.options`). An unknown name is a notice, because a newer eaglecpp may know it; a
 known name with a bad value is refused.
 
-A model that was not made here may only say what cannot harm: `without_strange_pragmas` and
+A model that was not made here may set only what can do no harm: `without_strange_pragmas` and
 `without_strange_parameters` leave out the rest, by the list that the options themselves keep
 (`Option.strangers`).
 """
@@ -27,8 +27,8 @@ from .syntax import Command
 __all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_strange_parameters", "without_strange_pragmas"]
 
 OWN_PRAGMAS = {
-    "draft": "the drafter: as DRAFT, but a stored name, a hub reference or a checkpoint is fine as well; "
-    "text: none, drafts from the text itself",
+    "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
+    "drafts from the text itself",
     "draft_type": "GGUF type of a drafter that is converted from a checkpoint",
     "strategy": "how to draft: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
     "chat_template": "which chat template: auto, modelfile, gguf, raw, or a family such as chatml",
@@ -105,9 +105,9 @@ def without_strange_parameters(
         place = PARAMETERS[name].option
         limit = _STRANGE_DEPTH if place == "strategy" else options[place].strangers if place else True
         if limit is False:
-            dropped.append(f"{name} {_text(value)}: a matter of this machine")
+            dropped.append(f"{name} {_text(value)}: only this machine's owner may set it")
         elif limit is not True and isinstance(value, int | float) and value > limit:
-            dropped.append(f"{name} {_text(value)}: {limit} is used")
+            dropped.append(f"{name} {_text(value)}: using {limit}")
             kept[name] = limit
         else:
             kept[name] = value
@@ -123,10 +123,10 @@ def _why_not(pragma: Command, known: Mapping[str, tuple[str, Option]]) -> str:
     found = settings([pragma])
     if pragma.name in OWN_PRAGMAS:
         if pragma.name not in _FOR_STRANGERS:
-            return "names a file or model"
+            return "it names a file or model"
         asked = Strategy.parse(found.options.get("strategy", "auto"))
         too_much = asked.depth > _STRANGE_DEPTH or max(asked.nodes, asked.k) > _STRANGE_NODES
-        return f"more than {_STRANGE_DEPTH} deep or {_STRANGE_NODES} nodes" if too_much else ""
+        return f"deeper than {_STRANGE_DEPTH} or more than {_STRANGE_NODES} nodes" if too_much else ""
     if pragma.name not in known:
         return "unknown"
     group, option = known[pragma.name]
@@ -134,7 +134,7 @@ def _why_not(pragma: Command, known: Mapping[str, tuple[str, Option]]) -> str:
     if option.strangers is True:
         return ""
     if option.strangers is False:
-        return "a matter of this machine"
+        return "only this machine's owner may set it"
     return "" if 0 <= value <= option.strangers else f"at most {option.strangers}"
 
 

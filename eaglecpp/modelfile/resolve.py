@@ -99,7 +99,7 @@ class _Resolver:
         named = [(r, c) for r, c in zip(references, self.modelfile.from_, strict=True) if not r.paths]
         if named:
             if len(references) > 1:
-                self._note(named[-1][1], f"several FROM: {named[-1][0].text} is used")
+                self._note(named[-1][1], f"several FROM: using {named[-1][0].text}")
             return named[-1]
         command = self.modelfile.from_[-1]
         for reference, origin in zip(references, self.modelfile.from_, strict=True):
@@ -112,7 +112,7 @@ class _Resolver:
                 "name the one to run; a drafter belongs in DRAFT",
             )
         if not shards:
-            raise self._error(command, f"FROM {command.args}: no target GGUF in it", "name a GGUF file")
+            raise self._error(command, f"FROM {command.args}: it contains no target GGUF", "name a GGUF file")
         return Reference("path", references[-1].text, command.line, shards), command
 
     def _refer(self, command: Command) -> Reference:
@@ -150,7 +150,7 @@ class _Resolver:
             raise self._error(command, str(error), "") from None
         architecture = facts["architecture"]
         if architecture in _OTHER_DRAFTERS:
-            self._note(command, f"{file.name}: {architecture} drafters do not run here; left out")
+            self._note(command, f"{file.name}: {architecture} drafters are not supported; skipped")
             return []
         if facts["kind"] == "drafter":
             return self.drafters
@@ -167,7 +167,7 @@ class _Resolver:
             return None
         command = commands[-1]
         if len(commands) > 1:
-            self._note(command, f"several drafters are named: {command.args} is used")
+            self._note(command, f"several drafters are named: using {command.args}")
         if command.args.strip() == TEXT:
             self.drafts_text = True
             return None
@@ -190,13 +190,11 @@ class _Resolver:
             return ()
         command = self.modelfile.adapters[-1]
         if len(self.modelfile.adapters) > 1:
-            self._note(command, f"several ADAPTER: {command.args} is used")
+            self._note(command, f"several ADAPTER: using {command.args}")
         with located(self.modelfile, command):
             files = _weights(expand_path(command.args, self.directory))
         if len(files) != 1:
-            raise self._error(
-                command, f"ADAPTER {command.args}: {len(files)} files of weights", "name one GGUF"
-            )
+            raise self._error(command, f"ADAPTER {command.args}: {len(files)} weight files", "name one GGUF")
         self._need_gguf(command, files[0])
         return (files[0],)
 

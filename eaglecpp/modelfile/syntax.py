@@ -120,7 +120,9 @@ def read(text: str | bytes, *, file: str | None = None, strict: bool = False) ->
     reader = _Reader(text.removeprefix("\ufeff"), file, strict)
     reader.run()
     if not any(command.name == "model" for command in reader.commands):
-        raise ModelfileError(_NO_FROM, file=file, hint="say what to start from, as in FROM ./model.gguf")
+        raise ModelfileError(
+            _NO_FROM, file=file, hint="say what to start from, for example FROM ./model.gguf"
+        )
     return Document(tuple(reader.commands), tuple(reader.pragmas), tuple(reader.notices))
 
 
@@ -202,7 +204,7 @@ class _Reader:
 
     def _need_blank(self, start: int, message: str, hint: str) -> None:
         if self.at == len(self.text):
-            raise self._end_error(start, "the file ends here; the instruction needs a value")
+            raise self._end_error(start, "the file ends here, but the instruction needs a value")
         if self.text[self.at] not in " \t":
             raise self._error(message, start, hint=hint)
 
@@ -229,7 +231,7 @@ class _Reader:
         closed = not quote or _unquoted(head) != head
         while not closed:
             if self.at == len(self.text):
-                hint = f"the {quote} that opens here needs a line that ends in {quote}"
+                hint = f"the {quote} that opens here has no line that ends in {quote}"
                 raise self._end_error(start + self.text[start:].index('"'), hint)
             parts.append(self.text[self.at])
             self.at += 1
@@ -244,7 +246,7 @@ class _Reader:
         found = self._take(_LINE)
         kept = _kept(found)
         if kept != found:
-            message = f"dropped, as in Ollama: {_not_kept(found)}; a Modelfile cannot hold them"
+            message = f"dropped, as in Ollama: {_not_kept(found)}; a Modelfile cannot contain them"
             self.notices.append(Notice(message, line, self.file))
         return kept
 
@@ -304,9 +306,9 @@ def _unquoted(value: str) -> str:
 def _pragma_line(pragma: Command) -> str:
     words = _PRAGMA_WORDS.fullmatch(f"{pragma.name} x")
     if words is None or words[1] != pragma.name or pragma.name != pragma.name.lower():
-        raise ModelfileError(f"'{pragma.name}' is no name for a pragma", line=pragma.line or None)
+        raise ModelfileError(f"'{pragma.name}' cannot be the name of a pragma", line=pragma.line or None)
     if _ANY_NEWLINE.search(pragma.args):
-        message = f"pragma {pragma.name}: the value has a line break, a pragma is one line"
+        message = f"pragma {pragma.name}: the value has a line break, but a pragma is one line"
         raise ModelfileError(message, line=pragma.line or None)
     return f"#eaglecpp: {pragma.name} {_written(pragma, pragma.args, bare=_is_bare(pragma.args))}"
 
@@ -323,7 +325,7 @@ def _command_line(command: Command) -> str:
     if name in _PRINTED_AS:
         return f"{_PRINTED_AS[name]} {_written(command, args, bare=_is_bare(args))}"
     if _PARAMETER_NAME.fullmatch(name) is None:
-        raise ModelfileError(f"'{name}' is no name for a parameter", line=command.line or None)
+        raise ModelfileError(f"'{name}' cannot be the name of a parameter", line=command.line or None)
     return f"PARAMETER {name} {_written(command, args, bare=_is_bare(args) and not _SPACE.search(args))}"
 
 
@@ -349,4 +351,4 @@ def _why_inexpressible(value: str) -> str:
         if line.rstrip(_BLANKS).endswith('"""'):
             return 'a line before the last ends in """, which would close the value there'
     dropped = _not_kept("".join((*inner_lines, last_line)))
-    return f"it has characters that a reader drops: {dropped}" if dropped else ""
+    return f"it has characters that are dropped on reading: {dropped}" if dropped else ""

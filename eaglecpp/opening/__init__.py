@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The one door to a model: from what a user names to everything that opening it needs.
+"""The one way to open a model: from what a user names to everything that opening it needs.
 
-`find` looks on this machine, `fetch` may download as well; both give a `Found`. `plan` adds options, strategy
-and where each of them came from, and gives an `OpeningPlan`, which `Engine.from_plan` opens and `show` and
-`--verbose` print. `template` chooses the chat template, `context` a length for the context.
+`find` looks on this machine, `fetch` may download as well; both return a `Found`. `plan` adds options,
+strategy and where each of them came from, and returns an `OpeningPlan`, which `Engine.from_plan` opens and
+`show` and `--verbose` print. `template` chooses the chat template, `context` a length for the context.
 """

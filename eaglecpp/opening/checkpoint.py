@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""References of a drafter checkpoint and of its target to files on this machine: what `eaglecpp.convert` is
-handed, which itself knows no network.
+"""Turns the references of a drafter checkpoint and of its target into files on this machine, for
+`eaglecpp.convert`, which never uses the network.
 """
 
 from __future__ import annotations
@@ -126,4 +126,4 @@ def _read(text: str, what: str) -> Reference:
 
 
 def _hub_hint(text: str) -> str:
-    return f"; a repository of the Hub is written hf.co/{text}" if text.count("/") == 1 else ""
+    return f"; for a repository on the Hub write hf.co/{text}" if text.count("/") == 1 else ""

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""How long a context to open when nobody says: from the model's own length and the memory that is free.
+"""How long a context to open by default: depends on the model's own length and the free memory.
 
-Takes the head of the GGUF file and a number of bytes, gives a length and the reason in words. The rule:
+Takes the header of the GGUF file and a number of bytes, returns a length and the reason in words. The rule:
 
 - never longer than the model was trained for, never shorter than 4096 where the model allows that much;
-- keys, values and the scores of one batch may take a quarter of the memory that is left beside the weights:
-  they are allocated in full when the model is opened, and the rest of the machine has to live as well;
-- of 8192, 16384 and 32768 the longest that does. More only on request: every doubling costs start-up time,
+- keys, values and the scores of one batch may take a quarter of the memory that the weights leave free:
+  they are allocated in full when the model is opened, and other programs need memory as well;
+- of 8192, 16384 and 32768, the longest one that fits. More only on request: every doubling costs start-up
+time,
   and few conversations need it.
 
-Where a file does not say, the answer is 4096; one that is not a GGUF gives the same answer here and its error
+If a file does not say, the answer is 4096; a file that is not a GGUF gets the same answer here, and its error
 when it is opened.
 """
 
@@ -57,17 +58,19 @@ def choose_n_ctx(
     keys = head_keys(target)
     n_train = _positive_key(keys, "context_length")
     if not n_train:
-        return ContextChoice(SAFE_N_CTX, "the model does not say how long a context it was trained for")
+        return ContextChoice(SAFE_N_CTX, "the model does not say what context length it was trained for")
     if n_train <= SAFE_N_CTX:
-        return ContextChoice(n_train, "all the model was trained for", n_train)
+        return ContextChoice(n_train, "everything the model was trained for", n_train)
     n_token = _bytes_per_token(keys, type_k, type_v, n_ubatch)
     if not n_token or n_free is None:
-        return ContextChoice(SAFE_N_CTX, "the free memory is not known", n_train)
+        return ContextChoice(SAFE_N_CTX, "the amount of free memory is unknown", n_train)
     budget = max(n_free - _size(target), 0) // _SHARE
     for n_ctx in (n_train, *_STEPS):
         if n_ctx <= min(n_train, _STEPS[0]) and n_ctx * n_token <= budget:
             why = (
-                "all the model was trained for" if n_ctx == n_train else _memory_text(n_ctx, n_token, n_free)
+                "everything the model was trained for"
+                if n_ctx == n_train
+                else _memory_text(n_ctx, n_token, n_free)
             )
             return ContextChoice(n_ctx, why, n_train)
     return ContextChoice(SAFE_N_CTX, _memory_text(SAFE_N_CTX, n_token, n_free), n_train)
@@ -156,4 +159,4 @@ def _size(path: Path) -> int:
 
 
 def _memory_text(n_ctx: int, n_token: float, n_free: int) -> str:
-    return f"it takes {human_memory(n_ctx * n_token)} of {human_memory(n_free)} that are free"
+    return f"it needs {human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""As `find`, for those who may use the network: a missing model is pulled, `auto` finds a drafter, a drafter
-checkpoint of the Hub is converted once.
+"""As `find`, but may use the network: a missing model is pulled, `auto` finds a drafter, and a drafter
+checkpoint on the Hub is converted once.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _pull(stores: Stores, name: ModelName, reference: str, report: Report, insec
     except DownloadError as error:
         raise ModelNotFoundError(
             f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "
-            f"fetched: {error}"
+            f"downloaded: {error}"
         ) from error
 
 
@@ -131,7 +131,7 @@ def _named(
 
     facts = read_facts([model.target])
     file = find_draft(stores, draft, Path.cwd(), [model.target], facts, report=report).file
-    return file, "asked for, from the Hub", False, True
+    return file, "requested, from the Hub", False, True
 
 
 def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
@@ -186,4 +186,4 @@ def _offer(model: ResolvedModel) -> str:
     known = None if model.name is None else find_drafter([str(model.name)], {})
     if known is None:
         return ""
-    return f"a drafter is known for this model ({known.repo}): --draft auto fetches and uses it"
+    return f"a drafter is known for this model ({known.repo}): --draft auto downloads and uses it"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Finds the files that a reference names on this machine, and never looks at the network: `eaglecpp pull`, or
-`fetch`, brings what is not here.
+"""Finds the files that a reference names on this machine, and never uses the network: `eaglecpp pull`, or
+`fetch`, downloads what is missing.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def find_here(
     if draft is None or draft == "auto":
         if draft == "auto" and wants_draft and model.draft is None:
             raise ModelNotFoundError(
-                f"drafter 'auto': {model.reference} has none on this machine; fetch one: eaglecpp pull "
+                f"drafter 'auto': {model.reference} has none on this machine; to get one: eaglecpp pull "
                 f"{model.reference} --draft auto"
             )
         return with_own_draft(model) if wants_draft else Found(model)
@@ -173,7 +173,7 @@ def _directory_hint(path: Path) -> str:
         return f"give one of its GGUF files: {', '.join(found[:5])}"
     if (path / "config.json").is_file():
         return (
-            "it looks like a Hugging Face checkpoint: make a GGUF of it first (a target with llama.cpp's "
+            "it looks like a Hugging Face checkpoint: convert it to GGUF first (a target with llama.cpp's "
             "convert_hf_to_gguf.py, a drafter with `eaglecpp convert`)"
         )
     return "give the path of a GGUF file"
@@ -184,5 +184,5 @@ def _neighbour_hint(path: Path) -> str:
         return f"the directory {str(path.parent)!r} does not exist either"
     found = sorted(entry.name for entry in path.parent.glob("*.gguf"))
     if found:
-        return f"GGUF files beside it: {', '.join(found[:5])}"
+        return f"GGUF files next to it: {', '.join(found[:5])}"
     return "check the path"

@@ -5,7 +5,7 @@ with where it came from.
     plan = plan_opening("smollm2", options={"n_ctx": 2048})
     with Engine.from_plan(plan) as engine: ...
 
-Later layers override earlier ones: what a command takes when nobody says anything, Ollama's defaults (of a
+Later layers override earlier ones: a command's own defaults, Ollama's defaults (of a
 model by name), its PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, what
 was set in a chat. An option object replaces all of the model's options of its kind but adapters, which are
 weights.
@@ -113,7 +113,7 @@ class OpeningPlan:
         drafter = f"{self.draft} ({self.found.draft_origin})" if self.draft is not None else "none"
         rows = [
             ("target", f"{self.target} ({self.found.target_origin})"),
-            ("drafter", "none: drafts from the text itself" if self.drafts_text_alone else drafter),
+            ("drafter", "none, drafts come from the text itself" if self.drafts_text_alone else drafter),
             *(("adapter", f"{path} (scale {scale:g})") for path, scale in self.model_options().lora),
             ("strategy", f"{self.strategy.value} ({self.strategy.origin})"),
         ]
@@ -250,7 +250,8 @@ def _ask_for_text(settings: dict[str, Setting]) -> None:
     wanted = settings.get("draft.text_drafts")
     if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
         raise ValueError(
-            f"draft '{TEXT}' asks for drafts from the text, text_drafts 'off' for none; leave one out"
+            f"draft '{TEXT}' asks for drafts from the text, but text_drafts is 'off'; leave out one of "
+            "the two"
         )
     settings["draft.text_drafts"] = Setting("on", _ASKED)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which chat template a model speaks, by name or as a file: the one place that asks `ChatTemplate`."""
+"""Which chat template a model uses, by name or as a file: the only place that calls `ChatTemplate`."""
 
 from __future__ import annotations
 

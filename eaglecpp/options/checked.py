@@ -17,8 +17,8 @@ class Option:
     the three list shapes.
 
     `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
-    `strangers`: whether a model that somebody else made may set it, or up to which value. False unless said:
-    nothing that opens a connection, names a path or a device, or takes more of this machine than usual.
+    `strangers`: whether a model that somebody else made may set it, or up to which value. False by default,
+    so that nothing opens a connection, names a path or a device, or uses more of this machine than usual.
     """
 
     name: str
@@ -52,7 +52,7 @@ def checked(option: Option, value: Any) -> Any:
 
 
 def _scalar(option: Option, value: Any) -> Any:
-    """Accepts what converts without loss: numpy scalars, ints for floats; never a bool for a number."""
+    """Accepts whatever converts without loss: numpy scalars, ints for floats; never a bool for a number."""
     kind = option.kind
     if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
         return value.__index__()
@@ -71,7 +71,7 @@ def _strings(option: Option, value: Any) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else tuple(() if value is None else value)
     for entry in values:
         if not isinstance(entry, str):
-            raise TypeError(f"{option.name} must hold strings, got {type(entry).__name__} {entry!r}")
+            raise TypeError(f"{option.name} must contain strings, got {type(entry).__name__} {entry!r}")
     return values
 
 
@@ -81,9 +81,11 @@ def _numbers(option: Option, value: Any) -> tuple[float, ...]:
         entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else list(value or ())
         numbers = tuple(float(entry) for entry in entries)
     except (TypeError, ValueError):
-        raise TypeError(f"{option.name} must hold numbers, as 3,1; got {value!r}") from None
+        raise TypeError(f"{option.name} must contain numbers, such as 3,1; got {value!r}") from None
     if any(not math.isfinite(number) or number < 0 for number in numbers) or (numbers and sum(numbers) == 0):
-        raise ValueError(f"{option.name} must hold numbers of at least 0, not all of them 0; got {value!r}")
+        raise ValueError(
+            f"{option.name} must contain numbers of at least 0, not all of them 0; got {value!r}"
+        )
     return numbers
 
 

@@ -20,7 +20,7 @@ __all__ = ["MAX_SEQUENCES", "TEXT", "DraftOptions", "ModelOptions", "SamplingOpt
 
 T = TypeVar("T")
 MAX_SEQUENCES = 256  # llama.cpp's sequence ids, shared by conversations and the leaves of their trees
-TEXT = "text"  # in place of a drafter's name: no drafter, drafts from the text itself
+TEXT = "text"  # instead of a drafter's name: no drafter, drafts from the text itself
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
 
@@ -77,7 +77,7 @@ class ModelOptions(_Validated):
     )
     n_batch: int = _option(
         2048,
-        "tokens per prefill slice",
+        "prompt tokens read at a time",
         minimum=1,
         flags=("-b", "--batch-size"),
         parameter="num_batch",
@@ -86,13 +86,13 @@ class ModelOptions(_Validated):
     n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("--ubatch-size",))
     n_threads: int = _option(
         0,
-        "threads; 0 = physical cores, fewer while other processes need them",
+        "threads; 0 = one per physical core, fewer while other processes need the cores",
         minimum=0,
         flags=("-t", "--threads"),
         parameter="num_thread",
     )
     n_threads_batch: int = _option(
-        0, "threads for prefill; 0 = as n_threads", minimum=0, flags=("--threads-batch",)
+        0, "threads for reading prompts; 0 = the same as for decoding", minimum=0, flags=("--threads-batch",)
     )
     n_gpu_layers: int = _option(
         -1,
@@ -107,26 +107,26 @@ class ModelOptions(_Validated):
     )
     split_mode: str = _option(
         "layer",
-        "several GPUs: whole layers on each, rows of every matrix on each, or none but the main GPU",
+        "how to use several GPUs: whole layers on each, rows of every matrix on each, or only the main one",
         choices=("layer", "row", "none"),
         flags=("-sm", "--split-mode"),
     )
     tensor_split: tuple[float, ...] = _option(
         (),
-        "several GPUs: the share of each, as 3,1; empty = by their free memory",
+        "the share of each of several GPUs, such as 3,1; empty = by free memory",
         kind="numbers",
         flags=("-ts", "--tensor-split"),
     )
     n_cpu_moe: int = _option(
         0,
-        "keep the experts of the first N layers of a mixture in host memory; -1 = of all layers",
+        "keep the experts of a mixture's first N layers in host memory; -1 = those of all layers",
         minimum=-1,
         flags=("-ncmoe", "--n-cpu-moe"),
     )
     override_tensor: tuple[str, ...] = _option(
         (),
-        "put the tensors whose names match elsewhere: PATTERN=BUFFER[,...], a regular expression and CPU or "
-        "a device's name (repeatable)",
+        "where to put tensors whose names match: PATTERN=BUFFER[,...], a regular expression and CPU or a "
+        "device's name (repeatable)",
         kind="strings",
         flags=("-ot", "--override-tensor"),
     )
@@ -139,14 +139,14 @@ class ModelOptions(_Validated):
     )
     type_k: str = _option(
         "auto",
-        "type of the K cache; auto: f16, on the CPU without flash attention f32",
+        "type of the K cache; auto = f16, or f32 on the CPU without flash attention",
         choices=_KV_TYPES,
         flags=("--cache-type-k",),
         strangers=True,
     )
     type_v: str = _option(
         "auto",
-        "type of the V cache; auto as for K",
+        "type of the V cache; auto = as for K",
         choices=_KV_TYPES,
         flags=("--cache-type-v",),
         strangers=True,
@@ -175,13 +175,13 @@ class ModelOptions(_Validated):
     )
     repack: str = _option(
         "auto",
-        "repacked CPU weights and AMX; auto = off where AMX is claimed but does not work",
+        "repack CPU weights and use AMX; auto = not if the CPU claims AMX but it does not work",
         choices=("auto", "on", "off"),
         flags=("--repack",),
     )
     kernels: str = _option(
         "auto",
-        "eaglecpp's own CPU kernels; auto = with AVX2 or NEON, in the llama.cpp they were made for",
+        "our own CPU kernels; auto = with AVX2 or NEON, if llama.cpp is the one they were made for",
         choices=("auto", "off"),
         flags=("--kernels",),
     )
@@ -192,7 +192,7 @@ class ModelOptions(_Validated):
     lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs")
     rpc: tuple[str, ...] = _option(
         (),
-        "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs a llama.cpp with RPC",
+        "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs llama.cpp built with RPC",
         kind="strings",
         flags=("--rpc",),
     )
@@ -200,16 +200,16 @@ class ModelOptions(_Validated):
 
 @dataclass(frozen=True)
 class DraftOptions(_Validated):
-    """What is drafted from, where the drafter runs, and the most that may be drafted."""
+    """What to draft from, where the drafter runs, and how much may be drafted."""
 
     n_draft_max: int = _option(
         0,
-        "most draft nodes in one round; 0 = what the strategy needs, at least 16, or 32 with --draft text",
+        "maximum draft nodes per round; 0 = what the strategy needs, at least 16, or 32 with --draft text",
         minimum=0,
         maximum=1024,
     )
     n_leaves_max: int = _option(
-        0, "most tree leaves in one round; 0 = what the strategy needs", minimum=0, maximum=MAX_SEQUENCES
+        0, "maximum tree leaves per round; 0 = what the strategy needs", minimum=0, maximum=MAX_SEQUENCES
     )
     draft_device: str = _option(
         "auto", "device of the drafter: auto, cpu or a ggml device name", flags=("--draft-device",)
@@ -219,28 +219,27 @@ class DraftOptions(_Validated):
     )
     text_drafts: str = _option(
         "auto",
-        "draft what stands in the text already: auto = beside a drafter, with strategy auto; "
-        "on = without one, too",
+        "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one",
         choices=("auto", "on", "off"),
         flags=("--text-drafts",),
     )
     text_memory: int = _option(
         0,
-        "tokens of earlier texts of a conversation that are kept to draft from; 0 = only the text at hand",
+        "tokens of a conversation's earlier texts to keep for drafting; 0 = only the current text",
         minimum=0,
         maximum=1 << 20,
         flags=("--text-memory",),
     )
     exact: str = _option(
         "auto",
-        "draft only in batches whose rows hold the very bits of plain decoding, for the same text; "
+        "draft only in batches that give the same bits, and so the same text, as plain decoding; "
         "auto = where that costs at most 5 %",
         choices=("auto", "on", "off"),
         flags=("--exact",),
     )
     planner_cache: bool = _option(
         True,
-        "keep what the planner learns about machine and drafter for the next time",
+        "remember what the planner learns about this machine and drafter",
         flags=("--planner-cache",),
     )
 
@@ -248,8 +247,8 @@ class DraftOptions(_Validated):
         super().__post_init__()
         if self.text_memory > 0 and self.text_drafts == "off":
             raise ValueError(
-                f"text_memory {self.text_memory} is kept for drafts from the text, but text_drafts is off; "
-                "leave one of them out"
+                f"text_memory {self.text_memory} needs drafts from the text, but text_drafts is off; "
+                "leave out one of the two"
             )
 
 
@@ -261,7 +260,7 @@ class SamplingOptions(_Validated):
 
     max_tokens: int = _option(
         -1,
-        "most tokens to generate; -1 = until the model stops or the context is full",
+        "maximum tokens to generate; -1 = until the model stops or the context is full",
         minimum=-1,
         flags=("-n", "--max-tokens"),
         parameter="num_predict",
@@ -277,7 +276,7 @@ class SamplingOptions(_Validated):
     )
     seed: int | None = _option(
         None,
-        "seed of the sampler; -1 or none = random",
+        "sampler seed; -1 or none = random",
         kind=int,
         minimum=-1,
         maximum=0xFFFFFFFF,
@@ -287,14 +286,14 @@ class SamplingOptions(_Validated):
     )
     rng: str = _option(
         "coupled",
-        "who draws: coupled = noise that the drafter shares, so that drafts agree with sampled text; "
-        "llama = llama.cpp's own draws",
+        "random numbers: coupled = shared with the drafter, so that drafts agree with sampled text; "
+        "llama = llama.cpp's own",
         choices=("coupled", "llama"),
         flags=("--rng",),
     )
     stop: tuple[str, ...] = _option(
         (),
-        "stop at this text, which is cut off (repeatable)",
+        "stop at this text, which is left out of the answer (repeatable)",
         kind="strings",
         flags=("--stop",),
         parameter="stop",
@@ -310,7 +309,7 @@ class SamplingOptions(_Validated):
     )
     top_p: float = _option(
         0.95,
-        "choose among the likeliest that together have probability p; 1 = off",
+        "choose among the likeliest whose probabilities add up to p; 1 = off",
         minimum=0,
         maximum=1,
         flags=("--top-p",),
@@ -319,7 +318,7 @@ class SamplingOptions(_Validated):
     )
     min_p: float = _option(
         0.05,
-        "drop tokens less likely than this share of the likeliest; 0 = off",
+        "drop tokens less likely than this fraction of the likeliest; 0 = off",
         minimum=0,
         maximum=1,
         flags=("--min-p",),
@@ -357,7 +356,7 @@ class SamplingOptions(_Validated):
         flags=("--xtc-threshold",),
         strangers=True,
     )
-    min_keep: int = _option(0, "truncating samplers leave at least this many tokens", minimum=0)
+    min_keep: int = _option(0, "truncating samplers keep at least this many tokens", minimum=0)
     dynatemp_range: float = _option(
         0.0,
         "temperature varies by this much with entropy; 0 = off",
@@ -374,7 +373,7 @@ class SamplingOptions(_Validated):
     )
     repeat_last_n: int = _option(
         64,
-        "tokens the penalties look back on; 0 = none, -1 = the context",
+        "how many tokens the penalties look back; 0 = none, -1 = the context",
         minimum=-1,
         flags=("--repeat-last-n",),
         parameter="repeat_last_n",
@@ -414,14 +413,14 @@ class SamplingOptions(_Validated):
     )
     dry_allowed_length: int = _option(
         2,
-        "repeats up to this length are free of DRY",
+        "DRY does not penalise repeats up to this length",
         minimum=0,
         flags=("--dry-allowed-length",),
         strangers=True,
     )
     dry_penalty_last_n: int = _option(
         64,
-        "tokens DRY looks back on; 0 = none, -1 = the context",
+        "how many tokens DRY looks back; 0 = none, -1 = the context",
         minimum=-1,
         flags=("--dry-penalty-last-n",),
         strangers=True,
@@ -443,24 +442,24 @@ class SamplingOptions(_Validated):
     )
     grammar: str = _option("", "GBNF grammar the text must follow; empty = none")
     logit_bias: tuple[tuple[int, float], ...] = _option((), "added to logits: (token id, bias)", kind="pairs")
-    ignore_eos: bool = _option(False, "go on after an end-of-generation token", flags=("--ignore-eos",))
+    ignore_eos: bool = _option(False, "continue after an end-of-generation token", flags=("--ignore-eos",))
     n_probs: int = _option(0, "log-probabilities to return per token; 0 = none", minimum=0, maximum=1000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if "" in self.stop:
-            raise ValueError("stop: a stop string is empty; it would stop every text at once")
+            raise ValueError("stop: a stop string is empty; it would end every answer at once")
 
     @property
     def wants_random_seed(self) -> bool:
-        """Whether the engine is to draw a seed; 0xFFFFFFFF is llama.cpp's own way to say so."""
+        """Whether the engine should draw a seed; 0xFFFFFFFF is llama.cpp's way to ask for that."""
         return self.seed in self.RANDOM_SEEDS
 
 
 def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
     """Sorts keyword arguments by the option class that declares them, one dict per class.
 
-    Raises `TypeError` for a name none of them has, naming the nearest one.
+    Raises `TypeError` for a name that none of them has, and suggests the nearest one.
     """
     homes = {option.name: index for index, cls in enumerate(classes) for option in describe(cls)}
     parts: list[dict[str, Any]] = [{} for _ in classes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Strategy`: how a drafter is used, and the text that says so."""
+"""`Strategy`: how to draft, and the text that describes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Strategy"]
 
 @dataclass(frozen=True)
 class Strategy:
-    """How drafts are used. `kind`: "auto", "off", "chain" or "tree".
+    """How to draft. `kind`: "auto", "off", "chain" or "tree".
 
     `depth`: draft levels; `k`: children per frontier node (1 for a chain); `nodes`: draft nodes kept for
     verification, the root not counted.
@@ -25,8 +25,8 @@ class Strategy:
     nodes: int = 0
 
     HELP: ClassVar[str] = (
-        "how to draft: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
-        "auto measures this machine and this text and decides each round, not drafting included"
+        "How to draft: auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N. "
+        "auto measures this machine and this text, and decides each round how much to draft, if anything"
     )
     AUTO_LEAVES: ClassVar[int] = 8
 
@@ -69,14 +69,14 @@ class Strategy:
         return cls("tree", k, depth, nodes)
 
     def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
-        """The strategy that runs and why; with nothing to draft from all are "off"."""
+        """The strategy that runs, and why; with nothing to draft from it is always "off"."""
         if not has_draft:
             return Strategy("off"), "no drafter"
         return self, "decided each round" if self.kind == "auto" else "asked for"
 
     @property
     def n_leaves(self) -> int:
-        """Upper bound of the leaves one round can have: every inner node and the root hold at most k
+        """Upper bound of the leaves in one round: every inner node and the root have at most k
         children.
         """
         if self.kind == "auto":

@@ -56,7 +56,7 @@ class ModelKeywords(TypedDict, total=False):
 
 
 class DraftKeywords(TypedDict, total=False):
-    """What is drafted from, where the drafter runs, and the most of it."""
+    """What to draft from, where the drafter runs, and how much may be drafted."""
 
     n_draft_max: int
     n_leaves_max: int
@@ -105,11 +105,11 @@ class SamplingKeywords(TypedDict, total=False):
 
 
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
-    """What `Engine(...)` takes one by one; those of sampling are defaults for each generation."""
+    """The keyword arguments of `Engine(...)`; those for sampling are defaults for each generation."""
 
 
 class GenerateKeywords(SamplingKeywords, total=False):
-    """What `Session.stream` takes besides the prompt, and documents."""
+    """What `Session.stream` accepts and documents, apart from the prompt."""
 
     sampling: SamplingOptions | None
     strategy: str | Strategy | None
@@ -126,7 +126,7 @@ class GenerateKeywords(SamplingKeywords, total=False):
 
 
 class ChatKeywords(GenerateKeywords, total=False):
-    """What `Session.chat` takes besides the messages, and documents."""
+    """What `Session.chat` accepts and documents, apart from the messages."""
 
     template: str | ChatTemplate | None
     tools: Sequence[Mapping[str, Any]]

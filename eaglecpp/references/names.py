@@ -59,8 +59,8 @@ class ModelName:
         for part, pattern in _PARTS.items():
             if pattern.fullmatch(getattr(name, part)) is None:
                 raise ModelNameError(
-                    f"'{text}' is no model name: its {part} '{getattr(name, part)}' must be letters, digits, "
-                    "'_' and '-', begin with no sign, and not be longer than 80"
+                    f"'{text}' is not a model name: its {part} '{getattr(name, part)}' must consist of "
+                    "letters, digits, '_' and '-', not begin with '-', and have at most 80 characters"
                 )
         return name
 

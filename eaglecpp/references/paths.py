@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""A path as it is written to the path that it means. Source of the rules: ollama/ollama: parser/parser.go."""
+"""From a path as it is written to the path that it means. Source of the rules: ollama/ollama:
+parser/parser.go.
+"""
 
 from __future__ import annotations
 

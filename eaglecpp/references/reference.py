@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""The one reader of references: a text to what it names, without looking it up anywhere but on the disk.
+"""The only reader of references: from a text to what it names, looked up nowhere but on disk.
 
     hf.co/OWNER/NAME[@REVISION][:QUANT]   the Hugging Face Hub; also huggingface.co/ and hf://, or with -hf
     PATH                                  what exists, begins with ./ ../ / or ~, or ends as weights do
     sha256:HEX                            a blob of a store
     [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
 
-They are tried in this order, so a file or folder wins over a name, and `owner/name` alone is a name: what is
-meant to be on the Hub says so. Where a drafter is expected, the words `text` (drafts from the text itself)
-and `auto` (the one that fits) are read before any of these.
+They are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is a
+name; a reference to the Hub says so. Where a drafter is expected, the words `text` (drafts from the text
+itself) and `auto` (the one that fits) are read before any of these.
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ def read_name(text: str) -> ModelName:
     Raises ModelNameError.
     """
     if is_hub_text(text) and (revision := _split_revision(text)[1]):
-        raise ModelNameError(
-            f"'{text}': a revision is for checkpoints that are converted; leave out @{revision}"
-        )
+        raise ModelNameError(f"'{text}': only checkpoints to convert have a revision; leave out @{revision}")
     if text.lower().startswith(_HUB_SCHEME):
         text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
     return canonical(ModelName.parse(text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve`: Ollama's API, OpenAI's and Anthropic's on one port, and a page to chat.
+"""`eaglecpp serve`: the APIs of Ollama, OpenAI and Anthropic on one port, and a chat page.
 
 `app.make_app` makes the ASGI application, `run.serve` runs it. One `AsyncEngine` for each loaded model;
 `models` loads and unloads them. `answer` turns a checked request into a stream of deltas; the modules named

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Tells glibc's allocator to give large blocks back.
+"""Tells glibc's allocator to return large blocks to the system.
 
 Every freed block of up to 32 MB raises the size from which glibc asks the system for a block of its own
 (`mallopt(3)`, M_MMAP_THRESHOLD). After the first long prompts it keeps what the next ones need, once for each
-thread that read one, and a server's memory only grows. Setting the size stops that. It is a setting of the
-whole process: for a server's own, not for programs that import eaglecpp.
+thread that read one, and a server's memory only grows. Setting the size stops that. It applies to the
+whole process, so it is for the server's own process, not for programs that import eaglecpp.
 """
 
 from __future__ import annotations

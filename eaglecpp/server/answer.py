@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A checked request to a running answer: `Ask` in, `Delta`s out, the same for every API.
+"""From a checked request to a running answer: `Ask` in, `Delta`s out, the same for every API.
 
 `open_answer` does everything that can refuse a request: it loads the model, renders and tokenizes the prompt,
-checks that it fits, starts the generation and waits a moment for the engine to take it up. Only then does an
+checks that it fits, starts the generation and waits briefly for the engine to accept it. Only then does an
 API send its status. `Answer` splits the text into answer, thinking and tool calls as it streams.
 """
 
@@ -346,7 +346,9 @@ def _call_schema(ask: Ask) -> dict[str, Any]:
             }
         )
     if not forms:
-        raise ApiError(400, f"tool_choice names no tool of this request: {', '.join(ask.must_call)}")
+        raise ApiError(
+            400, f"tool_choice names a tool that is not in this request: {', '.join(ask.must_call)}"
+        )
     return forms[0] if len(forms) == 1 else {"anyOf": forms}
 
 

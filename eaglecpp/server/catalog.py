@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the server says of the models of this machine: entries of `/api/tags`, the facts of `/api/show`."""
+"""What the server says about the models on this machine: entries of `/api/tags`, the facts of `/api/show`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a server is told when it starts."""
+"""The configuration of a server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Errors as the APIs say them: a status, and a body in the form of the API that was asked."""
+"""Errors in the form of each API: a status, and a body as the API that was called expects it."""
 
 from __future__ import annotations
 

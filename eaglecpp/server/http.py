@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What all APIs need of HTTP: bodies as JSON whatever their content type, answers that stream, and clients
-that leave.
-"""
+"""HTTP for all APIs: JSON bodies whatever their content type, streamed answers, clients that disconnect."""
 
 from __future__ import annotations
 
@@ -34,12 +32,12 @@ async def read_body(request: Request, limit: int) -> bytes:
     """The body. Raises ApiError for one that is too long."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
-        raise ApiError(413, f"the body has {declared} bytes, this server takes {limit}")
+        raise ApiError(413, f"the body has {declared} bytes, this server accepts at most {limit}")
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > limit:
-            raise ApiError(413, f"the body is longer than the {limit} bytes that this server takes")
+            raise ApiError(413, f"the body is longer than the {limit} bytes that this server accepts")
         parts.append(part)
     return b"".join(parts)
 
@@ -145,7 +143,7 @@ class LiveResponse(Response):
             return
         except Exception as error:
             told = as_api_error(error)
-            _log.warning("%s: an error in a stream: %s", path, told.message)
+            _log.warning("%s: error in a stream: %s", path, told.message)
             body = error_body(told, path)
             is_lines = self.media_type == "application/x-ndjson"
             await say(

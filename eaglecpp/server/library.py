@@ -134,7 +134,7 @@ async def delete(request: Request) -> Response:
         stores = Stores.open()
         model = stores.get(read_name(name))
         if not model.own:
-            raise ApiError(400, f"'{name}' is in {model.root}, which this server only reads")
+            raise ApiError(400, f"'{name}' is in {model.root}, which this server does not change")
         remove_model(stores.own, model.name)
         return str(model.name)
 
@@ -177,7 +177,7 @@ async def create(request: Request) -> Response:
     name = read_name(text)
     if body.get("modelfile") is not None or body.get("path") is not None:
         raise ApiError(
-            400, "modelfile and path are of an old API; send from, files, template, parameters ..."
+            400, "modelfile and path belong to an old API; send from, files, template, parameters ..."
         )
     modelfile = _modelfile(body)
     quantize = str(body.get("quantize") or body.get("quantization_level") or "")

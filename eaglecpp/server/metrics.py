@@ -73,7 +73,7 @@ class Metrics:
         self.accepted = Counter("eaglecpp_draft_tokens_accepted_total", "Drafted tokens that were accepted.")
         self.ended = Counter("eaglecpp_generations_total", "Generations by how they ended.")
         self.running = Counter("eaglecpp_requests_running", "Generations under way.", "gauge")
-        self.waiting = Counter("eaglecpp_requests_waiting", "Requests that wait for a place.", "gauge")
+        self.waiting = Counter("eaglecpp_requests_waiting", "Requests waiting for a place.", "gauge")
         self.loaded = Counter("eaglecpp_model_bytes", "Memory of loaded models, estimated.", "gauge")
         self.parked = Counter("eaglecpp_parked_conversations", "Conversations kept in host memory.", "gauge")
         self.parked_bytes = Counter("eaglecpp_parked_bytes", "Memory of parked conversations.", "gauge")

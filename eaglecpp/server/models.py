@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """`ModelPool`: which models are in memory.
 
-`async with pool.use("name") as model` gives a loaded model, loading it first if need be, and keeps it from
-being unloaded meanwhile. A model that nobody uses goes when its time is over, or when another one needs its
-memory: least recently used first. All state belongs to the event loop; only loading itself is in a thread.
+`async with pool.use("name") as model` gives a loaded model, loading it first if necessary, and keeps it from
+being unloaded in the meantime. An unused model is unloaded when its time is over, or when another one needs
+its memory, least recently used first. All state belongs to the event loop; only loading itself is in a
+thread.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Lease:
     @property
     def model(self) -> LoadedModel:
         if self.slot is None:
-            raise ApiError(503, "the model was unloaded while the request waited for it")
+            raise ApiError(503, "the model was unloaded while the request was waiting for it")
         return self.slot.model
 
 
@@ -200,8 +201,8 @@ class ModelPool:
         if n_bytes > self.n_bytes:
             raise ApiError(
                 503,
-                f"model '{name}' needs about {n_bytes / 2**30:.1f} GiB, models may take "
-                f"{self.n_bytes / 2**30:.1f} GiB here (--memory); a shorter context takes less (num_ctx)",
+                f"model '{name}' needs about {n_bytes / 2**30:.1f} GiB, but models may use only "
+                f"{self.n_bytes / 2**30:.1f} GiB here (--memory); a shorter context needs less (num_ctx)",
                 code="out_of_memory",
             )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Ollama's `/api/chat` and `/api/generate`: requests to `Ask`, answers to its objects, one on a line."""
+"""Ollama's `/api/chat` and `/api/generate`: requests to `Ask`, answers to Ollama's objects, one per line."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _calls(delta: Delta) -> list[dict[str, Any]]:
 async def _continued(server: Server, ask: Ask, context: list[Any]) -> list[int]:
     """The tokens of an old `context` with the new prompt behind them."""
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in context):
-        raise ApiError(400, "context must be a list of token ids, as an earlier answer gave it")
+        raise ApiError(400, "context must be a list of token ids, as returned by an earlier answer")
     async with server.pool.use(ask.model, keep_alive_s=ask.keep_alive_s) as lease:
         prompt = lease.model.chat_prompt(ask.messages, template=ask.template, truncate=False)
         return [*context, *prompt.tokens]

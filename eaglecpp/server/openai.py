@@ -190,7 +190,7 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
     if not name:
         raise ApiError(400, "model is required", param="model")
     if field(body, "n", int, 1) != 1:
-        raise ApiError(400, "n: this server gives one choice for each request", param="n")
+        raise ApiError(400, "n: this server returns one choice per request", param="n")
     options: dict[str, Any] = dict(field(body, "options", dict, {}))
     for key, kind in _NUMBERS.items():
         value = field(body, key, kind)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A model's name to an open engine and everything a conversation with it needs: `Source`, `LoadedModel`.
+"""From a model's name to an open engine and everything that a conversation with it needs: `Source`,
+`LoadedModel`.
 
-The one module of the server that knows how models are found and opened. Everything here blocks; the pool
+The only module of the server that knows how models are found and opened. Everything here blocks; the pool
 calls it in threads.
 """
 
@@ -160,7 +161,7 @@ class LoadedModel:
             except MismatchError as error:
                 if source.found.draft_asked:
                     raise
-                notices.append(f"running without the drafter, it does not fit: {error}")
+                notices.append(f"running without the drafter, which does not fit: {error}")
                 _log.warning("%s: %s", source.name, notices[-1])
                 return Engine.from_plan(plan.without_drafts())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""OpenAI's `/v1/responses`, without stored state: a request brings its whole conversation."""
+"""OpenAI's `/v1/responses`, without stored state: a request contains its whole conversation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ async def responses(request: Request) -> Response:
     if body.get("previous_response_id"):
         raise ApiError(
             400,
-            "previous_response_id: this server keeps no responses; send the whole conversation as input",
+            "previous_response_id: this server does not store responses; send the whole conversation as "
+            "input",
             param="previous_response_id",
         )
     ask = common_ask(body)

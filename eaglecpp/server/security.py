@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Who may ask: names of the host, origins of pages, API keys. One ASGI middleware, before any route.
+"""Who may use the server: host names, origins of pages, API keys. One ASGI middleware, before any route.
 
-On a loopback address the Host header has to name this machine, or a page of a stranger could reach the
-server through a name of its own that it points to 127.0.0.1. Origins are Ollama's.
+On a loopback address the Host header has to name this machine; otherwise a malicious page could reach the
+server through a domain of its own that points to 127.0.0.1. Origins are Ollama's.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Gate:
             return ApiError(403, f"pages of {origin} may not use this server (--allow-origin)")
         needs_key = self.config.keys and scope["method"] != "OPTIONS" and not _is_open(scope["path"])
         if needs_key and not _knows(headers, self.config.keys):
-            text = "this server asks for an API key: Authorization: Bearer KEY"
+            text = "this server requires an API key: Authorization: Bearer KEY"
             return ApiError(401, text, code="invalid_api_key")
         return None
 

@@ -5,8 +5,7 @@
     model = stores.get(ModelName.parse("llama3.2:3b"))
     resolve_model("llama3.2:3b").target            # the GGUF to load
 
-What reads is light. `create`, `pull` and what they need are imported from their modules by those who use
-them.
+Reading is light. `create`, `pull` and what they need are imported from their modules where they are used.
 """
 
 from __future__ import annotations

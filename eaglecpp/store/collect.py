@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Removes what no model of our store needs any more: blobs, views, what killed processes left behind.
+"""Removes what no model in our store needs any more: blobs, views, leftovers of killed processes.
 
 Runs at the end of every change, under the store's lock. Never touches a store that is not ours, never removes
 a blob while a manifest cannot be read (it might be the one that needs it), and leaves downloads that are
@@ -57,7 +57,7 @@ def _needed(root: Path) -> set[str] | None:
         try:
             manifest = Manifest.from_bytes(read_small(path, MAX_JSON), str(path))
         except (StoreError, OSError) as error:
-            _log.warning("nothing is tidied up, because %s cannot be read: %s", name, error)
+            _log.warning("not cleaning up, because %s cannot be read: %s", name, error)
             return None
         digests |= {layer.digest for layer in manifest.blobs}
     return digests

@@ -117,7 +117,9 @@ class _Job:
         layers, files = self._target()
         facts = read_facts(files)
         if facts.is_drafter:
-            raise UnsupportedError(f"FROM {files[0]}: is a drafter ({facts.architecture}); name it in DRAFT")
+            raise UnsupportedError(
+                f"FROM {files[0]}: this is a drafter ({facts.architecture}); name it in DRAFT"
+            )
         if quantize:
             layers, files = self._quantized(files, facts, quantize)
             facts = read_facts(files)

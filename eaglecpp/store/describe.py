@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A stored model in words: what `list` and `show` print, and what Ollama's `/api/tags` and `/api/show` say.
+"""Describes a stored model: what `list` and `show` print, and what Ollama's `/api/tags` and `/api/show` say.
 
 `list_entry` reads manifest and config only; `everything` reads the heads of the GGUF files.
 """

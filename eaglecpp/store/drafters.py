@@ -4,7 +4,7 @@
 A target goes by many names (its Hub id, a GGUF repository, Ollama's tag, what its metadata says), so names
 are compared after taking off what does not name the model: owner, quantisation, file format. Only whole names
 match, never parts. A model that goes by none of them may say what it was made from: then the drafter of that
-one is offered, with a word of warning. Whether the drafter really fits is checked later, from the files.
+one is offered, with a warning. Whether the drafter really fits is checked later, from the files.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Match:
         if not self.is_base:
             return ""
         return (
-            f"{self.drafter.repo} was made for {self.target}, which this model was made from: expect fewer "
-            "accepted drafts the more it was changed. The planner measures them in the first rounds, and "
-            "drafts only as far as that pays"
+            f"{self.drafter.repo} was made for {self.target}, which this model was made from: expect "
+            "fewer accepted drafts the more it was changed. The planner measures this in the first "
+            "rounds, and drafts only as far as it pays off"
         )
 
 
@@ -162,7 +162,7 @@ def _row(row: Mapping[str, Any], where: str) -> KnownDrafter:
     known = {field.name for field in fields(KnownDrafter)}
     unknown = sorted(row.keys() - known)
     if unknown:
-        raise StoreError(f"{where}: unknown key {unknown[0]!r}; expected some of {', '.join(sorted(known))}")
+        raise StoreError(f"{where}: unknown key {unknown[0]!r}; expected one of {', '.join(sorted(known))}")
     try:
         entry = KnownDrafter(**{**row, "targets": tuple(row.get("targets", ()))})
     except TypeError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What can go wrong with stored models and downloads, and how an operation tells what it is doing.
+"""What can go wrong with stored models and downloads, and how an operation reports its progress.
 
-`Status` has the fields of Ollama's progress objects, so that a server can pass it on as it is. Nothing here
+`Status` has the fields of Ollama's progress objects, so that a server can pass it on unchanged. Nothing here
 prints.
 """
 

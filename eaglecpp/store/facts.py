@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""What the head of a GGUF says, in the words of stores: for config blobs, `show`, and the fit of a drafter.
+"""Facts from the header of a GGUF, in the terms of stores: for config blobs, `show`, and checking a drafter.
 
-Loads numpy and gguf (through `eaglecpp.convert`), so nothing that has to be quick imports this.
+Loads numpy and gguf (through `eaglecpp.convert`), so nothing that has to be fast imports this.
 """
 
 from __future__ import annotations

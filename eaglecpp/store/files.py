@@ -79,8 +79,8 @@ def check_space(folder: Path, n_bytes: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if n_bytes + _SPARE > free:
         raise StoreError(
-            f"not enough room for {what}: it needs {human_bytes(n_bytes)}, {folder} has {human_bytes(free)} "
-            "free; make room (eaglecpp rm), or set EAGLECPP_MODELS to another disk"
+            f"not enough room for {what}: it needs {human_bytes(n_bytes)}, {folder} has "
+            f"{human_bytes(free)} free; free some space (eaglecpp rm), or set EAGLECPP_MODELS to another disk"
         )
 
 

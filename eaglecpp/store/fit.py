@@ -44,7 +44,7 @@ def check_fit(draft: Path, target: Facts) -> Facts:
     if wrong:
         raise MismatchError(
             f"the drafter {draft} was not made for the target {target.file.path}: {'; '.join(wrong)}; use "
-            "the drafter of this very model, or make one with `eaglecpp convert` or `eaglecpp train`"
+            "a drafter for exactly this model, or make one with `eaglecpp convert` or `eaglecpp train`"
         )
     return facts
 

@@ -89,7 +89,7 @@ def blob_path(root: Path, digest: str) -> Path:
     """Where the content of a digest is. Raises StoreError for a text that is no digest."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
-        raise StoreError(f"{digest!r} is no digest: expected sha256: and 64 hex digits")
+        raise StoreError(f"{digest!r} is not a digest: expected sha256: and 64 hex digits")
     return root / "blobs" / f"sha256-{match[1].lower()}"
 
 

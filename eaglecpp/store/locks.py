@@ -46,7 +46,7 @@ def lock_blob(root: Path, digest: str, report: Report) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        report(Status("waiting for another process that downloads this file", digest))
+        report(Status("waiting for another process that is downloading this file", digest))
         lock.acquire(poll_interval=0.2)
     try:
         yield

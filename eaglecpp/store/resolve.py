@@ -116,7 +116,7 @@ def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = Non
         return ResolvedModel(text, "package", target, packaged.draft_file(), name=packaged.name)
     problems = "".join(f". {problem}" for problem in stores.problems)
     raise ModelNotFoundError(
-        f"model {text!r} is not on this machine; fetch it: eaglecpp pull {text}{problems}"
+        f"model {text!r} is not on this machine; to get it: eaglecpp pull {text}{problems}"
     )
 
 
@@ -138,7 +138,8 @@ def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = Non
     if file is None:
         why = "the stored model of that name has no drafter" if model is not None else "not on this machine"
         raise ModelNotFoundError(
-            f"drafter {text!r}: {why}; give a drafter GGUF, or fetch one: eaglecpp pull TARGET --draft auto"
+            f"drafter {text!r}: {why}; give a drafter GGUF, or download one: eaglecpp pull TARGET --draft "
+            "auto"
         )
     return file
 
@@ -153,7 +154,7 @@ def model_name(text: str) -> ModelName:
     try:
         return read_name(text)
     except ModelNameError as error:
-        raise ModelNotFoundError(f"model {text!r}: no such file, and no model name: {error}") from None
+        raise ModelNotFoundError(f"model {text!r}: no such file, and not a model name: {error}") from None
 
 
 def resolved(model: StoredModel, text: str = "") -> ResolvedModel:

@@ -36,7 +36,7 @@ def in_order(names: Iterable[str]) -> list[str]:
         or len(wholes) != 1
         or [int(m[2]) for m in parts] != [*range(1, next(iter(wholes))[1] + 1)]
     ):
-        raise ValueError("not all the parts of one split file")
+        raise ValueError("not all parts of one split file")
     return [m[0] for m in parts]
 
 
@@ -60,7 +60,7 @@ def split_view(
         names = in_order(by_name)
     except ValueError:
         found = ", ".join(layer.name or layer.digest[:19] for layer in layers)
-        raise StoreError(f"{name}: {len(layers)} model layers that are no split GGUF: {found}") from None
+        raise StoreError(f"{name}: {len(layers)} model layers that are not a split GGUF: {found}") from None
     first = blob_path(root, by_name[names[0]].digest).name
     folder = child(root / VIEWS, first.removeprefix("sha256-"))
     paths = tuple(child(folder, part) for part in names)

@@ -97,7 +97,7 @@ class Store:
         try:
             data = read_small(path, MAX_JSON)
         except FileNotFoundError:
-            raise StoreError(f"{path}: manifest is a link to nothing") from None
+            raise StoreError(f"{path}: the manifest is a broken link") from None
         manifest = Manifest.from_bytes(data, str(path), read_blob)
         made = self.made() if self.own else frozenset()
         return StoredModel(
@@ -171,7 +171,7 @@ class Stores:
         model = self.look_up(name)
         if model is None:
             hints = "".join(f". {problem}" for problem in self.problems)
-            raise ModelNotFoundError(f"model '{name}' not found; `eaglecpp list` shows what there is{hints}")
+            raise ModelNotFoundError(f"model '{name}' not found; `eaglecpp list` shows all models{hints}")
         return model
 
     def models(self) -> list[StoredModel]:
@@ -197,8 +197,8 @@ def _readable(places: list[Path]) -> tuple[list[Path], list[str]]:
                 next(folder.iterdir(), None)
         except PermissionError:
             problems.append(
-                f"Ollama's models in {place} cannot be read by you: join its group (sudo usermod -aG ollama "
-                "$USER) or set OLLAMA_MODELS to a store of your own"
+                f"Ollama's models in {place} are not readable for you: join their group (sudo usermod -aG "
+                "ollama $USER) or set OLLAMA_MODELS to a store of your own"
             )
             continue
         except OSError:

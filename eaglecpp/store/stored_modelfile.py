@@ -95,7 +95,7 @@ def _trusted(
     if not model.made_here(PRAGMAS):
         pragmas, dropped = without_strange_pragmas(pragmas)
         left_out += [f"pragma {text}" for text in dropped]
-    way = "; say it on the command line, or in a Modelfile of your own, if you want it"
+    way = "; to allow it, give it on the command line or in your own Modelfile"
     return (
         parameters,
         pragmas,
@@ -109,7 +109,9 @@ def _formats(model: StoredModel) -> list[Notice]:
     if not named:
         return []
     built_in = "is built into Ollama" if len(named) == 1 else "are built into Ollama"
-    return [Notice(f"{model.name}: {' and '.join(named)} {built_in}; the model's chat template is used here")]
+    return [
+        Notice(f"{model.name}: {' and '.join(named)} {built_in}; eaglecpp uses the model's chat template")
+    ]
 
 
 def _messages(model: StoredModel) -> tuple[Message, ...]:

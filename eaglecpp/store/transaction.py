@@ -219,8 +219,8 @@ class Transaction:
                     after[layer.digest] = self._links[layer.digest]
             elif self.stores.own.blob(layer.digest) in (None, final):
                 raise StoreError(
-                    f"{layer.kind} blob {layer.digest} was removed or changed by another process meanwhile; "
-                    "try again"
+                    f"{layer.kind} blob {layer.digest} was removed or changed by another process in the "
+                    "meantime; try again"
                 )
         if after != before:
             write_links(self.root, after)
@@ -237,19 +237,20 @@ def prepare(root: Path) -> None:
         if not mark.exists():
             if has_models:
                 raise StoreError(
-                    f"{root} holds models that another program keeps (Ollama's store?); eaglecpp reads those "
-                    "but changes only its own: set EAGLECPP_MODELS to another folder"
+                    f"{root} contains another program's models (Ollama's store?), which eaglecpp reads "
+                    "but does not change: set EAGLECPP_MODELS to another folder"
                 )
             replace_bytes(mark, json.dumps({"layout": _LAYOUT}).encode() + b"\n")
         layout = json.loads(mark.read_bytes()).get("layout")
     except OSError as error:
         raise StoreError(
-            f"{root}: cannot be written: {error.strerror or error}; set EAGLECPP_MODELS to a folder of yours"
+            f"{root}: cannot be written: {error.strerror or error}; set EAGLECPP_MODELS to a folder of "
+            "your own"
         ) from error
     except (ValueError, AttributeError):
         layout = None
     if layout != _LAYOUT:
-        raise StoreError(f"{mark}: expected layout {_LAYOUT}, found {layout!r}; a newer eaglecpp wrote it?")
+        raise StoreError(f"{mark}: expected layout {_LAYOUT}, found {layout!r}; written by a newer eaglecpp?")
 
 
 def remove_model(store: Store, name: ModelName) -> None:

@@ -171,7 +171,7 @@ def _conversations(
             f"{report.n_tokens} tokens written now"
         )
         for reason, n in report.dropped.items():
-            listener.note(f"conversations: {n} left out: {reason}")
+            listener.note(f"conversations: skipped {n}: {reason}")
     ranks.wait()
     return out
 
@@ -277,8 +277,8 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
     if options.draft_vocab:
         if share_head:
             raise DataError(
-                f"--draft-vocab: {options.finetune} drafts with the target's own head, from the whole "
-                "vocabulary; leave it out"
+                f"--draft-vocab: {options.finetune} uses the target's own head and whole vocabulary; "
+                "leave out --draft-vocab"
             )
         chosen = vocab.choose(corpus.counts, options.draft_vocab, corpus.special).ids
         spec = with_vocab(spec, len(chosen))
@@ -286,5 +286,5 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
         known = np.isin(chosen, ids)
         fresh[torch.from_numpy(known)] = state["head"][torch.from_numpy(np.searchsorted(ids, chosen[known]))]
         state["head"], ids = fresh, chosen
-        notes.append(f"vocabulary chosen anew, {known.sum()} tokens kept")
+        notes.append(f"new vocabulary, {known.sum()} tokens kept")
     return Plan(spec, Vocab(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)

@@ -94,8 +94,8 @@ def _check_folder(options: TrainOptions, ranks: Ranks) -> None:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
         if taken is not None:
             raise TrainError(
-                f"{options.out}: holds a training already ({taken.name}); continue it with --resume, or name "
-                "another folder with -o"
+                f"{options.out}: already contains a training ({taken.name}); continue it with --resume, or "
+                "name another folder with -o"
             )
     options.out.mkdir(parents=True, exist_ok=True)
     ranks.wait()
@@ -226,7 +226,7 @@ def _finish(
             plot(outcome.progress, options.out / "training.png", options.target.name)
     except ImportError:
         listener.note(
-            "training.png was not drawn: matplotlib is not installed (pip install 'eaglecpp[train]')"
+            "did not draw training.png: matplotlib is not installed (pip install 'eaglecpp[train]')"
         )
     return Result(options.out, report.out, outcome, error)
 

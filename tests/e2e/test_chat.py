@@ -63,7 +63,7 @@ def test_a_message_is_answered_and_ctrl_d_leaves(chat: Open, home: Path) -> None
     assert "drafter draft-f32.gguf · context 2048 tokens" in terminal.text
     answer = saved_chats(home)[0]["messages"][1]["content"]
     assert f">>> hello there\n{answer}\n[ 12 tokens · " in terminal.text
-    assert "goes on with this chat" in terminal.text.replace("\n", "")
+    assert "to continue this chat: eaglecpp run" in terminal.text.replace("\n", "")
 
 
 def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
         terminal.wait_until(lambda: questions(home)[-1] == "tell me everything", "the question on the disk")
         os.kill(terminal.process.pid, signal.SIGKILL)
     with chat("-c") as terminal:
-        assert "this question has no answer yet; /regen asks it again" in terminal.text
+        assert "this question has no answer yet; /regen answers it" in terminal.text
         terminal.type("/regen" + ENTER)
         terminal.wait("[ 12 tokens")
         terminal.wait_for_prompt()
@@ -219,7 +219,7 @@ def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path)
         terminal.wait("Created new model 'mine'")
         terminal.wait_for_prompt()
         for typed, offered, whole in (
-            ("/str", "Show or set how the drafter is used", "/strategy"),
+            ("/str", "Show or set how to draft", "/strategy"),
             ("/set parameter num_thr", "CPU threads", "/set parameter num_thread"),
             ("/read no", "notes.txt", "/read notes.txt"),
             ("/load mi", "mine:latest", "/load mine:latest"),

@@ -111,7 +111,7 @@ def test_ollamas_flags_are_taken(cli: Cli, models: Models) -> None:
     done = cli("run", models.target, *flags, "hello", *SHORT)
     assert done.returncode == 0
     assert done.stdout == cli("run", models.target, "hello", *SHORT).stdout
-    assert "no thinking" in done.stderr, "this template has none, and that is said"
+    assert "does not support thinking" in done.stderr, "this template has none, and that is said"
 
 
 def test_a_system_prompt_changes_the_prompt(cli: Cli, models: Models) -> None:

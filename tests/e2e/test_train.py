@@ -165,12 +165,12 @@ def test_ctrl_c_saves_and_resume_goes_on(
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
-    assert b"go on with the same command and --resume" in stderr
+    assert b"run the same command with --resume" in stderr
     stopped = json.loads(stdout)
     assert stopped["reason"] == "stopped" and stopped["gguf"] is None and stopped["steps"] >= 5
 
     again = cli(*train_args(models, texts, out, "--steps", 10))
-    assert again.returncode == 1 and "holds a training already" in again.stderr
+    assert again.returncode == 1 and "already contains a training" in again.stderr
     steps = stopped["steps"] + 3
     resumed = result_of(cli(*train_args(models, texts, out, "--steps", steps, "--eval-steps", 5, "--resume")))
     assert resumed["steps"] == steps
@@ -202,7 +202,7 @@ def test_finetune_may_choose_another_vocabulary(
     ):
         done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
         assert done.returncode == 0, done.stderr
-    assert "vocabulary chosen anew, 120 tokens kept" in done.stderr
+    assert "new vocabulary, 120 tokens kept" in done.stderr
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     old, new = (set(np.flatnonzero(file["t2d"]).tolist()) for file in (before, after))
     assert (len(old), len(new)) == (120, 200) and old < new
@@ -222,7 +222,7 @@ def test_finetune_may_choose_another_vocabulary(
     refused = cli(
         *train_args(models, texts, tmp_path / "d", *still, "--finetune", tmp_path / "c", "--draft-vocab", 99)
     )
-    assert refused.returncode == 1 and "drafts with the target's own head" in refused.stderr
+    assert refused.returncode == 1 and "uses the target's own head" in refused.stderr
 
 
 def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> 
     assert [read_round(line) for line in tree.plan_log] == [read_round(line) for line in chain.plan_log]
     plan = tree.timings["plan"]
     assert plan["strategy"] == "chain:4"
-    assert plan["why"] == f"in place of {wanted}: {hybrid.chains_only}"
+    assert plan["why"] == f"instead of {wanted}: {hybrid.chains_only}"
     assert "recurrent state" in plan["why"]
 
     auto = run(hybrid, strategy="auto", temperature=0.0, log_plan=True)

@@ -140,7 +140,7 @@ def test_nobody_waits_for_anothers_prompt(models: Models) -> None:
 def test_what_is_wrong_with_a_request_is_raised_before_it_waits(models: Models) -> None:
     async def work() -> None:
         async with await opened(models) as engine:
-            with pytest.raises(ContextFullError, match="the context holds 256"):
+            with pytest.raises(ContextFullError, match="the context has 256"):
                 engine.stream([1] * 256)
             with pytest.raises(ValueError, match="top_p"):
                 engine.stream("ab", top_p=2)
@@ -220,7 +220,7 @@ def test_a_full_queue_is_an_error_at_once(models: Models) -> None:
             streams = [engine.stream("ab", max_tokens=-1, ignore_eos=True)]
             await streams[0].started()
             streams.append(engine.stream("ab", max_tokens=1))
-            with pytest.raises(QueueFullError, match="1 requests wait for 1 places"):
+            with pytest.raises(QueueFullError, match="1 requests are waiting for 1 places"):
                 engine.stream("ab")
             for stream in streams:
                 stream.cancel()
@@ -252,7 +252,7 @@ def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch:
             with pytest.raises(EngineBrokenError):
                 await engine.generate("ab", max_tokens=4)
             assert engine.broken is not None
-            with pytest.raises(EngineBrokenError, match="open it anew"):
+            with pytest.raises(EngineBrokenError, match="open it again"):
                 engine.stream("ab")
 
     run(work())

@@ -83,7 +83,7 @@ def test_questions_without_their_text_are_counted_not_asked(tmp_path: Path) -> N
     masked = {"category": "a", "turns": [MASKED]}
     suite = read_suite(written(tmp_path / "s.jsonl", masked, {"category": "a", "turns": ["b"]}))
     assert (len(suite.questions), suite.n_masked) == (1, 1)
-    with pytest.raises(DataError, match="1 questions whose text is left out"):
+    with pytest.raises(DataError, match="1 questions without their text"):
         read_suite(written(tmp_path / "t.jsonl", masked))
 
 
@@ -256,7 +256,7 @@ def test_a_server_is_asked_the_same(engine: Engine, address: str) -> None:
 def test_a_server_that_fails_is_named(address: str) -> None:
     with pytest.raises(EagleError, match="chat/completions: HTTP 500"):
         ChatServer(address).chat([{"role": "user", "content": "fail"}], max_tokens=1, temperature=0, seed=1)
-    with pytest.raises(EagleError, match="is an OpenAI-compatible server there"):
+    with pytest.raises(EagleError, match="is an OpenAI-compatible server running there"):
         ChatServer("http://127.0.0.1:9")
     with pytest.raises(EagleError, match="expected http://HOST:PORT"):
         ChatServer("file:///etc/passwd")

@@ -85,7 +85,7 @@ def test_latent_attention_keeps_no_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("n_train", "n_ctx"), [(2048, 2048), (4096, 4096), (6000, 6000), (20000, 20000)])
 def test_no_longer_than_the_model_was_trained_for(tmp_path: Path, n_train: int, n_ctx: int) -> None:
     choice = choose_n_ctx(write_model(tmp_path / "m.gguf", n_train), n_free=100 * GIB)
-    assert (choice.n_ctx, choice.why) == (n_ctx, "all the model was trained for")
+    assert (choice.n_ctx, choice.why) == (n_ctx, "everything the model was trained for")
 
 
 def test_the_weights_come_off_the_free_memory(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("missing.gguf", "no such file; GGUF files beside it: here.gguf"),
+        ("missing.gguf", "no such file; GGUF files next to it: here.gguf"),
         ("nowhere/missing.gguf", "does not exist either"),
         (".", "is a directory; give one of its GGUF files: here.gguf"),
         ("hf", "looks like a Hugging Face checkpoint"),
@@ -45,7 +45,9 @@ def test_names_are_looked_up_among_stored_models(
     reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
-    with pytest.raises(ModelNotFoundError, match=f"not on this machine; fetch it: eaglecpp pull {reference}"):
+    with pytest.raises(
+        ModelNotFoundError, match=f"not on this machine; to get it: eaglecpp pull {reference}"
+    ):
         find_model(reference)
     with pytest.raises(ModelNotFoundError, match=f"drafter '{reference}': not on this machine"):
         find_model(reference, "drafter")

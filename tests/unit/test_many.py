@@ -48,7 +48,7 @@ def test_chunks_carry_the_index_of_their_prompt(engine: Engine) -> None:
 def test_stopping_early_frees_the_places(engine: Engine) -> None:
     with engine.stream(PROMPTS, **GREEDY) as running:
         next(running)
-        with pytest.raises(ValueError, match="has not begun"):
+        with pytest.raises(ValueError, match="has not started yet"):
             running.completions()
     assert engine.n_free == engine.model.n_sequences - 1
     assert engine.generate("ab", **GREEDY).finish_reason == "length"

@@ -73,7 +73,7 @@ def test_what_was_set_in_a_chat_overrides_what_was_asked_for(models: Models) -> 
 def test_the_text_in_place_of_a_drafter(models: Models) -> None:
     plan = plan_opening(models.target, "text")
     assert (plan.draft, plan.drafts_text_alone, plan.draft_options().text_drafts) == (None, True, "on")
-    with pytest.raises(ValueError, match="leave one out"):
+    with pytest.raises(ValueError, match="leave out one"):
         plan_opening(models.target, "text", options={"text_drafts": "off"})
 
 

@@ -49,7 +49,7 @@ def test_every_option_explains_itself() -> None:
         (SamplingOptions, {"top_k": True}, TypeError, "top_k must be int, got bool True"),
         (SamplingOptions, {"temperature": "hot"}, TypeError, "temperature must be float, got str 'hot'"),
         (SamplingOptions, {"stop": ["a", ""]}, ValueError, "a stop string is empty"),
-        (SamplingOptions, {"stop": [1]}, TypeError, "stop must hold strings, got int 1"),
+        (SamplingOptions, {"stop": [1]}, TypeError, "stop must contain strings, got int 1"),
         (SamplingOptions, {"logit_bias": {"x": 1.0}}, TypeError, "logit_bias must map int to float"),
         (SamplingOptions, {"logit_bias": {3: float("nan")}}, ValueError, "not a number"),
         (SamplingOptions, {"seed": 2**32}, ValueError, "seed must be between -1 and"),
@@ -172,7 +172,7 @@ def test_shares_are_numbers_in_any_form() -> None:
         with pytest.raises(TypeError, match="tensor_split"):
             ModelOptions(tensor_split=wrong)  # type: ignore[arg-type]
     for wrong in ("0,0", "-1,2", [float("nan")]):
-        with pytest.raises(ValueError, match="tensor_split must hold numbers of at least 0"):
+        with pytest.raises(ValueError, match="tensor_split must contain numbers of at least 0"):
             ModelOptions(tensor_split=wrong)  # type: ignore[arg-type]
 
 
@@ -191,4 +191,4 @@ def test_a_modelfile_places_experts_and_splits_and_a_stranger_may_not() -> None:
     assert (model.n_cpu_moe, model.tensor_split, model.split_mode) == (4, (3.0, 1.0), "row")
     assert model.override_tensor == ("ffn_up=CPU",)
     kept, dropped = without_strange_pragmas(pragmas)
-    assert not kept and all("a matter of this machine" in line for line in dropped)
+    assert not kept and all("only this machine's owner may set it" in line for line in dropped)

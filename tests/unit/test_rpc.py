@@ -64,10 +64,10 @@ def test_a_server_of_this_version_is_greeted_as_llama_cpp_does(serve: Serve) -> 
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        (answer(6, 0), r"speaks version 6\.0\.0 of the protocol, the llama\.cpp here 7\.0"),
+        (answer(6, 0), r"speaks version 6\.0\.0 of the protocol, llama\.cpp here version 7\.0"),
         (answer(7, 1), "use an rpc-server of the same release"),
-        (b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "no rpc-server of llama.cpp"),
-        (b"", "no rpc-server of llama.cpp"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "is not llama.cpp's rpc-server"),
+        (b"", "is not llama.cpp's rpc-server"),
     ],
 )
 def test_what_is_no_server_of_this_version_is_refused(said: bytes, text: str, serve: Serve) -> None:

@@ -86,5 +86,5 @@ def test_short_and_long_texts(models: Models) -> None:
     with Engine(models.target, n_ctx=64, n_threads=1) as engine:
         one = engine.score([5])
         assert (one.logprobs, math.isnan(one.perplexity)) == ([], True)
-        with pytest.raises(ValueError, match=r"65 tokens, the context holds 64"):
+        with pytest.raises(ValueError, match=r"65 tokens do not fit into the context of 64"):
             engine.score([5] * 65)

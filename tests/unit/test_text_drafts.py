@@ -98,10 +98,10 @@ def test_beside_a_drafter_it_can_be_left_out(models: Models) -> None:
 
 def test_contradictions_are_refused(models: Models) -> None:
     with pytest.raises(
-        ValueError, match="draft 'text' asks for drafts from the text, text_drafts 'off' for none"
+        ValueError, match="draft 'text' asks for drafts from the text, but text_drafts is 'off'"
     ):
         Engine.open(models.target, draft="text", text_drafts="off", **SIZES)
-    with pytest.raises(ValueError, match="text_memory 100 is kept for drafts from the text"):
+    with pytest.raises(ValueError, match="text_memory 100 needs drafts from the text"):
         Engine.open(models.target, draft="text", text_memory=100, text_drafts="off", **SIZES)
     with pytest.raises(ValueError, match="text_drafts must be one of auto, on, off"):
         Engine.open(models.target, text_drafts="maybe", **SIZES)
@@ -157,7 +157,7 @@ def test_generate_drafts_from_the_text(models: Models, capsys: pytest.CaptureFix
     code, out, _ = run(capsys, *shared, "--text-drafts", "on", "--strategy", "chain:4", "--json")
     assert code == 0 and json.loads(out)["timings"]["text_draft_n"] > 0
     code, _, err = run(capsys, *shared, "--draft", "text", "--text-drafts", "off")
-    assert code != 0 and "leave one out" in err
+    assert code != 0 and "leave out one" in err
     code, _, err = run(capsys, *shared, "--strategy", "chain:4")
     assert code == 2 and "needs a drafter" in err
 
@@ -228,5 +228,5 @@ def test_the_text_cannot_be_fetched(stores: Stores, models: Models) -> None:
     from eaglecpp.store.facts import read_facts
 
     facts = read_facts([models.target])
-    with pytest.raises(ModelNotFoundError, match="the word for drafts from the text itself"):
+    with pytest.raises(ModelNotFoundError, match="this means drafts from the text itself"):
         find_draft(stores, "text", Path(), [models.target], facts, report=lambda status: None)

@@ -3,8 +3,8 @@
 
 Three modes, chosen by what the template mentions: all messages at once (`.Messages`), fill-in-the-middle
 (prompt and suffix given), or the older form that is run once per exchange with `.System`, `.Prompt` and
-`.Response`, the last time cut behind `.Response` so that the model goes on from there. Source: ollama/ollama:
-template/template.go.
+`.Response`, the last time cut after `.Response` so that the model continues from there. Source:
+ollama/ollama: template/template.go.
 """
 
 from __future__ import annotations

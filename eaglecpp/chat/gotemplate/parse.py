@@ -278,9 +278,7 @@ class _Parser:
         match token.kind:
             case "name":
                 if token.text not in self.functions:
-                    hint = (
-                        f"there is {', '.join(sorted(self.functions))}; a field needs a dot before its name"
-                    )
+                    hint = f"known: {', '.join(sorted(self.functions))}; a field needs a dot before its name"
                     raise self.error(f"function {quoted(token.text)} not defined", token, hint)
                 return Name(token.text, token.line)
             case "dot":

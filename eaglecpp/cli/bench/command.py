@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: plain decoding, fixed strategies and the planner in turns, as ratios; what the planner
-has learned about this machine, as tables and pictures; and with `--suite` the same by category
+"""`eaglecpp bench`: compares plain decoding, fixed strategies and the planner in turns, as ratios; shows what
+the planner has learned about this machine in tables and pictures; and with `--suite` does so by category
 (`bench_suite`).
 """
 
@@ -46,24 +46,28 @@ def _numbers_of_users(context: click.Context, parameter: click.Parameter, value:
     "strategies",
     multiple=True,
     metavar="S",
-    help="Measure this one beside plain decoding (repeatable).  [default: six fixed ones and auto]",
+    help="Compare this one with plain decoding (repeatable).  [default: six fixed ones and auto]",
 )
 @click.option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
-@click.option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens of one answer.")
+@click.option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens per answer.")
 @click.option(
-    "--seconds", type=click.FloatRange(0), help="About how long.  [default: 60; with --suite until its end]"
+    "--seconds",
+    type=click.FloatRange(0),
+    help="Approximate duration.  [default: 60; with --suite, until its end]",
 )
 @click.option(
     "--temp", "temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 = greedy."
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of sampled answers.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
 @click.option(
     "--suite",
     metavar="FILE",
-    help="Ask the questions of FILE, by category: SPEED-Bench, Spec-Bench, MT-bench, HumanEval or chats; or "
+    help="Ask the questions in FILE, by category: SPEED-Bench, Spec-Bench, MT-bench, HumanEval or chats; or "
     "hf.co/datasets/OWNER/NAME[:PART].",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="First N questions of each category.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help="Ask only the first N questions of each category."
+)
 @click.option(
     "--compare", metavar="URL", help="With --suite: ask an OpenAI-compatible server the same questions."
 )
@@ -73,12 +77,16 @@ def _numbers_of_users(context: click.Context, parameter: click.Parameter, value:
     default="1",
     show_default=True,
     callback=_numbers_of_users,
-    help="With --suite: ask so many questions side by side, a run for each number.",
+    help="With --suite: ask this many questions side by side, one run for each number.",
 )
-@click.option("--plan", "with_plan", is_flag=True, help="Show what the planner knows: costs and chances.")
-@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option is from.")
+@click.option(
+    "--plan", "with_plan", is_flag=True, help="Show what the planner has learned: costs and acceptance."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--png", type=click.Path(), metavar="FILE", help="Draw it (needs matplotlib).")
+@click.option(
+    "--png", type=click.Path(), metavar="FILE", help="Draw the results into this file (needs matplotlib)."
+)
 @synth_options
 @engine_options_of(DraftOptions, ModelOptions)
 def bench(
@@ -177,7 +185,7 @@ def speeds(measured: Sequence[Any]) -> str:
 
 
 def _reason(one: Any) -> str:
-    """What the planner did, and why, in plain words."""
+    """What the planner did and why, in plain words."""
     why = one.plan.get("why", "").partition(";")[0]
     if not why.startswith("off") and why:
         return f"drafted {why.partition(':')[0]}"
@@ -185,7 +193,7 @@ def _reason(one: Any) -> str:
 
 
 def plan_text(plan: dict[str, Any] | None) -> str:
-    """The planner's cost table, the speeds it expects, and how reliable its chances were."""
+    """The planner's cost table, the speeds it expects, and how reliable its predictions were."""
     if plan is None:
         return "\nno plan: there is no drafter, or no plain step was measured\n"
     parts = [
@@ -202,7 +210,7 @@ def plan_text(plan: dict[str, Any] | None) -> str:
 
 
 def _cost_rows(plan: dict[str, Any]) -> list[list[str]]:
-    """Sizes up to the largest measured one; ~ marks guesses from their neighbours."""
+    """Sizes up to the largest one measured; ~ marks values inferred from their neighbours."""
     largest = max((rows for rows, _, n in plan["verify"] if n > 0), default=1)
     others = [{rows: (ms, n) for rows, ms, n in plan[kind]} for kind in ("commit", "level")]
     out = []

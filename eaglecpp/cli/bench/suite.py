@@ -56,7 +56,7 @@ def run(
 
     suite = read_suite(reference)
     if suite.n_masked:
-        note(f"{suite.n_masked} questions are left out: their text is not in {suite.name}")
+        note(f"skipping {suite.n_masked} questions whose text is not in {suite.name}")
     server = ChatServer(settings.compare) if settings.compare else None
     with open_model() as engine:
         if not engine.has_chat_template:

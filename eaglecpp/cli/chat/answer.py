@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One answer: streams it to the screen until it ends or Ctrl+C stops it; and the line of figures after it.
+"""One answer: streams it to the screen until it ends or Ctrl+C stops it; and the statistics after it.
 
 Both the chat and the one-shot `run` go through here. What was generated before Ctrl+C counts as the answer.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format"]
 
-_ENOUGH_TOKENS = 16  # a plain answer shorter than this says little about the speed
+_ENOUGH_TOKENS = 16  # a shorter plain answer says little about the speed
 
 
 @dataclass
 class Settings:
     """How answers are made and shown; `/set` changes it in a chat.
 
-    think:  None = as the template has it
+    think:  None = the template's default
     format: "", "json", or a JSON schema as text
     """
 
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came out. stopped: by Ctrl+C; total_ms: wall time."""
+    """The result. stopped: by Ctrl+C; total_ms: wall time."""
 
     completion: Completion
     content: str
@@ -57,22 +57,22 @@ class Answer:
 class PlainSpeed:
     """What drafting gains over plain decoding, estimated answer by answer.
 
-    The planner knows best, because it measures plain steps; under a fixed strategy it has none, and the last
-    plain answer of this process is what is compared with.
+    The planner knows best, because it measures plain steps. A fixed strategy has no such steps, so it is
+    compared with the last plain answer of this process.
     """
 
     def __init__(self) -> None:
         self._plain_ms = 0.0  # per token
         self._n_tokens = 0
-        self._n_plain_steps = 0.0  # in which plain decoding would have been as far, by the clock
+        self._n_plain_steps = 0.0  # that would have taken as long
 
     @property
     def overall(self) -> float | None:
-        """The speed-up of all answers with drafts for which it is known; None when there is none."""
+        """The overall speed-up of drafted answers for which it is known; None if there are none."""
         return self._n_tokens / self._n_plain_steps if self._n_plain_steps else None
 
     def learn(self, stats: Timings) -> float | None:
-        """Takes the counters of an answer; returns its speed-up, None when nobody knows."""
+        """Takes the counters of an answer; returns its speed-up, None if unknown."""
         if stats.draft_n == 0:
             if stats.predicted_n >= _ENOUGH_TOKENS:
                 self._plain_ms = stats.predicted_ms / stats.predicted_n
@@ -85,7 +85,7 @@ class PlainSpeed:
         return stats.predicted_n / n_steps
 
     def _plain_steps(self, stats: Timings) -> float:
-        """How many plain steps an answer took as long as; 0 when that is not known."""
+        """How many plain steps would have taken as long as an answer; 0 if unknown."""
         speedup = stats.plan.get("speedup")
         if speedup:
             return float(stats.predicted_n / speedup)
@@ -135,7 +135,7 @@ def answer(
 def answer_lines(
     made: Answer, model: ChatModel, settings: Settings, load_ms: float, speedup: float | None
 ) -> list[str]:
-    """The lines after an answer. load_ms: 0 when the model was loaded before."""
+    """The lines after an answer. load_ms: 0 if the model was already loaded."""
     lines = []
     if settings.verbose:
         lines = ["", *verbose_lines(made.stats, made.total_ms + load_ms, load_ms, speedup)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The chat of `eaglecpp run`: one turn, and the state between turns, which is saved after each.
 
-Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal. What
-is typed is read in `loop`; commands are in `commands`. Ctrl+C ends an answer and keeps the chat; what came
-until then is the answer.
+Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal.
+`loop` reads what is typed; commands are in `commands`. Ctrl+C ends an answer and keeps the chat; what was
+generated until then is the answer.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SHOWN_LINES = 12
 class Chat:
     """One chat with one model at a time; `/load` changes the model.
 
-    folder: where conversations are saved, None = nowhere; saved: the conversation to go on with
-    load_ms: what opening the model took, for the first answer's figures
+    folder: where conversations are saved, None = nowhere; saved: the conversation to continue
+    load_ms: how long opening the model took, for the first answer's statistics
     """
 
     def __init__(
@@ -73,14 +73,14 @@ class Chat:
         self.model.close()
 
     def opening(self, system: str | None = None) -> Conversation:
-        """A conversation in which nothing was said yet, with the model's system prompt and examples."""
+        """An empty conversation with the model's system prompt and examples."""
         modelfile = self.model.source.modelfile
         return Conversation((modelfile.system or "") if system is None else system, modelfile.messages)
 
     # Turns
 
     def submit(self, text: str, *, show_stats: bool = True) -> Answer | None:
-        """Asks the model, attached files first; returns its answer, None when Ctrl+C left none."""
+        """Asks the model, attached files first; returns its answer, or None if Ctrl+C came before any."""
         before = list(self.conversation.messages)
         self.conversation.ask("\n\n".join([*self.attached, text]))
         self._n_tries = 0
@@ -90,7 +90,7 @@ class Chat:
         return made
 
     def again(self) -> Answer | None:
-        """Answers the last question once more. Raises ValueError when there is none."""
+        """Answers the last question once more. Raises ValueError if there is none."""
         before = list(self.conversation.messages)
         if not self.conversation.drop_answer():
             raise ValueError("there is no question to answer again")
@@ -98,18 +98,18 @@ class Chat:
         return self._reply(before)
 
     def ask_instead(self, text: str) -> Answer | None:
-        """Puts another question in the place of the last one."""
+        """Replaces the last question by another one."""
         before = list(self.conversation.messages)
         self.conversation.drop_question()
         self.conversation.ask(text)
         return self._reply(before)
 
     def n_prompt(self) -> int:
-        """Tokens of the conversation as the next prompt would begin."""
+        """The number of tokens of the conversation at the beginning of the next prompt."""
         return self._count(self.conversation.prompt())
 
     def _reply(self, before: Sequence[Message], show_stats: bool = True) -> Answer | None:
-        """Answers the question at the end; `before` is what is restored when no answer comes of it."""
+        """Answers the question at the end; `before` is restored if there is no answer."""
         try:
             self._make_room()
             self.save()
@@ -122,7 +122,7 @@ class Chat:
             raise
         if made.stopped and not made.content.strip() and not made.thinking.strip():
             self._restore(before)
-            self.screen.note("stopped before the answer began; nothing of it is kept")
+            self.screen.note("stopped before the answer began; the question was removed")
             return None
         self.conversation.answer(made.content, made.thinking)
         self.save()
@@ -131,7 +131,7 @@ class Chat:
         return made
 
     def _make_room(self) -> None:
-        """Leaves old messages out of the prompt where they do not fit any more, and says so."""
+        """Leaves old messages out of the prompt if they no longer fit, with a note."""
         n_ctx = self.model.engine.n_ctx
         max_tokens = self.model.sampling().max_tokens
         room = n_ctx // 4 if max_tokens < 0 else min(max_tokens, n_ctx // 4)
@@ -151,13 +151,13 @@ class Chat:
         return len(self.model.prompts.prompt(messages, self.settings.think).tokens)
 
     def _report(self, made: Answer) -> None:
-        """The remarks and the line of figures after an answer."""
+        """Prints notices and statistics after an answer."""
         stats = made.stats
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
         speedup = self.plain.learn(stats)
         n_ctx, max_tokens = self.model.engine.n_ctx, self.model.sampling().max_tokens
         if made.completion.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
-            self.screen.note(f"note: the answer is cut off here, the context of {n_ctx} tokens is full")
+            self.screen.note(f"note: the answer ends here because the context of {n_ctx} tokens is full")
         load_ms, self.load_ms = self.load_ms, 0.0
         lines = answer_lines(made, self.model, self.settings, load_ms, speedup)
         self.screen.note("\n".join(lines))
@@ -166,18 +166,16 @@ class Chat:
     # State
 
     def say_notices(self) -> None:
-        """Says what the model has to remark, once."""
+        """Prints the model's notices, once."""
         notices, self.model.notices = self.model.notices, []
         if self.model.prompts.folds_system and not self._told_folding:
             self._told_folding = True
-            notices.append(
-                "this template takes no system prompt; it is put in front of the first question instead"
-            )
+            notices.append("this template takes no system prompt, so it is put before the first question")
         for notice in notices:
             self.screen.note(f"note: {notice}")
 
     def start_over(self, conversation: Conversation) -> None:
-        """Goes on with another conversation; the one until now stays saved."""
+        """Switches to another conversation; the current one stays saved."""
         self.conversation = conversation
         self.saved = None
         self.attached.clear()
@@ -205,7 +203,9 @@ class Chat:
             return
         if self.saved.id != saved.id:
             path = self.folder.path(self.saved)
-            self.screen.note(f"note: another process went on with this chat; from here on it is {path}")
+            self.screen.note(
+                f"note: another process continued this chat; from now on this one is saved as {path}"
+            )
 
     def _restore(self, messages: Sequence[Message]) -> None:
         self.conversation.messages = list(messages)
@@ -216,7 +216,7 @@ class Chat:
         self.save()
 
     def greet(self) -> None:
-        """Says what runs, and what was said before."""
+        """Prints what runs, and the end of a resumed chat."""
         model = self.model
         draft = model.source.draft
         drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
@@ -232,22 +232,22 @@ class Chat:
         for message in self.conversation.messages[-2:]:
             self._show(message.role, _shortened(message.content))
         if self.conversation.question:
-            self.screen.note("this question has no answer yet; /regen asks it again")
+            self.screen.note("this question has no answer yet; /regen answers it")
 
     def _draft_name(self, draft: Path) -> str:
-        """The name of a file of the user's; of a blob, whose name says nothing, what it is."""
+        """The name of a user's file; for a blob, whose name says nothing, its architecture."""
         info = self.model.engine.draft_info
         is_blob = draft.name.startswith("sha256-")
         return str(info["arch"]) if is_blob and info is not None else draft.name
 
     def _show(self, role: str, text: str) -> None:
-        """Something that was said before."""
+        """Prints an earlier message."""
         if role != Role.SYSTEM:
             self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}\n")
 
 
 def _shortened(text: str) -> str:
-    """The beginning of a long text: enough to know it again."""
+    """The beginning of a long text, enough to recognise it."""
     lines = text.splitlines()
     if len(lines) <= _SHOWN_LINES:
         return text
@@ -261,5 +261,5 @@ def _quoted(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text that is valid Unicode: terminals can deliver bytes that are none."""
+    """Valid Unicode: terminals can deliver bytes that are not."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

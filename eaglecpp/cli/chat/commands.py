@@ -3,7 +3,7 @@
 
 Names, sub-commands and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go);
 `/regen`, `/edit`, `/system`, `/read`, `/strategy`, `/stats` and `/color` are ours. `/set` and `/show` have
-modules of their own. A function takes the chat and what stands behind the name; False ends the chat.
+modules of their own. A function takes the chat and the text after the name; False ends the chat.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["COMMANDS", "SlashCommand", "run_command"]
 
 @dataclass(frozen=True)
 class SlashCommand:
-    """usage: what stands behind the name; words: what Tab offers there, ("path",) for files, ("model",) for
+    """usage: what follows the name; words: what Tab offers there, ("path",) for files, ("model",) for
     stored models and files
     """
 
@@ -60,7 +60,7 @@ def _help(chat: Chat, rest: str) -> None:
     topics = {"set": set_help, "show": show_help, "shortcuts": _shortcuts, "shortcut": _shortcuts}
     topic = topics.get(rest.removeprefix("/"))
     if rest and topic is None:
-        chat.screen.say(f"There is no help for '{rest}'; there is for: set, show, shortcuts")
+        chat.screen.say(f"There is no help for '{rest}'. Topics: set, show, shortcuts")
     chat.screen.say((topic or _overview)())
 
 
@@ -71,7 +71,7 @@ def _overview() -> str:
     rows = [(f"{', '.join(same)} {c.usage}".strip(), c.help) for c, same in names.items()]
     return (
         help_table("Available Commands:", rows)
-        + '\n\nUse """ to begin and end a message of several lines; a pasted block is one message anyway.\n'
+        + '\n\nUse """ to begin and end a message of several lines. A pasted block is always one message.\n'
     )
 
 
@@ -80,14 +80,14 @@ def _shortcuts() -> str:
         ("Up, Down", "Earlier and later messages"),
         ("Ctrl + r", "Search earlier messages"),
         ("Tab", "Complete a command or a file name"),
-        ("Ctrl + a, Ctrl + e", "To the beginning, to the end of the line"),
-        ("Alt + b, Alt + f", "Back, forward by a word"),
-        ("Ctrl + k, Ctrl + u", "Delete what is behind, before the cursor"),
+        ("Ctrl + a, Ctrl + e", "Move to the beginning, to the end of the line"),
+        ("Alt + b, Alt + f", "Move back, forward by a word"),
+        ("Ctrl + k, Ctrl + u", "Delete everything after, before the cursor"),
         ("Ctrl + w", "Delete the word before the cursor"),
         ("Alt + Enter", "New line in the message"),
         ("Ctrl + g", "Write the message in your editor (VISUAL, EDITOR)"),
         ("Ctrl + l", "Clear the screen"),
-        ("Ctrl + c", "Stop the answer, or drop what is typed"),
+        ("Ctrl + c", "Stop the answer, or discard what is typed"),
         ("Ctrl + d", "Leave the chat (/bye)"),
     ]
     return help_table("Available keyboard shortcuts:", rows) + "\n"
@@ -106,7 +106,7 @@ def _load(chat: Chat, rest: str) -> None:
         return
     chat.screen.say(f"Loading model '{names[0]}'")
     before = chat.model
-    before.close()  # two models at once may not fit in memory
+    before.close()  # two models may not fit into memory at once
     try:
         chat.model = before.other(source)
     except BaseException:
@@ -141,7 +141,7 @@ def _list(chat: Chat, rest: str) -> None:
 
 def _regen(chat: Chat, rest: str) -> None:
     if chat.model.sampling().temperature == 0:
-        chat.screen.note("note: temperature is 0, so the same answer comes again")
+        chat.screen.note("note: the temperature is 0, so the answer will be the same")
     chat.again()
 
 
@@ -165,7 +165,7 @@ def _system(chat: Chat, rest: str) -> None:
 def _read(chat: Chat, rest: str) -> None:
     name = unquoted(rest).strip("'")
     if not name:
-        raise ValueError("/read needs the name of a file")
+        raise ValueError("/read needs a file name")
     path = Path(name).expanduser()
     try:
         text = path.read_bytes().decode("utf-8")
@@ -174,19 +174,19 @@ def _read(chat: Chat, rest: str) -> None:
     n_tokens, n_ctx = len(chat.model.engine.tokenize(text, add_bos=False)), chat.model.engine.n_ctx
     if n_tokens >= n_ctx:
         raise ValueError(
-            f"{path}: {n_tokens} tokens, the context holds {n_ctx}; /set parameter num_ctx makes it longer"
+            f"{path}: {n_tokens} tokens do not fit into the context of {n_ctx}; use /set parameter num_ctx"
         )
     chat.attached.append(f"{path.name}:\n\n{text}")
     chat.screen.say(
         f"Read {path}: {len(text.splitlines())} lines, {n_tokens} tokens. "
-        "It will be put in front of your next message."
+        "It will be put before your next message."
     )
 
 
 def _strategy(chat: Chat, rest: str) -> None:
     if rest:
         if chat.model.set_strategy(Strategy.parse(rest)):
-            chat.screen.note("the model was loaded again for this")
+            chat.screen.note("the model was reloaded for this")
         chat.say_notices()
     resolved, why = chat.model.engine.resolve(chat.model.strategy)
     chat.screen.say(f"Strategy: {resolved} ({why})")
@@ -200,32 +200,32 @@ def _color(chat: Chat, rest: str) -> None:
     if rest not in ("", "on", "off"):
         raise ValueError(f"/color is on or off, not '{rest}'")
     chat.screen.color = not chat.screen.color if not rest else rest == "on"
-    what = "shown in colour" if chat.screen.color else "not marked any more"
+    what = "shown in colour" if chat.screen.color else "no longer marked"
     chat.screen.say(f"Accepted draft tokens are {what}.")
 
 
 _BYE = SlashCommand(_bye, "Leave")
 _HELP = SlashCommand(
-    _help, "This help, or help for: set, show, shortcuts", "[topic]", ("set", "show", "shortcuts")
+    _help, "Show this help, or help on: set, show, shortcuts", "[topic]", ("set", "show", "shortcuts")
 )
 COMMANDS = {
     "/set": SlashCommand(setting, "Change how the model answers and what is shown", "...", tuple(SETTINGS)),
-    "/show": SlashCommand(show, "Facts about the model", "...", tuple(FACTS)),
-    "/load": SlashCommand(_load, "Go on with another model (begins a new chat)", "<model>", ("model",)),
-    "/save": SlashCommand(_save, "Make this chat a stored model", "<model>"),
-    "/list": SlashCommand(_list, "Models on this machine"),
-    "/clear": SlashCommand(_clear, "Begin a new chat; the system prompt stays"),
+    "/show": SlashCommand(show, "Show facts about the model", "...", tuple(FACTS)),
+    "/load": SlashCommand(_load, "Switch to another model (starts a new chat)", "<model>", ("model",)),
+    "/save": SlashCommand(_save, "Save this chat as a stored model", "<model>"),
+    "/list": SlashCommand(_list, "List the models on this machine"),
+    "/clear": SlashCommand(_clear, "Start a new chat; the system prompt stays"),
     "/regen": SlashCommand(_regen, "Answer the last question again"),
     "/edit": SlashCommand(_edit, "Change the last question and ask it again", "[text]"),
     "/system": SlashCommand(_system, "Show or set the system prompt", "[text]"),
-    "/read": SlashCommand(_read, "Put a text file before the next message", "<file>", ("path",)),
+    "/read": SlashCommand(_read, "Put a text file before your next message", "<file>", ("path",)),
     "/strategy": SlashCommand(
         _strategy,
-        "Show or set how the drafter is used",
+        "Show or set how to draft",
         "[auto|off|chain:4|...]",
         ("auto", "off", "chain:4", "tree:k=4,depth=5,nodes=16"),
     ),
-    "/stats": SlashCommand(_stats, "Figures of this chat"),
+    "/stats": SlashCommand(_stats, "Show statistics of this chat"),
     "/color": SlashCommand(_color, "Show accepted draft tokens in colour", "[on|off]", ("on", "off")),
     "/bye": _BYE,
     "/exit": _BYE,

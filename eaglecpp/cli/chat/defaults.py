@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `run` takes for options that neither model nor user sets: Ollama's defaults, and one of ours."""
+"""The defaults of `run` for options that neither model nor user sets: Ollama's, and one of ours."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-'''What a user types becomes a message or a command; and `"""` blocks over several lines.
+'''Turns what a user types into a message or a command, including `"""` blocks of several lines.
 
 Takes a callback that asks for one line, or for a pasted block of lines, so that it needs no terminal.
 '''
@@ -30,7 +30,7 @@ def is_open(text: str) -> bool:
 
 
 def read_block(ask: Ask) -> str:
-    '''One message or command; asks on as long as a `"""` block is open.'''
+    '''One message or command; keeps asking while a `"""` block is open.'''
     text = ask(PROMPT, "")
     while is_open(text):
         text += "\n" + ask(CONTINUATION, "")

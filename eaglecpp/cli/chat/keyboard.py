@@ -60,7 +60,7 @@ class SlashCompleter(Completer):
 
 
 class Keyboard:
-    """Asks for messages. history: the file of typed lines; keeps: whether they go there at the moment."""
+    """Asks for messages. history: the file of typed lines; keeps: whether they are currently saved there."""
 
     def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
         self._pasted = ""  # what the current line began with, if that was not typed
@@ -113,7 +113,7 @@ class Keyboard:
 
         @bindings.add("c-c")
         def _(event: KeyPressEvent) -> None:
-            """Drops what is typed; the exception says what that was."""
+            """Discards what is typed; the exception carries it."""
             error = KeyboardInterrupt(event.current_buffer.text)
             event.app.exit(exception=error, style="class:aborting")
 
@@ -129,14 +129,14 @@ class Keyboard:
 
 
 class _PrivateHistory(FileHistory):
-    """A history file that only its owner can read, and that keeps nothing while it is told so."""
+    """A history file that only its owner can read, and that saves nothing while told not to."""
 
     def __init__(self, filename: str, keeps: Callable[[], bool]) -> None:
         super().__init__(filename)
         self._keeps = keeps
 
     def store_string(self, string: str) -> None:
-        """For prompt_toolkit: appends a line. What the disk refuses is still in memory."""
+        """For prompt_toolkit: appends a line. A line that cannot be written stays in memory."""
         if not self._keeps():
             return
         path = Path(os.fsdecode(self.filename))

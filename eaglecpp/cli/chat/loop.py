@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The loop of a chat: asks for a line, obeys it if it is a slash command, answers it if it is a message."""
+"""The loop of a chat: asks for a line, runs it if it is a slash command, answers it if it is a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["run_chat", "take"]
 
 
 def run_chat(chat: Chat) -> None:
-    """Talks until Ctrl+D or `/bye`."""
+    """Chats until Ctrl+D or `/bye`."""
     chat.greet()
     while True:
         try:
@@ -26,11 +26,11 @@ def run_chat(chat: Chat) -> None:
         except (EagleError, OSError, ValueError) as error:
             chat.screen.note(f"error: {error}")
     if chat.saved is not None and chat.saved.stamp is not None:
-        chat.screen.note(f"saved; `eaglecpp run {chat.saved.model} -c` goes on with this chat")
+        chat.screen.note(f"saved; to continue this chat: eaglecpp run {chat.saved.model} -c")
 
 
 def take(chat: Chat, text: str) -> bool:
-    """Obeys a command or answers a message; returns whether the chat goes on."""
+    """Runs a command or answers a message; returns whether the chat continues."""
     command = as_command(text)
     if command is not None:
         return run_command(chat, *command)

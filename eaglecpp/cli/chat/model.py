@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`ChatModel`: an opened model with everything a conversation needs, and how it is opened again.
 
-What is opened is an `OpeningPlan`, made of the defaults of `run`, the Modelfile, the command line and what
-was set in the chat. Nothing here prints.
+It opens an `OpeningPlan`, made from the defaults of `run`, the Modelfile, the command line and what was set
+in the chat. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z]+\]|<[^<>|]+>")
 def find_source(
     reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
 ) -> Found:
-    """Looks a reference up, and fetches what is not on this machine; arguments and errors as `look_up`."""
+    """Looks a reference up and downloads what is missing; arguments and errors as `look_up`."""
     return look_up(reference, draft, wants_draft=wants_draft, insecure=insecure).absolute()
 
 
 class ChatModel:
-    """given: options of the command line by field name; strategy: the one asked for, None = the model's.
+    """given: options on the command line by field name; strategy: the requested one, None = the model's.
 
     `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name; `set_parameter` and
     `set_strategy` change them.
@@ -70,7 +70,7 @@ class ChatModel:
 
     @property
     def plan(self) -> OpeningPlan:
-        """How the model would be opened with the options of now."""
+        """How the model would be opened with the current options."""
         return self._plan()
 
     def _plan(self, *, choose_context: bool = False) -> OpeningPlan:
@@ -101,7 +101,7 @@ class ChatModel:
 
     @property
     def strategy(self) -> Strategy:
-        """How the drafter is used from the next answer on."""
+        """How to draft from the next answer on."""
         wanted: Strategy = self.plan.strategy.value
         return wanted if self.engine.has_draft else Strategy("off")
 
@@ -110,8 +110,8 @@ class ChatModel:
         return self.plan.sampling_options()
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
-        """Sets a parameter by its Modelfile name; returns whether the model had to be loaded again for it.
-        When that fails the old value is back and the error is raised.
+        """Sets a parameter by its Modelfile name; returns whether the model had to be reloaded for it.
+        If that fails, the old value is restored and the error is raised.
         """
         before = dict(self.parameters)
         self.parameters[name] = value
@@ -129,9 +129,9 @@ class ChatModel:
         return True
 
     def set_strategy(self, strategy: Strategy) -> bool:
-        """Uses the drafter another way; returns whether the model had to be loaded again for it.
+        """Changes the strategy; returns whether the model had to be reloaded for it.
 
-        Raises ValueError or UnsupportedError, and changes nothing, where that is impossible.
+        Raises ValueError or UnsupportedError, and changes nothing, if that is impossible.
         """
         before, self._asked = self._asked, strategy
         try:
@@ -145,7 +145,7 @@ class ChatModel:
         return reloaded
 
     def reopen(self, *, n_draft_max: int | None = None) -> None:
-        """Loads the model again with the options of now. The caches start empty."""
+        """Reloads the model with the current options. The caches start empty."""
         if n_draft_max is not None:
             self._given["n_draft_max"] = n_draft_max
         self.engine.close()
@@ -173,11 +173,11 @@ class ChatModel:
         except MismatchError as error:
             if self.source.draft_asked:
                 raise
-            self.notices.append(f"running without the drafter, it does not fit: {error}")
+            self.notices.append(f"running without the drafter, which does not fit: {error}")
             return Engine.from_plan(plan.without_drafts())
 
     def _make_room(self, strategy: Strategy) -> bool:
-        """Loads the drafter, or loads with room for more draft nodes, where the strategy needs it."""
+        """Loads the drafter, or reloads with room for more draft nodes, if the strategy needs it."""
         if strategy.kind == "off":
             return False
         if not self.can_draft:
@@ -188,7 +188,7 @@ class ChatModel:
                 raise ValueError(f"strategy {strategy}: {self.notices[-1]}")
             return True
         self.engine.resolve(strategy)
-        try:  # a generation of nothing: the engine alone knows what it has room for
+        try:  # an empty generation: only the engine knows what it has room for
             self.engine.stream(self.prompts.spoken_tokens, strategy=strategy, max_tokens=0).close()
         except ValueError:
             self.reopen(n_draft_max=strategy.nodes)
@@ -196,7 +196,7 @@ class ChatModel:
         return False
 
     def _find_marks(self) -> dict[int, str]:
-        """The control tokens that the thinking tags are made of, with their texts."""
+        """The control tokens in the thinking tags, with their texts."""
         if self.tags is None:
             return {}
         texts = _CONTROL.findall(self.tags.open + self.tags.close + self.tags.plain)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`Screen`: an answer as it streams, in styles and wrapped at words, and what the chat says beside it.
+"""`Screen`: shows an answer as it streams, with styles and word wrap, and the chat's own messages.
 
-Takes pieces of text, writes them through `terminal.write`. On a terminal, control characters of a model's
-text are shown as symbols, because they could rewrite the screen or worse; elsewhere the text goes out as it
-is, without styles.
+Takes pieces of text and writes them through `terminal.write`. On a terminal, control characters in a model's
+text are shown as symbols, because they could rewrite the screen or worse; elsewhere the text is written
+unchanged, without styles.
 """
 
 from __future__ import annotations
@@ -128,18 +128,18 @@ class Screen:
             self._wrapper = WordWrap(self._columns)
 
     def say(self, text: str) -> None:
-        """The answer to a command of the user's; it may quote what came with a model."""
+        """Prints the answer to a user's command; it may quote text that came with a model."""
         write((visible(text) if self.is_terminal else text) + "\n", styled=True)
 
     def note(self, text: str) -> None:
-        """A remark that is no answer; grey where someone watches."""
+        """Prints a note that is not part of an answer, in grey on a terminal."""
         note(f"{_DIM}{visible(text)}{_RESET}" if stderr_is_terminal() else text, styled=True)
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0
 
     def _turn(self, thinking: bool) -> list[tuple[str, str]]:
-        """From thinking to the answer or back, with Ollama's marks."""
+        """Changes from thinking to the answer or back, with Ollama's marks."""
         self._is_thinking = thinking
         if self.hide_thinking:
             return []
@@ -150,7 +150,7 @@ class Screen:
         return self._wrapper.feed(text, _DIM)
 
     def _aside(self, text: str) -> None:
-        """Thinking beside an answer that is read by a program."""
+        """Writes thinking to stderr, when a program reads the answer."""
         sys.stderr.write(visible(text) if stderr_is_terminal() else text)
         sys.stderr.flush()
 
@@ -160,7 +160,7 @@ class Screen:
         return _DIM if piece.is_thinking else ""
 
     def _write(self, parts: Sequence[tuple[str, str]]) -> None:
-        """Writes styled parts in one go, with an escape sequence only where the style changes."""
+        """Writes styled parts at once, with an escape sequence only where the style changes."""
         out = []
         for text, style in parts:
             if style != self._style and self.is_terminal:

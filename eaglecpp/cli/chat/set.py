@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`/set`: what it can change, and the changing. Answers are Ollama's, where Ollama has the setting."""
+"""`/set`: the settings of a chat. Answers are Ollama's where Ollama has the setting."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["SETTINGS", "set_help", "set_parameter", "set_system", "setting"]
 
 # word: (usage, help)
 SETTINGS = {
-    "parameter": ("parameter ...", "Set a parameter; without a value: the list"),
+    "parameter": ("parameter ...", "Set a parameter; without a value, list them"),
     "system": ("system <text>", "Set the system prompt"),
-    "history": ("history", "Keep typed lines and this chat on disk"),
-    "nohistory": ("nohistory", "Keep nothing on disk from here on"),
+    "history": ("history", "Save typed lines and this chat to disk"),
+    "nohistory": ("nohistory", "Save nothing to disk from now on"),
     "wordwrap": ("wordwrap", "Break lines between words"),
-    "nowordwrap": ("nowordwrap", "Leave lines as they are"),
-    "format": ("format json", "Answer in JSON; a JSON schema works as well"),
+    "nowordwrap": ("nowordwrap", "Do not break lines"),
+    "format": ("format json", "Answer in JSON; a JSON schema works, too"),
     "noformat": ("noformat", "Answer in any form"),
-    "verbose": ("verbose", "Show all figures after an answer"),
-    "quiet": ("quiet", "Show one line of figures"),
+    "verbose": ("verbose", "Show all statistics after an answer"),
+    "quiet": ("quiet", "Show one line of statistics"),
     "think": ("think [level]", "Let the model think before it answers"),
-    "nothink": ("nothink", "No thinking"),
+    "nothink": ("nothink", "Do not let the model think"),
 }
 
 
@@ -47,7 +47,7 @@ def set_help() -> str:
 
 
 def set_system(chat: Chat, value: str) -> None:
-    """Sets the system prompt; it holds for the whole chat, what was said before included."""
+    """Sets the system prompt for the whole chat, including what was said before."""
     if not value:
         chat.screen.say(set_help())
         return
@@ -57,7 +57,7 @@ def set_system(chat: Chat, value: str) -> None:
 
 
 def set_parameter(chat: Chat, value: str) -> None:
-    """`/set parameter NAME VALUE ...`; a value outside the range is moved into it, and that is said."""
+    """`/set parameter NAME VALUE ...`; a value outside the range is moved into it, with a note."""
     name, *words = value.split()
     if not words:
         chat.screen.say(_parameter_help())
@@ -74,9 +74,9 @@ def set_parameter(chat: Chat, value: str) -> None:
     given = tuple(words) if parameter.kind == "strings" else values[0]
     fitted = parameter.fitted(given)
     if fitted != given:
-        chat.screen.note(f"note: the range of {name} is {parameter.range}; {fitted} is used")
+        chat.screen.note(f"note: the range of {name} is {parameter.range}; using {fitted}")
     if chat.model.set_parameter(name, fitted):
-        chat.screen.note(f"the model was loaded again; context {chat.model.engine.n_ctx} tokens")
+        chat.screen.note(f"the model was reloaded; context {chat.model.engine.n_ctx} tokens")
         chat.conversation.n_left_out = 0
     chat.say_notices()
     chat.save()
@@ -105,7 +105,7 @@ def _nohistory(chat: Chat, value: str) -> None:
     chat.settings.history = False
     chat.screen.say("Set 'nohistory' mode.")
     if chat.saved is not None and chat.saved.stamp is not None:
-        chat.screen.note("what was saved until now stays on disk")
+        chat.screen.note("what was saved so far stays on disk")
 
 
 def _wordwrap(on: bool) -> Callable[[Chat, str], None]:
@@ -156,7 +156,7 @@ def _nothink(chat: Chat, value: str) -> None:
 
 def _warn_without_thinking(chat: Chat) -> None:
     if chat.model.tags is None:
-        chat.screen.note(f"warning: the template of {chat.model.source.name} knows no thinking")
+        chat.screen.note(f"warning: the template of {chat.model.source.name} does not support thinking")
 
 
 _CHANGES: dict[str, Callable[[Chat, str], None]] = {

@@ -33,7 +33,7 @@ def show_help() -> str:
 
 
 def chat_modelfile(chat: Chat) -> Modelfile:
-    """A Modelfile that says what this chat has made of the model: system prompt, parameters, messages."""
+    """A Modelfile of the model as changed by this chat: system prompt, parameters, messages."""
     source, conversation = chat.model.source, chat.conversation
     modelfile = source.modelfile
     draft = modelfile.draft
@@ -49,7 +49,7 @@ def chat_modelfile(chat: Chat) -> Modelfile:
 
 
 def modelfile_to_save(chat: Chat) -> Modelfile:
-    """The same for `/save`: of a stored model, only what this chat adds to it."""
+    """The same for `/save`: for a stored model, only what this chat adds to it."""
     source, conversation = chat.model.source, chat.conversation
     pragmas = (Command("strategy", chat.model.strategy_set),) if chat.model.strategy_set else ()
     if source.is_file:
@@ -165,10 +165,10 @@ def _template(chat: Chat) -> str:
 
 
 FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
-    "info": (_info, "Model, drafter, context and template in short"),
+    "info": (_info, "Model, drafter, context and template"),
     "license": (_license, "License of the model"),
-    "modelfile": (_modelfile, "A Modelfile that makes this model, this chat included"),
-    "parameters": (_parameters, "Parameters of the model and those set here"),
+    "modelfile": (_modelfile, "A Modelfile that makes this model, including this chat"),
+    "parameters": (_parameters, "Parameters of the model, and those set here"),
     "system": (_system, "The system prompt"),
     "template": (_template, "The chat template, and why this one"),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`/stats`: the figures of a chat so far, as lines."""
+"""`/stats`: statistics of the chat so far, as lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["stats_lines"]
 
 
 def stats_lines(chat: Chat) -> list[str]:
-    """One fact per line; what was not measured is left out."""
+    """One fact per line, without those that were not measured."""
     totals, model, conversation = chat.totals, chat.model, chat.conversation
     resolved, why = model.engine.resolve(model.strategy)
     left_out = conversation.n_left_out
@@ -31,5 +31,5 @@ def stats_lines(chat: Chat) -> list[str]:
             ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
         ]
         if speedup is None:
-            rows.append(("speed-up", "not known: /strategy off for one answer measures plain decoding"))
+            rows.append(("speed-up", "unknown; use /strategy off for one answer to measure plain decoding"))
     return [f"{name + ':':<20}{value}" for name, value in rows if value]

@@ -58,7 +58,7 @@ def checkpoint_files(repository: hub.Repository, folder: str = "") -> list[hub.H
         if weights:
             return [*(file for file in inside if file.name in _ALWAYS), *weights]
     raise DownloadError(
-        f"{f'{repository.id}/{folder}'.rstrip('/')}: no drafter in it: expected an eagle3-*.gguf, or a "
+        f"{f'{repository.id}/{folder}'.rstrip('/')}: it contains no drafter: expected an eagle3-*.gguf, or a "
         "checkpoint (.safetensors or .bin)"
     )
 
@@ -67,9 +67,7 @@ def target_files(repository: hub.Repository) -> list[hub.HubFile]:
     """Config and tokenizer of a target, without its weights. Raises DownloadError without a config."""
     files = [file for file in _inside(repository, "") if file.name in _TARGET]
     if not any(file.name == "config.json" for file in files):
-        raise DownloadError(
-            f"{repository.id}: no config.json in it, so it is no target of Hugging Face's form"
-        )
+        raise DownloadError(f"{repository.id}: it contains no config.json, so it is not a Hugging Face model")
     return files
 
 

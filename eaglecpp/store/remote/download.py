@@ -167,12 +167,12 @@ def _pieces(response: requests.Response, limit: int, owner: str) -> Iterator[byt
     """What the server sends, as it is sent, at most `limit` bytes. Raises DownloadError."""
     coding = response.headers.get("Content-Encoding", "identity").lower()
     if coding not in ("", "identity"):  # it was told not to; what it packs may unpack to anything
-        raise DownloadError(f"{owner}: the server sends {coding[:40]}, which was not asked for")
+        raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
     n_bytes = 0
     for piece in response.iter_content(_CHUNK):
         n_bytes += len(piece)
         if n_bytes > limit:
-            raise DownloadError(f"{owner}: expected at most {limit} bytes, the server sends more")
+            raise DownloadError(f"{owner}: expected at most {limit} bytes, but the server sent more")
         yield piece
 
 
@@ -205,10 +205,10 @@ def fetch(
                 raise
             if not resumed:
                 raise DigestError(
-                    f"{remote.owner}: {remote.file}: the server sent something else than {remote.digest}; "
-                    "nothing was stored. Try again later, or ask whoever keeps the repository"
+                    f"{remote.owner}: {remote.file}: the server sent something other than "
+                    f"{remote.digest}; nothing was stored. Try again later, or ask the repository's owner"
                 )
-            _log.warning("%s: what was resumed is damaged; downloading it again", remote.file)
+            _log.warning("%s: the resumed download is damaged; starting again", remote.file)
         return keep(blob)
 
 
@@ -238,9 +238,9 @@ def _receive(session: requests.Session, path: Path, remote: Remote, report: Repo
             if failures > _MAX_FAILURES:
                 raise OfflineError(
                     f"{remote.owner}: {remote.file}: the connection broke {failures} times: {_plain(error)}. "
-                    "What has arrived is kept; run the command again to go on"
+                    "What was downloaded is kept; run the command again to continue"
                 ) from error
-            _log.info("%s: %s; going on at byte %d", remote.file, _plain(error), _size(path))
+            _log.info("%s: %s; continuing at byte %d", remote.file, _plain(error), _size(path))
             time.sleep(min(8.0, 0.25 * 2**failures))
     report(_progress(remote, remote.size))
 
@@ -254,7 +254,7 @@ def _stream(session: requests.Session, path: Path, remote: Remote, report: Repor
     ) as response:
         if start and response.status_code == 416:  # the server has less than we do: what we have is not it
             path.unlink()
-            raise requests.ConnectionError("the server refuses to go on at this byte")
+            raise requests.ConnectionError("the server refuses to continue at this byte")
         _check_status(response, remote.owner, remote.url, remote.help)
         if start and not _continues(response, start):
             start = 0
@@ -284,7 +284,7 @@ def _check_status(response: requests.Response, owner: str, url: str, help: str) 
         403: f"access refused (403). {help}",
         404: f"not found (404): {place}. {help}",
         429: "the server is asking us to wait (429); try again in a few minutes",
-    }.get(status, f"the server answers {status} {response.reason} for {place}")
+    }.get(status, f"the server returned {status} {response.reason} for {place}")
     raise DownloadError(f"{owner}: {reason.strip()}")
 
 

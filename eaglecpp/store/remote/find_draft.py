@@ -78,7 +78,7 @@ def find_draft(
     """
     if text == TEXT:
         raise ModelNotFoundError(
-            "drafter 'text': that is the word for drafts from the text itself, which nothing is stored for; "
+            "drafter 'text': this means drafts from the text itself, for which nothing is stored; "
             "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
         )
     reference = _read(text, directory) if isinstance(text, str) else text
@@ -100,8 +100,8 @@ def find_draft(
     name = canonical(reference.name)
     if not name.is_hub:
         raise ModelNotFoundError(
-            f"drafter '{reference.text}' not found: no such file, no stored model of that name; a repository "
-            "of the Hub is written hf.co/USER/REPO"
+            f"drafter '{reference.text}' not found: no such file, no stored model of that name; for a "
+            "repository on the Hub write hf.co/USER/REPO"
         )
     if not download:
         raise OfflineError(

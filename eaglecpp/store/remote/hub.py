@@ -97,7 +97,7 @@ def list_repository(repo_id: str, revision: str | None = None) -> Repository:
             f"{repo_id}: no such repository on the Hub, or private. {_access_help(repo_id)}"
         ) from error
     except HfHubHTTPError as error:
-        raise DownloadError(f"{repo_id}: the Hub answers: {' '.join(str(error).split())[:300]}") from error
+        raise DownloadError(f"{repo_id}: the Hub returned: {' '.join(str(error).split())[:300]}") from error
     except ValueError as error:  # HFValidationError: not a repository id
         raise DownloadError(f"{repo_id}: {error}") from error
     except Exception as error:
@@ -252,20 +252,22 @@ def _with_parts(repository: Repository, chosen: HubFile) -> tuple[HubFile, ...]:
     parts = [repository.file(folder + name) for name in all_parts(chosen.name)]
     if None in parts:
         missing = [name for name, part in zip(all_parts(chosen.name), parts, strict=True) if part is None]
-        raise DownloadError(f"{repository.id}: {chosen.path} is split, but {', '.join(missing)} is not there")
+        raise DownloadError(
+            f"{repository.id}: {chosen.path} is split, but these parts are missing: {', '.join(missing)}"
+        )
     return tuple(part for part in parts if part is not None)
 
 
 def _no_model(repository: Repository, quant: str, models: Sequence[HubFile]) -> str:
     if models:
         quants = sorted({quant_of(file.name) or file.name for file in models})
-        return f"{repository.id}: no GGUF for {quant!r}; there is {', '.join(quants)}"
+        return f"{repository.id}: no GGUF for {quant!r}; available: {', '.join(quants)}"
     if _gguf_files(repository) or any(f.name == "config.json" for f in repository.files):
         return (
-            f"{repository.id}: no GGUF model in it. If it is a drafter, name it with its target: "
+            f"{repository.id}: it contains no GGUF model. If it is a drafter, name it with its target: "
             f"eaglecpp pull TARGET --draft hf.co/{repository.id}"
         )
-    return f"{repository.id}: no GGUF file in it"
+    return f"{repository.id}: it contains no GGUF file"
 
 
 def quant_of(name: str) -> str:

@@ -39,6 +39,6 @@ def fetch_layer(
         copy = transaction.add_file(kind, cached, name=name)
         if copy.digest == remote.digest:
             return copy, cached
-        _log.warning("%s is not what its name says; downloading it instead", cached)
+        _log.warning("the content of %s does not match its name; downloading it instead", cached)
     path = fetch(session, transaction.root, remote, transaction.report, keep=transaction.keep)
     return transaction.add_download(kind, remote.digest, path, name=name), path

@@ -160,7 +160,7 @@ class _Pull:
         match = offer_drafter(self.name, files, facts)
         if match is None:
             matches = known_matches(self.name, files, facts)
-            return None, [Notice(f"{why_none(str(self.name), matches)}; eaglecpp train makes one")]
+            return None, [Notice(f"{why_none(str(self.name), matches)}; make one with eaglecpp train")]
         model = fetch_drafter(self.stores, match.drafter, facts, type=self.draft_type, report=self.report)
         layer = model.manifest.of_kind("draft")[-1]
         notices = [Notice(match.warning)] if match.warning else []
@@ -177,7 +177,7 @@ class _Pull:
         try:
             drafter = check_fit(old.find_blob(layers[-1]), facts)
         except (MismatchError, StoreError) as error:
-            return None, [Notice(f"the old drafter is dropped: {error}")]
+            return None, [Notice(f"the old drafter was removed: {error}")]
         return (transaction.add_layer(old, layers[-1]), drafter), []
 
     def _drafter_beside_target(

@@ -45,9 +45,7 @@ def find_registered(session: requests.Session, name: ModelName, *, insecure: boo
     if name.scheme not in ("http", "https"):
         raise DownloadError(f"{name}: expected http:// or https://, found {name.scheme}://")
     if name.scheme == "http" and not insecure:
-        raise DownloadError(
-            f"{name}: http is not encrypted; add --insecure to `pull` or `run` if you want it"
-        )
+        raise DownloadError(f"{name}: http is not encrypted; add --insecure to `pull` or `run` to allow it")
     host, namespace, model, tag = canonical(name).parts
     base_url = f"{name.scheme}://{host}/v2/{namespace}/{model}"
     data = get(session, f"{base_url}/manifests/{tag}", str(name), Token(None), _help(name), Accept=MANIFEST)
@@ -58,5 +56,5 @@ def find_registered(session: requests.Session, name: ModelName, *, insecure: boo
 def _help(name: ModelName) -> str:
     return (
         "Check the name; a private model must be pulled by `ollama pull`, whose store is read in place. "
-        f"For a model of the Hub say hf.co/USER/REPO:QUANT (asked: {name.host})"
+        f"For a model on the Hub write hf.co/USER/REPO:QUANT (asked: {name.host})"
     )

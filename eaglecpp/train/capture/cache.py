@@ -62,8 +62,8 @@ class CachePlan:
 
     def __str__(self) -> str:
         return (
-            f"cache {self.folder}: {self.n_cached} conversations are there, {self.n_missing} to capture, "
-            f"{human_bytes(self.n_bytes)} ({human_bytes(self.n_free)} free)"
+            f"cache {self.folder}: {self.n_cached} conversations are cached, {self.n_missing} still to "
+            f"capture, {human_bytes(self.n_bytes)} ({human_bytes(self.n_free)} free)"
         )
 
 
@@ -201,7 +201,7 @@ class _Filling:
         if plan.n_bytes + _SPARE_BYTES > plan.n_free and plan.n_missing:
             raise DataError(
                 f"{plan.folder}: expected room for {human_bytes(plan.n_bytes)} of features, found "
-                f"{human_bytes(plan.n_free)} free; make room, use int8 features, or no cache"
+                f"{human_bytes(plan.n_free)} free; free some space, use int8 features, or no cache"
             )
 
     def _verify(self, file: CacheFile, one: Conversation) -> None:
@@ -210,8 +210,8 @@ class _Filling:
         problem = _difference(cached, fresh)
         if problem:
             raise DataError(
-                f"{self._options.folder}: a cached conversation of {len(one.tokens)} tokens is not what the "
-                f"target gives now: {problem}; delete the folder and capture again"
+                f"{self._options.folder}: a cached conversation of {len(one.tokens)} tokens differs from "
+                f"what the target computes now: {problem}; delete the folder and capture again"
             )
 
     def _capture(

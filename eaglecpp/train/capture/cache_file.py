@@ -124,8 +124,8 @@ class CacheFile:
             block = whole[begin : begin + self.layout.n_bytes(n_tokens)]
             if zlib.crc32(block) != int(record["crc"]):
                 raise DataError(
-                    f"{self._data_path}: the bytes at {begin} are not those that were written; the disk or "
-                    "another program changed them. Delete the cache folder and make it again"
+                    f"{self._data_path}: the bytes at {begin} differ from those that were written; the "
+                    "disk or another program changed them. Delete the cache folder and create it again"
                 )
             return self.layout.unpack(block, n_tokens)
 

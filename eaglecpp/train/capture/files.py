@@ -68,7 +68,7 @@ def read_entries(
                 differing = differences(header, entry)
                 if differing:
                     raise DataError(
-                        f"{out}: these {what} are another target's or were made with other settings "
+                        f"{out}: these {what} were made with another target or other settings "
                         f"({differing}); name another file, or delete this one"
                     )
             elif not isinstance(entry, dict) or type(entry.get("index")) is not int:

@@ -162,7 +162,7 @@ def _checked(entry: dict[str, Any], prompts: Sequence[Sequence[int]], place: str
     expected = token_hash(prompts[index]).hex()
     if entry.get("prompt_hash") != expected:
         raise DataError(
-            f"{place}: expected the answer to prompt {index} ({expected}), found one to another prompt "
+            f"{place}: expected the answer to prompt {index} ({expected}), found one for another prompt "
             f"({entry.get('prompt_hash')}); the prompts have changed: name another file"
         )
     return index

@@ -64,8 +64,8 @@ class DataReport:
         ]
         if self.cut:
             lines.append(f"data: {self.cut} conversations are longer than the context and were cut")
-        lines += [f"data: {n} conversations left out: {reason}" for reason, n in self.dropped.items()]
-        lines += [f"data: {n} files left alone: {reason}" for reason, n in self.skipped.items()]
+        lines += [f"data: skipped {n} conversations: {reason}" for reason, n in self.dropped.items()]
+        lines += [f"data: skipped {n} files: {reason}" for reason, n in self.skipped.items()]
         return lines
 
 
@@ -185,7 +185,7 @@ class _Loader:
         if self._train_on == "all":
             self._keep(tokens, self._everything(tokens))
         elif not turns.any():
-            self._drop("no answer of the assistant that the template shows whole")
+            self._drop("no answer of the assistant that the template shows completely")
         else:
             self._keep(tokens, turns)
 
@@ -211,7 +211,7 @@ class _Loader:
             turns[begin:end] = number
         asked = token_hash(tokens[: record.turns[0][0]])
         if asked in self._asked:
-            self._drop("questions that were asked before")
+            self._drop("questions that were already asked")
             return
         self._asked.add(asked)
         self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns)
@@ -220,8 +220,8 @@ class _Loader:
         n_vocab, tokens = self._engine.n_vocab, np.array(ids, np.int32)
         if tokens.size and int(tokens.max()) >= n_vocab:
             raise DataError(
-                f"{place}: expected token ids below {n_vocab}, found {int(tokens.max())}; these "
-                "answers are of a model with another vocabulary"
+                f"{place}: expected token ids below {n_vocab}, found {int(tokens.max())}; these answers "
+                "are from a model with another vocabulary"
             )
         return tokens
 

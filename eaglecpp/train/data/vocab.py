@@ -78,7 +78,7 @@ def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> 
         )
     if kept.size and not 0 <= kept[0] <= kept[-1] < n_vocab:
         raise ValueError(
-            f"draft vocabulary: expected ids of 0 to {n_vocab - 1} to keep, found {kept.tolist()}"
+            f"draft vocabulary: expected ids from 0 to {n_vocab - 1} to keep, found {kept.tolist()}"
         )
     if size >= n_vocab:
         return DraftVocab(np.arange(n_vocab, dtype=np.int64), n_vocab, 1.0)

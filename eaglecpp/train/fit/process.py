@@ -19,7 +19,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = next(n for n in ("cuda", "mps", "cpu") if there[n])
     if not there[name]:
-        raise ValueError(f"--device {name}: PyTorch {torch.__version__} finds no such device here")
+        raise ValueError(f"--device {name}: PyTorch {torch.__version__} has no such device here")
     if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)

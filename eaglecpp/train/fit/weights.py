@@ -4,8 +4,8 @@
 `from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
 target's, and so is the layer, unless told otherwise, where the target's last block has its shape; the rest is
 small and random. The block brings the attention that copies earlier text, which a random layer learns late
-(docs/research/training.md has both measured). `to_checkpoint` gives the tensors under the names of TorchSpec and
-SafeAILab (`midlayer.*`; of EAGLE-1 `layers.0.*`, without a head).
+(docs/research/training.md has measurements of both). `to_checkpoint` gives the tensors under the names of
+TorchSpec and SafeAILab (`midlayer.*`; of EAGLE-1 `layers.0.*`, without a head).
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def from_target(
     if "output_norm.weight" in target.tensors and "norm" in state:
         state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
     copied = "layer: random" if random else _copy_block(target, spec, state)
-    return Start(state, ("head and final norm: the target's", copied))
+    return Start(state, ("head and final norm: from the target", copied))
 
 
 def _head(target: GgufFile) -> Tensor:
@@ -182,7 +182,7 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
         if f"{block}.{name}.weight" in target.tensors
     }
     if arch not in _PAIRED_ROWS or found != shapes:
-        return f"layer: random (the target's last block, architecture {arch}, is of another kind)"
+        return f"layer: random (the target's last block, architecture {arch}, has another form)"
     w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
     if _PAIRED_ROWS[arch]:
         w["attn_q"] = _half_split(w["attn_q"], spec.head_dim)
@@ -197,7 +197,7 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     state["o"], state["down"] = w["attn_output"], w["ffn_down"]
     state["gate_up"] = torch.cat([w["ffn_gate"], w["ffn_up"]])
     state["mlp_norm"] = w["ffn_norm"]
-    return "layer: the target's last block"
+    return "layer: from the target's last block"
 
 
 def _copy_latent(target: GgufFile, spec: DraftSpec, latent: LatentSpec, state: State) -> str:
@@ -227,7 +227,7 @@ def _copy_latent(target: GgufFile, spec: DraftSpec, latent: LatentSpec, state: S
     }
     if found != shapes:
         return (
-            f"layer: random (the target's last block, architecture {target.architecture}, is of another kind)"
+            f"layer: random (the target's last block, architecture {target.architecture}, has another form)"
         )
     w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
     first = w["attn_q_a"] if latent.q_rank else w["attn_q"]
@@ -238,7 +238,7 @@ def _copy_latent(target: GgufFile, spec: DraftSpec, latent: LatentSpec, state: S
     state["kv_a_norm"], state["o"] = w["attn_kv_a_norm"], w["attn_output"]
     state["kv_b"] = torch.cat([w["attn_k_b"].transpose(1, 2), w["attn_v_b"]], dim=1).flatten(0, 1)
     state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
-    return "attention: of the target's last block; the rest of the layer random"
+    return "attention: from the target's last block; the rest of the layer is random"
 
 
 def _half_split(rows: Tensor, head_dim: int) -> Tensor:

@@ -210,7 +210,7 @@ def test_reading_and_making_text_counts_as_work(action: str) -> None:
 def test_errors_name_line_and_remedy() -> None:
     with pytest.raises(TemplateError) as caught:
         Template.parse("a\n{{ if .X }}\n{{ Prompt }}{{ end }}")
-    assert str(caught.value).startswith('template: :3: function "Prompt" not defined (there is and, call, ')
+    assert str(caught.value).startswith('template: :3: function "Prompt" not defined (known: and, call, ')
     assert str(caught.value).endswith("a field needs a dot before its name)")
 
 

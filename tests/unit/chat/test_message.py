@@ -46,7 +46,10 @@ def test_dictionaries_read_back() -> None:
         ),
         ({"role": "user", "content": ["x"]}, "content of type 'str' is not supported"),
         ({"role": "assistant", "tool_calls": [{}]}, "expected an object with function.name"),
-        ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}, "are no JSON"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            "are not JSON",
+        ),
         (
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]},
             "an object of arguments",

@@ -65,40 +65,40 @@ def test_all_languages_give_the_same_prompt(go: str, jinja: str, family: str, fl
         (
             {"modelfile": "{{ .Prompt }}", "gguf": "{{ x }}", "stored": "y"},
             "go",
-            "Go template from the Modelfile's TEMPLATE: a TEMPLATE wins over the GGUF's own",
+            "Go template from the Modelfile's TEMPLATE: a TEMPLATE overrides the GGUF's own",
         ),
         ({"modelfile": "{% if x %}{% endif %}"}, "jinja", "Jinja template from the Modelfile's TEMPLATE"),
         (
             {"gguf": "{{ x }}", "stored": "{{ .Prompt }}"},
             "jinja",
-            "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it wins "
-            "over the stored one",
+            "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it "
+            "overrides the stored one",
         ),
         (
             {"stored": "{{ .Prompt }}"},
             "go",
-            "Go template from the store (template layer): the GGUF carries none",
+            "Go template from the store (template layer): the GGUF has none",
         ),
         ({}, "go", "the bare prompt: no template was found"),
         (
             {"modelfile": "m", "gguf": "g", "choice": "gguf"},
             "jinja",
-            "Jinja template from the GGUF (tokenizer.chat_template): chat_template gguf was asked for",
+            "Jinja template from the GGUF (tokenizer.chat_template): chat_template gguf was requested",
         ),
         (
             {"modelfile": "m", "gguf": "g", "choice": "modelfile"},
             "go",
-            "Go template from the Modelfile's TEMPLATE: chat_template modelfile was asked for",
+            "Go template from the Modelfile's TEMPLATE: chat_template modelfile was requested",
         ),
         (
             {"gguf": "g", "choice": "raw"},
             "go",
-            "the bare prompt: chat_template raw was asked for",
+            "the bare prompt: chat_template raw was requested",
         ),
         (
             {"gguf": "g", "choice": "zephyr"},
             "family",
-            "llama.cpp's format 'zephyr': chat_template zephyr was asked for",
+            "llama.cpp's format 'zephyr': chat_template zephyr was requested",
         ),
     ],
 )
@@ -120,13 +120,13 @@ def test_the_choice_is_described(arguments: dict[str, Any], language: str, descr
 def test_a_family_is_known_by_its_tokens_and_noted(tokens: set[str], family: str) -> None:
     template = ChatTemplate.choose(has_token=tokens.__contains__)
     assert (template.language, template.text) == ("family", family)
-    assert template.notices == (f"the model carries no chat template; its vocabulary looks like {family}",)
+    assert template.notices == (f"the model has no chat template; its vocabulary looks like {family}",)
     assert "Hi" in template.render(conversation("user", "Hi")).text
 
 
 def test_no_template_at_all_is_noted_and_bare() -> None:
     template = ChatTemplate.choose(has_token=lambda text: False)
-    assert "the prompt goes in bare" in template.notices[0]
+    assert "the prompt is used as it is" in template.notices[0]
     assert template.render(conversation("system", "S", "user", "Hi")).text == "Hi"
 
 
@@ -135,7 +135,7 @@ def test_no_template_at_all_is_noted_and_bare() -> None:
     [
         ("modelfile", "the Modelfile has no TEMPLATE"),
         ("gguf", "the GGUF has no tokenizer.chat_template"),
-        ("wibble", "chat_template wibble: unknown; there is auto, modelfile, gguf, raw, "),
+        ("wibble", "chat_template wibble: unknown; expected one of auto, modelfile, gguf, raw, "),
     ],
 )
 def test_impossible_choices_are_refused(choice: str, problem: str) -> None:

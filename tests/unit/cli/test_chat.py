@@ -154,7 +154,7 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
 
 def test_an_answer_that_fills_the_context_says_so(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
     talk("hello", options={"n_ctx": 128, "max_tokens": -1, "ignore_eos": True})
-    assert "cut off here, the context of 128 tokens is full" in capsys.readouterr().err
+    assert "ends here because the context of 128 tokens is full" in capsys.readouterr().err
 
 
 def test_several_lines_are_one_message(talk: Talk) -> None:
@@ -213,7 +213,7 @@ def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: 
 
 def test_the_context_comes_from_the_model_when_nobody_asks(models: Models) -> None:
     model = ChatModel(find_source(str(models.target)), {"n_threads": 1})
-    assert (model.engine.n_ctx, model.context.why) == (2048, "all the model was trained for")
+    assert (model.engine.n_ctx, model.context.why) == (2048, "everything the model was trained for")
     model.close()
 
 
@@ -239,7 +239,7 @@ def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
 ) -> None:
     own = found_file(base_model, "", models.draft)
     chat = talk("hello", source=own)
-    assert "running without the drafter, it does not fit: " in capsys.readouterr().err
+    assert "running without the drafter, which does not fit: " in capsys.readouterr().err
     assert not chat.model.engine.has_draft
     assert len(said(chat)) == 2
 
@@ -301,7 +301,7 @@ def test_a_question_without_an_answer_is_shown_and_can_be_asked_again(
     """As after kill -9 in the middle of an answer."""
     saved = folder.save(replace(folder.new("m"), messages=(Message("user", "hello"),)))
     chat = talk("/regen", saved=saved)
-    assert "/regen asks it again" in capsys.readouterr().err
+    assert "/regen answers it" in capsys.readouterr().err
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
 
 

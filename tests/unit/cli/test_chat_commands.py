@@ -112,7 +112,7 @@ def test_parameters_reach_the_answer(talk: Talk) -> None:
 def test_a_parameter_out_of_range_is_moved_into_it_and_that_is_said(talk: Talk, capsys: Capture) -> None:
     chat = talk("/set parameter top_p 3")
     assert chat.model.sampling().top_p == 1.0
-    assert "the range of top_p is 0 to 1; 1.0 is used" in capsys.readouterr().err
+    assert "the range of top_p is 0 to 1; using 1.0" in capsys.readouterr().err
 
 
 def test_old_parameters_are_warned_about(talk: Talk, capsys: Capture) -> None:
@@ -126,7 +126,7 @@ def test_a_longer_context_reads_the_model_again_and_keeps_the_chat(talk: Talk, c
     chat = talk("hello", "/set parameter num_ctx 1024", "more")
     assert chat.model.engine.n_ctx == 1024
     assert len(said(chat)) == 4
-    assert "loaded again; context 1024 tokens" in capsys.readouterr().err
+    assert "reloaded; context 1024 tokens" in capsys.readouterr().err
 
 
 def test_a_context_that_cannot_be_had_leaves_the_old_one(talk: Talk, capsys: Capture) -> None:
@@ -307,7 +307,7 @@ def test_files_that_cannot_be_read_are_named(talk: Talk, tmp_path: Path, capsys:
     (tmp_path / "long").write_text("word " * 5000)
     talk("/read", "/read missing.txt", f"/read {tmp_path / 'binary'}", f"/read {tmp_path / 'long'}")
     err = capsys.readouterr().err
-    for text in ("needs the name of a file", "missing.txt", "not a text file in UTF-8", "context holds 512"):
+    for text in ("needs a file name", "missing.txt", "not a text file in UTF-8", "the context of 512"):
         assert text in err
 
 
@@ -338,7 +338,7 @@ def test_a_strategy_that_cannot_be_is_refused(talk: Talk, models: Models, capsys
 
 def test_the_speed_up_is_known_after_a_plain_answer(talk: Talk, capsys: Capture) -> None:
     talk("hello", "/stats", options={"max_tokens": 30})
-    assert "speed-up:           not known" in capsys.readouterr().out
+    assert "speed-up:           unknown" in capsys.readouterr().out
     talk("/strategy off", "hello", "/strategy chain:2", "more", "/stats", options={"max_tokens": 30})
     out, err = capsys.readouterr()
     assert "x plain decoding" in out

@@ -37,7 +37,7 @@ def test_all_of_them_are_listed() -> None:
 def test_those_of_a_model_and_which_one_auto_takes() -> None:
     done = run("qwen3:8b")
     assert done.stdout.splitlines()[1].startswith("RedHatAI/Qwen3-8B-speculator.eagle3")
-    assert "--draft auto takes RedHatAI/Qwen3-8B-speculator.eagle3, made for qwen3:8b" in done.stderr
+    assert "--draft auto uses RedHatAI/Qwen3-8B-speculator.eagle3, made for qwen3:8b" in done.stderr
 
 
 def test_why_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_why_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
     done = run("owner/model")
     assert "cannot run: it has experts" in done.stdout
-    assert "auto takes" not in done.stderr
+    assert "auto uses" not in done.stderr
 
 
 def test_a_word_in_the_names() -> None:
@@ -55,7 +55,7 @@ def test_a_word_in_the_names() -> None:
 
 def test_nothing_known() -> None:
     done = run("nobody/has-this")
-    assert done.stdout == "" and "`eaglecpp train` makes one" in done.stderr
+    assert done.stdout == "" and "make one with `eaglecpp train`" in done.stderr
 
 
 def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
     writer.close()
     done = run(str(path))
     assert "made for Qwen/Qwen3-8B, which this model was made from" in done.stderr
-    assert "The planner measures them" in done.stderr
+    assert "The planner measures this" in done.stderr
     facts = json.loads(run(str(path), "--json").stdout)["drafters"]
     assert facts[0]["of_base_model"] is True and facts[0]["matched"] == "Qwen/Qwen3-8B"
 

@@ -51,7 +51,7 @@ def test_the_line_after_an_answer() -> None:
         predicted_n=1, predicted_ms=0.033, plan={"strategy": "auto", "why": "off: measuring a plain step"}
     )
     assert stats_line(one, has_draft=True, speedup=0.93) == (
-        "[ 1 token · not drafted yet: first the model's own speed is measured ]"
+        "[ 1 token · not drafted yet: measuring the model's own speed first ]"
     )
 
 

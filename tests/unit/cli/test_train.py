@@ -27,7 +27,7 @@ def text(tmp_path: Path) -> Path:
     ("more", "message", "code"),
     [
         (("--data", "nothing.txt"), "does not exist", 2),
-        (("--aux-layers", "1,x"), "no list of numbers", 2),
+        (("--aux-layers", "1,x"), "not a list of numbers", 2),
         (("--aux-layers", "1,99"), "expected ascending ids from 0 to 8", 1),
         (("--draft-vocab", "1"), "expected a size of at least", 1),
         (("--resume",), "there is no training to resume", 1),
@@ -62,7 +62,7 @@ def test_bad_input_is_one_line(
 def test_generate_needs_prompts(models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["train", "--target", str(models.target), "-o", str(tmp_path / "out"), "--generate"]
     assert main(args) == 2
-    assert "--generate answers the prompts of --data" in capsys.readouterr().err
+    assert "--generate answers the prompts in --data" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_training_is_not_overwritten(
@@ -71,7 +71,7 @@ def test_a_folder_with_a_training_is_not_overwritten(
     (tmp_path / "config.json").write_text("{}")
     args = ["train", "--target", str(models.target), "--data", str(text), "-o", str(tmp_path), "-t", "1"]
     assert main(args) == 1
-    assert "holds a training already (config.json)" in capsys.readouterr().err
+    assert "already contains a training (config.json)" in capsys.readouterr().err
     assert (tmp_path / "config.json").read_text() == "{}"
 
 

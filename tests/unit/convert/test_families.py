@@ -89,7 +89,7 @@ def test_eagle_1_is_a_file_of_its_own(
     assert found["fc.weight"].shape == (64, 128) and found["fc.bias"].shape == (64,)
     assert found["blk.0.attn_q.weight"].shape == (64, 64)
     assert not {"blk.0.attn_norm.weight", "blk.0.attn_norm_2.weight", "output_norm.weight"} & found.keys()
-    assert "written as eagle, which llama.cpp does not run" in " ".join(report.notes)
+    assert "written as eagle, which llama.cpp does not support" in " ".join(report.notes)
 
 
 @pytest.mark.parametrize("option", [{"aux_layers": [2]}, {"layer_ids": "post"}, {"feed": "pre"}])

@@ -109,7 +109,7 @@ def test_values_out_of_range_are_moved_and_noted() -> None:
     modelfile = Modelfile.from_text("FROM a\nPARAMETER top_k -1\n")
     assert modelfile.parameters == {"top_k": -1}
     assert modelfile.engine_options()["sampling.top_k"] == 0
-    assert "parameter top_k is -1; the range is 0 and up, 0 is used" in str(modelfile.notices[0])
+    assert "parameter top_k is -1; the range is 0 and up, using 0" in str(modelfile.notices[0])
 
 
 def test_unknown_pragmas_are_noted() -> None:

@@ -38,7 +38,7 @@ def test_names_and_their_manifest_paths(text: str, path: str, shown: str) -> Non
     ["./x.gguf", "/a/b", "a b", "m:", ":t", "-x", "a.b/m", "a/b/c/d", "m:1:2", "@sha256:aa", "", "m" * 81],
 )
 def test_impossible_names_are_refused(text: str) -> None:
-    with pytest.raises(ModelNameError, match="is no model name: its"):
+    with pytest.raises(ModelNameError, match="is not a model name: its"):
         ModelName.parse(text)
 
 

@@ -117,7 +117,7 @@ def test_references_that_are_looked_up_later(directory: Path, text: str, kind: s
         ("FROM ~/nothing/here\n", "Modelfile:1: no such file: "),
         ("FROM a\n\nDRAFT ./absent\n", "Modelfile:3: no such file: {}/absent"),
         ("FROM a\nADAPTER lora.gguf\n", "Modelfile:2: stat {}/lora.gguf: no such file or directory"),
-        ("FROM a b\n", "Modelfile:1: 'a b' is no model name: its model"),
+        ("FROM a b\n", "Modelfile:1: 'a b' is not a model name: its model"),
         ("FROM gpt-oss:120b-cloud\n", "Modelfile:1: 'gpt-oss:120b-cloud' runs in Ollama's cloud"),
         ("FROM \n", "Modelfile:1: FROM needs a value"),
         (
@@ -153,7 +153,7 @@ def test_a_directory_is_sorted_by_what_its_files_are(directory: Path) -> None:
     assert found.projectors == (directory / "mmproj.gguf",)
     assert found.adapters == (directory / "lora.gguf",)
     assert [notice.message for notice in found.notices] == [
-        "z-dflash.gguf: dflash drafters do not run here; left out"
+        "z-dflash.gguf: dflash drafters are not supported; skipped"
     ]
 
 
@@ -171,7 +171,7 @@ def test_two_targets_are_refused_by_name(directory: Path) -> None:
 def test_a_directory_of_drafters_has_no_target(directory: Path) -> None:
     shutil.copy(directory / "head.gguf", directory / "other.gguf")
     (directory / "target.gguf").unlink()
-    assert "no target GGUF in it" in refusal(directory, "FROM .\n")
+    assert "it contains no target GGUF" in refusal(directory, "FROM .\n")
 
 
 def test_shards_are_one_target(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_damaged_file_in_a_directory_is_named(directory: Path) -> None:
 def test_a_name_beats_paths(directory: Path) -> None:
     found = plan(directory, "FROM ./target.gguf\nFROM llama3\nFROM qwen3\n")
     assert found.target.text == "qwen3"
-    assert [str(notice) for notice in found.notices] == ["Modelfile:3: several FROM: qwen3 is used"]
+    assert [str(notice) for notice in found.notices] == ["Modelfile:3: several FROM: using qwen3"]
 
 
 def test_a_drafter_checkpoint(directory: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_draft_directory_needs_one_gguf(directory: Path) -> None:
 def test_the_pragma_beats_draft(directory: Path) -> None:
     found = plan(directory, "FROM ./target.gguf\nDRAFT ./head.gguf\n#eaglecpp: draft hf.co/u/eagle\n")
     assert found.draft is not None and found.draft.kind == "hub"
-    assert "several drafters are named: hf.co/u/eagle is used" in str(found.notices[0])
+    assert "several drafters are named: using hf.co/u/eagle" in str(found.notices[0])
 
 
 def test_the_last_adapter_counts(directory: Path) -> None:
@@ -221,7 +221,7 @@ def test_the_last_adapter_counts(directory: Path) -> None:
         write_gguf(directory / name, "llama", "adapter")
     found = plan(directory, "FROM ./target.gguf\nADAPTER a.gguf\nADAPTER b.gguf\n")
     assert found.adapters == (directory / "b.gguf",)
-    assert "several ADAPTER: b.gguf is used" in str(found.notices[0])
+    assert "several ADAPTER: using b.gguf" in str(found.notices[0])
 
 
 def test_files_outside_of_a_directory_are_insecure(

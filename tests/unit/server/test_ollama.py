@@ -188,7 +188,7 @@ def test_old_messages_make_room_and_the_answer_says_so(server: TestServer) -> No
     told = whole(server, {**ask(), "messages": turns})
     assert told["timings"]["messages_left_out"] > 0 and told["prompt_eval_count"] < 512
     refused = error(server, "/api/chat", {**ask(), "messages": turns, "truncate": False})
-    assert "the context holds 512" in refused
+    assert "the context has 512" in refused
 
 
 def test_a_context_that_is_long_enough_is_never_loaded_again(server: TestServer) -> None:

@@ -82,7 +82,7 @@ def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     run("create", "tiny")
     assert run("show", "tiny", "--system")[1] == "You are\ntiny.\nVery.\n"
     _, out, err = run("show", "tiny", "--template")
-    assert (out, "a TEMPLATE wins over the GGUF's own" in err) == ("[{{ .Prompt }}]\n", True)
+    assert (out, "a TEMPLATE overrides the GGUF's own" in err) == ("[{{ .Prompt }}]\n", True)
     assert run("show", "tiny", "--license")[1] == "MIT\n"
     assert run("show", "tiny", "--parameters")[1] == (
         f'{"min_p":<30} 0.5\n{"stop":<30} "<x> y"\n{"temperature":<30} 1\n{"top_k":<30} 5\n'
@@ -110,7 +110,7 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
         "System",
         "License",
     ]
-    assert "Go template from the Modelfile's TEMPLATE: a TEMPLATE wins" in blocks["Template"]
+    assert "Go template from the Modelfile's TEMPLATE: a TEMPLATE overrides" in blocks["Template"]
     assert "    architecture        llama\n" in blocks["Model"]
     assert "    quantization        F32" in blocks["Model"]
     assert "    features        R_2, R_4, R_5\n" in blocks["Draft"]
@@ -129,13 +129,13 @@ def test_show_says_which_template_is_used_and_why(run: Run, tiny: Tiny, ollama: 
     _, out, err = run("show", "theirs:1b", "--template")
     assert "{%" in out
     assert err == (
-        "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it wins over "
+        "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it overrides "
         "the stored one\n"
     )
     assert json.loads(run("show", "theirs:1b", "--json")[1])["template_in_use"] + "\n" == err
     Path("raw").write_text("FROM theirs:1b\n#eaglecpp: chat_template raw\n")
     run("create", "raw", "-f", "raw")
-    assert "the bare prompt: chat_template raw was asked for" in run("show", "raw")[1]
+    assert "the bare prompt: chat_template raw was requested" in run("show", "raw")[1]
 
 
 def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
@@ -190,12 +190,12 @@ def test_a_drafter_that_does_not_fit_and_the_way_around(run: Run, tiny: Tiny, tm
 @pytest.mark.parametrize(
     ("args", "code", "text"),
     [
-        (["show", "nothing"], 1, "model 'nothing:latest' not found; `eaglecpp list` shows what there is"),
+        (["show", "nothing"], 1, "model 'nothing:latest' not found; `eaglecpp list` shows all models"),
         (["rm", "nothing"], 1, "not found"),
         (["rm"], 2, "Missing argument"),
-        (["rm", "a b"], 2, "is no model name"),
+        (["rm", "a b"], 2, "is not a model name"),
         (["cp", "a", "-x"], 2, "No such option"),
-        (["create", "a/b/c/d"], 2, "is no model name"),
+        (["create", "a/b/c/d"], 2, "is not a model name"),
         (["pull", "m", "--draft", "x", "--no-draft"], 2, "contradict"),
         (["pull", "m:cloud"], 2, "Ollama's cloud"),
     ],
@@ -214,7 +214,7 @@ def test_rm_removes_all_or_none(run: Run, modelfile: Path, tiny: Tiny, ollama: O
     assert "in Ollama's store" in err and "ollama rm theirs" in err
     assert run("list", "tiny")[1].count("\n") == 2
     code, out, err = run("list")
-    assert "1 of them in Ollama's store" in err
+    assert "1 of them are in Ollama's store" in err
     assert [line.split()[0] for line in out.splitlines()[1:]] == ["tiny:latest", "theirs:latest"]
     assert "Ollama's, " in run("show", "theirs")[1]
 

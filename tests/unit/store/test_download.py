@@ -74,7 +74,7 @@ def endless(request: BaseHTTPRequestHandler) -> None:
 def test_a_manifest_without_end_is_cut_off(server: tuple[str, list[Answer]], stores: Stores) -> None:
     host, answers = server
     answers.append(endless)
-    with pytest.raises(DownloadError, match=f"expected at most {MAX_SMALL} bytes, the server sends more"):
+    with pytest.raises(DownloadError, match=f"expected at most {MAX_SMALL} bytes, but the server sent more"):
         pull(stores, ModelName.parse(f"http://{host}/library/m:1"), insecure=True)
 
 
@@ -82,10 +82,10 @@ def test_a_packed_answer_is_not_unpacked(server: tuple[str, list[Answer]], root:
     host, answers = server
     answers.append(send(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip"))
     with new_session() as session:
-        with pytest.raises(DownloadError, match="sends gzip, which was not asked for"):
+        with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
             get(session, f"http://{host}/x", "m", Token(None), "")
         remote = Remote(f"http://{host}/x", "sha256:" + "0" * 64, 10, "x", "m")
-        with pytest.raises(DownloadError, match="sends gzip, which was not asked for"):
+        with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
             fetch(session, root, remote, silent)
 
 

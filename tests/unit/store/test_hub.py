@@ -42,7 +42,7 @@ def test_the_target_a_tag_means(quant: str, paths: tuple[str, ...], chosen: list
 
 def test_what_is_never_a_target() -> None:
     for name in ("mmproj-m.gguf", "mtp-m.gguf", "dflash-m.gguf", "eagle3-m.gguf", "dspark-m.gguf"):
-        with pytest.raises(DownloadError, match="no GGUF model in it"):
+        with pytest.raises(DownloadError, match="it contains no GGUF model"):
             target("", name)
 
 

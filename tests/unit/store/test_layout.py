@@ -78,7 +78,7 @@ def test_digests_are_checked_before_they_become_paths(tmp_path: Path) -> None:
     assert blob_path(tmp_path, digest) == tmp_path / "blobs" / f"sha256-{'a' * 64}"
     assert partial_path(tmp_path, digest).name == f"sha256-{'a' * 64}-partial"
     for bad in ("sha256:../../etc/passwd", "sha256:" + "a" * 63, "md5:" + "a" * 64, ""):
-        with pytest.raises(StoreError, match="is no digest"):
+        with pytest.raises(StoreError, match="is not a digest"):
             blob_path(tmp_path, bad)
 
 

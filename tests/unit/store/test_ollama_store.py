@@ -56,7 +56,7 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
     assert (resolved.template, resolved.stored_template) == (None, "{{ .Prompt }}")
     assert [str(notice) for notice in resolved.notices] == [
         "llama3.2:3b: unknown parameter 'novel'; ignored",
-        "llama3.2:3b: RENDERER qwen3 is built into Ollama; the model's chat template is used here",
+        "llama3.2:3b: RENDERER qwen3 is built into Ollama; eaglecpp uses the model's chat template",
     ]
     modelfile = stored_modelfile(Stores.open().get(NAME))
     assert modelfile.license == ("L1", "L2")
@@ -89,7 +89,7 @@ def test_manifests_of_newer_releases_are_links_to_blobs(ollama: OllamaModel, tin
     new.symlink_to(os.path.relpath(store / "blobs" / digest, new.parent))
     assert resolve_model("llama3.2:3b").target.read_bytes() == tiny.target.read_bytes()
     (store / "blobs" / digest).unlink()
-    with pytest.raises(StoreError, match="link to nothing"):
+    with pytest.raises(StoreError, match="broken link"):
         resolve_model("llama3.2:3b")
 
 
@@ -144,7 +144,7 @@ def test_a_store_that_cannot_be_read_is_explained(ollama: OllamaModel, tiny: Tin
     store = home / ".ollama" / "models"
     store.chmod(0)
     try:
-        with pytest.raises(ModelNotFoundError, match="cannot be read by you: join its group"):
+        with pytest.raises(ModelNotFoundError, match="are not readable for you: join their group"):
             resolve_model("llama3.2:3b")
     finally:
         store.chmod(0o755)

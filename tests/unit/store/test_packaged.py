@@ -133,7 +133,7 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     assert main(["show", "smollm2"]) == 0
     assert f"pip's, {installed.parent}" in capsys.readouterr().out
     assert main(["rm", "smollm2"]) == 1
-    assert "only read: pip uninstall" in capsys.readouterr().err
+    assert "remove it with pip uninstall" in capsys.readouterr().err
     assert main(["cp", "smollm2", "mine"]) == 0
     assert resolve_model("mine").draft is not None
     create_model(

@@ -86,7 +86,7 @@ def test_the_tag_says_which_file(
 
 
 def test_a_quantisation_that_is_not_there_lists_what_is(models: HubServer, stores: Stores) -> None:
-    with pytest.raises(DownloadError, match="no GGUF for 'Q2_K'; there is BF16, F16, Q4_K_M, Q8_0"):
+    with pytest.raises(DownloadError, match="no GGUF for 'Q2_K'; available: BF16, F16, Q4_K_M, Q8_0"):
         fetch(stores, f"hf.co/{REPO}:Q2_K")
 
 
@@ -155,7 +155,9 @@ def test_a_connection_that_never_moves_gives_up_and_keeps_what_came(
 ) -> None:
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     models.faults.cut_after = [400_000] + [0] * 10
-    with pytest.raises(OfflineError, match=r"the connection broke 6 times.*run the command again to go on"):
+    with pytest.raises(
+        OfflineError, match=r"the connection broke 6 times.*run the command again to continue"
+    ):
         fetch(stores, f"hf.co/{REPO}:Q4_K_M")
     assert (
         partial_path(root, digest_of(tiny.target.read_bytes())).stat().st_size == 400_000 // 65_536 * 65_536
@@ -168,7 +170,7 @@ def test_wrong_content_is_never_stored(models: HubServer, stores: Stores, tiny: 
     digest = digest_of(tiny.target.read_bytes())
     models.faults.corrupt = {digest}
     with pytest.raises(
-        DigestError, match=f"the server sent something else than {digest}; nothing was stored"
+        DigestError, match=f"the server sent something other than {digest}; nothing was stored"
     ):
         fetch(stores, f"hf.co/{REPO}:Q4_K_M")
     assert stores.models() == []
@@ -213,11 +215,11 @@ def test_refusals_name_the_repository_and_what_to_do(hub: HubServer, stores: Sto
         fetch(stores, "hf.co/no/where")
     hub.add("user/safetensors", {"config.json": b"{}", "model.safetensors": b"x" * 2000})
     with pytest.raises(
-        DownloadError, match=r"no GGUF model in it. If it is a drafter, name it with its target"
+        DownloadError, match=r"it contains no GGUF model. If it is a drafter, name it with its target"
     ):
         fetch(stores, "hf.co/user/safetensors")
     hub.add("user/empty", {"README.md": b""})
-    with pytest.raises(DownloadError, match="no GGUF file in it"):
+    with pytest.raises(DownloadError, match="it contains no GGUF file"):
         fetch(stores, "hf.co/user/empty")
 
 
@@ -242,7 +244,9 @@ def test_split_files_come_whole(
     assert [path.read_bytes() for path in sorted(target.parent.iterdir())] == [p.read_bytes() for p in parts]
     assert target.name == "tiny-Q4_K_M-00001-of-00003.gguf"
     hub.repos["user/split"].pop(f"Q4_K_M/{parts[1].name}")
-    with pytest.raises(DownloadError, match=r"is split, but tiny-Q4_K_M-00002-of-00003\.gguf is not there"):
+    with pytest.raises(
+        DownloadError, match=r"is split, but these parts are missing: tiny-Q4_K_M-00002-of-00003\.gguf"
+    ):
         fetch(stores, "hf.co/user/split:Q4_K_M")
 
 
@@ -404,7 +408,7 @@ def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it(
     models.blobs[digest_of(tiny.other.read_bytes())] = tiny.other.read_bytes()
     other = fetch(stores, name)
     assert not other.model.manifest.of_kind("draft")
-    assert "the old drafter is dropped: " in str(other.notices[0])
+    assert "the old drafter was removed: " in str(other.notices[0])
     models.repos[REPO]["tiny-Q4_K_M.gguf"] = tiny.target.read_bytes()
     fetch(stores, name, draft=str(tiny.draft))
     assert not fetch(stores, name, draft="none").model.manifest.of_kind("draft")

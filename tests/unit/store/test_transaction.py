@@ -207,7 +207,9 @@ def test_a_blob_that_vanished_meanwhile_stops_the_commit(
     with Transaction(stores) as transaction:
         layers = [transaction.add_layer(model, layer) for layer in model.manifest.layers]
         remove_model(stores.own, model.name)
-        with pytest.raises(StoreError, match="removed or changed by another process meanwhile; try again"):
+        with pytest.raises(
+            StoreError, match="removed or changed by another process in the meantime; try again"
+        ):
             transaction.commit(ModelName.parse("b"), layers, {})
     assert stores.models() == []
 
@@ -231,7 +233,7 @@ def test_the_second_download_waits_for_the_first(root: Path) -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
-    assert heard == [Status("waiting for another process that downloads this file", DIGEST)]
+    assert heard == [Status("waiting for another process that is downloading this file", DIGEST)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks a file up in /proc")
@@ -273,5 +275,5 @@ def test_a_stuck_store_is_said_so(root: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_store_of_a_newer_version_is_left_alone(stores: Stores, root: Path) -> None:
     root.mkdir(parents=True)
     (root / "eaglecpp.json").write_text('{"layout": 2}')
-    with pytest.raises(StoreError, match="expected layout 1, found 2; a newer eaglecpp wrote it"):
+    with pytest.raises(StoreError, match="expected layout 1, found 2; written by a newer eaglecpp"):
         make(stores, "a", b"x")

@@ -312,7 +312,7 @@ def test_changed_bytes_are_noticed(models: Models, copy: Path) -> None:
     (copy / "data.bin").write_bytes(data)
     source = open_source(models.target, conversations(), CacheOptions(copy), model=MODEL)
     source.sample(0)
-    with pytest.raises(DataError, match="not those that were written"):
+    with pytest.raises(DataError, match="differ from those that were written"):
         source.sample(len(LENGTHS) - 1)
 
 
@@ -332,7 +332,9 @@ def test_a_cached_sample_that_the_target_does_not_give_is_refused(
         from eaglecpp.train.data.texts import token_hash
 
         appender.append(token_hash(wanted[0].tokens), shuffled)
-    with pytest.raises(DataError, match="not what the target gives now: expected features within 10%"):
+    with pytest.raises(
+        DataError, match="differs from what the target computes now: expected features within 10%"
+    ):
         open_source(models.target, wanted, CacheOptions(folder), model=MODEL)
 
 

@@ -138,7 +138,7 @@ def test_a_question_asked_twice_is_learnt_once(engine: Engine, tmp_path: Path) -
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     read = data.load([path], engine, 64)
     assert [one.tokens.tolist() for one in read.conversations] == [lines[0]["tokens"]]
-    assert read.report.dropped == {"questions that were asked before": 1}
+    assert read.report.dropped == {"questions that were already asked": 1}
 
 
 @pytest.mark.parametrize("turns", ["[[3, 9]]", "[[4, 3]]", "[]", "[[1]]", "3", "[[0, 2], [1, 3]]"])

@@ -90,7 +90,7 @@ def test_another_target_gives_deepseeks_proportions(tmp_path: Path) -> None:
 def test_the_attention_starts_as_the_targets(target: GgufFile) -> None:
     spec = new_spec(target, n_tokens(target), 8, LAYERS, mla=True)
     start = from_target(target, spec, np.arange(n_tokens(target)), seed=1)
-    assert any("attention: of the target's last block" in note for note in start.notes)
+    assert any("attention: from the target's last block" in note for note in start.notes)
     last = latent_weights(TargetSpec(arch="deepseek2"))
     names = ("q_a_proj", "kv_a_proj_with_mqa")
     first = torch.cat([torch.from_numpy(last[f"layers.7.self_attn.{name}.weight"]) for name in names])
