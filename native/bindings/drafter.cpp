@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
-#include "draft/drafter.h"
+#include "draft/sequence.h"
 #include "engine/options.h"
 #include "target/llama_bridge.h"
 #include "target/target.h"

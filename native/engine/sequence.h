@@ -25,7 +25,7 @@
 #include "algo/text_index.h"
 #include "base/features.h"
 #include "base/types.h"
-#include "draft/drafter.h"
+#include "draft/sequence.h"
 #include "engine/options.h"
 #include "engine/recent_features.h"
 #include "engine/stats.h"

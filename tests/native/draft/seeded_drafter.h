@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "draft/drafter.h"
+#include "draft/sequence.h"
 
 namespace eaglecpp::test {
 

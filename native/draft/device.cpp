@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+#include "draft/device.h"
+
+#include "base/error.h"
+#include "base/process.h"
+#include "kernels/hook.h"
+
+namespace eaglecpp {
+
+DraftDevice::DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kernels)
+    : device_(device ? device : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) {
+    if (!device_) fail(ErrorKind::unsupported, "ggml was built without a CPU backend");
+    if (!is_cpu()) note_device();
+    backend_.reset(ggml_backend_dev_init(device_, nullptr));
+    if (!backend_) {
+        fail(ErrorKind::unsupported, "device '%s' could not be started for the drafter", name().c_str());
+    }
+    set_n_threads(n_threads);
+    use_kernels_ = use_kernels && is_cpu() && kernels::status().is_active;
+}
+
+bool DraftDevice::supports(const DraftGraph & g, std::string & missing) const {
+    for (int i = 0; i < ggml_graph_n_nodes(g.gf); ++i) {
+        const ggml_tensor * node = ggml_graph_node(g.gf, i);
+        if (ggml_backend_supports_op(backend_.get(), node)) continue;
+        missing = strf("%s (%s)", ggml_op_desc(node), node->name);
+        return false;
+    }
+    return true;
+}
+
+void DraftDevice::set_n_threads(int n_threads) {
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(device_);
+    const auto set = (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(reg, "ggml_backend_set_n_threads");
+    if (set) set(backend_.get(), n_threads);
+}
+
+uint8_t * DraftDevice::staging(const DraftGraph & g) {
+    if (ggml_backend_buffer_is_host(g.packed->buffer)) return (uint8_t *)g.packed->data;
+    return staging_.at_least(ggml_nbytes(g.packed), device_);
+}
+
+uint8_t * DraftDevice::landing(size_t n) {
+    return landing_.at_least(n, device_);
+}
+
+uint8_t * DraftDevice::HostMemory::at_least(size_t n, ggml_backend_dev_t device) {
+    if (!pinned_ || ggml_backend_buffer_get_size(pinned_.get()) < n) {
+        if (unpinned_.size() >= n) return unpinned_.data();
+        ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device);
+        pinned_.reset(host ? ggml_backend_buft_alloc_buffer(host, n) : nullptr);
+    }
+    if (pinned_) return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
+    unpinned_.resize(n);
+    return unpinned_.data();
+}
+
+void DraftDevice::start(const DraftGraph & g) {
+    if (!ggml_backend_buffer_is_host(g.packed->buffer)) {
+        ggml_backend_tensor_set_async(backend_.get(), g.packed, staging(g), 0, ggml_nbytes(g.packed));
+    }
+    const kernels::ComputeScope scope(use_kernels_);
+    is_running_ = true;
+    const ggml_status status = ggml_backend_graph_compute_async(backend_.get(), g.gf);
+    if (status == GGML_STATUS_SUCCESS) return;
+    wait();
+    fail(status == GGML_STATUS_ALLOC_FAILED ? ErrorKind::out_of_memory : ErrorKind::broken,
+         "the drafter's graph failed on %s: %s", name().c_str(), ggml_status_to_string(status));
+}
+
+void DraftDevice::wait() {
+    if (!is_running_) return;
+    is_running_ = false;
+    ggml_backend_synchronize(backend_.get());
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+#include "draft/inputs.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace eaglecpp {
+
+namespace {
+constexpr ggml_fp16_t f16_zero = 0x0000;
+constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
+}  // namespace
+
+void GraphInputs::add(const DraftCall & call) {
+    const DraftGraph::Part & in = graph_.parts[n_parts_];
+    if (graph_.features) add_features(call);
+    if (in.state_idx) {
+        int32_t * feeds = at<int32_t>(in.state_idx);
+        std::fill_n(feeds, call.n_idle(), 0);
+        std::copy(call.feeds.begin(), call.feeds.end(), feeds + call.n_idle());
+    }
+    add_embeddings(call);
+    add_positions(call);
+    add_places(call, in);
+    if (in.mask) add_mask(call, in.mask, in.n_mask_rows, 0);
+    if (in.mask_window) add_mask(call, in.mask_window, in.n_mask_rows, spec_.sliding_window);
+    ++n_parts_;
+    n_rows_ += call.part.n_rows;
+    n_out_ += call.part.n_out;
+}
+
+void GraphInputs::add_features(const DraftCall & call) {
+    const size_t n_part = spec_.n_embd_target, n_row = n_part * spec_.n_aux();
+    const int n = call.n(), n_idle = call.n_idle(), n_true = n - call.n_ahead;
+    float * dst = at<float>(graph_.features) + n_rows_ * n_row;
+    std::fill_n(dst, n_idle * n_row, 0.0f);
+    for (int i = 0; i < n_true; ++i) {
+        for (int a = 0; a < spec_.n_aux(); ++a) {
+            std::copy_n(call.features.layer[a] + i * n_part, n_part, dst + (n_idle + i) * n_row + a * n_part);
+        }
+    }
+    for (int i = n_true; i < n; ++i) std::copy_n(weights_.mask_feature.data(), n_row, dst + (n_idle + i) * n_row);
+}
+
+void GraphInputs::add_embeddings(const DraftCall & call) {
+    const int n = call.n(), n_idle = call.n_idle(), n_all = call.part.n_rows;
+    const size_t n_row = ggml_row_size(graph_.embd->type, spec_.n_embd);
+    uint8_t * embd = at<uint8_t>(graph_.embd) + n_rows_ * n_row;
+    std::fill_n(embd, n_idle * n_row, (uint8_t)0);  // zeros of every type are finite
+    for (int i = 0; i < n; ++i) {
+        const Token token = i < n - call.n_ahead ? call.tokens[i] : spec_.mask_token;
+        uint8_t * row = embd + (n_idle + i) * n_row;
+        if (graph_.embd_row) {
+            std::copy_n(weights_.embedding.stored_row(token), n_row, row);
+        } else {
+            weights_.embedding.row(token, (float *)row);
+        }
+    }
+    if (graph_.embd_row) {
+        int32_t * numbers = at<int32_t>(graph_.embd_row) + n_rows_;
+        std::iota(numbers, numbers + n_all, n_rows_);
+    }
+}
+
+void GraphInputs::add_positions(const DraftCall & call) {
+    const int n_idle = call.n_idle(), n_all = call.part.n_rows, n_out = call.part.n_out;
+    int32_t * positions = at<int32_t>(graph_.pos) + n_rows_;
+    std::fill_n(positions, n_idle, 0);
+    std::copy(call.pos.begin(), call.pos.end(), positions + n_idle);
+    if (graph_.pos_out != graph_.pos) {
+        std::copy_n(positions + n_all - n_out, n_out, at<int32_t>(graph_.pos_out) + n_out_);
+    }
+    for (int i = 0; graph_.row_out && i < n_out; ++i) {
+        at<int32_t>(graph_.row_out)[n_out_ + i] = n_rows_ + n_all - n_out + i;
+    }
+}
+
+void GraphInputs::add_places(const DraftCall & call, const DraftGraph::Part & in) {
+    const DraftKv & kv = *call.part.kv;
+    const int n_idle = call.n_idle(), n_all = call.part.n_rows, n_out = call.part.n_out;
+    int64_t * slots = at<int64_t>(in.slot);
+    std::fill_n(slots, n_idle, kv.idle_slot());
+    std::iota(slots + n_idle, slots + n_all, (int64_t)call.first_slot);
+    if (in.v_place) {
+        const size_t n_row = (size_t)spec_.value_dim() * spec_.n_head_kv;
+        int64_t * places = at<int64_t>(in.v_place);
+        for (int i = 0; i < n_all; ++i) {
+            for (size_t c = 0; c < n_row; ++c) places[i * n_row + c] = (int64_t)c * kv.n_slots() + slots[i];
+        }
+    }
+    if (in.state_slot) {
+        int64_t * states = at<int64_t>(in.state_slot);
+        std::fill_n(states, n_out - call.n_out, kv.idle_state());
+        std::iota(states + n_out - call.n_out, states + n_out, (int64_t)call.first_state);
+    }
+}
+
+// A row sees the slots of positions up to its own: committed rows directly, draft rows only along its own parents.
+// `window` > 0 hides positions that lie `window` or more behind. A row that only fills the graph sees one slot: without
+// any its numbers would be none, and others might read them under their masks.
+void GraphInputs::add_mask(const DraftCall & call, ggml_tensor * mask, int n_mask_rows, int window) {
+    const size_t n_kv = mask->ne[0];
+    const int n = call.n(), n_committed = call.part.kv->n_rows;
+    const int n_idle = std::max(0, n_mask_rows - n);
+    ggml_fp16_t * rows = at<ggml_fp16_t>(mask);
+    std::fill_n(rows, n_kv * n_mask_rows, f16_minus_inf);
+    for (int r = 0; r < n_mask_rows; ++r) {
+        ggml_fp16_t * row = rows + r * n_kv;
+        if (r < n_idle) {
+            row[call.first_slot] = f16_zero;
+            continue;
+        }
+        const int i = n - n_mask_rows + r;
+        const int low = window > 0 ? std::max(0, call.pos[i] - window + 1) : 0;
+        const int n_seen = call.is_commit ? call.pos[i] + 1 : n_committed;
+        for (int p = low; p < n_seen; ++p) row[p] = f16_zero;
+        if (call.is_commit) continue;
+        const Ancestry & drafts = *call.drafts;
+        for (int d = drafts.n() - n + i; d >= 0 && drafts.positions[d] >= low; d = drafts.parents[d]) {
+            row[n_committed + d] = f16_zero;
+        }
+    }
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// The inputs of a graph, conversation by conversation: features, token embeddings, positions, the slots that rows write
+// and what each of them sees.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "algo/tree.h"
+#include "base/features.h"
+#include "draft/graph.h"
+
+namespace eaglecpp {
+
+// Of the draft rows of a round: the row that each follows (-1 = the last committed one), and its position.
+struct Ancestry {
+    std::vector<int32_t> parents, positions;
+
+    int n() const { return (int)parents.size(); }
+    void resize(int n) {
+        parents.resize(n);
+        positions.resize(n);
+    }
+};
+
+// One conversation's rows in a graph.
+struct DraftCall {
+    const Token * tokens;
+    FeatureRows features;        // of a commit, without the masked rows
+    std::vector<int32_t> pos;    // per row
+    std::vector<int32_t> feeds;  // of an extend: state slot that each row is fed from
+    const Ancestry * drafts;     // of an extend: all of its round, these rows last
+    int first_slot, first_state;
+    int n_out;
+    int n_ahead;  // masked rows, the last ones
+    bool is_commit;
+    GraphPart part;
+
+    int n() const { return (int)pos.size(); }
+    int n_idle() const { return part.n_rows - n(); }
+};
+
+class GraphInputs {
+  public:
+    // `bytes` go to graph.packed before it starts, or are the tensor's own.
+    GraphInputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes)
+        : spec_(spec), weights_(weights), graph_(graph), bytes_(bytes) {}
+
+    // Calls come in the order of the shape's parts. Rows that only fill the graph come first: only the last rows of a
+    // commit run fully. They write where nobody reads.
+    void add(const DraftCall & call);
+
+  private:
+    template <typename T>
+    T * at(const ggml_tensor * t) const {
+        return (T *)(bytes_ + ((const uint8_t *)t->data - (const uint8_t *)graph_.packed->data));
+    }
+
+    void add_features(const DraftCall & call);
+    void add_embeddings(const DraftCall & call);
+    void add_positions(const DraftCall & call);
+    void add_places(const DraftCall & call, const DraftGraph::Part & in);
+    void add_mask(const DraftCall & call, ggml_tensor * mask, int n_mask_rows, int window);
+
+    const DraftSpec & spec_;
+    const DraftWeights & weights_;
+    const DraftGraph & graph_;
+    uint8_t * bytes_;
+    int n_parts_ = 0, n_rows_ = 0, n_out_ = 0;  // of the calls before
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+// What one conversation's rows gave in its last call: logits, and the likeliest tokens as far as the graph picked them.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "algo/coupled.h"
+#include "algo/tree.h"
+#include "draft/drafter.h"
+
+namespace eaglecpp {
+
+// what a device picked for all rows of a graph; valid until the next one runs
+struct LandedPicks {
+    const int32_t * ids = nullptr;
+    const float * numbers = nullptr;  // n logits, then n probabilities
+    size_t n = 0;
+};
+
+// of a graph that was started; there once the device was waited for. Empty where it picks none.
+LandedPicks fetch_picks(DraftDevice & device, const DraftGraph & g);
+
+class DraftOutputs {
+  public:
+    explicit DraftOutputs(const Drafter & drafter) : drafter_(drafter) {}
+
+    // output rows [first, first + n) of the graph that ran last
+    void take(const DraftGraph & g, int first, int n, const LandedPicks & landed);
+
+    // as DraftSequence has them
+    const float * logits(int i);
+    std::vector<Candidate> candidates(int i, int k);
+    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);
+
+  private:
+    // what a graph picked for one row, best first
+    struct Picked {
+        std::vector<std::pair<int32_t, float>> tokens;  // index and logit
+        float log_sum_exp;
+    };
+
+    void read_picked(const LandedPicks & landed, size_t n_each);
+    bool covers(const Picked & picked, const CoupledSampling & sampling) const;
+
+    const Drafter & drafter_;
+    std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
+    ggml_tensor * logits_tensor_ = nullptr;
+    int first_ = 0, n_ = 0;  // rows there
+    int run_ = 0;            // of all runs of the drafter
+    size_t n_logits_ = 0;
+    std::vector<Picked> picked_;
+    CoupledDraft coupled_;
+    std::vector<float> scattered_;  // kept to save allocations
+};
+
+}  // namespace eaglecpp

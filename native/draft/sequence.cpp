@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+#include "draft/sequence.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/process.h"
+
+namespace eaglecpp {
+
+namespace {
+// Where graphs have few sizes: sizes of the cache between a length and its double.
+constexpr int n_kv_steps = 4;
+}  // namespace
+
+DraftSequence::DraftSequence(Drafter & drafter) : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
+
+DraftSequence::~DraftSequence() {
+    if (kv_) drafter_.give_kv(std::move(kv_));
+}
+
+// Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then. Three rows
+// are what most commits have; their features are dearer to send than a graph more is to keep.
+int DraftSequence::n_padded(int n_rows) const {
+    if (!drafter_.is_remote() || n_rows == 3) return n_rows;
+    int n = 1;
+    while (n < n_rows) n *= 2;
+    return n;
+}
+
+int DraftSequence::n_slots_read(int n_used) const {
+    return std::min(DraftKv::pad(n_used, drafter_.is_remote() ? n_kv_steps : 0), kv_->n_slots());
+}
+
+void DraftSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
+    check_room(features.n_rows);
+    truncate(kv_->n_rows);
+    const int n_target = drafter_.spec().n_embd_target;
+    const int n_before = kv_->n_rows;
+    try {
+        for (int at = 0; at < features.n_rows; at += Drafter::n_commit_chunk) {
+            FeatureRows part = features.from(at, n_target);
+            const bool is_last = part.n_rows <= Drafter::n_commit_chunk;
+            part.n_rows = std::min(part.n_rows, Drafter::n_commit_chunk);
+            run({{this, commit_call(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)}});
+        }
+    } catch (...) {
+        kv_->n_rows = n_before;  // the caller still holds the features of all rows
+        throw;
+    }
+}
+
+void DraftSequence::check_room(int n_rows) const {
+    if (kv_->n_rows + n_rows <= kv_->n_ctx()) return;
+    fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_->n_ctx(),
+         kv_->n_rows + n_rows);
+}
+
+// More rows than one graph takes: then all but the last of each go alone, as rows of a prompt do.
+void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
+    if (commits.empty()) return;
+    int n_rows = 0;
+    std::vector<int> n_before;
+    for (const DraftCommit & c : commits) {
+        c.seq->check_room(c.features.n_rows);
+        n_before.push_back(c.seq->n_rows());
+        n_rows += c.features.n_rows;
+    }
+    try {
+        std::vector<Turn> turns;
+        for (const DraftCommit & c : commits) {
+            c.seq->truncate(c.seq->n_rows());
+            FeatureRows rows = c.features;
+            const int n_alone = n_rows > Drafter::n_commit_chunk ? rows.n_rows - 1 : 0;
+            if (n_alone > 0) {
+                rows.n_rows = n_alone;
+                c.seq->commit(rows, c.tokens, false);
+                rows = c.features.from(n_alone, c.seq->drafter_.spec().n_embd_target);
+            }
+            turns.push_back({c.seq, c.seq->commit_call(rows, c.tokens + n_alone, true, c.n_ahead)});
+        }
+        run(turns);
+    } catch (...) {
+        for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->kv_->n_rows = n_before[i];
+        throw;
+    }
+}
+
+DraftCall DraftSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
+                                     int n_ahead) const {
+    const bool can_mask = drafter_.spec().is_parallel() && want_output;
+    if (n_ahead < 0 || n_ahead > (can_mask ? kv_->n_draft_rows_max() : 0)) {
+        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", n_ahead,
+             can_mask ? kv_->n_draft_rows_max() : 0);
+    }
+    const int n = features.n_rows + n_ahead;
+    DraftCall call{};
+    call.tokens = tokens;
+    call.features = features;
+    for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
+    call.first_slot = kv_->n_rows;
+    call.n_out = want_output ? 1 + n_ahead : 0;
+    call.n_ahead = n_ahead;
+    call.is_commit = true;
+    // a single layer that only writes K/V reads no cache: one shape serves every context length
+    const bool reads_kv = want_output || drafter_.spec().n_layer > 1;
+    call.part = {kv_.get(), n_padded(n), call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
+    return call;
+}
+
+int DraftSequence::extend(const std::vector<DraftRow> & rows) {
+    const int first = n_draft_rows();
+    extend_together({{this, rows}});
+    return first;
+}
+
+void DraftSequence::extend_together(const std::vector<DraftLevel> & levels) {
+    std::vector<std::vector<Token>> tokens(levels.size());
+    std::vector<Turn> turns;
+    try {
+        for (size_t i = 0; i < levels.size(); ++i) {
+            turns.push_back({levels[i].seq, levels[i].seq->extend_call(levels[i].rows, tokens[i])});
+        }
+        if (!turns.empty()) run(turns);
+    } catch (...) {
+        for (const Turn & turn : turns) turn.seq->drafts_.resize(turn.seq->drafts_.n() - turn.call.n());
+        throw;
+    }
+}
+
+DraftCall DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
+    const int n = (int)rows.size();
+    const int first = n_draft_rows();
+    if (drafter_.spec().is_parallel()) {
+        fail(ErrorKind::value, "a parallel drafter gives all its tokens with the commit: no draft rows follow");
+    }
+    if (first + n > kv_->n_draft_rows_max()) {
+        fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
+    }
+    DraftCall call{};
+    for (int i = 0; i < n; ++i) {
+        const int parent = rows[i].parent;
+        if (parent < -1 || parent >= first) fail(ErrorKind::value, "draft row %d has no parent row %d", i, parent);
+        tokens.push_back(rows[i].token);
+        call.pos.push_back(parent < 0 ? kv_->n_rows : drafts_.positions[parent] + 1);
+        call.feeds.push_back(1 + parent);
+    }
+    for (int i = 0; i < n; ++i) {
+        drafts_.parents.push_back(rows[i].parent);
+        drafts_.positions.push_back(call.pos[i]);
+    }
+    call.tokens = tokens.data();
+    call.drafts = &drafts_;
+    call.first_slot = kv_->n_rows + first;
+    call.first_state = 1 + first;
+    call.n_out = n;
+    const int n_all = n_padded(n);
+    call.part = {kv_.get(), n_all, n_all, n_slots_read(call.first_slot + n)};
+    return call;
+}
+
+void DraftSequence::run(const std::vector<Turn> & turns) {
+    check_not_forked("the drafter cannot run");
+    DraftSequence & first = *turns[0].seq;
+    Drafter & drafter = first.drafter_;
+    if (drafter.options().n_threads > 1) note_helper_threads();
+    GraphShape shape{turns[0].call.is_commit, {}};
+    for (const Turn & turn : turns) shape.parts.push_back(turn.call.part);
+    DraftDevice & device = drafter.device();
+    const DraftGraph & g = drafter.next_graph(turns.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
+    device.wait();
+    GraphInputs inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
+    for (const Turn & turn : turns) inputs.add(turn.call);
+    device.start(g);
+    const LandedPicks landed = fetch_picks(device, g);
+    // the host's other work need not wait for a prompt's rows
+    if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
+    int at_out = 0;
+    for (const auto & [seq, call] : turns) {
+        if (call.is_commit) seq->kv_->n_rows += call.features.n_rows;
+        seq->outputs_.take(g, at_out + call.part.n_out - call.n_out, call.n_out, landed);
+        at_out += call.part.n_out;
+    }
+}
+
+void DraftSequence::get_state(int row, float * dst) const {
+    const size_t n = drafter_.spec().n_embd * sizeof(float);
+    ggml_backend_tensor_get(kv_->state(), dst, (1 + row) * n, n);
+}
+
+void DraftSequence::set_state(int row, const float * src) {
+    const size_t n = drafter_.spec().n_embd * sizeof(float);
+    ggml_backend_tensor_set(kv_->state(), src, (1 + row) * n, n);
+}
+
+std::vector<uint8_t> DraftSequence::save_rows(int n) const {
+    drafter_.device().wait();
+    return kv_->save_rows(n);
+}
+
+void DraftSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
+    drafter_.device().wait();
+    truncate(0);
+    kv_->load_rows(bytes, n);
+}
+
+void DraftSequence::truncate(int n_rows) {
+    kv_->n_rows = std::min(kv_->n_rows, n_rows);
+    drafts_.resize(0);
+}
+
+size_t DraftSequence::n_bytes() const {
+    return kv_->n_bytes() + drafter_.memory().n_bytes();
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// The drafter's side of one conversation. Rows are committed in order: row p pairs the target's feature at position p
+// with the embedding of the token at p + 1, and lives at K/V slot and RoPE position p. Draft rows come after the
+// committed ones, are fed with the state of an earlier row, and vanish with the next commit. Several conversations can
+// commit or extend in one graph: the weights are then read once for all, and each gets the bits it has alone where
+// products do not depend on the number of rows.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "draft/drafter.h"
+#include "draft/inputs.h"
+#include "draft/outputs.h"
+
+namespace eaglecpp {
+
+// One draft row: `token` is embedded, the state of `parent` is fed, attention sees the committed rows, the chain of
+// parents and the row itself.
+struct DraftRow {
+    Token token;
+    int parent;  // index of an earlier draft row of this round; -1 = the last committed row
+};
+
+class DraftSequence;
+
+// what one conversation adds to a graph of several
+struct DraftCommit {
+    DraftSequence * seq;
+    FeatureRows features;
+    const Token * tokens;
+    int n_ahead = 0;  // of a parallel drafter: masked rows behind the last one, see DraftSequence::commit
+};
+
+struct DraftLevel {
+    DraftSequence * seq;
+    std::vector<DraftRow> rows;
+};
+
+class DraftSequence {
+  public:
+    explicit DraftSequence(Drafter & drafter);
+    ~DraftSequence();
+    DraftSequence(const DraftSequence &) = delete;
+    DraftSequence & operator=(const DraftSequence &) = delete;
+
+    int n_rows() const { return kv_->n_rows; }
+
+    // Appends rows with true features; tokens[i] is embedded in row i. With `want_output` the last row runs fully:
+    // logits(0) is its draft distribution and its state is fed by DraftRow::parent -1. Drops the draft rows. All rows
+    // or, after an exception, none. Error(context_full)
+    // `n_ahead`, of a parallel drafter with output: so many masked rows follow it in the same graph, and logits(i) is
+    // the distribution i tokens further on. They leave nothing behind.
+    void commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead = 0);
+
+    // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i]. Returns the index of the first one.
+    int extend(const std::vector<DraftRow> & rows);
+
+    // draft rows of this round so far
+    int n_draft_rows() const { return drafts_.n(); }
+
+    // Each as the two above, of several conversations of one drafter in one graph: commits with output; no conversation
+    // twice. All rows of all or, after an exception, none.
+    static void commit_together(const std::vector<DraftCommit> & commits);
+    static void extend_together(const std::vector<DraftLevel> & levels);
+
+    // [n_draft_vocab] of output row i of this one's last call; valid until the next one of any sequence of this drafter
+    const float * logits(int i) { return outputs_.logits(i); }
+
+    // the k most likely next tokens after output row i, as target ids
+    std::vector<Candidate> candidates(int i, int k) { return outputs_.candidates(i, k); }
+
+    // the k tokens after output row i that a target with this sampler most likely chooses at index `pos` of the text
+    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) {
+        return outputs_.candidates(i, k, sampling, pos);
+    }
+
+    // state [H] of the last committed row (-1) or of draft row i
+    void get_state(int row, float * dst) const;
+    void set_state(int row, const float * src);
+
+    // The first n committed rows: as bytes, and from those of any conversation of this drafter in place of its own.
+    std::vector<uint8_t> save_rows(int n) const;
+    void load_rows(const std::vector<uint8_t> & bytes, int n);
+
+    // keeps the first n committed rows; drops the draft rows
+    void truncate(int n_rows);
+
+    const DraftKv & kv() const { return *kv_; }
+
+    // bytes beyond the weights: cache, and what all sequences compute in
+    size_t n_bytes() const;
+
+  private:
+    // of several in one graph
+    struct Turn {
+        DraftSequence * seq;
+        DraftCall call;
+    };
+
+    int n_padded(int n_rows) const;
+    int n_slots_read(int n_used) const;
+    DraftCall commit_call(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) const;
+    DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
+    static void run(const std::vector<Turn> & turns);
+    void check_room(int n_rows) const;
+
+    Drafter & drafter_;
+    std::unique_ptr<DraftKv> kv_;
+    GraphCache graphs_;  // with this conversation alone
+    Ancestry drafts_;
+    DraftOutputs outputs_;  // of the last call
+};
+
+}  // namespace eaglecpp
