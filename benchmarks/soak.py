@@ -5,7 +5,7 @@
 
 Clients of every kind at once: conversations of several turns, more of them than there are places; questions
 in all APIs, sampled with a seed, with a schema; clients that leave while they read or before anything came;
-bodies that are no JSON, no object, of wrong types, longer than is taken; prompts longer than the context;
+bodies that are not JSON, not objects, of wrong types or too long; prompts longer than the context;
 models that are not there; pages of strangers. What a question is answered was asked of the idle server
 before, and whoever else is served, the answer has to be the same wherever it is exact. Shown: requests by
 kind and how they ended, answers that were wrong, memory, threads and open files of the server as time goes

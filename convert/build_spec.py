@@ -193,7 +193,7 @@ def _layer_ids(
 
 
 def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:
-    """The feature of EAGLE-1 and 2, which is no choice: the target's last state after its final norm."""
+    """The feature of EAGLE-1 and 2, which is not a choice: the target's last state after its final norm."""
     if options.aux_layers or options.layer_ids or options.feed:
         raise LayerIdError(
             "--aux-layers, --layer-ids and --feed are for EAGLE-3: an EAGLE-1 or 2 drafter reads the "

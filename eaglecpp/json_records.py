@@ -22,7 +22,7 @@ class NoTextError(DataError):
 def read_objects(path: Path) -> Iterator[tuple[str, Any]]:
     """(place, value) of each line of a JSON Lines file, or of each element of a JSON array.
 
-    Raises DataError for a line that is no JSON.
+    Raises DataError for a line that is not JSON.
     """
     if path.suffix.lower() == ".json":
         text = decoded(path, path.read_bytes(), str(path))

@@ -52,7 +52,7 @@ class Seen:
 
     @property
     def eagle_config(self) -> Mapping[str, Any]:
-        """The nested `eagle_config`; empty when absent. Raises ConfigError when it is no object."""
+        """The nested `eagle_config`; empty when absent. Raises ConfigError when it is not an object."""
         value = self.config.get("eagle_config")
         if value is None:
             return {}

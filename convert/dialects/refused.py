@@ -74,7 +74,7 @@ def refuse(seen: Seen) -> None:
 
 
 def _other_method(seen: Seen) -> str:
-    """Drafters that are no EAGLE."""
+    """Drafters that are not EAGLE."""
     kinds = {seen.architecture, str(seen.config.get("speculators_model_type") or "")}
     for name, title in _OTHER_METHODS.items():
         tensors = name == "mtp" and any(re.search(r"(^|\.)(eh_proj|enorm|hnorm)\.", n) for n in seen.shapes)

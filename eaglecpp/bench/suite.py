@@ -57,7 +57,7 @@ def read_suite(reference: str) -> Suite:
     """Reads a file, or `hf.co/datasets/OWNER/NAME[:PART]`, a dataset of the Hub; PART chooses the files whose
     path has that name in it (SPEED-Bench: `qualitative`).
 
-    Raises DataError for what is no suite and ModelNotFoundError for what is not there.
+    Raises DataError for what is not a suite and ModelNotFoundError for what is not there.
     """
     dataset = read_dataset(reference)
     if dataset is not None:

@@ -46,7 +46,7 @@ def rendered_at(now: datetime) -> Iterator[None]:
 
 
 class JinjaTemplate:
-    """One compiled template. Raises TemplateError, with the line, for a text that is no Jinja."""
+    """One compiled template. Raises TemplateError, with the line, for a text that is not Jinja."""
 
     def __init__(self, text: str) -> None:
         import jinja2

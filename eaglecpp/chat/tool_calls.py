@@ -75,7 +75,7 @@ class ToolReader:
         self._inside = ""  # what began the block
         self._looked = 0  # the block does not end before that
         self._stray = ""  # the end of a block that a model did not begin
-        self._said = False  # something that is no white space
+        self._said = False  # something that is not white space
         self.n_calls = 0
 
     def feed(self, text: str) -> list[str | ToolCall]:
@@ -126,7 +126,7 @@ class ToolReader:
         n_sure = len(self._held)
         if not final:
             n_sure -= max((_n_begun(self._held, one) for one in openings), default=0)
-            n_sure = len(self._held[:n_sure].rstrip())  # white space before a call is no text
+            n_sure = len(self._held[:n_sure].rstrip())  # white space before a call is not text
         text, self._held = self._held[:n_sure], self._held[n_sure:]
         if text.strip() or (text and not self.n_calls):
             yield self._told(text)

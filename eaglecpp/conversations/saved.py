@@ -132,7 +132,7 @@ class ChatFolder:
     def latest(self, model: str | None = None) -> SavedChat | None:
         """The conversation that was saved last, of any model or of one; None when there is none.
 
-        Raises SavedChatError for a file that is no conversation.
+        Raises SavedChatError for a file that is not a conversation.
         """
         stamps = [(_stamp(path), path) for path in self.directory.glob("*.json")]
         files = [(stamp[0], path) for stamp, path in stamps if stamp is not None]

@@ -44,7 +44,7 @@ def connect(endpoints: Sequence[str]) -> None:
     """Makes the devices of each server known to llama.cpp, once per process and again after it was lost.
 
     endpoints: "host:port", IPv4 or a name. Every model that is loaded from here on may use them.
-    Raises ValueError for what is no endpoint, UnsupportedError without the RPC backend or for a server that
+    Raises ValueError unless it is an endpoint, UnsupportedError without the RPC backend or for a server that
     cannot be reached, is none, or speaks another version.
     """
     for endpoint, relay, _ in core.lost_rpc_servers():

@@ -88,7 +88,7 @@ def _is_zip(file: Path) -> bool:
 
 
 def _is_binary(file: Path) -> bool:
-    """Whether the first bytes are no text; a Git LFS pointer is text, the file it stands for is not."""
+    """Whether the first bytes are not text; a Git LFS pointer is text, the file it stands for is not."""
     head = _head(file)
     if head.startswith((b"\xfe\xff", b"\xff\xfe", b"\xef\xbb\xbf")):
         return False

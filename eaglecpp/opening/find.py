@@ -139,7 +139,7 @@ def find_model(reference: str | os.PathLike[str], what: str = "model") -> Path:
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
     """The file at that path; None for a reference that may be a name.
 
-    Raises `ModelNotFoundError` for what can only be meant as a path and is no file.
+    Raises `ModelNotFoundError` for what can only be meant as a path and is not a file.
     """
     text = os.fspath(reference)
     path = Path(text).expanduser()

@@ -129,7 +129,7 @@ class Access:
             await self.app(scope, receive, watch)
         finally:
             route = scope.get("route")
-            path = getattr(route, "path", "other")  # the pattern: names of models are no labels
+            path = getattr(route, "path", "other")  # the pattern: names of models are not labels
             self.server.metrics.requests.add(1, path=path, status=status)
             ms = 1000 * (time.perf_counter() - started)
             client = (scope.get("client") or ("-", 0))[0]

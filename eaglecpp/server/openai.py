@@ -235,7 +235,7 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
 
 
 def read_message(entry: Any, where: str) -> Message:
-    """One message. Raises ApiError, also for what is no text."""
+    """One message. Raises ApiError, also for what is not text."""
     if not isinstance(entry, dict):
         raise ApiError(400, f"{where} must be an object", param="messages")
     role = entry.get("role")

@@ -50,7 +50,7 @@ def check_fit(draft: Path, target: Facts) -> Facts:
 
 
 def check_adapter(adapter: Path, target: Facts) -> None:
-    """Raises MismatchError for a GGUF that is no LoRA, or not one for this model."""
+    """Raises MismatchError for a GGUF that is not a LoRA, or not one for this model."""
     file = read_gguf(adapter)
     kind = file.text("general.type", "") or "model"
     if kind != "adapter" or file.text("adapter.type", "") != "lora":

@@ -74,7 +74,7 @@ def is_file_name(text: object) -> bool:
 
 
 def child(folder: Path, name: str) -> Path:
-    """The file of that name in a folder, never anywhere else. Raises StoreError for what is no bare name."""
+    """The file of that name in a folder, never anywhere else. Raises StoreError unless it is a bare name."""
     if not is_file_name(name):
         raise StoreError(f"{name!r}: expected the bare name of a file (no folders, drives, reserved names)")
     return folder / name
@@ -86,7 +86,7 @@ def is_digest(text: object) -> bool:
 
 
 def blob_path(root: Path, digest: str) -> Path:
-    """Where the content of a digest is. Raises StoreError for a text that is no digest."""
+    """Where the content of a digest is. Raises StoreError for a text that is not a digest."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
         raise StoreError(f"{digest!r} is not a digest: expected sha256: and 64 hex digits")

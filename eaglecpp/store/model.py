@@ -80,7 +80,7 @@ class StoredModel:
         return Config() if layer is None else Config.from_bytes(self._bytes(layer), f"{self.name}: config")
 
     def check_runnable(self) -> None:
-        """Raises UnsupportedError for what is no model on this machine or no GGUF, with the reason."""
+        """Raises UnsupportedError for what is not a model on this machine or not a GGUF, with the reason."""
         config = self.config
         if config.text("remote_host") or config.text("remote_model"):
             raise UnsupportedError(f"{self.name}: runs on {config.text('remote_host') or 'another machine'}")

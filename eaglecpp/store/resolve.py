@@ -145,7 +145,7 @@ def resolve_draft(reference: str | os.PathLike[str], stores: Stores | None = Non
 
 
 def model_name(text: str) -> ModelName:
-    """The name that a reference is, when it is no path.
+    """The name that a reference is, when it is not a path.
 
     Raises ModelNotFoundError, saying so, for a text that can only be meant as a path.
     """

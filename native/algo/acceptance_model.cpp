@@ -27,7 +27,7 @@ double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
 }
 
-// logit of exp(logp) / left, clipped; a logp that is no number counts as "hardly"
+// logit of exp(logp) / left, clipped; a logp that is not a number counts as "hardly"
 double logit_of(float logp, double left) {
     if (!(logp > -60.0f)) return -x_max;
     const double q = std::min(std::exp((double)std::min(logp, 0.0f)) / left, 1.0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What verifying n more nodes costs in the coming batch, and the node count worth most at a given price of time. The
-// whole staircase is looked at: cost curves have cliffs, plateaus and dips, so the first descent is no maximum.
+// whole staircase is looked at: cost curves have cliffs, plateaus and dips, so the first descent is not a maximum.
 #pragma once
 
 #include <vector>

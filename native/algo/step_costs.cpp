@@ -17,7 +17,7 @@ constexpr double share_rate = 0.05;  // at which the sizes' shares of the runs f
 constexpr double jump_min = 0.2;     // median residual that counts as a change of the machine ...
 constexpr double jump_noise = 3.0;   // ... if it is also this many mean residuals
 constexpr int n_settled = 3;         // samples in this process that make a price
-constexpr int n_odd_most = 3;        // samples that far off in a row that are no stall: the size's price has changed
+constexpr int n_odd_most = 3;        // samples that far off in a row that are not a stall: the size's price has changed
 constexpr double ms_least = 1e-6, ms_most = 1e7;
 }  // namespace
 

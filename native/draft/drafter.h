@@ -87,7 +87,7 @@ class Drafter {
     // graphs of several conversations
     GraphCache & joint_graphs() { return joint_graphs_; }
 
-    // Caches of closed conversations serve the next ones: allocating and freeing is dear on some devices, and drivers
+    // Caches of closed conversations serve the next ones: allocating and freeing is slow on some devices, and drivers
     // have been seen to fail on freed memory. Error(out_of_memory)
     std::unique_ptr<DraftKv> take_kv();
     void give_kv(std::unique_ptr<DraftKv> kv);

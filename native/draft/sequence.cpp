@@ -20,7 +20,7 @@ DraftSequence::~DraftSequence() {
 }
 
 // Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then. Three rows
-// are what most commits have; their features are dearer to send than a graph more is to keep.
+// are what most commits have; sending their features costs more than keeping one graph more.
 int DraftSequence::n_padded(int n_rows) const {
     if (!drafter_.is_remote() || n_rows == 3) return n_rows;
     int n = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // ggml sends a batch of 32 rows and more whose weights lie in host memory to a GPU, weights included: right for a
-// prompt of hundreds of rows, far too dear for a verification. llama.cpp decides once for a whole context (op_offload),
+// prompt of hundreds of rows, far too slow for a verification. llama.cpp decides once for a whole context (op_offload),
 // so the question that ggml asks each device is answered here.
 #pragma once
 

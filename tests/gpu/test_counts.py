@@ -28,7 +28,7 @@ names = sys.argv[3].split(",")
 read.restype = type("Counts", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_uint64) for name in names]})
 
 def counted(engine, **options):
-    # token 128255 wins every time: nothing is accepted but by lot, two tokens a round
+    # token 128255 wins every time: drafts are accepted by chance alone, two tokens a round
     plain = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True, "spec_synth_rates": (1.0, 1.0, 0.0)}
     options = plain | options
     prompt = [5 + i % 90 for i in range(1100)]

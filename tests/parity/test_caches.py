@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The law on targets with unusual caches: a sliding window takes trees, a recurrent state takes chains,
+"""Same seed, same text on unusual caches: a sliding window takes trees, a recurrent state takes chains,
 whether llama.cpp keeps its past or not.
 """
 

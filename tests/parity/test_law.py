@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The law: same seed, same tokens, with or without drafting, whatever the sampler.
+"""Same seed, same tokens, with or without drafting, whatever the sampler.
 
 On a tiny F32 pair whose drafter is right about half the time, so that rounds accept none, some and all
 drafts. With F32 caches and plain attention a batch of several rows gives the logits of single rows to about

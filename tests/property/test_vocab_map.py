@@ -92,7 +92,7 @@ def test_ids_outside_the_target_are_refused(choice: tuple[np.ndarray, int], beyo
     assume(ids.size > 2)
     d2t, _ = stored(ids, n_target)
     d2t[-1] = n_target + beyond - (ids.size - 1)
-    d2t[0] = d2t[1] = 0  # a repeat, so that absolute ids are no reading
+    d2t[0] = d2t[1] = 0  # a repeat, so that absolute ids are not a reading
     with pytest.raises(VocabMapError, match=r"outside|strictly increasing"):
         absolute_ids(d2t, None, ids.size, n_target)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RPC servers: what is no server is refused before ggml, which would end the process, hears of it."""
+"""RPC servers: what is not a server is refused before ggml, which would end the process, hears of it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def char_value(text: str) -> int:
 
 
 def number_value(text: str) -> int | float:
-    """The value of a number literal. Raises LiteralError for what is no number or does not fit 64 bits."""
+    """The value of a number literal. Raises LiteralError for what is not a number or does not fit 64 bits."""
     match = _INTEGER.fullmatch(text)
     if match:
         sign, *digits = match.groups()
@@ -60,7 +60,7 @@ def number_value(text: str) -> int | float:
     digits_only = text.replace("_", "")
     try:
         if _FLOAT.fullmatch(text):
-            if not set(text) & set(".eE"):  # as 08, which is no octal number
+            if not set(text) & set(".eE"):  # as 08, which is not an octal number
                 raise LiteralError(f'integer overflow: "{text}"')
             return _finite(float(digits_only), text)
         if _HEX_FLOAT.fullmatch(text):

@@ -3,7 +3,7 @@
 
     nil        None            an interface that holds nothing
     (invalid)  NO_VALUE        what is not there at all; prints as <no value>
-    string     str             bytes that are no UTF-8 are surrogates U+DC80 to U+DCFF
+    string     str             bytes that are not UTF-8 are surrogates U+DC80 to U+DCFF
     bool, int, float64         bool, int, float
     slice      list, tuple     an empty tuple is nil
     map        dict            str keys; Go walks and prints them sorted
@@ -95,7 +95,7 @@ def to_bytes(text: str) -> bytes:
 
 
 def to_text(data: bytes) -> str:
-    """The string of some bytes; what is no UTF-8 becomes surrogates."""
+    """The string of some bytes; what is not UTF-8 becomes surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 

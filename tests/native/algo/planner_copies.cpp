@@ -280,7 +280,7 @@ void print_changes(const std::vector<Recorded> & texts) {
     rows.reshape = [](int pos, int n) { return pos / n_between % 2 ? 1.0 + 0.12 * (n - 1) : 1.0; };
     print_change("half the speed every 150 tokens", texts, often, false);
     print_change("half the speed every 1000 tokens", texts, seldom, true);
-    print_change("rows 12 % dearer every 1000 tokens", texts, rows, false);
+    print_change("rows cost 12 % more every 1000 tokens", texts, rows, false);
     print_change("each conversation prose, then a copy", changing(texts), {}, false);
 }
 

@@ -42,7 +42,7 @@ static void nothing_follows_a_stop() {
     CHECK(at_bonus.tokens == (Tokens{1, 9}) && at_bonus.has_bonus() && at_bonus.stopped);
 }
 
-// The law: whatever the tree, the emitted tokens are the ones a token-by-token run gives, one sample each.
+// Same seed, same text: whatever the tree, the emitted tokens are the ones a token-by-token run gives, one sample each.
 static void emits_what_plain_decoding_would() {
     Random random(5);
     for (int round = 0; round < 300; ++round) {

@@ -72,7 +72,7 @@ Tokens emit(Random & random, const DraftTree & tree, int n_left) {
 
 }  // namespace
 
-// Rows that are run again are paid for like any others, and a round of them is no plain one.
+// Rows that are run again are paid for like any others, and a round of them is not a plain one.
 static void a_round_that_runs_rows_again_drafts_nothing_and_is_charged() {
     const auto measured = [](bool is_again) {
         Planner planner;

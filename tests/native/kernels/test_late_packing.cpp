@@ -29,7 +29,7 @@ constexpr int n_in = 512, n_out = 1000, n_matrices = 6, n_rows = 3;
 constexpr ggml_type types[n_matrices] = {GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_0,
                                          GGML_TYPE_Q6_K, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0};
 
-// A file of matrices, mapped as llama.cpp maps models; offsets are no multiples of the page size.
+// A file of matrices, mapped as llama.cpp maps models; offsets are not multiples of the page size.
 struct File {
     std::vector<uint8_t> bytes = std::vector<uint8_t>(32);
     size_t at[n_matrices];

@@ -106,7 +106,7 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(
     watch = Watch()
     watch.on_prefill(512, 1024)
     watch.clear()
-    assert capsys.readouterr().err == "", "stderr is no terminal here"
+    assert capsys.readouterr().err == "", "stderr is not a terminal here"
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     watch.on_prefill(50, 100)
     watch.clear()

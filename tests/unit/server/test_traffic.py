@@ -181,7 +181,7 @@ def test_pages_of_strangers_are_refused(server: TestServer) -> None:
 
 
 def test_names_that_strangers_gave_this_machine_are_refused(server: TestServer) -> None:
-    """A page of evil.example that points its own name to 127.0.0.1 is no local page."""
+    """A page of evil.example that points its own name to 127.0.0.1 is not a local page."""
     assert server.get("/api/tags", headers={"Host": "evil.example:11434"}).status_code == 403
     assert server.get("/api/tags", headers={"Host": "localhost:1"}).status_code == 200
 

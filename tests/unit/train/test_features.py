@@ -136,7 +136,7 @@ def test_a_closed_source_says_so(models: Models) -> None:
 
 
 def broken_target(directory: Path, tensor: str, value: float) -> Path:
-    """A tiny target one of whose tensors holds a value that is no number."""
+    """A tiny target one of whose tensors holds a value that is not a number."""
     path = make_target(directory, TargetSpec(n_layers=8)).gguf
     reader = gguf.GGUFReader(path, "r+")
     found = next(t for t in reader.tensors if t.name == tensor)
