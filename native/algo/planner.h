@@ -97,8 +97,8 @@ class Planner {
     // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
 
-    // The same for a round whose times are not prices: other threads than usual, or threads without their cores. Nothing
-    // is learned from it and nobody is charged.
+    // The same for a round whose times are not prices: other threads than usual, or threads without their cores.
+    // Nothing is learned from it and nobody is charged.
     void end_odd_round();
 
     // Threads that rounds have from now on. Each number has prices of its own, so that a busy hour does not spoil those

@@ -126,8 +126,8 @@ class ReadLog:
 def read_records(paths: Iterable[str | os.PathLike[str]], log: ReadLog) -> Iterator[Record]:
     """The records of files and folders, in a fixed order.
 
-    log: gets the numbers of files. Raises DataError for a path that does not exist, a file that is not text and
-    a line that is not a record.
+    log: gets the numbers of files. Raises DataError for a path that does not exist, a file that is not text
+    and a line that is not a record.
     """
     for path in map(Path, paths):
         if path.is_dir():
