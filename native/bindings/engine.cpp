@@ -118,7 +118,7 @@ nb::list memory_plan(const EngineHandle & e) {
     }
     if (const Drafter * d = e.get().drafter()) {
         const Drafter::Memory m = d->memory_use();
-        Use & use = on(d->options().device);
+        Use & use = on(d->device().get());
         use.draft[0] += m.weights, use.draft[2] += m.compute;
         use.draft[1] += m.cache * e.target().options().n_sequences;
         on(cpu).draft[0] += m.host;

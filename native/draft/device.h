@@ -19,6 +19,7 @@ class DraftDevice {
     // Null: the CPU, the only one for which threads and our own kernels mean anything. Error(unsupported)
     DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kernels);
 
+    ggml_backend_dev_t get() const { return device_; }
     std::string name() const { return ggml_backend_dev_name(device_); }
     bool is_cpu() const { return ggml_backend_dev_type(device_) == GGML_BACKEND_DEVICE_TYPE_CPU; }
     bool use_kernels() const { return use_kernels_; }

@@ -76,6 +76,7 @@ class Drafter {
 
     const DraftWeights & weights() const { return weights_; }
     DraftDevice & device() { return device_; }
+    const DraftDevice & device() const { return device_; }
     ggml_backend_buffer_type_t buft() const { return device_.buft(); }
     const GraphForm & form() const { return form_; }
     const DraftMemory & memory() const { return memory_; }
