@@ -96,7 +96,7 @@ def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> 
 
 def test_a_tree_asked_for_at_open_is_a_chain_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_pair(make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
-        assert "strategy chain:3 in place of tree:k=2,depth=3,nodes=4" in caplog.text
+        assert "chain:3 instead of tree:k=2,depth=3,nodes=4" in caplog.text
         assert run(engine, temperature=0.0).timings["plan"]["strategy"] == "chain:3"
 
 

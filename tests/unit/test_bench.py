@@ -172,7 +172,7 @@ def test_without_a_drafter_only_plain_decoding_is_measured(
     assert main(["bench", str(models.target), *SHORT]) == 0
     out, err = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines()] == ["strategy", "plain"]
-    assert "no drafter: chain:1 is left out" in err
+    assert "skipping chain:1: no drafter" in err
 
 
 def test_a_picture_without_matplotlib_is_refused_before_anything_runs(models: Models, tmp_path: Path) -> None:

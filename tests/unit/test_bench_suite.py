@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -309,7 +307,7 @@ def test_ctrl_c_ends_all_runs_and_prints_what_there_is(
 ) -> None:
     def interrupting(text: str) -> None:
         if text.startswith(at):
-            os.kill(os.getpid(), signal.SIGINT)
+            raise KeyboardInterrupt
 
     monkeypatch.setattr("eaglecpp.cli.bench.suite.show_progress", interrupting)
     suite = written(tmp_path / "s.jsonl", *({"category": "p", "turns": [f"ab {c}"]} for c in "abc"))

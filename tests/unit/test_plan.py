@@ -133,7 +133,7 @@ def test_the_text_of_a_lot_is_marked_and_warned_of(engine: Engine, caplog: pytes
         ({"spec_synth_rates": [0.5, 0.6]}, "number 2 is 0.6"),
         ({"spec_synth_rates": [float("nan")]}, "number 1 is nan"),
         ({"spec_synth_len": 9.0}, "from 1 to 4"),
-        ({"spec_synth_len": 2.0, "spec_synth_rates": "0.5"}, "give one"),
+        ({"spec_synth_len": 2.0, "spec_synth_rates": "0.5"}, "give only one"),
         ({"spec_synth_len": 2.0, "strategy": "off"}, "the strategy is off"),
     ],
 )
