@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The runs of `compare.py` on one target, on disk after every prompt, so that a killed run goes on.
+"""The runs of `compare.py` on one target, on disk after every prompt, so that a killed run can go on.
 
-A file holds what was measured on (`facts`), the settings that must be the same to go on (`identity`) and the
-runs. It is written under a temporary name and renamed.
+A file holds what the runs were measured on (`facts`), the settings that must not change for a run to go on
+(`identity`), and the runs. It is written under a temporary name and renamed.
 """
 
 from __future__ import annotations

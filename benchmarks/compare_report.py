@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `compare.py` shows: tables of ratios, the goals with their figures, rows for JSON, a PNG.
+"""What `compare.py` shows: tables of ratios, the goals with their numbers, rows for JSON, a PNG.
 
 Takes `Results`, measures nothing. Without matplotlib there is no PNG, and a note says so.
 """

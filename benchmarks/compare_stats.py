@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The figures of `compare.py`: ratios of paired runs, what is best in hindsight, what was to be reached.
+"""The numbers of `compare.py`: ratios of paired runs, the best setting in hindsight, the goals.
 
-Pure: takes `Run`s, gives numbers. A *cell* is one prompt set at one temperature. Runs of a cell are paired by
-prompt: a ratio is the median over prompts of the ratio of two speeds on the same prompt. Contestants of a
-sweep that were far behind on a cell's first prompt are not run on its later ones (`still_in`) and cannot be
-the best in hindsight. Goals that need a known shape of target ask for a name that begins with "wide".
+Pure functions from `Run`s to numbers. A *cell* is one prompt set at one temperature. Runs of a cell are
+paired by prompt: a ratio is the median over prompts of the ratio of two speeds on the same prompt.
+Contestants of a sweep that were far behind on a cell's first prompt are not run on its later ones
+(`still_in`) and cannot be the best in hindsight. Goals that need a known shape of target ask for a name that
+begins with "wide".
 """
 
 from __future__ import annotations

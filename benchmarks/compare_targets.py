@@ -2,8 +2,8 @@
 """The targets of `compare.py`: a small trained one padded to two shapes and quantised, or a file.
 
 *wide* is bound by memory as real models are, *deep* stays in the cache and is bound by arithmetic. Both
-compute what the small one does. Made once, under a temporary name until complete, and used again while newer
-than their sources; drafters get their layer ids moved.
+compute what the small one does. They are made once, under a temporary name until complete, and reused as long
+as they are newer than their sources; copies of the drafters get the layer ids of the padded targets.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What `compare.py` lets run against each other on one target: engines of ours and servers of llama.cpp.
+"""What `compare.py` compares on one target: our engines and llama.cpp's servers.
 
 All are loaded at once and stay loaded; one generates while the others wait. Ours run in this process, each
 planner in an engine of its own, because fixed strategies would teach it what they cost, and plain decoding in

@@ -4,7 +4,7 @@ latent attention, random weights.
 
 Writes the checkpoint (safetensors, TorchSpec layout, bf16) and a minimal target with its vocabulary into a
 temporary directory, converts in a child process per type, prints a table or `--json`, and removes
-everything. The checkpoint is written in slices, so making it does not show in the figures.
+everything. The checkpoint is written in slices, so making it does not affect the results.
 
     python benchmarks/convert_full_size.py --type Q8_0 --type Q4_K
     python benchmarks/convert_full_size.py --drafter kimi

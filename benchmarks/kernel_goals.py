@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""The figures of `kernels.py`: ratios to llama.cpp in one run, and what was to be reached.
+"""The numbers of `kernels.py`: ratios to llama.cpp in one run, and the goals.
 
-Pure: takes what was measured, gives verdicts. `Measured` holds one target's figures as the script keeps them:
+Pure functions from measurements to verdicts. `Measured` holds one target's times as the script keeps them:
 times in milliseconds, one per turn, of `ours` and of `theirs`; a ratio is the median over turns of the ratio
 within a turn. `llama-bench` runs at another moment and only checks that the process which takes turns is as
 fast as llama.cpp's own programs; for plain decoding it runs after each prompt and has a goal. Goals for a

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Prompts a benchmark can make anywhere: code, prose and random tokens.
 
-*code* is cut from modules of the running Python's standard library, *prose* from `data/prose.txt`, *random*
-are token ids drawn at random, control tokens left out. All are seeded and cut to the same number of tokens.
+*code* is cut from modules of the running Python's standard library, *prose* from `data/prose.txt`; *random*
+is token ids drawn at random, without control tokens. All are seeded and cut to the same number of tokens.
 Python's version decides what *code* is, so only runs under one version have the same prompts.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The head of a GGUF file in the words of the gguf package: typed keys, and where every tensor lies.
+"""The head of a GGUF file in the gguf package's terms: typed keys, and where every tensor lies.
 
 `gguf_head` reads it; here types get their names, and tensors are checked against the sizes of ggml's types.
 (`gguf.GGUFReader` trusts counts and builds a numpy array per string, which takes seconds on a 128k

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Checkpoints in Mistral's own layout (`params.json`, `consolidated*.safetensors`), put into Hugging
-Face's words.
+"""Checkpoints in Mistral's own layout (`params.json`, `consolidated*.safetensors`), translated to Hugging
+Face's names.
 
 Names and keys as vllm-project/vllm reads them (vllm/model_executor/models/mistral.py: mistral_mapping,
-vllm/transformers_utils/configs/mistral.py). Rows of q and k lie in pairs there and are put into halves
-here, when they are read. A key that is not known may change the arithmetic and is refused.
+vllm/transformers_utils/configs/mistral.py). There the rows of q and k are ordered in pairs; they are
+reordered into halves when they are read. A key that is not known may change the arithmetic and is refused.
 """
 
 from __future__ import annotations

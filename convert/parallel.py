@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """P-EAGLE: drafts of all depths in one pass.
 
-The last row with real features is followed by rows for which neither half is known yet: their feature is
-the learnt `mask_hidden`, which goes through the same norms and fc, and their token is a mask token with an
-ordinary embedding. Positions continue, attention is causal, and each row gives a draft one token
-further on (vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is EAGLE-3's.
+The last row with real features is followed by rows whose feature and token are not known yet: their feature
+is the learnt `mask_hidden`, which goes through the same norms and fc, and their token is a mask token with
+an ordinary embedding. Positions continue, attention is causal, and each row gives a draft one token further
+on (vllm-project/vllm#32887: vllm/v1/spec_decode/; arXiv 2602.01469). Everything else is EAGLE-3's.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 writing.
 
 `DraftSpec` says nothing about files. `architecture` decides between `eagle` (EAGLE-1 and 2), `eagle3`
-(llama.cpp runs it right) and `eagle31`.
+(llama.cpp runs it correctly) and `eagle31`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The registry: which dialect a checkpoint is in.
 
-Order matters: the more telling mark first. Tensors and nested configs tell more than `architectures`, which
-several exporters leave at a template value.
+Order matters: the most reliable sign comes first. Tensors and nested configs are more reliable than
+`architectures`, which several exporters leave at a template value.
 """
 
 from __future__ import annotations

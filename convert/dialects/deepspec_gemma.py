@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 """deepseek-ai/DeepSpec, class `Gemma4Eagle3Model`: EAGLE-3 around Gemma 4's own decoder layer.
 
-Attention is that of Gemma 4's global layers: wide heads, often without values of their own, rotated in
-part; the norms after attention and feed-forward part, the scaled embedding and the bound of the logits
-are Gemma's, too (deepseek-ai/DeepSpec: deepspec/modeling/eagle3/gemma4/modeling.py). Layers with experts
-or with embeddings of their own are not built there, and refused here.
+Attention is that of Gemma 4's global layers: wide heads, often without values of their own, only partly
+rotated; the norms after attention and after the feed-forward block, the scaled embedding and the soft cap of
+the logits are Gemma's too (deepseek-ai/DeepSpec: deepspec/modeling/eagle3/gemma4/modeling.py). Layers with
+experts or with embeddings of their own are not built there, and refused here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""EAGLE-1 and EAGLE-2 checkpoints, which are the same: EAGLE-2 only draws other trees.
+"""EAGLE-1 and EAGLE-2 checkpoints, which are the same: EAGLE-2 only drafts trees of another shape.
 
 `fc` takes `[embedding ; feature]` and gives what an ordinary decoder layer reads; that layer has no norm
 before attention, and the target's own head reads its output without a norm (SafeAILab/EAGLE:

@@ -2,7 +2,7 @@
 """lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export for vLLM.
 
 Natively ids count the block after which a feature was captured; the vLLM export (only for `model_type:
-kimi_k2`) adds the missing 1. Told from SpecForge by `num_aux_hidden_states` or
+kimi_k2`) adds the missing 1. Distinguished from SpecForge by `num_aux_hidden_states` or
 `eagle_config.use_aux_hidden_state`, from Model Optimizer by `_torchspec_version` where the export wrote it.
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`train`: from a target and files of text to a drafter, in the order in which it happens.
+"""`train`: from a target and files of text to a drafter, step by step.
 
 Data, draft vocabulary, first weights, features, the loop, then the checkpoint and the GGUF. Everything is
-checked before the first step; the folder gets its checkpoint only when there is something to put there.
+checked before the first step; the folder gets a checkpoint only once there is something to save.
 """
 
 from __future__ import annotations

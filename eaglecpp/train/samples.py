@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What flows from data to training: token lists with their assistant turns, and what the target made of them.
+"""What flows from data to training: token lists with their assistant turns, and the target's results.
 
 Plain numpy, so that reading and capturing need no torch. `Conversation` comes from `data` and `generate`,
 `Sample` from a `FeatureSource` (the running target, or a cache on disk).

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT
-// From what the drafter says to the chance that the target agrees. For the siblings of one node, best first, with
-// drafter probabilities q_1 >= q_2 >= ...
+// Turns the drafter's probabilities into the chance that the target agrees. For the siblings of one node, best first,
+// with drafter probabilities q_1 >= q_2 >= ...
 //
 //     first child    a_1 = sigmoid(slope_1 * logit(q_1) + depth[d] + text_1)
 //     k-th child     a_k = (1 - a_1 - ... - a_{k-1}) * sigmoid(slope_2 * logit(q_k / (1 - q_1 - ...)) + rank[k] +
 //     text_2)
 //
 // Under shared noise (algo/coupled.h) q_k is the softmax over the drafter's scores with the noise, so that logit(q_1)
-// is the margin of the best over all others, and a second relation enters: + weight * log(probability before the
-// noise). A token that noise has lifted from far below is less certain than the margin says. Without such noise it is
-// 0.
+// is the margin of the best over all others, and the logit gets one more term: weight * log(probability before the
+// noise). A token that the noise has lifted from far below is less certain than the margin says. Without shared noise
+// this term is 0.
 //
 // The target emits one token per position, so a later sibling is judged on what the earlier ones leave over: the
 // chances of siblings sum to at most 1 by construction, and the product along a path never rises. Slopes, depth and
 // rank terms belong to the drafter and the kind of request and are kept on disk; the text terms belong to one
-// conversation and follow it within some ten rounds. All of it is online logistic regression with per-parameter
-// step sizes; a two-sided CUSUM test of the text term notices a sudden change.
+// conversation and adapt to it within about ten rounds. All of it is online logistic regression with per-parameter
+// step sizes; a two-sided CUSUM test on the text term's errors notices a sudden change.
 //
-// Only positions the target visited may be learned from. Counting unreached drafts as rejected would teach that deep
-// drafts never hold.
+// The model may learn only from positions that the target visited. Counting unreached drafts as rejected would teach
+// it that deep drafts are never accepted.
 #pragma once
 
 #include <array>
@@ -54,11 +54,11 @@ struct TextTerm {
 
     void learn(double error, double information);
 
-    // What the drafter's own terms, which rest on that much information, should take over when the text ends: most of
-    // it while little is known about the drafter, little once many texts were seen.
+    // How much of this term the drafter's own terms, which rest on that much information, should take over when the
+    // text ends: most of it while little is known about the drafter, little once many texts have been seen.
     double hand_over(double information) const;
 
-    // a new text: most of what was learned is dropped
+    // A new text begins: drops most of what was learned.
     void restart();
 };
 
@@ -100,7 +100,7 @@ class AcceptanceModel {
     // start of a model that has learned nothing yet.
     void expect(const std::vector<float> & rates);
 
-    // The text is at its end: what it taught is kept in part, and `text` is ready for another one.
+    // The text has ended: keeps part of what it taught and makes `text` ready for another one.
     void end_text(RequestKind kind, TextState & text);
 
     // Chances a[0..n) that children[i] of a node at depth - 1 carries the target's token, given that the target gets
@@ -113,7 +113,8 @@ class AcceptanceModel {
 
     const Reliability & reliability(RequestKind kind) const { return classes_[(int)kind].reliability; }
 
-    // Persistent part as text (state_text.h); from_text() keeps the old state and returns false if it does not fit.
+    // The persistent part as text (state_text.h). from_text() returns false and keeps the old state if `text` does not
+    // fit.
     std::string to_text(const std::string & key) const;
     bool from_text(const std::string & text, const std::string & key);
 
@@ -139,7 +140,7 @@ class AcceptanceModel {
         Reliability reliability;
     };
 
-    // what the chance of one child rests on
+    // the inputs from which the chance of one child is computed
     struct Signs {
         double x;      // logit of its share of what the siblings before leave
         double clean;  // its log-probability before the noise

@@ -26,7 +26,7 @@ class CostTable {
         return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + plain_host();
     }
 
-    // n rows against one before anything was measured
+    // assumed price of n rows relative to one row, before anything is measured
     double prior_ratio(int n_rows) const { return verify_.prior_ratio(n_rows); }
 
     // host work of a plain round
@@ -35,7 +35,7 @@ class CostTable {
     // verifying n rows
     double verify(int n_rows) const { return slowdown() * verify_.ms(n_rows); }
 
-    // the drafter commits n rows and gives its first distribution
+    // time for the drafter to commit n rows and give its first distribution
     double commit(int n_rows) const;
 
     // one more drafter level of n_rows rows
@@ -44,35 +44,36 @@ class CostTable {
     // host work of a drafting round beyond a plain round's
     double host() const { return slowdown() * std::max(0.0, host_draft_ - host_plain_); }
 
-    // Rows worth trying: sizes far above the measured ones wait until the ones between are known.
+    // Most rows worth trying: sizes far above the measured ones have to wait until those in between are known.
     int n_rows_max() const;
 
     // Is verify(n_rows) a measurement rather than a guess?
     bool is_known(int n_rows) const { return verify_.n_samples(n_rows) > 0; }
 
-    // mean |log residual| of the verifications of late
+    // mean |log residual| of recent verifications
     double noise() const { return verify_.noise(); }
 
-    // what the next verification of n rows may take beyond verify(n): the first use of a size builds things
+    // How much longer than verify(n) the next verification of n rows may take: the first use of a size builds graphs.
     double first_use(int n_rows) const { return is_tried(n_rows) ? 0.0 : slowdown() * verify_.first_use_ms(); }
 
     // n rows were verified before in this process
     bool is_tried(int n_rows) const { return verify_.is_tried(n_rows); }
 
-    // common factor of all times now against when the shapes were learned
+    // how much slower everything is now than when the prices were learned, as one factor
     double slowdown() const { return verify_.slowdown(); }
 
     // --- learning; times in ms -----------------------------------------------------------------------------------
     void learn_verify(int n_rows, double ms);
     void learn_commit(int n_rows, double ms);
     void learn_level(int n_rows, double ms);
-    // what is left of a round's wall time
+    // what is left of a round's wall time after verification and drafting
     void learn_host(bool drafted, double ms);
 
-    // The plain reference should be measured again: the machine or the conversation's length has changed. Asked once.
+    // True if the price of a plain round should be measured again, because the machine's speed or the conversation's
+    // length has changed. Asking clears it.
     bool take_changed();
 
-    // The machine may be another one now: the next samples set its speed, and a plain round is wanted.
+    // The machine may have changed since: the next samples set its speed, and a plain round should be measured.
     void expect_change() {
         verify_.expect_change();
         is_changed_ = true;

@@ -32,9 +32,9 @@ struct Decision {
         pays,       // drafted and verified
         pinned,     // a fixed strategy
         replay,     // a logged plan
-        inexact,    // no batch of several rows holds the bits of single rows, and only such may be planned
+        inexact,    // only exact batches may be planned, and none of several rows gives the bits of single rows
         unmatched,  // the text proposes nothing that pays, and there is no drafter
-        again,      // accepted rows that went with rejected ones are run again
+        again,      // accepted rows that were lost along with rejected ones are run again
     };
 
     Mode mode = Mode::plain;
@@ -48,7 +48,7 @@ struct Decision {
     int reach = 0;            // and the depth at which they were cut off
     double n_tokens = 1.0;    // expected, the bonus token included
     double cost = 1.0;        // expected, in plain rounds; 0 = not known
-    double best_speed = 0.0;  // plain rounds: predicted speed of the best draft seen lately, plain = 1; 0 = unknown
+    double best_speed = 0.0;  // in a plain round: predicted speed of the best recent draft, plain = 1; 0 = unknown
 
     // one line, without a line break
     std::string to_line() const;
@@ -67,7 +67,7 @@ const char * reason_name(Decision::Reason reason);
 // The decisions of one generation, added up.
 class PlanSummary {
   public:
-    // `n_tokens` were committed in the time of `n_steps` plain rounds; 0 steps = nobody knows how long one takes
+    // `n_tokens` were committed in the time of `n_steps` plain rounds; 0 steps = a plain round's time is not known yet
     void add(const Decision & decision, int n_tokens, double n_steps);
 
     int n_rounds() const { return n_rounds_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Everything proposed in one round, with the chances that the target accepts it: the text's nodes first, then the
-// drafter's, level by level. A token that both propose behind the same node is one node.
+// drafter's, level by level. A token that both propose as a child of the same node is one node.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace eaglecpp {
 
 class DraftPool {
   public:
-    // what the drafter proposed behind one node, best first; n = 0 where it was not asked
+    // what the drafter proposed as children of one node, best first; n = 0 where it was not asked
     struct Proposals {
         const Candidate * candidates;  // token and clean conditional log-probability
         const int32_t * nodes;         // that carry them
@@ -22,19 +22,19 @@ class DraftPool {
     void begin(Token root);
 
     // Adds the text's proposals with their chances `a` given the parent: k children per node at most (0 = any number),
-    // none deeper than `reach`, none behind one of `ends`.
+    // none deeper than `reach`, none after one of `ends`.
     void add_text(const TextDraft & draft, const std::vector<float> & a, int k, int reach,
                   const std::vector<Token> & ends);
 
     // The drafter's next level begins.
     void begin_level() { level_.clear(); }
 
-    // The drafter proposes the first k of these behind `parent`; their chances are still 0.
+    // The drafter proposes the first k of these as children of `parent`; their chances are still 0.
     Proposals add_children(int32_t parent, const std::vector<Candidate> & children, int k);
 
-    // The drafter's children of `parent` have chances a[0..n), the others none. What both propose is likelier than
-    // either says; what only the text proposes keeps a fifth of its chance, and all share the one token that will
-    // come.
+    // The first n of the drafter's children of `parent` have chances a[0..n), its others 0. A token that both propose
+    // is likelier than either of them says; one that only the text proposes keeps a fifth of its chance. Only one token
+    // can follow, so the chances of all children are kept from adding up to more than 1.
     void set_chances(int32_t parent, const double * a, int n);
 
     const DraftTree & tree() const { return tree_; }
@@ -46,7 +46,7 @@ class DraftPool {
     // nodes that the text proposed are 1 to n_text()
     int n_text() const { return n_text_; }
 
-    // proposed by the text and not by the drafter, too
+    // proposed by the text and not by the drafter as well
     bool is_from_text(int32_t node) const { return is_text_[node]; }
 
     Proposals proposals(int32_t node) const;
@@ -54,7 +54,7 @@ class DraftPool {
     // nodes of the drafter's last level
     const std::vector<int32_t> & level() const { return level_; }
 
-    // the n_most highest chances of all nodes, falling
+    // the n_most highest chances of all nodes, in falling order
     void best_p(int n_most, std::vector<float> & out) const;
 
   private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Is drafting on for one conversation? By the mean predicted value of a drafted round, which is far less noisy than
-// accepted counts. While it is off, rounds are plain ones, with a shadow probe now and then: a draft that nobody
-// verifies, to see whether it would have been right.
+// Decides whether drafting is on for one conversation, from the mean predicted value of a drafted round, which is far
+// less noisy than counts of accepted tokens. While drafting is off, rounds are plain, with a shadow probe now and then:
+// a draft that is not verified, made only to see whether it would have been right.
 #pragma once
 
 namespace eaglecpp {
@@ -13,20 +13,20 @@ class DraftSwitch {
     // mean predicted gain of drafting a round, in tokens
     double advantage() const { return advantage_; }
 
-    // predicted speed of a drafted round, mean of late
+    // predicted speed of a drafted round, mean over recent ones
     double best_speed() const { return best_speed_; }
 
-    // A request begins on.
+    // A request begins with drafting on.
     void begin_request();
 
     // A drafted round or a probe: its predicted value in tokens, and the speed it would have.
     void weigh(double value, double speed);
 
-    // Off: one more plain round. Is a probe of that many plain rounds due?
+    // While drafting is off: counts one more plain round. Is a probe that costs `cost` plain rounds due?
     bool is_probe_due(double cost);
     void begin_probe();
 
-    // A probe came true against the odds: the text has changed, so more probes follow in quick succession.
+    // A probe turned out right against the odds: the text has changed, so more probes follow in quick succession.
     void surprise();
 
   private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Mean chances of acceptance by depth and rank in one text, for levels that are not drafted yet.
+// Mean chances of acceptance by depth and rank in one text, used to judge levels that are not drafted yet.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,8 @@
 // A token's noise is W / 2^64 for 64 bits W, taken as the chance 1 - u; the largest noises are the smallest W, where a
 // double is exact. The top 16 bits of four neighbouring tokens come from one output of SplitMix64 and nearly always
 // show that a token cannot win; the other 48 bits and the logarithms are computed for the few that might. Logarithms
-// are our own, in operations that IEEE 754 fixes to the last bit, so that no machine's mathematical library has a say.
+// are our own, in operations that IEEE 754 fixes to the last bit, so that the result does not depend on the machine's
+// mathematical library.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +24,10 @@ class Noise {
     // of the token at index `pos` of the text
     Noise(uint32_t seed, Pos pos);
 
-    // g of `token`, between -3.8 and 45.1
+    // the noise g of `token`, between -3.8 and 45.1
     double gumbel(Token token) const;
 
-    // At least gumbel(token), far cheaper; less than 0.7 above it for noises from 1 to 10.
+    // An upper bound of gumbel(token) that is far cheaper to compute; less than 0.7 above it for noises from 1 to 10.
     double bound(Token token) const;
 
     // A number in [0, 1) that is independent of all g, for other decisions at this position.
@@ -57,8 +58,8 @@ class Noise {
 // 1e-16 absolute near 1).
 double portable_log(double x);
 
-// The largest of scores to which Gumbel noise is added, one token after the other in any order. Most tokens are told
-// from their bound.
+// The largest of scores to which Gumbel noise is added; tokens are added one by one, in any order. For most tokens the
+// bound is enough to see that they cannot win.
 class NoisyBest {
   public:
     explicit NoisyBest(const Noise & noise) : noise_(noise) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Decides each round whether to draft, how deep and wide, and which nodes to verify, for the most tokens per unit of
-// time; and never lets drafting cost more than the ledger's allowance. One planner per engine, one SequencePlan per
+// Decides each round whether to draft, how deep and wide, and which nodes to verify, to get the most tokens per unit of
+// time, and never lets drafting cost more than the ledger's allowance. One planner per engine, one SequencePlan per
 // conversation. docs/research/planner.md has the reasoning and the measured results.
 //
 // A round of the conversations that are decoded in one batch:
@@ -13,8 +13,8 @@
 //     for each plan: planner.learn(plan, tokens emitted);
 //     planner.end_round(verify_ms, round_ms);
 //
-// No clock and no random numbers: the same calls give the same plans. Vectors grow to their largest use and stay. A
-// round that fails halfway is simply begun anew.
+// No clock and no random numbers: the same calls give the same plans. Vectors grow to their largest use and keep that
+// size. A round that fails halfway is simply begun again.
 #pragma once
 
 #include <map>
@@ -35,8 +35,8 @@ struct PlannerOptions {
     int depth = 10;  // levels
 
     enum class Goal { fair, throughput };
-    Goal goal = Goal::fair;  // of several conversations: the product or the sum of their speeds
-    double floor = 0.0;      // of several conversations: least speed of each against plain decoding
+    Goal goal = Goal::fair;  // with several conversations: maximise the product or the sum of their speeds
+    double floor = 0.0;      // with several conversations: least speed of each, relative to plain decoding
 
     std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
 };
@@ -46,8 +46,8 @@ struct RoundRequest {
     int n_left = 0;     // tokens that may still be generated, at least 1
     int n_pending = 0;  // rows the drafter must commit before it can draft; 0 = no drafter
     PlanLimits limits;
-    const TextDraft * text = nullptr;  // what the text itself proposes; null = nothing and never
-    int n_again = 0;                   // rows that the target has to run again first; the round drafts nothing then
+    const TextDraft * text = nullptr;  // what the text itself proposes; null = the text is not drafted from
+    int n_again = 0;                   // rows that the target has to run again first; if any, nothing is drafted
 };
 
 // What the drafter proposed in one conversation; children[i]: candidates of plan->frontier()[i], best first.
@@ -65,27 +65,28 @@ class Planner {
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
                        Exactness exactness = Exactness::off);
 
-    // Numbers of rows at which a row of a batch holds the bits it has alone.
+    // Numbers of rows at which every row of a batch has the bits that it would have alone.
     void set_exact_rows(const RowCounts & counts) { exact_rows_ = counts; }
 
-    // A conversation ends: part of what its text taught is kept. begin_request() calls it before a new one.
+    // A conversation ends: keeps part of what its text taught. begin_request() calls this before a new conversation.
     void end_text(SequencePlan & plan);
 
-    // Conversations in the coming batch. `is_odd`: it will end by end_odd_round().
+    // `n_roots`: conversations in the coming batch. `is_odd`: the round will end with end_odd_round().
     void begin_round(int n_roots, bool is_odd = false);
 
     // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
-    // One call of the drafter for these conversations together, all of them at their first level or none; `ms`: what it
-    // took (the first time that is committing the pending rows). Sets the next frontiers; empty when another level does
-    // not pay. Error(value) when a replayed plan does not fit.
+    // Takes what one call of the drafter proposed for these conversations together; either all of them are at their
+    // first level or none is. `ms`: how long the call took (at the first level this includes committing the pending
+    // rows). Sets the next frontiers; a frontier is empty when another level does not pay. Error(value) when a replayed
+    // plan does not fit.
     void grow(const std::vector<Proposal> & proposals, double ms);
     // of one conversation
     void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
 
-    // The drafter committed n_rows rows without being asked to draft, so that what waits for it stays small. The round
-    // is charged for it.
+    // The drafter committed n_rows rows without being asked to draft, so that few rows are left waiting for it. The
+    // round is charged for the time.
     void catch_up(SequencePlan & plan, int n_rows, double ms);
 
     // Picks the trees of all conversations of the batch, the ones in a plain round included.
@@ -97,19 +98,20 @@ class Planner {
     // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
 
-    // The same for a round whose times are not prices: other threads than usual, or threads without their cores.
-    // Nothing is learned from it and nobody is charged.
+    // The same for a round whose times say nothing about prices, because it ran with an unusual number of threads or
+    // the threads did not get their cores. Nothing is learned from it and nothing is charged.
     void end_odd_round();
 
-    // Threads that rounds have from now on. Each number has prices of its own, so that a busy hour does not spoil those
-    // of the quiet machine; a new one begins with the last one's. The first number given is the usual one.
+    // The number of threads that rounds have from now on. Each number has prices of its own, so that a busy hour does
+    // not spoil those of the quiet machine; a new number starts with the prices of the previous one. The first number
+    // given counts as the usual one.
     void set_n_threads(int n_threads);
 
     // prices at the usual number of threads
     const CostTable & usual_costs() const;
 
-    // What the last round took, in plain rounds: exactly 1 for a plain one, stalls of the machine left out. 0 = nobody
-    // knew yet how long a plain round takes.
+    // What the last round took, in plain rounds: exactly 1 for a plain one, stalls of the machine left out. 0 = the
+    // time of a plain round was not known yet.
     double charged() const { return charged_; }
 
     const PlannerOptions & options() const { return options_; }
@@ -119,8 +121,8 @@ class Planner {
     const AcceptanceModel & acceptance() const { return acceptance_; }
     const TextAcceptance & text_acceptance() const { return text_acceptance_; }
 
-    // What was learned about the drafter's and the text's proposals, to keep; the second returns false if any of it
-    // does not fit.
+    // What was learned about the drafter's and the text's proposals, as text to be kept; reading it returns false if
+    // any of it does not fit.
     std::string acceptance_to_text(const std::string & key) const;
     bool acceptance_from_text(const std::string & text, const std::string & key);
 

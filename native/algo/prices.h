@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What verifying n more nodes costs in the coming batch, and the node count worth most at a given price of time. The
-// whole staircase is looked at: cost curves have cliffs, plateaus and dips, so the first descent is not a maximum.
+// What verifying n more nodes costs in the coming batch, and which number of nodes is worth most at a given price of
+// time. All numbers are looked at: cost curves have cliffs, plateaus and dips, so the search must not stop at the first
+// number after which the value falls.
 #pragma once
 
 #include <vector>
@@ -19,9 +20,9 @@ struct Offer {
 class Prices {
   public:
     // Costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows. `ms_free`: what the first use of a size
-    // may take without being charged. `allowed`: other numbers of rows are not for sale; null = all are. `n_buyers`: so
-    // many conversations, this one included, take as many nodes each and share what they cost together. `n_times`:
-    // twice where accepted nodes have to be run again.
+    // may take without being charged. `allowed`: the only numbers of rows that may be chosen; null = any. `n_buyers`:
+    // the number of conversations, this one included, that are assumed to take equally many nodes each and to share
+    // the cost. `n_times`: 2 where accepted nodes have to be run again.
     void set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed = nullptr,
              int n_buyers = 1, double n_times = 1.0);
 
@@ -30,7 +31,7 @@ class Prices {
     // ms that n nodes add to a round that verifies none
     double ms(int n) const { return ms_[n]; }
 
-    // cheapest price of a node at any size
+    // price of one node at the size where nodes are cheapest
     double ms_per_node() const { return ms_per_node_; }
 
     // Best count for nodes with chances p[0..n), best first. `lambda`: tokens per ms that the time could earn

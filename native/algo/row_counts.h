@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// For which numbers of rows in a batch a row holds the same bits as alone. Kernels change at certain numbers (ggml's
-// repacked products from 4 rows on, F32 products from 2), so it is measured at some numbers; one between two of them
-// counts as exact only if both are, one beyond the largest never.
+// The numbers of rows for which a row of a batch has the same bits as it has alone ("exact"). Kernels change at certain
+// numbers (ggml's repacked products from 4 rows on, F32 products from 2), so exactness is measured at some of them; a
+// number between two measured ones counts as exact only if both are, one beyond the largest never does.
 #pragma once
 
 #include <string>

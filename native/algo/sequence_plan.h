@@ -19,7 +19,7 @@
 
 namespace eaglecpp {
 
-// Are only batches planned whose rows hold the bits of single rows? automatic: where that costs little
+// Whether only batches are planned whose rows have the bits of single rows. automatic: where that costs little
 enum class Exactness { off, automatic, on };
 
 // What a round may use at most.
@@ -32,7 +32,7 @@ struct PlanLimits {
     bool runs_again = false;  // where a draft is rejected, the accepted ones before it have to be run again
 };
 
-// Decaying sums of tokens and of time in plain rounds: the speed of late, at least plain.
+// The recent speed, from decaying sums of tokens and of time in plain rounds; never below that of plain decoding.
 class RecentSpeed {
   public:
     void add(double n_tokens, double n_rounds) {
@@ -47,7 +47,7 @@ class RecentSpeed {
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
 };
 
-// How a conversation drafts: as pays, as was asked for, or as a logged run did.
+// How a conversation drafts: as pays best, with the strategy that was asked for, or as a logged run did.
 class DraftRule {
   public:
     void use_auto() { kind_ = Kind::automatic; }
@@ -69,7 +69,7 @@ class DraftRule {
 
     const Strategy & strategy() const { return strategy_; }
 
-    // false where the log is at its end
+    // Goes to the next logged round; false at the end of the log.
     bool next_logged() { return n_replayed_ < log_.size() && ++n_replayed_ > 0; }
 
     // the round that next_logged() went to, and its number
@@ -84,11 +84,11 @@ class DraftRule {
     size_t n_replayed_ = 0;
 };
 
-// Whether only exact batches are planned; where that is not said it is settled in the first round of a request.
+// Whether only exact batches are planned; where the request leaves that open, its first round settles it.
 struct ExactRule {
     bool is_exact = false, is_settled = true;
-    // A fixed strategy is cut to so many of its nodes, because the rows of larger batches are not exact; -1 = it is
-    // not.
+    // The number of nodes that a fixed strategy is cut to because the rows of larger batches are not exact; -1 = it is
+    // not cut.
     int cut = -1;
 
     void begin_request(Exactness wanted) {
@@ -116,7 +116,7 @@ struct LearnedText {
 struct DraftTime {
     double ms = 0.0, expected_ms = 0.0;
 
-    // times the expected time: beyond that the machine stalled, which is not drafting's fault
+    // A multiple of the expected time: what exceeds it is put down to a stall of the machine, not to drafting.
     static constexpr double stall = 1.5;
     double fair_ms() const { return std::min(ms, stall * expected_ms); }
 };
@@ -127,14 +127,14 @@ struct PlanRound {
     PlanLimits limits;
     int n_left = 0;             // tokens that may still be generated
     int n_pending = 0;          // rows the drafter must commit first
-    TextDraft text_draft;       // what the text proposes behind the root
+    TextDraft text_draft;       // what the text proposes after the root
     std::vector<float> text_a;  // per node of it: chance, given its parent
     double text_value = 0.0;    // what verifying it alone is worth, in tokens
 
     DraftPool pool;
     DraftTree tree;  // what is verified
     std::vector<int32_t> frontier;
-    std::vector<float> best_p;  // the highest chances of the pool, falling
+    std::vector<float> best_p;  // the highest chances of the pool, in falling order
     NodeOrder order;
     Prices prices;
     int depth_max = 0, n_draft_rows = 0;
@@ -144,7 +144,7 @@ struct PlanRound {
     int n_peers = 1;      // conversations that drafted together at the last level, this one included
     bool has_drafted_last = false;
 
-    // a plain one, until something is drafted
+    // The round is a plain one until something is drafted.
     void begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now);
 
     bool is_drafting() const { return decision.mode != Decision::Mode::plain; }
@@ -183,8 +183,8 @@ class SequencePlan {
     // this node of tree() was proposed by the text itself and by nobody else
     bool is_from_text(int node) const { return node > 0 && round.pool.is_from_text(round.decision.nodes[node - 1]); }
 
-    // node of pool() behind a node of tree(); behind the root of a plain round the one that a draft of before foresaw,
-    // -1 if none did
+    // The node of pool() that a node of tree() is. For the root of a plain round: the pool node of an earlier draft
+    // that the target has reached, -1 if there is none.
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
 
     // --- reports ---------------------------------------------------------------------------------------------------

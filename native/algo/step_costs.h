@@ -30,16 +30,16 @@ class StepCosts {
     // expected time without the slowdown; 0 while nothing was measured
     double ms(int n_rows) const { return prices_[bucket_of(n_rows)]; }
 
-    // common factor of all times now against when the prices were learned
+    // how much slower everything is now than when the prices were learned, as one factor
     double slowdown() const { return slowdown_; }
 
-    // mean |log residual| of late
+    // mean |log residual| of recent samples
     double noise() const { return noise_; }
 
     // the least price of the larger sizes that were measured well; infinity if there is none
     double least_ms(int n_rows) const;
 
-    // n rows against one before anything is known
+    // assumed price of n rows relative to one row, before anything is known
     double prior_ratio(int n_rows) const;
 
     // samples the price rests on; 0 = a guess
@@ -48,7 +48,7 @@ class StepCosts {
     // this size was run before in this process
     bool is_tried(int n_rows) const { return entries_[bucket_of(n_rows)].n_tried > 0; }
 
-    // what the first use of a size took beyond the second, of late
+    // how much longer than the second use the first use of a size took recently
     double first_use_ms() const { return first_use_ms_; }
 
     // largest row count that was measured more than once, 0 if none
@@ -57,7 +57,7 @@ class StepCosts {
     // one measurement
     void learn(int n_rows, double ms);
 
-    // The machine was found to have changed its speed. Asked once.
+    // True if the machine was found to have changed its speed. Asking clears it.
     bool take_changed();
 
     // The first samples to come set the slowdown: the machine may have changed since.
@@ -81,7 +81,7 @@ class StepCosts {
         void restart(double ms, bool is_guess);
         void add(double ms);
         void scale(double factor);
-        // a first sample alone may include the building of graphs: a guess stands against it
+        // A single first sample may include the building of graphs, so it does not yet outweigh a guess.
         int n_samples() const { return is_guessed && n <= 2 ? 0 : n; }
         double price() const;
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Synthetic acceptance, for honest speed measurements with a drafter that is not trained yet (llama.cpp's
-// --spec-synth-rates): drafts are accepted at random, at given rates, instead of by what the target samples. The text
-// it gives is meaningless and not the target's; whoever switches it on must say so.
+// --spec-synth-rates): drafts are accepted at random, at given rates, instead of by what the target samples. The
+// resulting text is meaningless and not the target's; whoever switches this on must say so.
 #pragma once
 
 #include <cstdint>

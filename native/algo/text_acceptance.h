@@ -5,8 +5,8 @@
 //     a = sigmoid(weight[source][length of the match] + hits)
 //
 // Weights belong to the target and the kind of request and are kept on disk; `hits` belongs to one conversation and
-// follows it within a few rounds. Every round labels the proposals for nothing, also those that nobody verified: the
-// target's next token is known anyway.
+// adapts to it within a few rounds. Every round labels the proposals at no cost, even those that were not verified,
+// because the target's next token is known anyway.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class TextAcceptance {
     // The target went on with `tokens`.
     void learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens);
 
-    // how well predictions agree with what came, all kinds of requests together
+    // how well predictions agree with what came, over all kinds of requests
     const Reliability & reliability() const { return reliability_; }
 
     // persistent part as text (state_text.h); from_text() keeps the old state and returns false if it does not fit

@@ -12,7 +12,8 @@
 
 namespace eaglecpp {
 
-// What the text proposes behind its last token, as a tree. Parents come before their children; -1: the last token.
+// What the text proposes after its last token, as a tree. Parents come before their children; parent -1: the last
+// token.
 struct TextDraft {
     enum class Source : uint8_t {
         longest,  // what followed the longest suffix that stood there before
@@ -34,12 +35,12 @@ struct TextDraft {
 
 class TextIndex {
   public:
-    // `n_memory`: tokens of earlier texts that are kept beside the one at hand. A text longer than `n_most` tokens
-    // loses its beginning, half of them at a time.
+    // `n_memory`: tokens of earlier texts that are kept in addition to the current one. A text longer than `n_most`
+    // tokens loses its beginning, half of `n_most` at a time.
     explicit TextIndex(int n_memory = 0, int n_most = 1 << 17);
 
-    // The text is now `text`. One that goes on where the last one ended costs what is new of it; any other is read from
-    // the beginning.
+    // The text is now `text`. If it continues the last one, only what is new is read; any other text is read from the
+    // beginning.
     void assign(const Tokens & text);
 
     // the text goes on
@@ -66,7 +67,7 @@ class TextIndex {
 
     int n_memory_, n_most_;
     SuffixAutomaton automaton_;
-    Tokens all_;   // what is indexed: earlier texts, each behind a border, then the text or its end
+    Tokens all_;   // what is indexed: earlier texts, each after a border, then the text or its end
     Tokens text_;  // the whole text
 
     // the copy under way

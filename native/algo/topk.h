@@ -16,8 +16,8 @@ float log_sum_exp(const float * x, int n);
 int argmax(const float * x, int n);
 
 // The indices of the k largest of x[n], best first, equal ones in index order, NaN never. Blocks whose largest value is
-// below the k-th largest of all blocks hold none of them and are not looked at again: for a few tens of a vocabulary
-// little more than one pass. Its buffers stay.
+// below the k-th largest of all blocks' maxima hold none of them and are not looked at again, so finding a few tens of
+// a vocabulary takes little more than one pass. The buffers are kept between calls.
 class Largest {
   public:
     const std::vector<int> & of(const float * x, int n, int k);

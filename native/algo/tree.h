@@ -50,8 +50,9 @@ struct DraftTree {
     std::vector<uint8_t> ancestor_mask() const;
 };
 
-// One proposed token with its conditional draft log-probability: of what the target will choose, which under shared
-// noise (algo/coupled.h) is not what the drafter's distribution alone says; that is `logq`, and 0 without such noise.
+// One proposed token. `logp` is the logarithm of the drafter's estimate that the target chooses this token, given the
+// path so far. Under shared noise (algo/coupled.h) that is not what the drafter's distribution alone says: `logq` is,
+// and is 0 without such noise.
 struct Candidate {
     Token token;
     float logp;

@@ -15,7 +15,7 @@ enum class ErrorKind {
     context_full,   // more tokens than the context holds
     out_of_memory,  // host or device
     busy,           // an engine used by two threads at once
-    broken,         // an assertion of llama.cpp or ggml fired; the engine must be opened anew
+    broken,         // an assertion of llama.cpp or ggml fired; the engine must be opened again
     grammar,        // a grammar that does not parse or leaves no token
     not_found,      // no such file
     value,          // misuse of a call: Python's ValueError

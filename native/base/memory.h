@@ -10,8 +10,9 @@ namespace eaglecpp {
 // allocations: where memory is overcommitted they succeed, and the process is killed when it touches them.
 uint64_t available_memory();
 
-// Lets go of the pages of a mapped file that this process has touched; they come back when they are read again. After
-// weights were copied out of it the file would count twice. A hint: does nothing where the system has no such thing.
+// Releases the pages of a mapped file that this process has touched; they come back when they are read again. Without
+// this, weights that were copied out of the file would count twice. Only a hint: it does nothing on systems that do
+// not offer it.
 void forget_file_pages(const std::string & path);
 
 }  // namespace eaglecpp

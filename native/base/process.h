@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// fork() copies memory and one thread. Helper threads of ggml (OpenMP's pool belongs to the thread that first computed)
-// and what a GPU's driver holds do not exist in the child, and a call that waits for them waits for ever.
+// Detects use after fork(), which copies memory but only one thread. Helper threads of ggml (OpenMP's pool belongs to
+// the thread that first computed) and what a GPU's driver holds do not exist in the child, and a call that waits for
+// them waits for ever.
 #pragma once
 
 namespace eaglecpp {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What a drafter computes on: starts its graphs, waits for them, and has the host memory that their inputs come from
-// and their outputs go to.
+// The device that a drafter computes on: starts its graphs, waits for them, and owns the host memory that their inputs
+// come from and their outputs go to.
 #pragma once
 
 #include <ggml-backend.h>
@@ -26,29 +26,29 @@ class DraftDevice {
     ggml_backend_t backend() const { return backend_.get(); }
     ggml_backend_buffer_type_t buft() const { return ggml_backend_get_default_buffer_type(backend_.get()); }
 
-    // whether it has all operations of a graph, else which not
+    // Whether the device has all operations of a graph; if not, `missing` names those it lacks.
     bool supports(const DraftGraph & g, std::string & missing) const;
 
-    // of all graphs from now on
+    // for all graphs from now on
     void set_n_threads(int n_threads);
 
     // Where the inputs of a graph are written before it starts: the tensor itself, or memory the device copies from.
     uint8_t * staging(const DraftGraph & g);
-    // Memory that the device copies n bytes to on its own: copies to any other may make it wait for each.
+    // Memory that the device can copy n bytes to by itself; it may have to wait for each copy to any other memory.
     uint8_t * landing(size_t n);
     // Error(out_of_memory | broken)
     void start(const DraftGraph & g);
     void wait();
 
   private:
-    // of the host, where the device has a kind of its own for what it copies
+    // host memory, of the kind that the device wants for copies where it has one of its own
     class HostMemory {
       public:
         uint8_t * at_least(size_t n, ggml_backend_dev_t device);
 
       private:
         ggml_backend_buffer_ptr pinned_;
-        std::vector<uint8_t> unpinned_;  // where there is none
+        std::vector<uint8_t> unpinned_;  // where the device has no such kind
     };
 
     ggml_backend_dev_t device_;

@@ -28,8 +28,8 @@ struct DrafterOptions {
     ggml_type type_kv = GGML_TYPE_F16;
     bool flash_attn = true;   // where the device supports it for these sizes; fixed once sequences exist
     bool use_kernels = true;  // our own, on the CPU
-    // Graphs in few sizes that pick the likeliest tokens themselves: always on devices other than the CPU, where
-    // waiting and copying cost more than rows. Asked for on the CPU in tests.
+    // Use graphs of few sizes that pick the likeliest tokens themselves. Always so on devices other than the CPU, where
+    // waiting and copying cost more than rows; on the CPU only tests ask for it.
     bool is_remote = false;
 };
 
@@ -51,12 +51,13 @@ class Drafter {
 
     // Tables of the target for a drafter without its own; the tensors must outlive the drafter. The embedding's rows
     // must be readable on the host. Where the drafter's device cannot read the head, `to_copy` is copied once: the same
-    // values in memory that can be, or null. Error(mismatch) on wrong shapes, Error(unsupported) without such a copy.
+    // values in memory that can be copied from, or null. Error(mismatch) on wrong shapes, Error(unsupported) when a
+    // copy is needed and `to_copy` is null.
     void share_embedding(const ggml_tensor * table);
     void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
     void set_embedding(EmbeddingTable table);
 
-    // of all graphs from now on, where it runs on the CPU
+    // for all graphs from now on, where the drafter runs on the CPU
     void set_n_threads(int n_threads);
 
     // Call after the tables are complete: picks flash attention where the device supports it, and verifies that the
@@ -67,8 +68,8 @@ class Drafter {
     // Error(out_of_memory)
     void reserve(int n_sequences);
 
-    // bytes in this drafter's memory: weights of its own, what graphs compute in, and one conversation's cache; and
-    // what lies in host memory beside it
+    // Bytes in the memory of this drafter's device: its own weights, what graphs compute in, and one conversation's
+    // cache; and bytes in host memory besides.
     struct Memory {
         size_t weights, compute, cache, host;
     };
@@ -81,7 +82,7 @@ class Drafter {
     const GraphForm & form() const { return form_; }
     const DraftMemory & memory() const { return memory_; }
 
-    // The graph that runs next, kept or built: what the last one left on the device may go with this.
+    // The graph that runs next, kept or built. This call may discard what the last graph left on the device.
     // Error(out_of_memory)
     const DraftGraph & next_graph(GraphCache & kept, const GraphShape & shape);
 
@@ -93,9 +94,9 @@ class Drafter {
     std::unique_ptr<DraftKv> take_kv();
     void give_kv(std::unique_ptr<DraftKv> kv);
 
-    // graphs that were run; what one leaves on the device lasts until the next
+    // number of graphs that were run; what one leaves on the device lasts until the next
     int n_runs() const { return n_runs_; }
-    // graphs that were built
+    // number of graphs that were built
     int n_graphs() const { return n_graphs_; }
 
   private:

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // The drafter's compute graphs (arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; per-feature norm before
 // fc and post-norm feedback of EAGLE 3.1 as in vllm-project/vllm and sgl-project/sglang llama_eagle3.py; EAGLE-1 and 2:
-// SafeAILab/EAGLE eagle/model/cnets1.py). Pure function
-// of switches, weights, memory and sizes. Only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
+// SafeAILab/EAGLE eagle/model/cnets1.py). A graph is a pure function of switches, weights, memory and sizes. It uses
+// only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
 //
-// A graph serves one conversation or several: what has weights runs for all of their rows at once, what reads or writes
-// a cache for each conversation by itself, in the sizes it has alone. So a row's numbers do not depend on the company
-// it has, as far as products do not depend on the number of rows.
+// A graph serves one conversation or several: operations with weights run for the rows of all conversations at once;
+// operations that read or write a cache run for each conversation separately, in the sizes they have when it runs
+// alone. So a row's numbers do not depend on which conversations share the graph, as far as products do not depend on
+// the number of rows.
 //
 // Two kinds of graph:
 //   commit  rows with true target features: fuse them, write K/V; only a conversation's last `n_out` (0 or 1) rows run
@@ -15,9 +16,9 @@
 // "Fully" means query, attention, MLP and head of the last layer; layers below the last always run for all rows, as
 // the K/V of the next layer needs their output.
 //
-// What a device pays for beyond arithmetic is waiting for the host: all inputs of a graph lie side by side, so that one
-// copy brings them, and with `n_top` the graph picks the likeliest tokens itself, so that a few numbers come back in
-// place of whole rows.
+// Beyond arithmetic, what costs time on a device is waiting for the host. So all inputs of a graph lie side by side and
+// one copy brings them, and with `n_top` the graph picks the likeliest tokens itself, so that a few numbers come back
+// instead of whole rows.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -35,7 +36,7 @@
 
 namespace eaglecpp {
 
-// what one conversation has in a graph
+// one conversation's part of a graph
 struct GraphPart {
     const DraftKv * kv;
     int n_rows;
@@ -60,7 +61,7 @@ struct GraphShape {
     bool operator<(const GraphShape & o) const { return std::tie(commit, parts) < std::tie(o.commit, o.parts); }
 };
 
-// The memory that all graphs of a drafter compute in: one at a time does. It grows and never shrinks. Growing moves it,
+// The memory that all graphs of a drafter compute in, one at a time. It grows and never shrinks. Growing moves it,
 // which leaves graphs of an earlier `epoch` without memory.
 class DraftMemory {
   public:
@@ -81,8 +82,8 @@ class DraftMemory {
     int epoch_ = 0;
 };
 
-// Inputs, ggml order; absent ones are null. Rows of a conversation stand side by side, conversations in the order of
-// the shape's parts.
+// A built graph. Inputs have their shapes in ggml order; absent ones are null. Rows of a conversation stand side by
+// side, conversations in the order of the shape's parts.
 struct DraftGraph {
     ggml_tensor * features = nullptr;  // commit: [n_aux * Ht, n_rows], aux layers side by side
     ggml_tensor * embd = nullptr;      // [H, n_rows] token embeddings, of the form's type

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Graphs by shape, as long as they are used and have memory.
+// Keeps graphs by shape, as long as they are in use and their memory is valid.
 #pragma once
 
 #include <map>
@@ -11,13 +11,13 @@ namespace eaglecpp {
 
 class GraphCache {
   public:
-    // null where there is none with the memory of this epoch
+    // null if there is none with the memory of this epoch
     DraftGraph * find(const GraphShape & shape, int epoch);
 
-    // in place of an older one of this shape; where there are many, of the one that was not used for longest
+    // Replaces an older graph of this shape or, if there are too many graphs, the least recently used one.
     DraftGraph & keep(const GraphShape & shape, std::unique_ptr<DraftGraph> graph);
 
-    // forgets those that read or write this cache of keys and values
+    // forgets the graphs that read or write this cache of keys and values
     void forget(const DraftKv * kv);
 
   private:

@@ -12,7 +12,7 @@
 
 namespace eaglecpp {
 
-// Of the draft rows of a round: the row that each follows (-1 = the last committed one), and its position.
+// For each draft row of a round: the row that it follows (-1 = the last committed one), and its position.
 struct Ancestry {
     std::vector<int32_t> parents, positions;
 
@@ -42,12 +42,12 @@ struct DraftCall {
 
 class GraphInputs {
   public:
-    // `bytes` go to graph.packed before it starts, or are the tensor's own.
+    // `bytes` are copied to graph.packed before the graph starts, or are that tensor's own memory.
     GraphInputs(const DraftSpec & spec, const DraftWeights & weights, const DraftGraph & graph, uint8_t * bytes)
         : spec_(spec), weights_(weights), graph_(graph), bytes_(bytes) {}
 
-    // Calls come in the order of the shape's parts. Rows that only fill the graph come first: only the last rows of a
-    // commit run fully. They write where nobody reads.
+    // Calls come in the order of the shape's parts. Rows that only fill the graph come first, because only the last
+    // rows of a commit run fully; they write to slots that are never read.
     void add(const DraftCall & call);
 
   private:

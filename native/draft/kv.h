@@ -3,8 +3,8 @@
 //
 // Slot p of K/V holds the row of position p for p < n_rows (rows with true features). The `n_draft_rows_max` slots that
 // follow hold the draft rows of the round under way and are simply overwritten by the next commit, so rolling back is
-// setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. Both have one slot more,
-// into which rows write that only fill a graph up to its size.
+// setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. K/V and states each have
+// one slot more, to which rows write that only fill a graph up to its size.
 #pragma once
 
 #include <ggml-backend.h>
@@ -26,7 +26,7 @@ class DraftKv {
     DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, bool v_transposed,
             ggml_backend_buffer_type_t buft);
 
-    // what that takes, but for the device's alignment
+    // what such a cache takes, not counting the device's alignment
     static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
                               bool v_transposed);
 
@@ -42,7 +42,8 @@ class DraftKv {
     // forgets everything, for another conversation
     void clear();
 
-    // The first n rows of all layers, not the state: as bytes, and in place of its own from a cache of the same sizes.
+    // The first n rows of all layers, without the state: returns them as bytes, or replaces this cache's rows by those
+    // saved from a cache of the same sizes.
     std::vector<uint8_t> save_rows(int n) const;
     void load_rows(const std::vector<uint8_t> & bytes, int n);
 
@@ -51,8 +52,8 @@ class DraftKv {
     int n_draft_rows_max() const { return n_draft_rows_max_; }
     size_t n_bytes() const { return ggml_backend_buffer_get_size(buffer_.get()); }
 
-    // Slots a graph reads: up to `n_used`, padded so that few graph shapes occur. `n_steps` > 0: at most so many sizes
-    // between a number and its double, where building a graph costs more than reading masked slots.
+    // Number of slots that a graph reads: `n_used`, padded so that few graph shapes occur. `n_steps` > 0: at most that
+    // many sizes between a number and its double, where building a graph costs more than reading masked slots.
     static int pad(int n_used, int n_steps = 0) {
         int step = n_pad;
         while (n_steps > 0 && 2 * step * n_steps <= n_used) step *= 2;

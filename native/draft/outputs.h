@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What one conversation's rows gave in its last call: logits, and the likeliest tokens as far as the graph picked them.
+// The results of one conversation's last call: its rows' logits, and the likeliest tokens as far as the graph picked
+// them.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct LandedPicks {
     size_t n = 0;
 };
 
-// of a graph that was started; there once the device was waited for. Empty where it picks none.
+// The picks of a graph that was started; filled in once the device has been waited for. Empty if the graph picks none.
 LandedPicks fetch_picks(DraftDevice & device, const DraftGraph & g);
 
 class DraftOutputs {
@@ -29,7 +30,7 @@ class DraftOutputs {
     // output rows [first, first + n) of the graph that ran last
     void take(const DraftGraph & g, int first, int n, const LandedPicks & landed);
 
-    // as DraftSequence has them
+    // see the functions of DraftSequence with these names
     const float * logits(int i);
     std::vector<Candidate> candidates(int i, int k);
     std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);

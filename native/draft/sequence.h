@@ -24,12 +24,12 @@ struct DraftRow {
 
 class DraftSequence;
 
-// what one conversation adds to a graph of several
+// what one conversation adds to a graph of several conversations
 struct DraftCommit {
     DraftSequence * seq;
     FeatureRows features;
     const Token * tokens;
-    int n_ahead = 0;  // of a parallel drafter: masked rows behind the last one, see DraftSequence::commit
+    int n_ahead = 0;  // of a parallel drafter: masked rows after the last one, see DraftSequence::commit
 };
 
 struct DraftLevel {
@@ -47,10 +47,10 @@ class DraftSequence {
     int n_rows() const { return kv_->n_rows; }
 
     // Appends rows with true features; tokens[i] is embedded in row i. With `want_output` the last row runs fully:
-    // logits(0) is its draft distribution and its state is fed by DraftRow::parent -1. Drops the draft rows. All rows
-    // or, after an exception, none. Error(context_full)
-    // `n_ahead`, of a parallel drafter with output: so many masked rows follow it in the same graph, and logits(i) is
-    // the distribution i tokens further on. They leave nothing behind.
+    // logits(0) is its draft distribution, and draft rows with parent -1 are fed its state. Drops the draft rows.
+    // Appends all rows or, after an exception, none. Error(context_full)
+    // `n_ahead`, for a parallel drafter with output: that many masked rows follow the last one in the same graph, and
+    // logits(i) is the distribution i tokens further on. The cache keeps nothing of the masked rows.
     void commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead = 0);
 
     // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i]. Returns the index of the first one.
@@ -59,12 +59,13 @@ class DraftSequence {
     // draft rows of this round so far
     int n_draft_rows() const { return drafts_.n(); }
 
-    // Each as the two above, of several conversations of one drafter in one graph: commits with output; no conversation
-    // twice. All rows of all or, after an exception, none.
+    // The same as commit() (with output) and extend(), for several different conversations of one drafter in one graph.
+    // Appends all rows of all of them or, after an exception, none.
     static void commit_together(const std::vector<DraftCommit> & commits);
     static void extend_together(const std::vector<DraftLevel> & levels);
 
-    // [n_draft_vocab] of output row i of this one's last call; valid until the next one of any sequence of this drafter
+    // [n_draft_vocab] logits of output row i of this sequence's last call; valid until the next call of any sequence of
+    // this drafter
     const float * logits(int i) { return outputs_.logits(i); }
 
     // the k most likely next tokens after output row i, as target ids
@@ -79,7 +80,8 @@ class DraftSequence {
     void get_state(int row, float * dst) const;
     void set_state(int row, const float * src);
 
-    // The first n committed rows: as bytes, and from those of any conversation of this drafter in place of its own.
+    // The first n committed rows: returns them as bytes, or replaces this conversation's rows by those saved from any
+    // conversation of this drafter.
     std::vector<uint8_t> save_rows(int n) const;
     void load_rows(const std::vector<uint8_t> & bytes, int n);
 
@@ -88,7 +90,7 @@ class DraftSequence {
 
     const DraftKv & kv() const { return *kv_; }
 
-    // bytes beyond the weights: cache, and what all sequences compute in
+    // bytes beyond the weights: this cache, and the memory that all sequences compute in
     size_t n_bytes() const;
 
   private:

@@ -34,7 +34,7 @@ class EmbeddingTable {
     // of its own
     size_t n_bytes() const { return own_.size(); }
 
-    // writes row `id` to dst[n_embd]
+    // writes row `id`, dequantised, to dst[n_embd]
     void row(int id, float * dst) const;
     // row `id` as it is stored
     const uint8_t * stored_row(int id) const;
@@ -82,9 +82,9 @@ struct DraftWeights {
     ggml_context_ptr ctx, packed_ctx;
     ggml_backend_buffer_ptr buffer, packed_buffer;
 
-    // Reads all tensors but the embedding into a buffer of `buft`, with `use_kernels` the matrices that our CPU kernels
-    // take into one of theirs; the embedding into host memory when the file has it. `head` stays null when the file has
-    // none. Error(gguf | out_of_memory)
+    // Reads all tensors but the embedding into a buffer of `buft`; with `use_kernels`, the matrices that our CPU
+    // kernels take go into a buffer of the kernels' own type. The embedding goes into host memory if the file has it.
+    // `head` stays null if the file has none. Error(gguf | out_of_memory)
     static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels);
 };
 

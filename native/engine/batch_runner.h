@@ -24,7 +24,7 @@ class BatchRunner {
     // threads that decoding has now
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
 
-    // the time of the last run is what such a batch costs
+    // True if the time of the last run is what such a batch normally costs.
     bool was_regular() const { return threads_.was_regular(); }
 
   private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The open conversations, and what target and drafter hold of each: taken back to a common beginning, taken over from
-// another one, parked outside of the caches, given up. Runs nothing.
+// The open conversations, and what target and drafter hold of each: rolls it back to a common beginning, takes it over
+// from another conversation, parks it outside the caches, drops it. Never runs the target.
 #pragma once
 
 #include <map>
@@ -29,18 +29,19 @@ class Conversations {
     // Ends the text after its first n tokens, the last of which has not been run.
     void cut(Sequence & s, int n);
 
-    // A prompt that begins like the text of another conversation takes its rows over, before it has run any of its own.
+    // If the prompt begins like the text of another conversation, takes over that one's rows, before any of its own are
+    // run.
     void adopt(Sequence & s);
 
-    // Leaves nothing of it.
+    // Drops everything that target and drafter hold of it.
     void forget(Sequence & s);
 
-    // After an error: what it held before the step, without a generation.
+    // After an error: restores what it held before the step, and ends its generation.
     void roll_back(Sequence & s);
 
-    // of one without a generation
+    // only for a conversation without a generation under way
     ParkedSequence park(const Sequence & s) const;
-    // false where there is no room, then it is empty
+    // false if there is no room; the conversation is then empty
     bool unpark(Sequence & s, const ParkedSequence & parked);
 
     // After a batch. Where the order of cells was given up, whatever comes next may fill gaps anywhere.

@@ -15,9 +15,9 @@ struct PlacedDrafter {
     std::string why;  // a sentence when it is not where it would best be; "" = it is
 };
 
-// The drafter on the device that the options name, or with "auto" on the best one, complete and with what its
-// conversations need, which on a GPU is allocated now. With "auto" a device without room gives way to the CPU.
-// Error(value) for an unknown device, and what a Drafter throws.
+// Loads the drafter on the device that the options name, or with "auto" on the best one, ready to use; on a GPU, what
+// its conversations need is allocated now. With "auto" the CPU is used if the device has no room.
+// Error(value) for an unknown device, and every error that a Drafter throws.
 PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & file, const Target & target);
 
 // device memory that a drafter takes, without what its graphs compute in

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
-// The door to target, drafter and conversations, which it owns: begins and ends generations, and steps them (Rounds). A
-// prompt that begins like another conversation's text takes over what was computed for that. Steps are atomic: after an
-// error the sequences hold what they held before the step, so a generation can be ended or continued at any time
-// between steps. An exception that is not ours leaves the engine broken: nobody knows what llama.cpp or a driver left
-// half done.
+// The entry point to target, drafter and conversations, which it owns: begins and ends generations, and steps them
+// (Rounds). A prompt that begins like another conversation's text takes over what was computed for that. Steps are
+// atomic: after an error the sequences hold what they held before the step, so a generation can be ended or continued
+// at any time between steps. An exception that is not ours leaves the engine broken, because what llama.cpp or a driver
+// left half done cannot be known.
 //
 // One thread at a time: a call during another one fails with Error(busy). After Error(broken) only closing is left.
 #pragma once
@@ -43,20 +43,20 @@ class Engine {
     // Error(context_full | value | grammar)
     int begin(int id, const Tokens & prompt, const GenerateParams & params);
 
-    // A slice of the prompt or a round of each; a result for each, in no particular order. Where some generate, prompts
-    // share their batch if that changes no bits: then the slices are smaller, and of several prompts the last ones may
-    // have to wait.
+    // Runs a slice of the prompt or a round for each conversation; returns a result for each, in no particular order.
+    // While some conversations generate, prompts share their batch if that changes no bits: the slices are then
+    // smaller, and if there are several prompts the last ones may have to wait.
     std::vector<StepResult> step(const std::vector<int> & ids);
 
-    // `n_taken`: tokens of the answer that were wanted; those that a round gave beyond them are rolled back. < 0: all
+    // `n_taken`: how many tokens of the answer are kept; any that a round gave beyond them are rolled back. < 0: all
     void end(int id, int n_taken = -1);
     void clear(int id);
 
     const Sequence & sequence(int id) const { return conversations_.get(id); }
 
-    // Conversations can leave the caches and come back to them, at any place: `park` copies what one without a
-    // generation holds, `unpark` puts it in place of what another one holds; false where there is no room, then that
-    // one is empty.
+    // Conversations can leave the caches and come back under any id: `park` copies what a conversation without a
+    // generation holds; `unpark` puts such a copy in place of what conversation `id` holds and returns false if there
+    // is no room, in which case that conversation is empty.
     bool can_park() const { return target().can_save_rows(); }
     ParkedSequence park(int id);
     bool unpark(int id, const ParkedSequence & parked);
@@ -68,8 +68,9 @@ class Engine {
     const Planner & planner() const { return planner_; }
     Planner & planner() { return planner_; }
 
-    // At which numbers of rows a batch gives every row the bits it has alone: measured now, before any conversation is
-    // open, or as measured before with the same files, build, device and options. Until then one row is.
+    // The numbers of rows at which a batch gives every row the bits it has alone: measured now, before any conversation
+    // is open, or set from an earlier measurement with the same files, build, device and options. Until one of these is
+    // called, only a single row counts as exact.
     // Error(value) when a conversation is open
     ExactRows measure_exact_rows();
     void set_exact_rows(const RowCounts & counts);
@@ -81,7 +82,7 @@ class Engine {
     // bytes the drafter holds beyond its weights
     size_t draft_bytes(int id) const;
 
-    // rounds may draft: there is a drafter, or the text itself is drafted from
+    // whether rounds may draft: there is a drafter, or the text itself is drafted from
     bool can_draft() const { return models_.can_draft(); }
     bool drafts_text() const { return models_.drafts_text; }
 

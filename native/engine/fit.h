@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Does this drafter belong to this target? Asked once at load; a wrong pair would decode correctly but slowly, and
-// nobody would know why.
+// Checks, once at load, that a drafter belongs to its target. A wrong pair would decode correctly but slowly, with
+// nothing to show why.
 #pragma once
 
 #include "gguf/draft_file.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What this process and the others on the machine take of its cores.
+// How much of the machine's cores this process and the others use.
 #pragma once
 
 namespace eaglecpp {
@@ -9,9 +9,9 @@ double process_cpu_ms();
 
 class MachineLoad {
   public:
-    // Cores that other processes have left free since the last answer, this process's own included; -1: that is too
-    // short a time ago, or the system does not say (only Linux does). Processes that run at low priority leave theirs,
-    // unless this one does so, too. Cheap enough to ask at every decode.
+    // Cores that other processes have left free since the last answer, including those this process uses; -1: the last
+    // answer was too recent, or the system does not say (only Linux does). Cores of low-priority processes count as
+    // free, unless this process has low priority itself. Cheap enough to ask at every decode.
     double free_cores(double now_ms);
 
   private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a caller may choose, as plain structs with defaults; mirrored by eaglecpp/options.py.
+// What a caller may choose, as plain structs with defaults; mirrored by eaglecpp/options/.
 #pragma once
 
 #include <string>

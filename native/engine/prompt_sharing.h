@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// How prompts are cut where several conversations run: which may share a batch with rounds, and which wait for rows
-// that another one is about to run. No bits may change by it where anyone minds.
+// How prompts are cut into slices while several conversations run: which may share a batch with rounds, and which wait
+// for rows that another conversation is about to run. Where exactness is asked for, this must not change any bits.
 #pragma once
 
 #include <vector>
@@ -26,16 +26,16 @@ class PromptSharing {
     PromptSharing(const Target & target, const RowCounts & exact_rows, bool can_draft)
         : target_(target), exact_rows_(exact_rows), can_draft_(can_draft) {}
 
-    // these prompts may share the batch of these rounds
+    // whether these prompts may share the batch of these rounds
     bool can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const;
 
-    // Rows of the prompts for a batch that has n_rows rows of rounds: the first prompt's first.
+    // The prompt rows to add to a batch that already has n_rows rows of rounds, beginning with the first prompt.
     std::vector<Slice> cut(const std::vector<Sequence *> & reading, int n_rows) const;
 
-    // It may take over rows of another conversation.
+    // whether this conversation may take over rows of another one
     bool can_adopt(const Sequence & s) const;
 
-    // One of these is about to run rows that it could take over.
+    // whether one of `reading` is about to run rows that `s` could take over
     bool waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const;
 
   private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Features of a conversation's last rows, by position. A prompt that leaves the conversation's text at such a row needs
 // its feature again: the drafter's row there embeds the token that follows, which is now another one. Running the
-// target once more would give the feature, but would also write that position's keys and values anew, perhaps by
-// another kernel than at first, and what the target says next must not depend on whether there is a drafter.
+// target once more would give the feature, but would also write that position's keys and values again, perhaps with
+// another kernel than the first time, and what the target says next must not depend on whether there is a drafter.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The only loop: a step of some conversations runs a slice of the prompt or a round of draft, verify, match and commit
-// for each. Knows nothing of errors: the engine makes its conversations whole again.
+// The only loop: a step runs, for each of the given conversations, a slice of its prompt or a round of draft, verify,
+// match and commit. It does not handle errors: the engine restores its conversations afterwards.
 #pragma once
 
 #include <string>
@@ -41,10 +41,10 @@ class Rounds {
     // as Engine::step
     std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
 
-    // Accepted rows that the target does not hold any more, in batches that are exact.
+    // Runs again, in exact batches, the accepted rows that the target no longer holds.
     void run_lost(Sequence & s);
 
-    // With the threads that are best now, which on a busy machine is not all of them.
+    // Measures with the number of threads that is best now, which on a busy machine is not all of them.
     ExactRows measure_exact_rows(int n_rows_max, int n_batch_max);
 
     // threads that decoding has now

@@ -10,7 +10,7 @@
 //   the drafter has committed rows [0, draft.n_rows()), and `pending` holds the features of positions
 //   [draft.n_rows(), n_past)
 //
-//   `inexact_from` never points behind n_past
+//   `inexact_from`, unless it is none_inexact, is never greater than n_past
 #pragma once
 
 #include <algorithm>
@@ -107,7 +107,8 @@ struct Sequence {
     RecentFeatures recent;
     TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
 
-    // The rows from here on may hold other bits than plain decoding would give them; none_inexact if there are none.
+    // The rows from here on may have other bits than plain decoding would give them; none_inexact if all rows are
+    // exact.
     static constexpr int none_inexact = INT_MAX;
     int inexact_from = none_inexact;
     bool is_exact() const { return inexact_from == none_inexact; }
@@ -131,7 +132,7 @@ struct Sequence {
     double decode_start_ms = 0.0;
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
-    // Without an answer to give, the last prompt token is not needed either.
+    // If no answer is to be generated, the last prompt token need not be run either.
     int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
 
     // gives the drafter what waits for it
@@ -142,10 +143,10 @@ struct Sequence {
     }
 };
 
-// rows worth taking over from another conversation
+// fewest rows that are worth taking over from another conversation
 constexpr int n_adopt_least = 16;
 
-// of the first n_most tokens of both, those that both begin with
+// length of the common beginning of both, at most n_most
 inline int n_common(const Tokens & a, const Tokens & b, int n_most) {
     int n = 0;
     while (n < n_most && a[n] == b[n]) ++n;

@@ -3,10 +3,11 @@
 // on a machine whose cores others keep busy two threads can be a hundred times slower than one: the number must fall to
 // the cores that are free, and come back when they are.
 //
-// What is known: how long a decode took and how much of that time the threads ran; how long others of the same number
-// of rows took before; and, where the system tells, how many cores others leave free. A decode in which the threads did
-// not get their cores, and which took long, says so by itself. What others leave free is heard now and then; without it
-// a larger number is tried, more and more rarely while that fails.
+// What is known: how long a decode took and for how much of that time the threads ran; how long earlier decodes of the
+// same number of rows took; and, where the system tells, how many cores other processes leave free. A decode that took
+// long and in which the threads did not get their cores shows by itself that there were too many threads. The number of
+// free cores is reported now and then (hear_free); without such reports a larger number of threads is tried, more and
+// more rarely while that fails.
 //
 // On a quiet machine fewer threads may still be faster, when memory is the limit: half as many (later twice as many)
 // are tried for one decode, then ever more rarely, and kept if a few decodes agree.
@@ -33,7 +34,7 @@ class ThreadPolicy {
 
     ThreadPolicy() : ThreadPolicy(1, 1, true, true) {}
 
-    // most threads for decoding and for prompts; fixed ones are left alone
+    // the most threads for decoding and for prompts; a number that is fixed is never changed
     ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed);
 
     // threads that decodes of this kind have for now, trials left out
@@ -42,10 +43,10 @@ class ThreadPolicy {
     // threads for a decode of n_rows rows now
     int choose(Kind kind, int n_rows, double now_ms);
 
-    // cores that others leave to this process, of late
+    // reports how many cores other processes have left to this one recently
     void hear_free(double n_cores, double now_ms);
 
-    // a decode that choose() was asked about
+    // reports a decode whose number of threads came from choose()
     void learn(const Run & run, double now_ms);
 
     // The last decode ran with level() threads that had their cores: its time is what such a decode costs.

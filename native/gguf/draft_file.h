@@ -19,7 +19,7 @@ struct RopeSpec {
     float freq_base = 10000.0f;
     float freq_scale = 1.0f;   // 1 / scaling factor
     float ext_factor = 0.0f;   // 1 for YaRN
-    float attn_factor = 1.0f;  // multiplies cos and sin, beside what ggml adds itself for YaRN
+    float attn_factor = 1.0f;  // multiplies cos and sin, in addition to ggml's own factor for YaRN
     float beta_fast = 32.0f;
     float beta_slow = 1.0f;
     int n_ctx_orig = 0;
@@ -66,12 +66,12 @@ struct DraftSpec {
     std::vector<int32_t> target_layers;
     int n_layer_target = 0;  // blocks of the target it was made for; 0 = not recorded
     // EAGLE-1 and 2: fc takes [embedding ; feature] in every step, and the one feature is the target's last state after
-    // the final norm. Without `norm_output` the first layer has no norm before attention and the head reads what the
-    // last one gives without a norm; with it (Mistral's) both are normed, as in any decoder.
+    // the final norm. Without `norm_output` the first layer has no norm before attention, and the head reads the last
+    // layer's output without a norm; with it (Mistral's) both are normed, as in any decoder.
     bool fuses_embedding = false;
-    // P-EAGLE: rows that pair the features of `mask_feature.weight` with this token's embedding follow the last true
-    // one and give the tokens further on, all in one pass; so many depths at the most. 0 = a row is fed with the state
-    // of the one before.
+    // P-EAGLE: the last row with true features is followed by rows that pair the features of `mask_feature.weight` with
+    // the embedding of `mask_token`; they give the tokens further on, all in one pass. `n_parallel` is the largest
+    // depth reached that way; 0 = not P-EAGLE: each row is fed with the state of the one before.
     int n_parallel = 0;
     Token mask_token = 0;
     bool norm_before_residual = false;

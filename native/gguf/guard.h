@@ -4,9 +4,9 @@
 //
 // The exception passes through C functions of ggml. They have nothing to clean up, and compilers write the tables that
 // unwinding needs for C as well on x86-64, 64-bit ARM, macOS and Windows; elsewhere llama.cpp must be compiled with
-// -funwind-tables (and nowhere with -fexceptions: it makes OpenMP regions of C code end the process instead). The guard
-// looks before it throws: where the tables end, and on ggml's worker threads, the process ends with the assertion's
-// text as without a guard. So known causes are checked before the call as well.
+// -funwind-tables (and never with -fexceptions, which makes OpenMP regions of C code end the process instead). The
+// guard checks before it throws: on a stack that has frames without tables, and on ggml's worker threads, the process
+// ends with the assertion's text, as it would without a guard. So known causes are also checked before the call.
 #pragma once
 
 #include <utility>

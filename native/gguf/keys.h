@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-// Every key and tensor name of a drafter GGUF, mirror of convert/keys.py (a test holds the two equal). "{arch}" is
-// `eagle`, `eagle3` or `eagle31`, "{i}" a layer or aux index. Meanings: docs/gguf-format.md.
+// Every key and tensor name of a drafter GGUF; mirrors convert/keys.py (a test compares the two). "{arch}" is `eagle`,
+// `eagle3` or `eagle31`, "{i}" a layer or aux index. docs/gguf-format.md explains what they mean.
 #pragma once
 
 namespace eaglecpp::keys {
 
 constexpr const char * arch_eagle = "eagle";      // EAGLE-1 and 2
-constexpr const char * arch_eagle3 = "eagle3";    // what stock llama.cpp runs right
+constexpr const char * arch_eagle3 = "eagle3";    // what stock llama.cpp runs correctly
 constexpr const char * arch_eagle31 = "eagle31";  // everything else
 
 // general

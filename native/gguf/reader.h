@@ -25,7 +25,7 @@ struct TensorInfo {
 };
 
 // True for types that ggml can multiply with and look rows up in: floats, and quantised types that it can dequantise.
-// The quantised ones it makes of activations and integers are none.
+// False for integers and for the quantised types that ggml uses only for activations.
 bool is_weight_type(ggml_type type);
 
 class GgufReader {

@@ -17,7 +17,7 @@ inline bool attention_fits(const ggml_tensor * op) {
     if (op->op != GGML_OP_FLASH_ATTN_EXT || op->type != GGML_TYPE_F32) return false;
     const ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2], *mask = op->src[3], *sinks = op->src[4];
     for (int i = 5; i < GGML_MAX_SRC; ++i) {
-        if (op->src[i]) return false;  // an input that ggml had not yet when this was written
+        if (op->src[i]) return false;  // an input that ggml did not have yet when this was written
     }
     int32_t precision;
     std::memcpy(&precision, op->op_params + 3, sizeof precision);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// What a kernel sees of the graph it runs in: ggml's own compute parameters, and its barrier.
+// What a kernel sees of the graph it runs in: ggml's own compute parameters and ggml's barrier.
 #pragma once
 
 #include <ggml.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The private parts of ggml that the hook stands on, as they are in the pinned version. They are not installed with
+// The private parts of ggml that the hook depends on, as they are in the pinned version. They are not installed with
 // llama-cpp-python, so they are repeated here; tests/native/kernels/test_abi.cpp compares them with the sources, and
-// hook.cpp uses them only with the very version they were taken from, after a trial run.
+// hook.cpp uses them only with exactly the version they were taken from, after a trial run.
 #pragma once
 
 #include <ggml-backend.h>

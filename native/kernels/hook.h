@@ -4,7 +4,7 @@
 // takes:
 //   - products of weights that were placed in our buffer type when they were loaded (LoadScope);
 //   - in graphs planned inside a ComputeScope: products of F32, F16 and BF16 weights where they lie, and attention.
-// Everybody else in the process, llama_cpp.Llama for one, keeps ggml's own kernels.
+// All other code in the process, llama_cpp.Llama for example, keeps ggml's own kernels.
 #pragma once
 
 #include <ggml-backend.h>
@@ -20,7 +20,7 @@ struct Status {
     std::string why_not;  // a sentence, when not active
 };
 
-// The ggml in this process is the one that ggml_abi.h was taken from.
+// Whether the ggml in this process is the version that ggml_abi.h was taken from.
 bool is_known_ggml();
 
 // Installs the hook on the first call; must come before the first model is loaded to be of use.
@@ -46,8 +46,8 @@ class LoadScope {
     std::unique_lock<std::mutex> lock_;
 };
 
-// While it lives, graphs that this thread computes use our kernels for what is not packed, too. Does nothing when `on`
-// is false or the hook is not active.
+// While it lives, graphs that this thread computes use our kernels also for weights that are not packed. Does nothing
+// when `on` is false or the hook is not active.
 class ComputeScope {
   public:
     explicit ComputeScope(bool on);

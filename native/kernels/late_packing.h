@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Packs weights after the model is loaded, in threads of its own, where they lie in a mapped file: copying them takes
-// several times as long as mapping the file does. A product whose weights are not ready packs them itself, together
-// with the other threads of its graph, so the first prompt follows the packing layer by layer.
+// Packs the weights of a mapped file after the model is loaded, in threads of its own, because copying them takes
+// several times as long as mapping the file. A product whose weights are not packed yet packs them itself, together
+// with the other threads of its graph, so the first prompt proceeds with the packing, layer by layer.
 #pragma once
 
 #include <atomic>
@@ -15,24 +15,25 @@
 
 namespace eaglecpp::kernels {
 
-// What one ggml buffer has still to pack. add() is called by the thread that loads; the rest by any.
+// What is still to be packed of one ggml buffer. add() is called by the thread that loads, the rest by any thread.
 class LatePacking {
   public:
     LatePacking();
-    // Forgets what nobody has begun.
+    // Drops the work that has not been begun.
     ~LatePacking();
     LatePacking(const LatePacking &) = delete;
     LatePacking & operator=(const LatePacking &) = delete;
 
-    // Remembers to pack `data`, all bytes of the tensor, into `packed`. False where it has to be done at once: `data`
-    // is not part of a mapped file, which could be mapped a second time.
+    // Notes that `data`, all bytes of the tensor, is to be packed into `packed`. False if that has to be done at once,
+    // because `data` is not part of a mapped file, which could be mapped a second time.
     bool add(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed);
-    // Returns when this tensor is packed; helps.
+    // Waits until this tensor is packed, helping with the packing.
     void finish(const void * packed) {
         if (n_unfinished_.load(std::memory_order_acquire) > 0) finish_one(packed);
     }
     void finish_all();
-    // Begins with what was added to any. Not before the file is mapped: page tables have one lock.
+    // Starts packing what was added to any LatePacking. Call only once the file is mapped, because mapping and packing
+    // would compete for the one lock on the page tables.
     static void start_all();
 
   private:

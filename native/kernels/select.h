@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Which instruction set this machine runs best.
+// Chooses the instruction set that is fastest on this machine.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace eaglecpp::kernels {
 
-// Tables this build holds and this processor runs, best first; the last is the portable form.
+// The kernel tables that this build contains and this processor can run, best first; the last is the portable form.
 std::vector<const KernelTable *> usable_tables();
 
 // The one in use: the best, or the one EAGLECPP_KERNELS names (avx512, avx_vnni, avx2, neon, portable; for tests).

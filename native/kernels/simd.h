@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Sixteen lanes, spelled the same on every instruction set. A file that defines one of KERNEL_AVX512, KERNEL_AVX2 (with
 // KERNEL_AVX_VNNI or without) and KERNEL_NEON before it includes this gets that one, any other the portable form. All
-// names live in a namespace of their own for each (KERNEL_NS), so that one program holds them all.
+// names live in a namespace per instruction set (KERNEL_NS), so that one program can contain them all.
 //
 // Every operation gives the same bits on every instruction set: float ones are correctly rounded and in a fixed order,
 // integer ones exact. So a product has one result on all machines, and the portable form tests the others.
@@ -186,8 +186,8 @@ KERNEL_INLINE Bytes lookup(const uint8_t * table, Bytes a) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), a.v)};
 }
 
-// What packed signed weights are stored with, so that dot_signed() may read them unsigned: its result is then too large
-// by signed_bias times the sum of the inputs.
+// The bias added to packed signed weights when they are stored, so that dot_signed() may read them as unsigned: its
+// result is then too large by signed_bias times the sum of the inputs.
 constexpr int signed_bias = 128;
 // sums of 4 products: bytes of 0..127 by four signed inputs
 KERNEL_INLINE I32 dot(I32 sum, Bytes w, int32_t inputs) {

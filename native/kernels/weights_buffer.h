@@ -15,7 +15,7 @@ abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backe
 
 // While `on`, weights that this thread writes come from mapped files and are packed later where that is possible.
 void pack_later(bool on);
-// Returns when the weights that this tensor of our buffer type holds are packed; helps.
+// Waits until the weights of this tensor, which is in our buffer type, are packed, helping with the packing.
 void finish_packing(const ggml_tensor * weights);
 
 }  // namespace eaglecpp::kernels

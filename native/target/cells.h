@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Which cells of the target's cache belong to which conversation, and which stay occupied although nobody needs them,
-// so that rows keep the order in which attention adds them.
+// Which cells of the target's cache belong to which conversation, and which stay occupied although they are no longer
+// needed, so that rows keep the order in which attention adds them.
 #pragma once
 
 #include <llama.h>
@@ -35,8 +35,8 @@ class Cells {
     // Before a batch: makes room for it.
     void prepare(const llama_batch & rows);
 
-    // Closes the gaps that rejected nodes left, before rows whose attention works in tiles, whose borders they would
-    // shift. False where that cannot be done, as where other conversations have cells.
+    // Closes the gaps that rejected nodes left. Called before rows whose attention works in tiles, because gaps would
+    // shift the tiles' borders. False if that cannot be done, for example because other conversations have cells.
     bool close_gaps_before(const SeqRange & range);
 
     // Keeps positions [0, n) of a conversation; false when this target cannot remove the rest (it was then cleared).
@@ -45,28 +45,28 @@ class Cells {
     // Shares the first n rows of another conversation with this one, which is empty.
     void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
 
-    // The rows of a conversation as bytes, and from those of any conversation of this target in place of its own: false
-    // where there is no room, then it is empty.
+    // save_rows() returns the rows of a conversation as bytes; load_rows() replaces a conversation's rows by those
+    // saved from any conversation of this target. False if there is no room; the conversation is then empty.
     std::vector<uint8_t> save_rows(const SeqRange & range) const;
     bool load_rows(const SeqRange & range, const std::vector<uint8_t> & bytes, int n_rows);
 
-    // Before drafts of this conversation are run: what keep_path() may have to go back to, where states are copied. The
-    // copy shares the state's memory until rows are run.
+    // Call before drafts of this conversation are run: where states are copied, keeps a copy that keep_path() can go
+    // back to. The copy shares the state's memory until rows are run.
     void remember(const SeqRange & range);
 
-    // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`. False where
-    // it went back to what remember() saw: none of the rows run since then is there.
+    // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`. False if it
+    // had to go back to the state that remember() copied: all rows run since then are gone.
     bool keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
 
-    // rows that are there of a conversation
+    // number of rows that the cache holds of a conversation
     Pos n_rows(const SeqRange & range) const;
 
     void clear();
 
-    // There are cells left for what trees leave behind. Without, a tree makes the order of cells another one; chains
-    // leave nothing behind.
+    // Whether there are cells left for the rejected nodes that trees leave behind. Without them a tree changes the
+    // order of cells; chains leave nothing behind.
     bool has_room_for_trees() const;
-    // Times that the order of cells became another one.
+    // how many times the order of cells has changed
     int n_order_lost() const { return n_order_lost_; }
 
   private:

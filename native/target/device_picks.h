@@ -27,14 +27,14 @@ class DevicePicks {
         : device_(device), n_vocab_(n_vocab), n_ubatch_(n_ubatch) {}
     void attach(llama_context * ctx) { ctx_ = ctx; }
 
-    // From now on the likeliest token of each row of this conversation (n_top 1) or its n_top likeliest are found on
-    // the device, and its logits do not come back, or with 0 they do again. False where that cannot be done; then they
-    // do.
+    // From now on the n_top likeliest tokens of each row of this conversation are found on the device, and the row's
+    // logits are not copied back; n_top 0 switches this off again. False if it cannot be done; logits are then copied
+    // back as usual.
     bool set(const SeqRange & range, int n_top);
 
     // call before each decode of these rows
     void begin(const llama_batch & rows);
-    // what was so found for row i of the last decode
+    // what was found in this way for row i of the last decode
     Token best(int row) const;
     TopLogits top(int row) const;
 

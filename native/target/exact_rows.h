@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Measures for which numbers of rows a batch of this target, with this context, gives every row the bits it has alone:
-// the same tokens at the same positions once row by row and once as batches, logits compared bit for bit. It is the
-// only test that knows all kernels that run: types, shapes, routers of mixtures, devices.
+// runs the same tokens at the same positions once row by row and once as batches, and compares the logits bit for bit.
+// Only such a test covers every kernel that really runs, whatever the types, shapes, expert routers and devices are.
 #pragma once
 
 #include <functional>

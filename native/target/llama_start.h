@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// llama.cpp comes up in this process, and its log goes where ours goes.
+// Starts llama.cpp in this process and sends its log where ours goes.
 #pragma once
 
 namespace eaglecpp {

@@ -34,12 +34,13 @@ class TargetModel {
     bool uses_kernels() const { return use_kernels_; }
     // nothing runs on a GPU
     bool is_cpu() const;
-    // ggml's own products with F32, F16 and BF16 weights on the CPU: known to add in another order for several rows
-    // than for one, though few texts show it
+    // Whether ggml's own products with F32, F16 or BF16 weights run on the CPU: they are known to add in another order
+    // for several rows than for one, so texts can diverge, though few do.
     bool has_parting_products() const { return has_float_matrices_ && is_cpu() && !use_kernels_; }
 
-    // Weights shared with the drafter, or null. `embedding`: its rows can be read on the host; `head`: the one of the
-    // product, perhaps in a layout of its own; `head_to_copy`: the same values where they can be copied from.
+    // Weights shared with the drafter, or null. `embedding`: its rows can be read on the host; `head`: the tensor that
+    // the target multiplies with, perhaps in a layout of its own; `head_to_copy`: the same values where they can be
+    // copied from.
     const ggml_tensor * embedding() const;
     const ggml_tensor * head() const;
     const ggml_tensor * head_to_copy() const;
@@ -52,17 +53,17 @@ class TargetModel {
     // Why this target takes chains only; "" = it takes trees. Trees need plain attention over one unified cache.
     const char * chains_only() const;
     bool supports_trees() const { return !*chains_only(); }
-    // Why no batch of several rows can be trusted to hold the bits of single rows, whatever was measured; "" = it can.
+    // Why no batch of several rows can be trusted to give the bits of single rows, whatever was measured; "" = it can.
     const char * never_exact() const;
 
-    // llama.cpp says that it failed, and why only in words for people. Whether memory was what it lacked shows when the
-    // same is done again with nothing allocated: then it succeeds. Null when it does not.
+    // When loading fails, llama.cpp gives the reason only in log messages. To find out whether memory was lacking, this
+    // loads the model again with nothing allocated: if that succeeds, it was. Null if it fails again.
     LlamaModelPtr load_without_memory() const;
 
     // Error(unsupported) when llama.cpp refuses the adapters
     void attach_lora(llama_context * ctx) const;
 
-    // What came back from a lost server is not true (rpc_relay.h). Error(broken)
+    // Error(broken) if an RPC server was lost: the results that came back for it are not real (rpc_relay.h).
     void check_servers() const;
 
   private:

@@ -6,8 +6,8 @@
 
 namespace eaglecpp {
 
-// While it lives, graphs that this thread builds stay where their weights are. Does nothing with another ggml than the
-// one its interface was taken from.
+// While it lives, graphs that this thread builds are computed where their weights are. Does nothing with a ggml other
+// than the version its interface was taken from.
 class NoOffloadScope {
   public:
     explicit NoOffloadScope(bool on);

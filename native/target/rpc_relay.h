@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Stands between ggml's RPC client and a server on another machine, on this machine's loopback interface. When a server
 // goes away, ggml ends the process on a thread of its own, where nothing can be caught. The relay sees it first: it
-// answers for the dead server with zeros of the right sizes, so that ggml goes on, and remembers that nothing of what
-// came back is true; whoever computes asks for that. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned version.
+// answers for the dead server with zeros of the right sizes, so that ggml goes on, and remembers that these answers are
+// not real; whoever computes has to check (lost_rpc_servers). Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned
+// version.
 //
 // Costs one more copy on this machine. The relay speaks TCP only: transports that RPC peers may agree upon (RDMA) are
-// not offered through it. On Windows there is none, and a lost server ends the process.
+// not offered through it. On Windows there is no relay, and a lost server ends the process.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@
 namespace eaglecpp {
 
 // Starts a relay to "host:port", for the life of the process; returns the endpoint to give to ggml. The server was
-// greeted before (eaglecpp/rpc.py). Error(unsupported) where no socket can be had.
+// greeted before (eaglecpp/engine/rpc.py). Error(unsupported) where no socket can be had.
 std::string start_rpc_relay(const std::string & endpoint);
 
 struct LostServer {
@@ -22,7 +23,7 @@ struct LostServer {
     std::string relay;     // as ggml knows it
     std::string why;
 };
-// servers that went away since relays to them were started
+// servers that have gone away since their relays were started
 std::vector<LostServer> lost_rpc_servers();
 
 }  // namespace eaglecpp

@@ -3,8 +3,8 @@
 // of accept() per emitted token, in order: the random state depends on the tokens emitted and on nothing else.
 //
 // With rng "coupled" the last link, the draw, is ours: the largest logit after adding noise that depends on seed,
-// position and token (algo/noise.h), so that a drafter can add the same. It needs no random state at all. XTC's lot is
-// keyed the same way. Mirostat draws as it does in llama.cpp.
+// position and token (algo/noise.h), so that a drafter can add the same. It needs no random state at all. XTC's random
+// decision is keyed the same way. Mirostat draws as it does in llama.cpp.
 #pragma once
 
 #include <llama.h>
@@ -64,7 +64,7 @@ class Sampler {
     // Error(grammar) when the grammar does not parse, Error(value) on impossible parameters
     Sampler(const SamplingParams & params, const llama_model * model, int n_ctx);
 
-    // for study: no model, and so neither DRY nor a grammar
+    // for experiments: without a model, and so without DRY and grammar
     Sampler(const SamplingParams & params, int n_vocab);
 
     int n_vocab() const { return n_vocab_; }
@@ -79,7 +79,7 @@ class Sampler {
     // The same from the largest logits of the row, of which n_needed() have to be there.
     Token sample(const TopLogits & top, Pos pos);
 
-    // How many of the largest logits settle what sample() gives; 0 = it takes all.
+    // How many of the largest logits are enough to know what sample() gives; 0 = all are needed.
     int n_needed() const { return plain_greedy_ ? 1 : grammar_ ? 0 : n_first_; }
 
     // The token becomes part of the text. `is_own`: it is what sample() gave; one that is not (synthetic acceptance)
@@ -92,7 +92,7 @@ class Sampler {
     // the grammar is asked, and nothing changes.
     std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) const;
 
-    // What a drafter needs to propose what sample() will choose; nothing if the draw is llama.cpp's or there is none.
+    // What a drafter needs to propose what sample() will choose; empty if llama.cpp draws or nothing is drawn.
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 
   private:

@@ -29,7 +29,7 @@ class Target {
   public:
     // loads the model; Error(not_found | gguf | unsupported | out_of_memory)
     explicit Target(TargetOptions options);
-    // over the weights of another one, which both then hold
+    // shares the weights of another target
     Target(TargetOptions options, const Target & other);
 
     // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty)
@@ -51,38 +51,38 @@ class Target {
     int n_shared_rows() const;
     const char * taps_mode() const { return taps_->mode_name(); }
 
-    // what it holds, by kind of memory; empty where libllama does not tell
+    // memory in use, by kind; empty where libllama does not tell
     std::vector<MemoryUse> memory() const { return memory_use(ctx_.get()); }
 
-    // llama.cpp cannot take rows back from this target's state: it goes back to a copy from before the drafts, and the
-    // accepted rows have to be run again.
+    // True if llama.cpp cannot remove rows from this target's (recurrent) state: after a rejection the state is
+    // restored from a copy made before the drafts, and the accepted rows have to be run again.
     bool copies_states() const { return copies_states_; }
-    // A row's cells keep their order when a tree's rejected nodes go (true for chains in any case).
+    // Whether a row's cells keep their order when a tree's rejected nodes are removed (with chains they always do).
     bool keeps_order() const { return adds_in_order_; }
-    // Our kernels make every row: how rows are cut into batches is not what their bits depend on, as far as is
-    // measured.
+    // Whether our kernels compute every row: its bits then do not depend on how rows are cut into batches, as far as
+    // has been measured.
     bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
-    // Conversations can share a batch of any kind of rows, and the cells of what they begin with.
+    // Whether conversations can share batches of any kind of rows, and the cells of a common beginning.
     bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
 
-    // What a conversation's cells hold can be taken out and put back: rows stay as they were computed, which those
-    // behind a window and recurrent states do not.
+    // Whether what a conversation's cells hold can be taken out and put back. That needs rows to stay as they were
+    // computed, which does not apply to sliding windows and recurrent states.
     bool can_save_rows() const { return shares_batches() && llama_model_n_swa(model_->get()) == 0; }
 
-    // Before a batch of n_rows prompt rows: closes the gaps that rejected nodes left where attention works in tiles,
-    // whose borders they would shift. False where that cannot be done.
+    // Call before a batch of n_rows prompt rows: where attention works in tiles, closes the gaps that rejected nodes
+    // left, because they would shift the tiles' borders. False if that cannot be done.
     bool prepare_prompt(const SeqRange & range, int n_rows);
 
-    // threads of all decodes from now on
+    // number of threads for all decodes from now on
     void set_n_threads(int n_threads);
 
     // Runs the batch, at most n_batch rows. Long batches of a prompt need not round as single rows do.
     // Error(context_full | out_of_memory | broken); after an error the caller rolls its conversations back.
     void decode(TargetBatch & batch, bool is_prompt = false);
 
-    // of row i of the last decode (rows with output only); valid until the next decode
+    // logits of row i of the last decode (rows with output only); valid until the next decode
     const float * logits(int row) const;
-    // of all rows of the last decode; valid until the next decode
+    // features of all rows of the last decode; valid until the next decode
     FeatureRows features();
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Messages and tools as the Go values that Ollama hands to a template.
 
-Which fields exist, how they are called and in which order they print as JSON is part of the prompt, so it
+Which fields exist, what they are called and in which order they print as JSON is part of the prompt, so it
 follows Ollama's types (ollama/ollama: api/types.go, template/template.go). What those types do not know, such
 as the `default` of a tool's parameter, is not there for the template either.
 """

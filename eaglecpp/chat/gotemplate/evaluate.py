@@ -2,8 +2,8 @@
 """Runs a parsed template on data.
 
 Everything a template can do is bounded (`Limits`): the steps it takes, the text it makes and how deep
-templates call each other, so that a hostile or broken one ends in a TemplateError with its line and never
-hangs the process. Source of the rules: golang/go: src/text/template/exec.go, with Ollama's option
+templates call each other, so that a hostile or broken one ends in a TemplateError that names the line and
+never hangs the process. Source of the rules: golang/go: src/text/template/exec.go, with Ollama's option
 missingkey=zero.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""A checkpoint of the Hub as a folder on this machine: what `convert` is handed, and what `pull` converts.
+"""A checkpoint from the Hub as a folder on this machine: what `convert` is handed, and what `pull` converts.
 
-Large files are downloaded once, into our store's unfinished blobs, where a killed download goes on and where
-they wait for the next conversion (see `collect`: two weeks). The folder holds links to them, and the small
-files.
+Large files are downloaded once, into our store's unfinished blobs, where a killed download can be continued
+and where they are kept for the next conversion (for two weeks, see `collect`). The folder holds links to
+them, and the small files.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Downloads one blob, whatever happens in between: ranged requests into a partial file that outlives us.
+"""Downloads one blob, even across interruptions: ranged requests into a partial file that outlives us.
 
 The partial file is named by the digest of the whole, so it can only ever be continued with the same content.
 When it is complete its SHA-256 is checked; a wrong one is thrown away. Servers are expected to fail: cut
-connections are continued, 429 and 5xx are retried as the server says, a server that ignores ranges starts
-again from the first byte.
+connections are continued, 429 and 5xx are retried as the server says, and if a server ignores ranges the
+download starts again from the first byte.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A drafter by reference, for a target: the one place that knows every way to write one.
+"""Finds the drafter that a reference names, for a target: the one place that knows every kind of reference.
 
 A path, a checkpoint folder, a blob's digest, the name of a stored model or drafter, or a Hub repository. The
 answer is a file that fits, and how to make it a layer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One blob for a transaction, from where it is nearest: our store, Ollama's, a cache here, a server."""
+"""Gets one blob for a transaction from the nearest place: our store, Ollama's, a local cache, a server."""
 
 from __future__ import annotations
 

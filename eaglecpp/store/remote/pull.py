@@ -4,7 +4,7 @@
     result = pull(stores, ModelName.parse("hf.co/user/repo:Q4_K_M"), draft="auto", report=print)
 
 What was pulled before is not downloaded again, not even in part. A drafter that the model already has is kept
-when a pull brings a newer target and says nothing of drafters.
+when a pull brings a newer target and says nothing about drafters.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Ollama's registry protocol: the manifest of a name, and where its blobs are.
 
 `GET /v2/<namespace>/<model>/manifests/<tag>` and `.../blobs/<digest>`, as any Docker registry has them.
-Models that need a login are refused with what to do; public ones need none. Source: ollama/ollama:
+Models that need a login are refused with advice on what to do; public ones need none. Source: ollama/ollama:
 server/images.go, server/download.go.
 """
 

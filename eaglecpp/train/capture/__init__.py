@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The target asked: its own answers and conversations, the features of its layers, and the cache of them."""
+"""What is captured from the target: its answers and conversations, its layers' features, and their cache."""

@@ -2,9 +2,9 @@
 """Samples kept on disk, for targets whose capture costs more than reading; and the choice between the two.
 
 A cache folder belongs to one target file and one way of reading it: its header names the file's hash, the
-layers, the labels and the type of the KV cache, and another one is refused. Captures are found by the hash of
-their tokens, so other data, another split or another loss mask reuse what is there. A run first says what it
-will take, then adds what is missing, and goes on where a killed one stopped.
+layers, the labels and the type of the KV cache; a run with others is refused. Captures are found by the hash
+of their tokens, so other data, another split or another loss mask reuse what is there. A run first says how
+much space it will take, then adds what is missing, and goes on where a killed one stopped.
 """
 
 from __future__ import annotations

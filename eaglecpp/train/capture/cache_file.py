@@ -2,11 +2,11 @@
 """Captures in an append-only file with an index, in a form that survives a kill at any moment.
 
 `data.bin` holds one block per token list, `index.bin` one record per block. A record is written only after
-its block has reached the disk, so whatever the index names is whole; what lies behind it is the torn tail of
-a killed run and is cut off when writing goes on. The same captures in the same order give the same bytes.
-Features are bf16, or int8 with an fp16 scale for each row and layer: their relative error is 0.2 % and 1 %.
-Labels are ids and fp16 log-probabilities. Knows nothing of targets: `capture.cache` decides what belongs in
-which folder.
+its block has reached the disk, so every block that the index names is complete; what comes after those is
+left from a killed run and is cut off when writing goes on. The same captures in the same order give the same
+bytes. Features are bf16, or int8 with an fp16 scale for each row and layer: their relative error is 0.2 %
+and 1 %. Labels are ids and fp16 log-probabilities. Knows nothing of targets: `capture.cache` decides what
+belongs in which folder.
 """
 
 from __future__ import annotations

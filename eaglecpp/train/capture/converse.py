@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Conversations that the target writes by itself: data for a drafter from nothing but the model.
+"""Conversations that the target writes by itself: training data for a drafter from nothing but the model.
 
 A chat model that is shown a chat up to where the user speaks goes on as the user (Magpie, arXiv 2406.08464).
 So both sides are sampled from the target: the question, the answer, the next question. System prompts, first
-words, number of turns, temperature and lengths are drawn; a share of the first questions is made from lists
-(`questions`), since a model asks itself only what comes easily to it. What loops or does not end as a turn is
-left out and counted.
+words, number of turns, temperature and lengths are drawn at random; a share of the first questions is made
+from lists (`questions`), since a model asks itself only what comes easily to it. Text that loops or does not
+end as a turn is left out and counted.
 
-The file is JSON Lines: a header with the target and the settings, then a line per conversation, whose content
-depends on seed and number alone. Lines stand in the order in which they were finished; a killed run loses the
-conversations under way, and they are written again by the next one, which may also ask for more.
+The file is JSON Lines: a header with the target and the settings, then a line per conversation, whose
+content depends only on its seed and number. Lines are in the order in which conversations finished. A killed
+run loses the conversations under way; the next run, which may also ask for more, writes them again.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
 A task is a generator that asks for a generation (`Wanted`), is sent what the target said (`Said`), may ask
 again, and returns its result. `run` keeps as many tasks under way as the engine has sequences. Each
-generation depends on its own prompt, options and seed; where the target gives a row the same bits in a batch
-of any size (quantised weights on a CPU), it does not depend on its company either.
+generation depends on its own prompt, options and seed; if the target gives a row the same bits in a batch of
+any size (quantised weights on a CPU), it does not depend on the other generations in its batch either.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`TargetSource`: samples straight from the running target, the very GGUF that the drafter will serve.
+"""`TargetSource`: samples straight from the running target, the same GGUF that the drafter will serve.
 
 Features are the residual streams as the engine hands them to a drafter; labels are the most probable next
 tokens with their log-probabilities under the whole vocabulary, taken from the target's own logits, quantised

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What files that grow over several runs have in common: writing on behind what is whole, and a header that
-says what they are for.
+"""What files that grow over several runs have in common: appending after the last complete line, and a header
+that says what the file belongs to.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 """`Frame`: what a chat template puts around the words, as tokens, so that a target can be made to speak for
 the user too.
 
-Read off one rendered conversation of marker words: what stands before the first question opens a chat, what
-stands between question and answer hands over to the assistant, and so on. Turns are then joined as tokens,
-never rendered again, so what the target said stays token for token what it said.
+It is found by rendering one conversation of marker words: what comes before the first question opens a chat,
+what comes between question and answer hands over to the assistant, and so on. Turns are then joined as tokens
+and never rendered again, so what the target said is kept token for token.
 """
 
 from __future__ import annotations

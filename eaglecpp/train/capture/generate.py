@@ -3,9 +3,10 @@
 
 A drafter learns to predict its target, so the best text to learn from is the target's own. The file is JSON
 Lines: a header with the target and the sampling options, then one line per prompt with prompt tokens, answer
-tokens and why the answer ended, in the order in which they ended. Each answer depends on its prompt, its
-place and the seed alone, so a run that was killed goes on where it was and ends with the same answers. A
-drafter may be loaded to make it faster; it never changes a token. `eaglecpp.train.data.texts` reads the file.
+tokens and why the answer ended, in the order in which they ended. Each answer depends only on its prompt,
+the prompt's position and the seed, so a run that was killed goes on where it was and ends with the same
+answers. A drafter may be loaded to speed this up; it never changes a token. `eaglecpp.train.data.texts`
+reads the file.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`TargetIdentity`: which target file something was made from, to be written beside it and compared later."""
+"""`TargetIdentity`: which target file something was made from, recorded with it to be compared later."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 """What self-written conversations begin with: system prompts, first words of questions, whole questions.
 
 A chat model left to itself asks the same few kinds of question again and again. First words push it to other
-kinds, and whole questions cover what users of any model ask: explanations, stories, code, sums, and texts to
-work on, which are docstrings and help topics of the running Python. The target writes all answers.
+kinds, and whole questions cover what users of any model ask for: explanations, stories, code, arithmetic, and
+work on texts, which are docstrings and help topics of the running Python. The target writes all answers.
 """
 
 from __future__ import annotations

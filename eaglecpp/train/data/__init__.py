@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""Files of texts and conversations to token lists, and the draft vocabulary. numpy only."""
+"""Turns files of texts and conversations into token lists; chooses the draft vocabulary. Needs only numpy."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`ChatEncoder`: a conversation in words to the tokens the target reads, and which of them it said.
+"""`ChatEncoder`: turns a conversation in words into the target's tokens, and marks which of them it said.
 
 The text is rendered by `eaglecpp.chat` with the GGUF's own template, as the engine does. Where a turn begins
 and ends is found by rendering the conversation's beginnings and comparing tokens, so it works for every

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Training data as it lies on disk: files and folders to chats, texts and recorded answers, not yet tokens.
+"""Reads training data from disk: files and folders to chats, texts and recorded answers, not yet tokens.
 
-A file is told by its suffix and then by its content: `.jsonl` and `.json` hold one object per conversation
-(`messages` of role and content, ShareGPT's `conversations` of from and value, `text`, or answers recorded by
-`train.capture.generate`), anything else that decodes as UTF-8 is plain text. Folders give their text files,
-sorted by name. Each record knows its place, so that an error can name file and line.
+A file's kind is told by its suffix, then by its content: `.jsonl` and `.json` hold one object per
+conversation (`messages` of role and content, ShareGPT's `conversations` of from and value, `text`, or
+answers recorded by `train.capture.generate`), anything else that decodes as UTF-8 is plain text. Folders
+give their text files, sorted by name. Each record knows where it came from, so that an error can name file
+and line.
 """
 
 from __future__ import annotations

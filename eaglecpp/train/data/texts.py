@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Training data: files to `Conversation`s, with what is learnt in each, and the part held out for evaluation.
+"""Training data: files to `Conversation`s, the tokens to train on, and the part held out for evaluation.
 
-Chats go through the target's own template and are learnt where the assistant speaks; plain text is cut into
-pieces of the context length and learnt whole; recorded answers are taken token for token. Nothing is drawn at
-random: the same files give the same conversations, and the held-out part depends on their content alone.
+Chats go through the target's own template and are trained on where the assistant speaks; plain text is cut
+into pieces of the context length and trained on as a whole; recorded answers are taken token for token.
+Nothing is random: the same files give the same conversations, and the held-out part depends only on their
+content.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The draft vocabulary: the target's tokens that a drafter can propose, chosen by how often they are said.
+"""The draft vocabulary: the target's tokens that a drafter can propose, chosen by how often they occur.
 
-Takes the learnt tokens of the conversations, gives ids and the maps that drafter files carry (`d2t`, `t2d`).
-A token outside is never drafted, so the coverage is an upper bound of acceptance. Tokens that end or open
-turns are kept always: they are rare in any count and needed in every answer.
+Takes the tokens of the conversations that are trained on; gives ids and the maps that drafter files carry
+(`d2t`, `t2d`). A token outside it is never drafted, so the coverage is an upper bound of acceptance. Tokens
+that end or open turns are always kept: they are rare in any count but needed in every answer.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""The drafter fitted to what was captured, in PyTorch, up to the GGUF and the proof of it."""
+"""Fits the drafter to what was captured, in PyTorch, up to the GGUF and the proof that it is right."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Memory allocator settings that make training fast, set for the user.
 
-glibc's allocator hands large blocks back to the kernel at every free, and each new one is then paged in anew;
-with the tensors of a training step that costs up to half of the time. Its settings are read once at the start
-of a process, so the process is replaced by itself with them set. Imports nothing heavy: it runs first.
+glibc's allocator returns large blocks to the kernel at every free, and the pages of each new block then
+fault in again; with the tensors of a training step that costs up to half of the time. Its settings are read
+once, when a process starts, so the process re-executes itself with them set. Imports nothing heavy, because
+it runs first.
 """
 
 from __future__ import annotations

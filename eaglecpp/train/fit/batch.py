@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Batches: which conversations make a step, and their samples as right-padded tensors.
 
-The order is a function of seed and epoch alone, so a resumed run goes on where it stopped. A step takes
+The order depends only on seed and epoch, so a resumed run goes on where it stopped. A step takes
 conversations in shuffled order until it has enough tokens; inside the step they are sorted by length and cut
 into micro-batches, so that padding stays small without any step being all long or all short.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Several processes under `torchrun`: who I am, sums over all, one process that speaks.
+"""Several processes under `torchrun`: this process's rank, sums over all processes, and which one reports.
 
-Gradients are reduced by PyTorch's DistributedDataParallel; here is only what surrounds it. Without torchrun
-everything works on one process and costs nothing.
+Gradients are reduced by PyTorch's DistributedDataParallel; this module has only what surrounds it. Without
+torchrun everything works in one process and costs nothing.
 """
 
 from __future__ import annotations

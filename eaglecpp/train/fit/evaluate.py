@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What a drafter would be accepted for, measured on held-out conversations without running the engine.
+"""The acceptance length a drafter would have, measured on held-out conversations without running the engine.
 
 Every row of an answer could be the anchor of a chain, whose depth k is accepted when all depths before it
-were and the drafter's best token is the target's most probable one. The engine starts chains at some rows
-only: one behind what the last round accepted. So an answer is walked through as the engine would; a mean over
-all rows would count a part that is foreseen in rounds of six tokens six times as often as the rounds do, and
-gave 2.5 where the engine found 2.2 on the same answers. On text that the target wrote itself, at temperature
-0, the walk gives exactly the engine's acceptance length.
+were and the drafter's best token is the target's most probable one. But the engine starts chains only at
+some rows: right after what the last round accepted. So each answer is walked through as the engine would do
+it. A mean over all rows would count a passage that is drafted in rounds of six tokens six times as often as
+the rounds do; it gave 2.5 where the engine measured 2.2 on the same answers. On text that the target wrote
+itself, at temperature 0, the walk gives exactly the engine's acceptance length.
 """
 
 from __future__ import annotations

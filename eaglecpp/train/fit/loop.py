@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`Trainer`: steps until the budget is spent, with evaluations, saved states and exact continuation.
+"""`Trainer`: runs steps until the budget is spent, with evaluations, saved states and exact continuation.
 
-What happens at a step depends on the seed, the data and the number of the step alone, so a run that was
-stopped and resumed gives the curve of one that was not (under `minutes` the learning rate follows the clock,
-and only nearly so). Prints nothing: a `Reporter` is told. Under torchrun every process runs this; the first
-one writes.
+What happens at a step depends only on the seed, the data and the number of the step, so a run that was
+stopped and resumed gives the same curve as one that was not. With `minutes` the learning rate follows the
+clock, so the curves are only nearly the same. Prints nothing; a `Reporter` is told. Under torchrun every
+process runs this, and only the first one writes files.
 """
 
 from __future__ import annotations

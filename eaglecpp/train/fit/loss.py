@@ -2,15 +2,15 @@
 """The loss through the draft head, and which rows count.
 
 The label of a row is the target's own next-token distribution: its most probable tokens with their
-probabilities under the whole vocabulary. Tokens outside the draft vocabulary are left out and the rest is not
-renormalised, so a row counts by the mass the drafter could have: dropping rows loses data, renormalising
-teaches confident wrong tokens.
+probabilities under the whole vocabulary. Tokens outside the draft vocabulary are left out and the rest is
+not renormalised, so a row's weight is the probability mass that the drafter can reach. Dropping such rows
+would lose data; renormalising would teach the drafter to be confident about wrong tokens.
 
 Two losses. Cross-entropy wants the drafter's distribution q near the target's p everywhere; a drafter is too
 small for that, and what serving pays for is the chance that a draft is accepted, `a = sum_v min(p(v), q(v))`.
 The gradient of `1 - a` is small where q is far off. So the other loss is their mixture per row,
-`w CE + (1 - w) (1 - a)` with `w = exp(-3 a)`, held fixed in the gradient: cross-entropy to begin with, then
-more and more of what counts (Samarin et al., "LK losses", arXiv:2602.23881, its hybrid).
+`w CE + (1 - w) (1 - a)` with `w = exp(-3 a)`, treated as a constant in the gradient: cross-entropy to begin
+with, then more and more of what counts (the hybrid of Samarin et al., "LK losses", arXiv:2602.23881).
 
 Head product, softmax and gradient are formed together, with the softmax in fp32 (in bf16 its gradient is off
 by up to 30 %, vllm-project/speculators#788): fp32 logits a few rows at a time, so that the passes over them
@@ -18,9 +18,9 @@ stay in the cache, and their gradient in the compute type for many rows at a tim
 it are few and the fp32 gradient of the head is added to rarely.
 
 The products with the head are most of a small drafter's training. So a step may look at a part of the draft
-vocabulary: the tokens that its labels say most of, and every m-th of the others, which then count m times in
-the softmax's sum. Its expectation is that of the whole sum, and as the labels of all rows are in it, what is
-left to chance has little mass.
+vocabulary: the tokens to which its labels give the most mass, and every m-th of the others, which then count
+m times in the softmax's sum. The expectation is that of the whole sum, and since the labels of all rows are
+in it, what is left to chance has little mass.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 """The drafter as it is trained, EAGLE-1, EAGLE-3 or EAGLE 3.1: one `forward` runs all steps of
 training-time test.
 
-Takes a batch of samples, gives the weighted loss sum and the hits of each step. Row p at step k reads the
-target's feature at p (k = 0) or its own state of step k-1, the embedding of token p+1+k, sits at RoPE
+Takes a batch of samples and returns the weighted loss sum and the hits of each step. Row p at step k reads
+the target's feature at p (k = 0) or its own state of step k-1, the embedding of token p+1+k, sits at RoPE
 position p + k and predicts token p+2+k; EAGLE-3 feeds back the state before the final norm, 3.1
-(`norm_output`) the one after it. EAGLE-1 reads the target's last state and its own output, both fused
-with the embedding by fc, and has no norms around its layer. The whole loop is one forward because
+(`norm_output`) the one after it. EAGLE-1 reads the target's last state and its own output, both fused with
+the embedding by fc, and has no norms around its layer. The whole loop is one forward because
 DistributedDataParallel reduces gradients per forward.
 
 Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v

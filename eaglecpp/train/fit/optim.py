@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""AdamW on fp32 weights: learning rate over a run, gradient scaling and clipping, steps that are skipped.
+"""AdamW on fp32 weights: the learning-rate schedule, gradient scaling and clipping, and skipped steps.
 
-Norm weights do not decay. A step whose gradient is not finite changes nothing and is counted; its data comes
-again in the next epoch.
+Norm weights do not decay. A step whose gradient is not finite changes nothing and is counted; its data is
+used again in the next epoch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The picture of a run: loss and learning rate over tokens, acceptance per depth on held-out data."""
+"""The chart of a run: loss and learning rate over tokens, acceptance per depth on held-out data."""
 
 from __future__ import annotations
 

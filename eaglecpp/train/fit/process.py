@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the process trains with: device, number type, threads."""
+"""What this process trains with: the device, the number type, the threads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Rotary position embedding in the half-split layout of checkpoints, computed in fp32.
 
-yarn as ggml computes it (ggml/src/ggml.c: ggml_rope_yarn_corr_dims), which is what will serve the drafter.
+YaRN is computed as in ggml (ggml/src/ggml.c: ggml_rope_yarn_corr_dims), because ggml will run the drafter.
 """
 
 from __future__ import annotations

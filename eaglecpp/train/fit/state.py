@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The state of a run on disk: written whole or not at all, and taken up only by the run it belongs to."""
+"""The state of a run on disk: written completely or not at all, and resumed only by the run it belongs to."""
 
 from __future__ import annotations
 

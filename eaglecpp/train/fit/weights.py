@@ -2,10 +2,10 @@
 """Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
 `from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
-target's, and so is the layer, unless told otherwise, where the target's last block has its shape; the rest is
-small and random. The block brings the attention that copies earlier text, which a random layer learns late
-(docs/research/training.md has measurements of both). `to_checkpoint` gives the tensors under the names of
-TorchSpec and SafeAILab (`midlayer.*`; of EAGLE-1 `layers.0.*`, without a head).
+target's; so is the layer, unless told otherwise, if the target's last block has the layer's shape; the rest
+is small and random. The block brings the attention that copies earlier text, which a random layer learns
+late (docs/research/training.md has measurements of both). `to_checkpoint` gives the tensors under the names
+of TorchSpec and SafeAILab (`midlayer.*`; of EAGLE-1 `layers.0.*`, without a head).
 """
 
 from __future__ import annotations
