@@ -87,15 +87,8 @@ def run(
     show_progress("")
     if as_json:
         told = {"suite": suite.name, "settings": asdict(settings)}
-        # several numbers of users: a result for each
-        write_json(
-            told
-            | (
-                results[0].as_dict()
-                if len(settings.users) == 1
-                else {"results": [one.as_dict() for one in results]}
-            )
-        )
+        found = [result.as_dict() for result in results]
+        write_json(told | (found[0] if len(settings.users) == 1 else {"results": found}))
     else:
         write("\n".join(summary(result) for result in results))
     for result in results if png is not None else ():

@@ -137,6 +137,25 @@ def _seen(n_vocab: int, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_
     return _Seen(chosen, offset, ids.clamp(min=0), p.masked_fill(ids < 0, 0.0), best)
 
 
+def _mixed(
+    entropy: Tensor, share: Tensor, mass: Tensor, q: Tensor, p: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The LK loss of rows from their cross-entropy. Its gradient in the logits has the same form, `mass Q -
+    share`, with the share and the mass that are returned.
+
+    q, p, share: [n_rows, n_top], at the labels; entropy, mass, weight: [n_rows, 1].
+    """
+    accepted = torch.minimum(p, q).sum(-1, keepdim=True)
+    part = torch.exp(-_LK_DECAY * accepted)
+    rest = (1.0 - part) * weight
+    short = q * (q < p)  # more of these tokens is more accepted
+    return (
+        part * entropy + rest * (1.0 - accepted),
+        part * share + rest * short,
+        part * mass + rest * short.sum(-1, keepdim=True),
+    )
+
+
 class _HeadLoss(torch.autograd.Function):
     """Forms the gradients in the forward pass, where each block's logits are at hand."""
 
@@ -176,19 +195,13 @@ class _HeadLoss(torch.autograd.Function):
                 mass = share.sum(-1, keepdim=True)
                 picked = logits.gather(1, ids[rows])
                 total = logits.sub_(top).exp_().sum(-1, keepdim=True)
-                entropy = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
+                of_rows = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
                 if kind == "lk":
                     q = logits.gather(1, ids[rows]) / total
                     if offset is not None:  # a token that stands for several has its own part of the sum
                         q /= offset[ids[rows]].exp()
-                    accepted = torch.minimum(p[rows], q).sum(-1, keepdim=True)
-                    part_ce = torch.exp(-_LK_DECAY * accepted)
-                    rest = (1.0 - part_ce) * weight[rows, None]
-                    entropy = part_ce * entropy + rest * (1.0 - accepted)
-                    short = q * (q < p[rows])  # more of these tokens is more accepted
-                    share = part_ce * share + rest * short
-                    mass = part_ce * mass + rest * short.sum(-1, keepdim=True)
-                loss += entropy.sum()
+                    of_rows, share, mass = _mixed(of_rows, share, mass, q, p[rows], weight[rows, None])
+                loss += of_rows.sum()
                 if wanted:
                     logits.mul_(mass / total).scatter_add_(1, ids[rows], -share)
                     gradient[at - first : rows.stop - first] = logits
