@@ -131,7 +131,7 @@ def measure_length(
     with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
         for name, asked in sets.items():
             for temperature in args.temperatures:
-                found = suite(engine, asked, [CHAIN], args, temperature, share)
+                found = suite(engine, asked, [CHAIN], args, temperature, share, plain=False)
                 result[f"length {name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
                     cell = found.total(CHAIN) if category == "all" else found.cells[category, CHAIN]
@@ -155,12 +155,14 @@ def suite(
     temperature: float,
     seconds: float,
     server: ChatServer | None = None,
+    *,
+    plain: bool = True,
 ) -> SuiteResult:
-    """A run beside plain decoding, with the settings of the command line."""
+    """A run with the settings of the command line, beside plain decoding where speeds are compared."""
     found = run_suite(
         engine,
         asked,
-        ["off", *strategies],
+        ["off", *strategies] if plain else strategies,
         n_tokens=args.n_tokens,
         temperature=temperature,
         seed=SEED,

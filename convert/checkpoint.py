@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Opens a drafter checkpoint: a directory, or a weight file next to its config.json.
+"""Opens a drafter checkpoint: a directory, a weight file next to its config.json, or a drafter's GGUF.
 
 Returns the config, every tensor as a lazy `TensorSource`, and what is needed to name the source later.
 Safetensors are preferred over .bin when a directory has both. Nothing is interpreted here; dialects do
@@ -17,6 +17,7 @@ from typing import Any
 from . import safetensors_file, torch_zip
 from .config import load_json
 from .errors import CheckpointError, SourceError
+from .gguf_checkpoint import read_drafter
 from .mistral_format import from_mistral
 from .tensor import TensorSource
 
@@ -34,7 +35,7 @@ _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 @dataclass(frozen=True)
 class Checkpoint:
     """An opened checkpoint. name: directory or file stem, or the hub id it is from. tensors: by their
-    original names.
+    original names. from_gguf: a file that says nothing of the folder it lies in.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Checkpoint:
     tensors: dict[str, TensorSource]
     files: tuple[Path, ...]
     from_hub: bool = False
+    from_gguf: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -67,7 +69,7 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
     if path.is_file():
         return _open_file(path)
     raise SourceError(
-        f"{src}: expected a checkpoint directory, or a .safetensors or .bin file, found nothing there. "
+        f"{src}: expected a checkpoint directory, or a .safetensors, .bin or .gguf file, found nothing there. "
         "`eaglecpp convert hf.co/OWNER/NAME` downloads one from the Hub"
     )
 
@@ -105,11 +107,13 @@ def _weight_files(directory: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def _open_file(path: Path) -> Checkpoint:
+    if path.suffix == ".gguf":
+        config, tensors, note = read_drafter(path)
+        return Checkpoint(path.stem, path.resolve().parent, config, tensors, (path,), from_gguf=True, notes=(note,))
     readers = {".safetensors": safetensors_file.read_index, ".bin": torch_zip.read_index}
     read = readers.get(path.suffix)
     if read is None:
-        hint = " (already a GGUF?)" if path.suffix == ".gguf" else ""
-        raise SourceError(f"{path}: expected a .safetensors or .bin file or a checkpoint directory{hint}")
+        raise SourceError(f"{path}: expected a .safetensors, .bin or .gguf file or a checkpoint directory")
     name = path.resolve().parent.name if path.stem in ("model", "pytorch_model") else path.stem
     config, tensors = _with_config(_config_path(path.parent), read(path))
     return Checkpoint(name, path.resolve().parent, config, tensors, (path,))

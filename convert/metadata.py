@@ -168,8 +168,8 @@ def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[
     logging.getLogger("gguf").setLevel(logging.ERROR)
     directory = checkpoint.directory
     try:
-        if checkpoint.from_hub:  # the snapshot's directory is named by a hash; the name is in the hub id
-            card = gguf.Metadata.load_model_card(directory)
+        if checkpoint.from_hub or checkpoint.from_gguf:  # neither is named by its directory
+            card = {} if checkpoint.from_gguf else gguf.Metadata.load_model_card(directory)
             named = Path(checkpoint.short_name)
             meta = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, None, named, n_params)
         else:

@@ -161,16 +161,17 @@ def run_suite(
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> SuiteResult:
-    """Asks until the questions or `seconds` are over; the first strategy is plain.
+    """Asks until the questions or `seconds` are over; the first of several strategies is plain. One alone has
+    no `ratios`.
 
     n_tokens: most tokens of an answer. server: asked the same, as strategy `SERVER`. n_users: questions asked
     side by side; the engine needs as many conversations (`n_sequences`). options: of `Session.stream`.
 
     A question counts when everybody has answered it. Ctrl+C ends the run with what was found by then. Each
-    strategy goes on with its own answers. Raises ValueError when the first strategy is not "off", or for more
-    users than conversations.
+    strategy goes on with its own answers. Raises ValueError when the first of several strategies is not "off", or
+    for more users than conversations.
     """
-    if not strategies or str(strategies[0]) != "off":
+    if not strategies or (len(strategies) > 1 and str(strategies[0]) != "off"):
         raise ValueError("strategies: the first one must be 'off', which the others are compared with")
     if n_users > engine.model.n_sequences:
         raise ValueError(f"n_users: {n_users} need n_sequences={n_users}, found {engine.model.n_sequences}")
@@ -215,11 +216,11 @@ def run_suite(
 
 
 def _count(result: SuiteResult, category: str, found: dict[str, Cell]) -> None:
-    plain = found["off"]
+    plain = found.get("off")
     telling = all(cell.n_tokens >= _LEAST_TOKENS and cell.ms > 0 for cell in found.values())
     for who in result.strategies:
         cell = found[who]
-        if telling:
+        if plain is not None and telling:
             cell.ratios = [(plain.ms / plain.n_tokens) / (cell.ms / cell.n_tokens)]
         result.cells.setdefault((category, who), Cell()).add(cell)
     result.n_asked += 1

@@ -183,7 +183,10 @@ def test_it_ends_in_time_and_with_ctrl_c(engine: Engine) -> None:
     cut = run_suite(engine, QUESTIONS, ["off"], n_tokens=4, progress=tired)
     assert (cut.n_asked, cut.complete) == (1, False)
     with pytest.raises(ValueError, match="the first one must be 'off'"):
-        run_suite(engine, QUESTIONS, ["auto"])
+        run_suite(engine, QUESTIONS, ["auto", "off"])
+    alone = run_suite(engine, QUESTIONS, ["chain:2"], n_tokens=4).total("chain:2")
+    assert alone.rounds
+    assert not alone.ratios
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""A drafter's GGUF read back as a checkpoint: to quantise it anew, or to train it further.
+
+Often the GGUF is all that its users have. The names are those of `keys.TENSORS`, the config is made from the
+keys, in TorchSpec's layout, and weights come back as the file's type stores them; q and k rows return from
+rope's pairs to the order of checkpoints. Read are EAGLE-3 drafters, with or without what 3.1 adds, that
+`eaglecpp train` could have written, llama.cpp's own files among them; the rest is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import CheckpointError, GgufError, UnsupportedError
+from .gguf_file import GgufFile, TensorInfo, read_gguf, type_name
+from .gguf_weights import read_rows
+from .keys import EAGLE3, EAGLE31, TENSORS
+from .tensor import TensorSource
+
+__all__ = ["read_drafter"]
+
+_MOST = 256
+"""Layers and features that a file may claim: names are made for each."""
+_REFUSED = {
+    "attention.kv_lora_rank": "latent attention",
+    "attention.sliding_window": "a sliding window",
+    "attention.value_norm": "Gemma 4's layer",
+    "parallel_depth": "parallel drafting",
+    "rope.scaling.type": "scaled rope",
+    "logit_scale": "logit_scale",
+}
+
+
+def read_drafter(path: Path) -> tuple[dict[str, Any], dict[str, TensorSource], str]:
+    """Config, tensors by their names in checkpoints, and a note for the user.
+
+    Raises GgufError for a file that is no GGUF or lacks a key, UnsupportedError for one that is no EAGLE-3
+    drafter or has what is not read back, CheckpointError for tensors that no drafter has.
+    """
+    file = read_gguf(path)
+    arch = file.architecture
+    if arch not in (EAGLE3, EAGLE31):
+        raise UnsupportedError(
+            f"{path}: general.architecture: expected an EAGLE-3 drafter ({EAGLE3} or {EAGLE31}), found "
+            f"{arch!r}; give the checkpoint that the file was made from"
+        )
+    found = [what for key, what in _REFUSED.items() if f"{arch}.{key}" in file.fields]
+    found += ["scaled rope"] if "rope_freqs.weight" in file.tensors else []
+    if found:
+        raise UnsupportedError(
+            f"{path}: a GGUF with {' and '.join(found)} cannot be read back; give the checkpoint that it was "
+            "made from"
+        )
+    config = _config(file, arch)
+    tensors = _tensors(file, config)
+    kinds = sorted({type_name(i.type) for i in file.tensors.values() if len(i.shape) == 2})
+    return config, tensors, f"read back from {path.name}: weights are as {', '.join(kinds)} stores them"
+
+
+def _config(file: GgufFile, arch: str) -> dict[str, Any]:
+    def integer(key: str, default: int | None = None) -> int:
+        value = file.integer(f"{arch}.{key}")
+        if value is None and default is None:
+            raise GgufError(f"{file.path}: key {arch}.{key}: expected an integer, found nothing")
+        return int(default if value is None else value)  # type: ignore[arg-type]
+
+    def flag(key: str) -> bool:
+        value = file.get(f"{arch}.{key}", False)
+        if not isinstance(value, bool):
+            raise GgufError(f"{file.path}: key {arch}.{key}: expected true or false, found {value!r:.40}")
+        return value
+
+    def real(key: str, default: float) -> float:
+        value = file.get(f"{arch}.{key}", default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise GgufError(f"{file.path}: key {arch}.{key}: expected a number, found {value!r:.40}")
+        return float(f"{value:.7g}")  # files hold float32: 1e-05 is meant, not 9.99999975e-06
+
+    def numbers(key: str, kind: type) -> list[Any]:
+        value = file.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
+            raise GgufError(f"{file.path}: key {key}: expected a list of numbers, found {value!r:.40}")
+        return value
+
+    hidden, n_heads = integer("embedding_length"), integer("attention.head_count")
+    layers = numbers(f"{arch}.target_layers", int)
+    vocab = integer("vocab_size", 0) or len(file.get("tokenizer.ggml.tokens", []))
+    head = file.tensors.get("output.weight")
+    rates = numbers("eaglecpp.held_out_rates", float)
+    return {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "target_hidden_size": integer("target_hidden_size"),
+        "intermediate_size": integer("feed_forward_length"),
+        "num_hidden_layers": integer("block_count"),
+        "num_attention_heads": n_heads,
+        "num_key_value_heads": integer("attention.head_count_kv"),
+        "head_dim": integer("attention.key_length", hidden // max(n_heads, 1)),
+        "hidden_act": "silu",
+        "rms_norm_eps": real("attention.layer_norm_rms_epsilon", 1e-6),
+        "vocab_size": vocab,
+        "draft_vocab_size": integer("draft_vocab_size", head.shape[0] if head else vocab),
+        "max_position_embeddings": integer("context_length"),
+        "rope_theta": real("rope.freq_base", 10000.0),
+        "tie_word_embeddings": False,
+        "fc_norm": flag("fc_norm"),
+        "norm_output": flag("norm_output"),
+        "norm_before_fc": flag("norm_before_fc"),
+        "norm_before_residual": flag("norm_before_residual"),
+        "num_aux_hidden_states": len(layers),
+        # both conventions, so that nothing has to be guessed
+        "eagle_aux_hidden_state_layer_ids": layers,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [k - 1 for k in layers]},
+        **({"eaglecpp": {"held_out": {"rates": rates}}} if rates else {}),
+    }
+
+
+def _tensors(file: GgufFile, config: dict[str, Any]) -> dict[str, TensorSource]:
+    """Sources by name in checkpoints; layer 0 is `midlayer`, as TorchSpec calls it."""
+    arch = file.architecture
+    n_layers, n_aux = config["num_hidden_layers"], config["num_aux_hidden_states"]
+    for key, n in (("block_count", n_layers), ("target_layers", n_aux)):
+        if not 1 <= n <= _MOST:
+            raise GgufError(f"{file.path}: key {arch}.{key}: expected 1 to {_MOST} of them, found {n}")
+    names = {
+        row.name.format(i=i, a=a): row.source.format(i=i, a=a)
+        for row in TENSORS
+        if arch in row.archs and row.source
+        for i in range(n_layers if "{i}" in row.name else 1)
+        for a in range(n_aux if "{a}" in row.name else 1)
+    }
+    unknown = sorted(set(file.tensors) - set(names))
+    if unknown:
+        raise CheckpointError(f"{file.path}: tensors that no EAGLE-3 drafter has: {', '.join(unknown[:8])}")
+    in_pairs = file.text(f"{arch}.rope.type", "norm") == "norm"
+    tensors: dict[str, TensorSource] = {}
+    for name, info in file.tensors.items():
+        source = names[name].replace("layers.0.", "midlayer.")
+        if name == "d2t":
+            tensors[source] = _Offsets(source, info.shape, "I64", file.path, info.offset)
+            continue
+        rotated = in_pairs and name.rpartition(".attn_")[2] in ("q.weight", "k.weight", "q.bias", "k.bias")
+        head_rows = config["head_dim"] if rotated else 0
+        if head_rows and (head_rows % 2 or info.shape[0] % head_rows):
+            raise GgufError(
+                f"{file.path}: tensor {name} {list(info.shape)}: expected rows of whole heads of {head_rows}"
+            )
+        tensors[source] = _Weights(source, info.shape, "F32", file.path, info.offset, file, info, head_rows)
+    return tensors
+
+
+@dataclass(frozen=True)
+class _Weights(TensorSource):
+    """A tensor of the file in float32. head_rows: rows of one head to take out of pairs, else 0."""
+
+    file: GgufFile
+    info: TensorInfo
+    head_rows: int
+
+    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        if not self.head_rows:
+            return read_rows(self.file, self.info.name, start, stop)
+        size = self.head_rows
+        first, last = start // size * size, -(-stop // size) * size
+        rows = read_rows(self.file, self.info.name, first, last)
+        halves = rows.reshape(-1, size // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+        return np.ascontiguousarray(halves[start - first : stop - first])
+
+
+@dataclass(frozen=True)
+class _Offsets(TensorSource):
+    """`d2t` as checkpoints have it: how far each draft id is from its target id."""
+
+    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return TensorSource.read_rows(self, start, stop) - np.arange(start, stop)
