@@ -94,7 +94,9 @@ def convert(
     window: int | None,
     as_json: bool,
 ) -> None:
-    """Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint directory or a weight file."""
+    """Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint directory, a weight file or a drafter's
+    GGUF.
+    """
     run(
         src,
         target,

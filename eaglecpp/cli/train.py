@@ -86,7 +86,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--finetune",
     metavar="CKPT",
-    help="Start from this drafter: a checkpoint folder or hf.co/owner/name. Its form is kept, and its "
+    help="Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and its "
     "vocabulary too, unless --draft-vocab chooses a new one.",
 )
 @click.option(

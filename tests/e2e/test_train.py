@@ -177,19 +177,20 @@ def test_ctrl_c_saves_and_resume_goes_on(
     assert Path(resumed["gguf"]).exists()
 
 
+@pytest.mark.parametrize("what", ["checkpoint", "gguf"])
 def test_finetune_keeps_the_form_of_the_drafter(
-    cli: Cli, models: Models, texts: Path, tmp_path: Path
+    what: str, cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
     args = train_args(models, texts, tmp_path / "a", "--steps", 2, "--eagle3", "--draft-vocab", 200)
     first = result_of(cli(*args))
     tuned = result_of(
-        cli(*train_args(models, texts, tmp_path / "b", "--steps", 2, "--finetune", tmp_path / "a"))
+        cli(*train_args(models, texts, tmp_path / "b", "--steps", 2, "--finetune", first[what]))
     )
     before, after = (json.loads((Path(r["checkpoint"]) / "config.json").read_text()) for r in (first, tuned))
     keys = ("fc_norm", "norm_output", "draft_vocab_size", "eagle_aux_hidden_state_layer_ids")
     assert {key: after[key] for key in keys} == {key: before[key] for key in keys}
     assert before["draft_vocab_size"] == 200 and before["fc_norm"] is False
-    assert after["eaglecpp"]["finetuned_from"] == str(tmp_path / "a")
+    assert after["eaglecpp"]["finetuned_from"] == first[what]
 
 
 def test_finetune_may_choose_another_vocabulary(
