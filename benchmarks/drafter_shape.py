@@ -152,10 +152,17 @@ def corpus(args: argparse.Namespace) -> tuple[list[Conversation], int, Any, list
             taken.append(read.conversations[index])
             n += len(taken[-1].tokens)
         train, held_out = texts.split(taken, 0.1)
-        return [*train, *held_out], len(train), vocab.count(train, engine.n_vocab), vocab.special_tokens(engine)
+        return (
+            [*train, *held_out],
+            len(train),
+            vocab.count(train, engine.n_vocab),
+            vocab.special_tokens(engine),
+        )
 
 
-def captured(args: argparse.Namespace, conversations: list[Conversation], layers: Sequence[int]) -> list[Sample]:
+def captured(
+    args: argparse.Namespace, conversations: list[Conversation], layers: Sequence[int]
+) -> list[Sample]:
     """All samples in memory, features in half precision: layers x width x 2 bytes per token."""
     model = ModelOptions(n_threads=args.threads)
     source = TargetSource(args.target, conversations, layers, model=model)
@@ -167,7 +174,9 @@ def captured(args: argparse.Namespace, conversations: list[Conversation], layers
         samples.append(replace(one, features=one.features.clip(-largest, largest).astype(np.float16)))
     source.close()
     n = sum(source.lengths)
-    note(f"read {n} tokens of {len(samples)} conversations, {n / (time.perf_counter() - started):.0f} tokens/s")
+    note(
+        f"read {n} tokens of {len(samples)} conversations, {n / (time.perf_counter() - started):.0f} tokens/s"
+    )
     return samples
 
 

@@ -69,7 +69,7 @@ def open_checkpoint(src: str | Path) -> Checkpoint:
     if path.is_file():
         return _open_file(path)
     raise SourceError(
-        f"{src}: expected a checkpoint directory, or a .safetensors, .bin or .gguf file, found nothing there. "
+        f"{src}: expected a checkpoint directory or a .safetensors, .bin or .gguf file, found nothing. "
         "`eaglecpp convert hf.co/OWNER/NAME` downloads one from the Hub"
     )
 
@@ -109,7 +109,9 @@ def _weight_files(directory: Path, patterns: tuple[str, ...]) -> list[Path]:
 def _open_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
         config, tensors, note = read_drafter(path)
-        return Checkpoint(path.stem, path.resolve().parent, config, tensors, (path,), from_gguf=True, notes=(note,))
+        return Checkpoint(
+            path.stem, path.resolve().parent, config, tensors, (path,), from_gguf=True, notes=(note,)
+        )
     readers = {".safetensors": safetensors_file.read_index, ".bin": torch_zip.read_index}
     read = readers.get(path.suffix)
     if read is None:

@@ -94,8 +94,9 @@ def convert(
     window: int | None,
     as_json: bool,
 ) -> None:
-    """Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint directory, a weight file or a drafter's
-    GGUF.
+    """Convert an EAGLE drafter checkpoint to GGUF.
+
+    SRC is a checkpoint directory, a weight file, or a drafter's GGUF.
     """
     run(
         src,

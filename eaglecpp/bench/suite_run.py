@@ -168,8 +168,8 @@ def run_suite(
     side by side; the engine needs as many conversations (`n_sequences`). options: of `Session.stream`.
 
     A question counts when everybody has answered it. Ctrl+C ends the run with what was found by then. Each
-    strategy goes on with its own answers. Raises ValueError when the first of several strategies is not "off", or
-    for more users than conversations.
+    strategy goes on with its own answers. Raises ValueError when the first of several strategies is not
+    "off", or for more users than conversations.
     """
     if not strategies or (len(strategies) > 1 and str(strategies[0]) != "off"):
         raise ValueError("strategies: the first one must be 'off', which the others are compared with")

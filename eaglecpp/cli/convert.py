@@ -31,6 +31,6 @@ convert = click.Command(
     "convert",
     params=_plain.convert.params,
     callback=_run,
-    help="Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint folder, a weight file, a drafter's "
-    "GGUF, or hf.co/owner/name.",
+    help="Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint folder, a weight file, a "
+    "drafter's GGUF, or hf.co/owner/name.",
 )

@@ -86,8 +86,8 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--finetune",
     metavar="CKPT",
-    help="Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and its "
-    "vocabulary too, unless --draft-vocab chooses a new one.",
+    help="Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
+    "its vocabulary too, unless --draft-vocab chooses a new one.",
 )
 @click.option(
     "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."

@@ -19,7 +19,13 @@ from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 
 Convert = Callable[..., ConvertReport]
-SOURCE = ("general.name", "eaglecpp.source", "eaglecpp.source.sha256", "eaglecpp.family", "eaglecpp.layer_ids")
+SOURCE = (
+    "general.name",
+    "eaglecpp.source",
+    "eaglecpp.source.sha256",
+    "eaglecpp.family",
+    "eaglecpp.layer_ids",
+)
 """Keys that say where a file is from."""
 LLAMA3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -140,7 +146,7 @@ def test_a_truncated_file(convert: Convert, tmp_path: Path) -> None:
     for keep in (4, 100, path.stat().st_size - 1):
         short = tmp_path / "short.gguf"
         short.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(ConvertError, match="short.gguf"):
+        with pytest.raises(ConvertError, match=r"short\.gguf"):
             convert(short, out=tmp_path / "again.gguf")
 
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""No question that SmolLM2's drafter learnt from is one of those it is measured with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LEARNT = sorted((ROOT / "examples" / "smollm2" / "questions").glob("*.jsonl"))
+COMMON = frozenset(
+    "a an the of to in and or is are was were be i my me you your it its for on with that this what how why do "
+    "does did can could would should between by from as at not who which when where write explain difference "
+    "describe give list make name one python function returns return please into than then them they their there "
+    "have has had s t if about all so but we he she his her".split()
+)
+
+
+def content(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", text.lower())) - COMMON
+
+
+def measured() -> Iterator[str]:
+    for line in (ROOT / "benchmarks" / "data" / "chat.jsonl").read_text(encoding="utf-8").splitlines():
+        yield json.loads(line)["turns"][0]
+
+
+def overlap(one: frozenset[str], other: frozenset[str]) -> float:
+    """Shared words over all words of two questions."""
+    return len(one & other) / max(len(one | other), 1) if len(one & other) > 1 else 0.0
+
+
+def test_the_measure_tells_a_question_in_other_words_from_another_one() -> None:
+    known = content("What is the difference between a virus and a bacterium?")
+    assert overlap(known, content("what's the difference between a bacterium and a virus")) == 1.0
+    assert overlap(known, content("What does a virus need to spread?")) < 0.4
+
+
+@pytest.mark.parametrize("path", LEARNT, ids=lambda path: path.stem)
+def test_no_question_was_learnt_that_is_measured(path: Path) -> None:
+    asked = {question: content(question) for question in measured()}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines
+    for line in lines:
+        entry = json.loads(line)
+        text = entry["turns"][0] if "turns" in entry else entry["prompt"]
+        words = content(text)
+        for question, known in asked.items():
+            assert overlap(words, known) < 0.4, f"{path.name}: {text!r} is close to {question!r}"
