@@ -13,10 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LEARNT = sorted((ROOT / "examples" / "smollm2" / "questions").glob("*.jsonl"))
 WORDS = """
-a an the of to in and or is are was were be i my me you your it its for on with that this what how why do does
-did can could would should between by from as at not who which when where write explain difference describe give
-list make name one python function returns return please into than then them they their there have has had s t
-if about all so but we he she his her
+a an the of to in and or is are was were be i my me you your it its for on with that this what how
+why do does did can could would should between by from as at not who which when where write explain
+difference describe give list make name one python function returns return please into than then
+them they their there have has had s t if about all so but we he she his her
 """
 COMMON = frozenset(WORDS.split())
 
