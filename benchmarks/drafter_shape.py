@@ -74,7 +74,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     file = read_gguf(args.target)
     n_layer = int(file.get(f"{file.architecture}.block_count"))
-    variants = compared(n_layer)
+    variants = [
+        one for one in compared(n_layer) if not args.only or any(part in one.name for part in args.only)
+    ]
     every_layer = sorted({k for variant in variants for k in variant.layers})
     conversations, n_train, counts, special = corpus(args)
     samples = captured(args, conversations, every_layer)
@@ -191,6 +193,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--draft-vocab", type=int, default=13824)
     parser.add_argument("--loss-vocab", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--only", nargs="+", help="variants with one of these in their names")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("-t", "--threads", type=int, default=1)
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.bfloat16)
