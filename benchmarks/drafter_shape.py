@@ -74,9 +74,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     file = read_gguf(args.target)
     n_layer = int(file.get(f"{file.architecture}.block_count"))
-    variants = [
-        one for one in compared(n_layer) if not args.only or any(part in one.name for part in args.only)
-    ]
+    default, *others = compared(n_layer)
+    variants = [default, *(one for one in others if any(part in one.name for part in args.only))]
     every_layer = sorted({k for variant in variants for k in variant.layers})
     conversations, n_train, counts, special = corpus(args)
     samples = captured(args, conversations, every_layer)
@@ -193,7 +192,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--draft-vocab", type=int, default=13824)
     parser.add_argument("--loss-vocab", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--only", nargs="+", help="variants with one of these in their names")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="variants with one of these in their names, and the default"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("-t", "--threads", type=int, default=1)
     parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.bfloat16)

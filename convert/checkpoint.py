@@ -18,6 +18,7 @@ from . import safetensors_file, torch_zip
 from .config import load_json
 from .errors import CheckpointError, SourceError
 from .gguf_checkpoint import read_drafter
+from .gguf_file import Field
 from .mistral_format import from_mistral
 from .tensor import TensorSource
 
@@ -35,7 +36,7 @@ _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 @dataclass(frozen=True)
 class Checkpoint:
     """An opened checkpoint. name: directory or file stem, or the hub id it is from. tensors: by their
-    original names. from_gguf: a file that says nothing of the folder it lies in.
+    original names. general: the `general.*` entries of a GGUF, whose folder's model card is not its own.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Checkpoint:
     tensors: dict[str, TensorSource]
     files: tuple[Path, ...]
     from_hub: bool = False
-    from_gguf: bool = False
+    general: dict[str, Field] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -62,7 +63,7 @@ class Checkpoint:
 
 
 def open_checkpoint(src: str | Path) -> Checkpoint:
-    """Open `src`. Raises SourceError, CheckpointError."""
+    """Open `src`. Raises SourceError, CheckpointError, of a GGUF also GgufError and UnsupportedError."""
     path = Path(src)
     if path.is_dir():
         return _open_directory(path, path.resolve().name)
@@ -108,9 +109,10 @@ def _weight_files(directory: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 def _open_file(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
-        config, tensors, note = read_drafter(path)
+        found = read_drafter(path)
+        folder, notes = path.resolve().parent, (found.note,)
         return Checkpoint(
-            path.stem, path.resolve().parent, config, tensors, (path,), from_gguf=True, notes=(note,)
+            found.name, folder, found.config, found.tensors, (path,), general=found.general, notes=notes
         )
     readers = {".safetensors": safetensors_file.read_index, ".bin": torch_zip.read_index}
     read = readers.get(path.suffix)

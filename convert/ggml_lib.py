@@ -60,9 +60,14 @@ def quantize_rows(rows: _F32, kind: GGMLQuantizationType) -> _U8:
 
 
 def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
-    """The inverse: `[n_rows, row bytes]` to `[n_rows, n]` float32."""
+    """The inverse: `[n_rows, row bytes]` to `[n_rows, n]` float32. Raises QuantTypeError for a type that has
+    none, such as integers.
+    """
+    to_float = _traits(kind).to_float
+    if not to_float:  # a null pointer, which ctypes would call
+        raise QuantTypeError(f"{kind.name}: ggml does not turn this type into floats")
     out = np.empty((data.shape[0], n), dtype=np.float32)
-    _traits(kind).to_float(data.ctypes.data, out.ctypes.data, out.size)
+    to_float(data.ctypes.data, out.ctypes.data, out.size)
     return out
 
 

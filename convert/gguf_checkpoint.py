@@ -1,43 +1,62 @@
 # SPDX-License-Identifier: MIT
-"""A drafter's GGUF read back as a checkpoint: to quantise it anew, or to train it further.
+"""A drafter's GGUF read as a checkpoint: to store it in another type, or to train it further.
 
 Often the GGUF is all that its users have. The names are those of `keys.TENSORS`, the config is made from the
-keys, in TorchSpec's layout, and weights come back as the file's type stores them; q and k rows return from
-rope's pairs to the order of checkpoints. Read are EAGLE-3 drafters, with or without what 3.1 adds, that
-`eaglecpp train` could have written, llama.cpp's own files among them; the rest is refused.
+keys, in TorchSpec's layout, and weights are what the file's type stores; q and k rows return from rope's
+pairs to the order of checkpoints. This reads EAGLE-3 and EAGLE 3.1 drafters with ordinary attention and
+unscaled rope, llama.cpp's own files among them, and refuses the rest by name.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from gguf import GGMLQuantizationType
 
 from .errors import CheckpointError, GgufError, UnsupportedError
-from .gguf_file import GgufFile, TensorInfo, read_gguf, type_name
+from .gguf_file import Field, GgufFile, TensorInfo, read_gguf, type_name
 from .gguf_weights import read_rows
 from .keys import EAGLE3, EAGLE31, TENSORS
 from .tensor import TensorSource
 
 __all__ = ["read_drafter"]
 
+_OF_THE_FILE = ("architecture", "alignment", "file_type", "quantization_version", "size_label")
+_TYPE = re.compile(r"[-.](I?Q[0-9]\w*|B?F16|F32)$", re.IGNORECASE)
+"""At the end of a file's name."""
 _MOST = 256
 """Layers and features that a file may claim: names are made for each."""
 _REFUSED = {
-    "attention.kv_lora_rank": "latent attention",
-    "attention.sliding_window": "a sliding window",
-    "attention.value_norm": "Gemma 4's layer",
-    "parallel_depth": "parallel drafting",
-    "rope.scaling.type": "scaled rope",
+    "latent attention": r"attention\.(q_lora_rank|kv_lora_rank|key_length_mla|value_length_mla)",
+    "a sliding window": r"attention\.sliding_window.*",
+    "Gemma 4's layer": r"attention\.value_norm|hidden_activation|embedding_scale|final_logit_softcapping",
+    "attention.scale": r"attention\.scale",
+    "parallel drafting": r"parallel_depth|mask_token_id",
+    "scaled rope": r"rope\.scaling\..*",
     "logit_scale": "logit_scale",
 }
+"""Keys of what is not read back; ignoring one would be another drafter."""
 
 
-def read_drafter(path: Path) -> tuple[dict[str, Any], dict[str, TensorSource], str]:
-    """Config, tensors by their names in checkpoints, and a note for the user.
+class ReadBack(NamedTuple):
+    """name: the file's, without the type. tensors: by their names in checkpoints. general: the entries that a
+    copy keeps, such as name, author and licence. note: for the user.
+    """
+
+    name: str
+    config: dict[str, Any]
+    tensors: dict[str, TensorSource]
+    general: dict[str, Field]
+    note: str
+
+
+def read_drafter(path: Path) -> ReadBack:
+    """What a checkpoint would say, from the GGUF made of it.
 
     Raises GgufError for a file that is no GGUF or lacks a key, UnsupportedError for one that is no EAGLE-3
     drafter or has what is not read back, CheckpointError for tensors that no drafter has.
@@ -49,17 +68,30 @@ def read_drafter(path: Path) -> tuple[dict[str, Any], dict[str, TensorSource], s
             f"{path}: general.architecture: expected an EAGLE-3 drafter ({EAGLE3} or {EAGLE31}), found "
             f"{arch!r}; give the checkpoint that the file was made from"
         )
-    found = [what for key, what in _REFUSED.items() if f"{arch}.{key}" in file.fields]
-    found += ["scaled rope"] if "rope_freqs.weight" in file.tensors else []
+    keys = [name.removeprefix(f"{arch}.") for name in file.fields if name.startswith(f"{arch}.")]
+    keys += ["rope.scaling.freqs"] if "rope_freqs.weight" in file.tensors else []
+    found = [what for what, rule in _REFUSED.items() if any(re.fullmatch(rule, key) for key in keys)]
     if found:
         raise UnsupportedError(
             f"{path}: a GGUF with {' and '.join(found)} cannot be read back; give the checkpoint that it was "
             "made from"
         )
     config = _config(file, arch)
+    rope_dim, rope_type = file.integer(f"{arch}.rope.dimension_count"), file.text(f"{arch}.rope.type", "norm")
+    if rope_dim not in (None, config["head_dim"]) or rope_type not in ("norm", "neox"):
+        raise UnsupportedError(
+            f"{path}: rope: expected type norm or neox over whole heads of {config['head_dim']}, found type "
+            f"{rope_type!r:.20} over {rope_dim}"
+        )
     tensors = _tensors(file, config)
     kinds = sorted({type_name(i.type) for i in file.tensors.values() if len(i.shape) == 2})
-    return config, tensors, f"read back from {path.name}: weights are as {', '.join(kinds)} stores them"
+    general = {
+        name: field
+        for name, field in file.fields.items()
+        if name.startswith("general.") and name.removeprefix("general.") not in _OF_THE_FILE
+    }
+    note = f"read back from {path.name}: weights are as {', '.join(kinds)} stores them"
+    return ReadBack(_TYPE.sub("", path.stem), config, tensors, general, note)
 
 
 def _config(file: GgufFile, arch: str) -> dict[str, Any]:
@@ -79,19 +111,22 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         value = file.get(f"{arch}.{key}", default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise GgufError(f"{file.path}: key {arch}.{key}: expected a number, found {value!r:.40}")
-        return float(f"{value:.7g}")  # files hold float32: 1e-05 is meant, not 9.99999975e-06
+        with np.errstate(over="ignore"):  # infinity is refused with the rest of the config
+            return float(str(np.float32(value)))  # 1e-05 is meant, not 9.99999975e-06
 
-    def numbers(key: str, kind: type) -> list[Any]:
+    def several(key: str, kind: type) -> list[Any]:
         value = file.get(key, [])
         if not isinstance(value, list) or not all(isinstance(one, kind) for one in value):
-            raise GgufError(f"{file.path}: key {key}: expected a list of numbers, found {value!r:.40}")
+            raise GgufError(
+                f"{file.path}: key {key}: expected a list of {kind.__name__}, found {value!r:.40}"
+            )
         return value
 
     hidden, n_heads = integer("embedding_length"), integer("attention.head_count")
-    layers = numbers(f"{arch}.target_layers", int)
-    vocab = integer("vocab_size", 0) or len(file.get("tokenizer.ggml.tokens", []))
+    layers = several(f"{arch}.target_layers", int)
+    vocab = integer("vocab_size", 0) or len(several("tokenizer.ggml.tokens", bytes))
     head = file.tensors.get("output.weight")
-    rates = numbers("eaglecpp.held_out_rates", float)
+    rates = several("eaglecpp.held_out_rates", float)
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -137,12 +172,24 @@ def _tensors(file: GgufFile, config: dict[str, Any]) -> dict[str, TensorSource]:
     }
     unknown = sorted(set(file.tensors) - set(names))
     if unknown:
-        raise CheckpointError(f"{file.path}: tensors that no EAGLE-3 drafter has: {', '.join(unknown[:8])}")
+        found = ", ".join(f"{name!r:.60}" for name in unknown[:8])
+        raise CheckpointError(f"{file.path}: tensors that no EAGLE-3 drafter has: {found}")
+    missing = [i for i in range(n_layers) if not any(name.startswith(f"blk.{i}.") for name in file.tensors)]
+    if missing:
+        raise CheckpointError(
+            f"{file.path}: key {arch}.block_count: expected tensors for {n_layers} layers, found none for "
+            f"layer {missing[0]}"
+        )
     in_pairs = file.text(f"{arch}.rope.type", "norm") == "norm"
     tensors: dict[str, TensorSource] = {}
     for name, info in file.tensors.items():
         source = names[name].replace("layers.0.", "midlayer.")
         if name == "d2t":
+            if info.type != GGMLQuantizationType.I64 or len(info.shape) != 1:
+                raise GgufError(
+                    f"{file.path}: tensor d2t: expected I64, one id for each draft token, found "
+                    f"{type_name(info.type)} {list(info.shape)}"
+                )
             tensors[source] = _Offsets(source, info.shape, "I64", file.path, info.offset)
             continue
         rotated = in_pairs and name.rpartition(".attn_")[2] in ("q.weight", "k.weight", "q.bias", "k.bias")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from . import ggml_lib
-from .errors import GgufError
+from .errors import GgufError, QuantTypeError
 from .gguf_file import GgufFile, TensorInfo
 
 __all__ = ["read_rows", "read_tensor"]
@@ -63,6 +63,8 @@ def _read(
                 out[start:stop] = _decoded(raw, kind, width)
     except (OSError, ValueError) as error:
         raise GgufError(f"{file.path}: tensor {info.name} cannot be read: {error}") from error
+    except QuantTypeError as error:
+        raise QuantTypeError(f"{file.path}: tensor {info.name}: {error}") from error
     return out
 
 

@@ -164,12 +164,16 @@ def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
 
 
 def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[str, Field]:
-    """Name, license, base model, tags from the model card; a broken card costs only these entries."""
+    """Name, license, base model, tags from the model card, whose faults cost only these entries; or a GGUF's
+    own.
+    """
+    if checkpoint.general is not None:
+        return checkpoint.general
     logging.getLogger("gguf").setLevel(logging.ERROR)
     directory = checkpoint.directory
     try:
-        if checkpoint.from_hub or checkpoint.from_gguf:  # neither is named by its directory
-            card = {} if checkpoint.from_gguf else gguf.Metadata.load_model_card(directory)
+        if checkpoint.from_hub:  # the snapshot's directory is named by a hash; the name is in the hub id
+            card = gguf.Metadata.load_model_card(directory)
             named = Path(checkpoint.short_name)
             meta = gguf.Metadata.apply_metadata_heuristic(gguf.Metadata(), card, None, named, n_params)
         else:

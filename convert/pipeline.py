@@ -21,7 +21,7 @@ from .build_spec import Options, build_spec
 from .canonical import canonical_tensors
 from .checkpoint import Checkpoint, open_checkpoint
 from .dialects import Seen, recognise
-from .errors import WriteError
+from .errors import ConvertError, WriteError
 from .head_check import check_head
 from .layer_ids import Convention
 from .mapping import Slot, check_tensors, slots
@@ -109,7 +109,7 @@ def convert_checkpoint(
 ) -> ConvertReport:
     """Convert an EAGLE drafter checkpoint to a GGUF.
 
-    src: checkpoint directory or weight file.
+    src: checkpoint directory, weight file or a drafter's GGUF.
     target: the target's GGUF or Hugging Face directory.
     out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced when all is done.
     type: a name in `quantize.TYPES`. aux_layers: boundary ids R_k (with layer_ids="post": block numbers).
@@ -140,8 +140,9 @@ def convert_checkpoint(
         )
     drafter = _understand(checkpoint, target_info, options)
     size, reports = _write(drafter, checkpoint, target_info, types, destination, tell)
-    notes = (*checkpoint.notes, *drafter.notes)
-    return ConvertReport(destination, drafter.spec, drafter.family, types.body.name, size, reports, notes)
+    return ConvertReport(
+        destination, drafter.spec, drafter.family, types.body.name, size, reports, drafter.notes
+    )
 
 
 def _options(
@@ -169,6 +170,15 @@ def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetI
 
 def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
     """Recognise the checkpoint and run every check that needs no pass over the weights."""
+    try:
+        return _checked(checkpoint, target, options)
+    except ConvertError as error:
+        if checkpoint.general is None or str(checkpoint.files[0]) in str(error):
+            raise
+        raise type(error)(f"{checkpoint.files[0]}, whose keys were read as a config: {error}") from error
+
+
+def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
     tensors, quantised_note = dequantised(checkpoint.tensors, checkpoint.config)
     seen = Seen(checkpoint.config, {name: source.shape for name, source in tensors.items()})
     dialect = recognise(seen)
@@ -183,6 +193,7 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
     )
     present = tuple(slot for slot in expected if slot.required or slot.source in sources)
     all_notes = (
+        *checkpoint.notes,
         quantised_note,
         *notes,
         map_note,

@@ -100,7 +100,8 @@ def _from_table(
 
 
 def _is_map(ids: IntArray, n_target: int) -> bool:
-    return bool(ids.size and ids[0] >= 0 and ids[-1] < n_target and (np.diff(ids) > 0).all())
+    # every id is compared with the bounds: differences may overflow
+    return bool(ids.size and ((ids >= 0) & (ids < n_target)).all() and (np.diff(ids) > 0).all())
 
 
 def _why_invalid(ids: IntArray, n_target: int) -> str:

@@ -161,17 +161,18 @@ def run_suite(
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> SuiteResult:
-    """Asks until the questions or `seconds` are over; the first of several strategies is plain. One alone has
-    no `ratios`.
+    """Asks until the questions or `seconds` are over; the first of several strategies is plain. Another one
+    alone has no `ratios`.
 
     n_tokens: most tokens of an answer. server: asked the same, as strategy `SERVER`. n_users: questions asked
     side by side; the engine needs as many conversations (`n_sequences`). options: of `Session.stream`.
 
     A question counts when everybody has answered it. Ctrl+C ends the run with what was found by then. Each
     strategy goes on with its own answers. Raises ValueError when the first of several strategies is not
-    "off", or for more users than conversations.
+    "off", or there is a server to compare with, and for more users than conversations.
     """
-    if not strategies or (len(strategies) > 1 and str(strategies[0]) != "off"):
+    compared = len(strategies) > 1 or server is not None
+    if not strategies or (compared and str(strategies[0]) != "off"):
         raise ValueError("strategies: the first one must be 'off', which the others are compared with")
     if n_users > engine.model.n_sequences:
         raise ValueError(f"n_users: {n_users} need n_sequences={n_users}, found {engine.model.n_sequences}")

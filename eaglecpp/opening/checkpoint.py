@@ -45,7 +45,7 @@ def convert(
 ) -> ConvertReport:
     """`eaglecpp.convert(...)`: a drafter checkpoint to a GGUF that drafts for `target`.
 
-    src:     a checkpoint folder, a weight file, or hf.co/OWNER/NAME[@REVISION]
+    src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME[@REVISION]
     target:  its GGUF, a folder of Hugging Face's form, hf.co/OWNER/NAME, or a stored model
     report:  is told about downloads
     options: those of `eaglecpp.convert.convert_checkpoint`: type, aux_layers, layer_ids, feed, progress

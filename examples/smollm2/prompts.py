@@ -9,7 +9,7 @@
 *functions*: beginnings of functions with a docstring, from the running Python's standard library and from
 the packages installed beside it, with a request to complete them; what they are depends on both.
 *follow-ups*: the next turn of the conversations that have one, after what the target answered.
-None of them is a question of `benchmarks/data` or of HumanEval; a test compares them.
+None of the questions is one of `benchmarks/data` or of HumanEval; a test compares them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def functions(args: argparse.Namespace) -> list[list[Message]]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and is_wanted(node):
-                found.setdefault(node.name, beginning(node, text.splitlines()))
+                found.setdefault(node.name, beginning(node, text.split("\n")))
     texts = sorted(text for text in found.values() if len(text) <= N_FUNCTION)
     rng.shuffle(texts)
     return [[said("user", request(text, rng))] for text in texts[: args.limit]]
@@ -80,9 +80,10 @@ def functions(args: argparse.Namespace) -> list[list[Message]]:
 
 def modules() -> Iterator[Path]:
     for name in ("stdlib", "purelib"):
-        for path in sorted(Path(sysconfig.get_path(name)).rglob("*.py")):
-            is_below = name == "stdlib" and "site-packages" in path.parts
-            if not is_below and "test" not in str(path).lower():
+        root = Path(sysconfig.get_path(name))
+        for path in sorted(root.rglob("*.py")):
+            inside = str(path.relative_to(root)).lower()
+            if "test" not in inside and not (name == "stdlib" and inside.startswith("site-packages")):
                 yield path
 
 
