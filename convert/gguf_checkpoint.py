@@ -22,6 +22,7 @@ from .errors import CheckpointError, GgufError, UnsupportedError
 from .gguf_file import Field, GgufFile, TensorInfo, read_gguf, type_name
 from .gguf_weights import read_rows
 from .keys import EAGLE3, EAGLE31, TENSORS
+from .rope import unpair_rows
 from .tensor import TensorSource
 
 __all__ = ["read_drafter"]
@@ -83,7 +84,7 @@ def read_drafter(path: Path) -> ReadBack:
             f"{path}: rope: expected type norm or neox over whole heads of {config['head_dim']}, found type "
             f"{rope_type!r:.20} over {rope_dim}"
         )
-    tensors = _tensors(file, config)
+    tensors = _tensors(file, config, in_pairs=rope_type == "norm")
     kinds = sorted({type_name(i.type) for i in file.tensors.values() if len(i.shape) == 2})
     general = {
         name: field
@@ -156,7 +157,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     }
 
 
-def _tensors(file: GgufFile, config: dict[str, Any]) -> dict[str, TensorSource]:
+def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[str, TensorSource]:
     """Sources by name in checkpoints; layer 0 is `midlayer`, as TorchSpec calls it."""
     arch = file.architecture
     n_layers, n_aux = config["num_hidden_layers"], config["num_aux_hidden_states"]
@@ -180,7 +181,6 @@ def _tensors(file: GgufFile, config: dict[str, Any]) -> dict[str, TensorSource]:
             f"{file.path}: key {arch}.block_count: expected tensors for {n_layers} layers, found none for "
             f"layer {missing[0]}"
         )
-    in_pairs = file.text(f"{arch}.rope.type", "norm") == "norm"
     tensors: dict[str, TensorSource] = {}
     for name, info in file.tensors.items():
         source = names[name].replace("layers.0.", "midlayer.")
@@ -216,8 +216,7 @@ class _Weights(TensorSource):
         size = self.head_rows
         first, last = start // size * size, -(-stop // size) * size
         rows = read_rows(self.file, self.info.name, first, last)
-        halves = rows.reshape(-1, size // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
-        return np.ascontiguousarray(halves[start - first : stop - first])
+        return unpair_rows(rows, size)[start - first : stop - first]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from .config import number
 from .errors import ConfigError, UnsupportedError
 from .spec import RopeSpec
 
-__all__ = ["parse_rope", "rope_divisors", "score_multiplier"]
+__all__ = ["pair_rows", "parse_rope", "rope_divisors", "score_multiplier", "unpair_rows"]
 
 
 def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[RopeSpec, str]:
@@ -74,6 +74,18 @@ def rope_divisors(rope: RopeSpec, head_dim: int) -> npt.NDArray[np.float32]:
     divisors = 1 / ((1 - smooth) / rope.factor + smooth)
     divisors = np.where(wavelengths > context / low, rope.factor, divisors)
     return np.where(wavelengths < context / high, 1.0, divisors).astype(np.float32)
+
+
+def pair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
+    """Rows of whole heads from HF's half-split order to rope's adjacent pairs (ggml's NORM type)."""
+    halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
+
+
+def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
+    """The inverse."""
+    pairs = values.reshape(-1, head_dim // 2, 2, *values.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 
 
 def _scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

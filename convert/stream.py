@@ -21,7 +21,7 @@ from gguf import GGMLQuantizationType
 from .errors import TensorError
 from .mapping import Slot
 from .quantize import ErrorSum, TypePlan, encode, plan_type
-from .rope import rope_divisors
+from .rope import pair_rows, rope_divisors
 from .spec import DraftSpec
 from .tensor import TensorSource
 from .writer import PlannedTensor
@@ -122,7 +122,7 @@ class TensorStream:
             step = max(slot.head_rows, step // slot.head_rows * slot.head_rows)
         for start in range(0, source.n_rows, step):
             values = source.read_rows(start, min(start + step, source.n_rows))
-            yield _pair_rows(values, slot.head_rows) if slot.head_rows else values
+            yield pair_rows(values, slot.head_rows) if slot.head_rows else values
 
 
 def _parts(source: TensorSource, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
@@ -137,9 +137,3 @@ def _parts(source: TensorSource, slot: Slot) -> Iterator[npt.NDArray[np.float32]
             yield np.ascontiguousarray(heads[:, : slot.shape[2]].swapaxes(1, 2))
         else:
             yield np.ascontiguousarray(heads[:, n_rows - slot.shape[1] :])
-
-
-def _pair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[np.float32]:
-    """Rows of whole heads from HF's half-split order to rope's adjacent pairs (ggml's NORM type)."""
-    halves = values.reshape(-1, 2, head_dim // 2, *values.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)
