@@ -32,7 +32,7 @@ from torch import Tensor
 
 import eaglecpp
 from eaglecpp.convert import open_drafter, read_gguf
-from eaglecpp.train.fit.attention import dense_weights, mix
+from eaglecpp.train.fit.attention import Layout, dense_weights, mix
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
@@ -81,13 +81,13 @@ class Observer:
         v0: Tensor,
         later_k: Sequence[Tensor],
         later_v: Sequence[Tensor],
-        rows: Tensor | None = None,
+        layout: Layout,
     ) -> Tensor:
-        weights = dense_weights(q, k0, later_k, rows)
-        n_rows = q.shape[2]
+        (part,) = layout.parts()
+        weights = dense_weights(q, k0, later_k, part)
         first = weights[..., :N_FIRST].sum(-1)
-        own = weights[..., n_rows:].sum(-1)
-        self.shares.append(torch.stack([first, 1 - first - own, own]).mean((1, 2)))
+        own = weights[..., k0.shape[1] :].sum(-1)
+        self.shares.append(torch.stack([first, 1 - first - own, own]).mean(1))
         return mix(weights, v0, later_v).to(q.dtype)
 
 
@@ -215,16 +215,16 @@ def observe(
     for index in range(len(asked)):
         batch = make_batch([source.sample(index)], draft_ids, DEPTH, torch.device("cpu"))
         observer = Observer()
-        alive = torch.ones(batch.tokens.numel(), dtype=torch.bool)
+        alive = torch.ones(len(batch.tokens), dtype=torch.bool)
         for k, step in enumerate(model.steps(batch, DEPTH, attention=observer)):
             rows = batch.counted[k]
             was = alive[rows]
-            alive[rows] = now = was & (best(model, step.normed[0, rows]) == batch.best[rows + 1 + k])
+            alive[rows] = now = was & (best(model, step.normed[rows]) == batch.best[rows + 1 + k])
             fed = step.normed if model.spec.norm_output else step.hidden
             hit[k] += float(now.sum())
             reached[k] += float(was.sum())
             counted[k] += len(rows)
-            sums[0, k] += float(fed[0, rows].square().mean(-1).sqrt().sum())
+            sums[0, k] += float(fed[rows].square().mean(-1).sqrt().sum())
             sums[1:, k] += observer.shares[k][:, rows].sum(-1).numpy()
     source.close()
     means = sums / counted

@@ -266,7 +266,7 @@ def _here(folder: Path, target: Path, model: DraftModel, vocab: Vocab, sample: S
     draft_ids[vocab.ids] = np.arange(len(vocab.ids))
     batch = make_batch([sample], draft_ids, _N_STEPS, torch.device("cpu"))
     row = len(sample.tokens) - 2 - _N_STEPS
-    logits = [step[0, row].numpy() for step in exact.logits(batch, _N_STEPS)]
+    logits = [step[row].numpy() for step in exact.logits(batch, _N_STEPS)]
     return np.stack(logits)
 
 

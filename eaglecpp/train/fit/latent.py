@@ -27,7 +27,7 @@ def n_first_rows(spec: DraftSpec, latent: LatentSpec) -> int:
 def latent_heads(
     spec: DraftSpec, latent: LatentSpec, rows: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`[n_batch, n_heads, n_rows, width]` each, from the first product `[n_batch, n_rows, n_first_rows]`.
+    """`[n_heads, n_rows, width]` each, from the first product `[n_rows, n_first_rows]`.
     Values are the first `latent.value_dim` of their width.
     """
     eps, rope = spec.rms_norm_eps, latent.rope_dim
@@ -44,7 +44,7 @@ def latent_heads(
     q = torch.cat([q[..., : latent.nope_dim], turned[..., :-1, :]], dim=-1) * (latent.scale * width**0.5)
     k = torch.cat([kv[..., : latent.nope_dim], shared], dim=-1)
     q, k, v = (F.pad(x, (0, width - x.shape[-1])) for x in (q, k, kv[..., latent.nope_dim :]))
-    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
 
 
 def _halves(pairs: Tensor) -> Tensor:

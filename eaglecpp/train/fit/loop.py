@@ -80,7 +80,7 @@ class Hyper:
 class Limits:
     """What may differ between a run and its continuation.
 
-    micro_tokens: most padded tokens computed at once; depth: of evaluated chains; eval_steps: between two
+    micro_tokens: most tokens computed at once; depth: of evaluated chains; eval_steps: between two
     evaluations, 0 = twenty per run; patience: evaluations without gain after which to end, 0 = never.
     """
 
@@ -171,6 +171,9 @@ class Trainer:
         self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
         self.ranks = ranks or Ranks()
         self.device = model.fc.device
+        # a kernel of CUDA's that takes all rows is faster than one for some of them
+        chosen = hyper.later_every > 1 or self.device.type == "cpu"
+        self._every = hyper.later_every if chosen else None
         self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}
         self.last, self.best = folder / "last.pt", folder / "best.pt"
         self.optimizer = Optimizer(model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
@@ -268,8 +271,7 @@ class Trainer:
         total: Sums | None = None
         for i, micro in enumerate(micros or [[indices[0]]]):
             samples = [self.source.sample(k) for k in micro]
-            every = self.hyper.later_every
-            batch = make_batch(samples, self.draft_ids, n, self.device, every, self.progress.step)
+            batch = make_batch(samples, self.draft_ids, n, self.device, self._every, self.progress.step)
             if not micros:  # every process must take part in the reduction
                 batch = batch.without_loss()
             last = i == len(micros) - 1 or not micros

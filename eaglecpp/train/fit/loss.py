@@ -61,17 +61,18 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
     end can still be drafted. The mask of most trainers, at p itself, never trains the second token of a reply
     (sgl-project/SpecForge#885).
 
-    turns: i16 [n_batch, S]. Returns for each step the flat indices b * S + p, ascending.
+    turns: i16 [N], a number for each assistant turn, 0 outside. Returns the rows of each step, ascending.
     """
-    n_batch, n_tokens = turns.shape
-    together = (turns[:, 1:] == turns[:, :-1]) & (turns[:, 1:] > 0)  # token i and i + 1 in one turn
-    valid = np.zeros((n_batch, n_tokens), np.bool_)
-    valid[:, : n_tokens - 2] = together[:, 1:]
+    n_tokens = len(turns)
+    together = (turns[1:] == turns[:-1]) & (turns[1:] > 0)  # token i and i + 1 in one turn
+    valid = np.zeros(n_tokens, np.bool_)
+    valid[: max(n_tokens - 2, 0)] = together[1:]
     rows = []
     for k in range(n_steps):
+        n = max(n_tokens - 2 - k, 0)
         if k:
-            valid[:, : max(n_tokens - 2 - k, 0)] &= together[:, 1 + k :]
-            valid[:, max(n_tokens - 2 - k, 0) :] = False
+            valid[:n] &= together[1 + k :]
+            valid[n:] = False
         rows.append(np.flatnonzero(valid))
     return rows
 

@@ -48,7 +48,7 @@ class Sums(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The states of one step, [n_batch, n_rows, n_embd]: `normed` is what the head reads."""
+    """The states of one step, [n_rows, n_embd]: `normed` is what the head reads."""
 
     normed: Tensor
     hidden: Tensor
@@ -111,7 +111,7 @@ class DraftModel(nn.Module):
         states, at, weight = [], [], []
         for k, step in enumerate(self.steps(batch, n_steps)):
             rows = batch.counted[k]
-            states.append(step.normed.flatten(0, 1)[batch.places[k]])
+            states.append(step.normed[batch.places[k]])
             at.append(rows + 1 + k)
             weight.append(torch.full_like(rows, weights[k] * batch.scale[k], dtype=torch.float32))
         counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
@@ -139,51 +139,51 @@ class DraftModel(nn.Module):
         hits = []
         for k, step in enumerate(self.steps(batch, n_steps)):
             rows = batch.counted[k]
-            states = step.normed.flatten(0, 1)[batch.places[k]]
+            states = step.normed[batch.places[k]]
             best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
             hits.append(best == batch.best[rows + 1 + k])
         return hits
 
     def logits(self, batch: Batch, n_steps: int) -> list[Tensor]:
-        """For each step the draft logits of all rows, [n_batch, S, n_draft_vocab]."""
+        """For each step the draft logits of its rows, [n_rows, n_draft_vocab]."""
         return [F.linear(step.normed, self.head.to(self.dtype)) for step in self.steps(batch, n_steps)]
 
     def steps(self, batch: Batch, n_steps: int, attention: Attention | None = None) -> Iterator[Step]:
-        """The steps one after another, the first over all S rows, the later ones over `batch.later`. Without
-        it the last 2 + k of step k have no label and no meaning; computing them costs less than the copies
-        that cutting them off would cause in the backward pass, and as attention is causal nobody sees them.
+        """The steps one after another, over the rows of `batch.run`. Without it the last 2 + k of each sample
+        at step k have no label and no meaning, and as attention is causal nobody sees them.
         attention: in place of the device's fastest, for those who want to watch.
         """
-        spec, w = self.spec, self._copies()
-        n_embd, n_tokens = spec.hidden_size, batch.tokens.shape[1]
+        spec, w, run = self.spec, self._copies(), batch.run
+        n_embd, n_tokens = spec.hidden_size, len(batch.tokens)
         attention = attention or attention_for(batch.tokens.device, self.dtype)
-        tokens = F.pad(batch.tokens, (0, n_steps))
-        from_tokens = self._from_tokens(tokens, w)
+        # of a sample's last rows these are the next sample's: rows without meaning, as above
+        from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
         state = self._fuse(batch.features, w)
+        # turning by places in the batch is as good as by places in the sample: only differences matter
         cos, sin = self._rotation(n_tokens + n_steps)
         first: tuple[Tensor, Tensor] | None = None
         later: list[tuple[Tensor, Tensor]] = []
-        rows: Tensor | None = None
         for k in range(n_steps):
-            if k == 1 and batch.later is not None:
-                rows = batch.later
-                state = _picked(state, rows)
-            if rows is None:
-                at = slice(k, k + n_tokens)
-                from_token = from_tokens[:, 1 + k : 1 + k + n_tokens]
-                angles = cos[at], sin[at]
+            layout = batch.layout
+            if k and run is not None:
+                layout, rows = run.layout, run.later + k
+                from_token, angles = from_tokens[rows + 1], (cos[rows], sin[rows])
+                if k == 1:
+                    state = state[run.places]
             else:
-                from_token = _picked(from_tokens, rows + 1 + k)
-                angles = cos[rows + k], sin[rows + k]
+                at = slice(k, k + n_tokens)
+                from_token, angles = from_tokens[1 + k : 1 + k + n_tokens], (cos[at], sin[at])
             qkv, residual = self._layer_input(from_token, state, w)
             q, key, value = self._heads(qkv, *angles, w)
             if first is None:
                 first = key, value
             else:
                 later.append((key, value))
-            seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], rows)
-            seen = seen.transpose(1, 2)[..., : self.n_value]
-            hidden = residual + F.linear(seen.flatten(2), w["o"])
+            seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
+            seen = seen.transpose(0, 1)[..., : self.n_value].flatten(1)
+            if k == 0 and run is not None:
+                seen, residual = seen[run.first], residual[run.first]
+            hidden = residual + F.linear(seen, w["o"])
             hidden = hidden + self._mlp(hidden, w)
             out = hidden
             if self.norm is not None:
@@ -192,56 +192,68 @@ class DraftModel(nn.Module):
             state = out if spec.norm_output else hidden
 
     def _copies(self) -> dict[str, Tensor]:
-        """The weights in the compute type; the graph leads back to the fp32 ones."""
-        return {name: p.to(self.dtype) for name, p in self.named_parameters() if name != "head"}
+        """The weights in the compute type; the graph leads back to the fp32 ones. The matrix that reads the
+        embedding is cut into the part that does and `from_state`, and norms of what is not trained are
+        multiplied into the matrix behind them: that spares the products for gradients of what stays as it is.
+        """
+        n_embd, w = self.spec.hidden_size, dict(self.named_parameters())
+        del w["head"]
+        if self.spec.fuses_embedding:
+            w["from_token"], w["from_state"] = w.pop("fc").split(n_embd, dim=1)
+        else:
+            from_token, w["from_state"] = w.pop("qkv").split(n_embd, dim=1)
+            w["from_token"] = from_token * w.pop("embed_norm")
+            norm = w.pop("input_norm", None) if self.fc_norm is None else w.pop("fc_norm")
+            w["fc"] = w["fc"] if norm is None else w["fc"] * norm
+        return {name: p.to(self.dtype) for name, p in w.items()}
 
     def _from_tokens(self, tokens: Tensor, w: dict[str, Tensor]) -> Tensor:
         """The embeddings' part of what q, k and v read, times its weights; in EAGLE-1 of what fc reads."""
-        embedded, n_embd = self.embedding[tokens], self.spec.hidden_size
-        if self.spec.fuses_embedding:
-            return F.linear(embedded, w["fc"][:, :n_embd])
-        embedded = F.rms_norm(embedded, (n_embd,), w["embed_norm"], self.spec.rms_norm_eps)
-        return F.linear(embedded, w["qkv"][:, :n_embd])
+        embedded = self.embedding[tokens]
+        if not self.spec.fuses_embedding:
+            embedded = F.rms_norm(embedded, (self.spec.hidden_size,), None, self.spec.rms_norm_eps)
+        return F.linear(embedded, w["from_token"])
 
     def _layer_input(self, from_token: Tensor, state: Tensor, w: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """q, k and v side by side, and the residual."""
-        spec, n_embd = self.spec, self.spec.hidden_size
+        spec = self.spec
         if spec.fuses_embedding:
-            fused = from_token + F.linear(state, w["fc"][:, n_embd:])
+            fused = from_token + F.linear(state, w["from_state"])
             return F.linear(fused, w["qkv"]), fused
-        normed = F.rms_norm(state, (n_embd,), w["hidden_norm"], spec.rms_norm_eps)
+        normed = F.rms_norm(state, (spec.hidden_size,), w["hidden_norm"], spec.rms_norm_eps)
         residual = normed if spec.norm_before_residual else state
-        return from_token + F.linear(normed, w["qkv"][:, n_embd:]), residual
+        return from_token + F.linear(normed, w["from_state"]), residual
 
     def _fuse(self, features: Tensor, w: dict[str, Tensor]) -> Tensor:
-        """`[n_batch, S, n_aux * n_embd_target]` fp32 to the first step's state."""
+        """`[N, n_aux * n_embd_target]` fp32 to the first step's state."""
         spec, x, eps = self.spec, features, self.spec.rms_norm_eps
         if spec.fuses_embedding:
             return x.to(self.dtype)
         if self.input_norm is not None:
-            x = F.rms_norm(x, (x.shape[-1],), self.input_norm, eps)
+            weight = None if self.fc_norm is None else self.input_norm
+            x = F.rms_norm(x, (x.shape[-1],), weight, eps)
         if self.fc_norm is not None:
-            parts = x.view(*x.shape[:-1], spec.n_aux, spec.target_hidden_size)
-            x = F.rms_norm(parts, (spec.target_hidden_size,), None, eps).flatten(2) * self.fc_norm
+            parts = x.view(-1, spec.n_aux, spec.target_hidden_size)
+            x = F.rms_norm(parts, (spec.target_hidden_size,), None, eps).flatten(1)
         return F.linear(x.to(self.dtype), w["fc"])
 
     def _heads(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values with the full number of heads, `[n_batch, n_heads, n_rows, head_dim]`."""
+        """Queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`."""
         spec, n_heads = self.spec, self.spec.n_heads
         if spec.latent is not None:
             return latent_heads(spec, spec.latent, qkv, cos, sin, w)
-        heads = qkv.view(*qkv.shape[:-1], -1, spec.head_dim)
-        qk, v = heads[:, :, : n_heads + spec.n_kv_heads], heads[:, :, n_heads + spec.n_kv_heads :]
+        heads = qkv.unflatten(1, (-1, spec.head_dim))
+        qk, v = heads[:, : n_heads + spec.n_kv_heads], heads[:, n_heads + spec.n_kv_heads :]
         if self.q_norm is not None:
-            q = F.rms_norm(qk[:, :, :n_heads], (spec.head_dim,), w["q_norm"], spec.rms_norm_eps)
-            k = F.rms_norm(qk[:, :, n_heads:], (spec.head_dim,), w["k_norm"], spec.rms_norm_eps)
-            qk = torch.cat([q, k], dim=2)
-        qk = rotate(qk, cos, sin).transpose(1, 2)
+            q = F.rms_norm(qk[:, :n_heads], (spec.head_dim,), w["q_norm"], spec.rms_norm_eps)
+            k = F.rms_norm(qk[:, n_heads:], (spec.head_dim,), w["k_norm"], spec.rms_norm_eps)
+            qk = torch.cat([q, k], dim=1)
+        qk = rotate(qk, cos, sin).transpose(0, 1)
         groups = n_heads // spec.n_kv_heads
-        keys = qk[:, n_heads:].repeat_interleave(groups, dim=1)
-        return qk[:, :n_heads], keys, v.transpose(1, 2).repeat_interleave(groups, dim=1)
+        keys = qk[n_heads:].repeat_interleave(groups, dim=0)
+        return qk[:n_heads], keys, v.transpose(0, 1).repeat_interleave(groups, dim=0)
 
     def _rotation(self, n_positions: int) -> tuple[Tensor, Tensor]:
         """cos and sin of all positions, fp32 [n_positions, rope_dim / 2]."""
@@ -253,13 +265,6 @@ class DraftModel(nn.Module):
         x = F.rms_norm(hidden, (self.spec.hidden_size,), w["mlp_norm"], self.spec.rms_norm_eps)
         gate, up = F.linear(x, w["gate_up"]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, w["down"])
-
-
-def _picked(x: Tensor, rows: Tensor) -> Tensor:
-    """Rows of each sample: [n_batch, n, ...] at i64 [n_batch, n_rows]."""
-    n_batch, n = x.shape[:2]
-    flat = (rows + n * torch.arange(n_batch, device=rows.device)[:, None]).flatten()
-    return x.flatten(0, 1).index_select(0, flat).view(*rows.shape, *x.shape[2:])
 
 
 def _matrix(n_out: int, n_in: int) -> nn.Parameter:

@@ -56,9 +56,7 @@ def _yarn_kept(spec: DraftSpec) -> NDArray[np.float64]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotates heads [n_batch, n_rows, n_heads, rope_dim] by angles given as fp32 [n_rows, rope_dim / 2], or
-    with a batch in front.
-    """
+    """Rotates heads [n_rows, n_heads, rope_dim] by angles given as fp32 [n_rows, rope_dim / 2]."""
     out: Tensor = _Rotate.apply(x, cos.unsqueeze(-2), sin.unsqueeze(-2))  # type: ignore[no-untyped-call]
     return out
 

@@ -14,20 +14,14 @@ from eaglecpp.train.fit.loss import LOSSES, counted_rows, head_loss, step_weight
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
     #        prompt    answer 1   user  answer 2
     turns = [0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 3]
-    rows = counted_rows(np.array([turns], np.int16), 3)
+    rows = counted_rows(np.array(turns, np.int16), 3)
     # row p at step k needs p+1 .. p+2+k in one turn: the first row of answer 1 is the last of the prompt
     assert [r.tolist() for r in rows] == [[2, 3, 4, 8, 10, 11], [2, 3, 10], [2]]
 
 
-def test_rows_of_several_conversations_are_flat_indices() -> None:
-    turns = np.array([[1, 1, 1, 1], [0, 1, 1, 1]], np.int16)
-    rows = counted_rows(turns, 3)
-    assert [r.tolist() for r in rows] == [[0, 1, 4, 5], [0, 4], []]
-
-
 @pytest.mark.parametrize("n_tokens", [1, 2, 3])
 def test_short_conversations_have_no_rows_where_no_token_follows(n_tokens: int) -> None:
-    rows = counted_rows(np.ones((1, n_tokens), np.int16), 4)
+    rows = counted_rows(np.ones(n_tokens, np.int16), 4)
     assert [len(r) for r in rows] == [max(n_tokens - 2 - k, 0) for k in range(4)]
 
 

@@ -78,11 +78,11 @@ def test_every_row_of_every_step_is_what_the_chain_at_that_anchor_drafts(kind: s
     with torch.no_grad():
         logits = model.logits(batch, N_STEPS)
     drafter = reference(model)
-    for b, sample in enumerate(samples):
+    for sample, begin in zip(samples, (0, 11), strict=True):
         for anchor in range(len(sample.tokens) - 2):
             n_steps = min(N_STEPS, len(sample.tokens) - 2 - anchor)
             for k, expected in enumerate(chain_logits(drafter, sample, anchor, n_steps)):
-                torch.testing.assert_close(logits[k][b, anchor], expected, rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(logits[k][begin + anchor], expected, rtol=1e-3, atol=1e-3)
 
 
 def test_the_loss_is_the_soft_cross_entropy_of_the_counted_rows() -> None:
@@ -92,12 +92,12 @@ def test_the_loss_is_the_soft_cross_entropy_of_the_counted_rows() -> None:
     sums = model(batch, 3)
     table, loss, weight, hits = draft_ids(), 0.0, 0.0, [0, 0, 0]
     logits = [step.detach() for step in model.logits(batch, 3)]
-    for b, sample in enumerate(samples):
+    for sample, begin in zip(samples, (0, 13), strict=True):
         for k, raw in enumerate((1.0, 0.8, 0.64)):
             for p in range(len(sample.tokens) - 2 - k):
                 if len({*sample.turns[p + 1 : p + 3 + k].tolist()}) > 1 or not sample.turns[p + 1]:
                     continue
-                logq = logits[k][b, p].log_softmax(-1)
+                logq = logits[k][begin + p].log_softmax(-1)
                 label = p + 1 + k
                 best = table[sample.label_ids[label, 0]]
                 hits[k] += int(best >= 0 and logq.argmax() == best)
@@ -120,7 +120,7 @@ def test_a_batch_without_counted_rows_gives_zero_and_a_gradient_for_every_weight
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
-def test_padding_changes_nothing() -> None:
+def test_samples_of_a_batch_change_nothing_for_each_other() -> None:
     model = random_model(KINDS["eagle31"])
     short, long = make_sample(10, 1), make_sample(21, 2)
 
@@ -160,16 +160,17 @@ def test_a_shared_head_is_not_trained() -> None:
     assert model.fc.grad is not None
 
 
-@pytest.mark.parametrize("kind", ["eagle31", "eagle3", "latent, wide values"])
+@pytest.mark.parametrize("kind", ["eagle31", "eagle3", "eagle1", "latent, wide values"])
 def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
     """The same rows in a run over all of them, and in one that computes no others."""
     model = random_model(KINDS[kind])
-    samples = [make_sample(26, 1, [0] * 5 + [1] * 21), make_sample(17, 2)]
+    n_aux = KINDS[kind].n_aux
+    samples = [make_sample(26, 1, [0] * 5 + [1] * 21, n_aux=n_aux), make_sample(17, 2, n_aux=n_aux)]
     whole = make_batch(samples, draft_ids(), N_STEPS, CPU)
     seen: list[set[int]] = [set() for _ in range(N_STEPS)]
     for offset in range(3):
         thin = make_batch(samples, draft_ids(), N_STEPS, CPU, every=3, offset=offset)
-        assert thin.later is not None and thin.later.shape[1] < 10
+        assert thin.run is not None and len(thin.run.first) == 20 + 15 and len(thin.run.later) <= 12
         assert thin.counted[0].tolist() == whole.counted[0].tolist()
         same = replace(whole, counted=thin.counted, places=thin.counted, scale=thin.scale)
         results = []
@@ -179,7 +180,7 @@ def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
             sums.loss.backward()
             results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
         for found, expected in zip(*results, strict=True):
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+            assert (found - expected).norm() <= 1e-4 * expected.norm()
         assert float(results[0][1]) == pytest.approx(float(model(whole, N_STEPS).weight), rel=1e-5)
         for k, rows in enumerate(thin.counted):
             assert not (k and seen[k] & set(rows.tolist()))
@@ -187,7 +188,27 @@ def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
     assert seen == [set(rows.tolist()) for rows in whole.counted], "together they are all rows"
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int) -> None:
+    """Answers in the middle, at the end, none at all, and one too short for a chain."""
+    model = random_model(KINDS["eagle31"])
+    turns = ([0, 0, 1, 1, 1, 1, 1, 0, 0, 2, 2, 2], [0] * 7, [0, 0, 0, 1, 1], [0, 1, 1, 1, 1])
+    samples = [make_sample(len(t), seed, t) for seed, t in enumerate(turns)]
+    results = []
+    for every in (None, 1):
+        batch = make_batch(samples, draft_ids(), n_steps, CPU, every)
+        model.zero_grad()
+        sums = model(batch, n_steps)
+        sums.loss.backward()
+        hits = [h.tolist() for h in model.drafts(batch, n_steps)]
+        results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
+        results[-1] += [torch.tensor(sum(hits, []))]
+    assert batch.run is not None and batch.run.first.tolist() == [1, 2, 3, 4, 8, 9, 21, 24, 25, 26]
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_thinning_that_would_leave_nothing_leaves_all() -> None:
     batch = make_batch([make_sample(5, 1)], draft_ids(), 3, CPU, every=4, offset=3)
-    assert batch.later is None
-    assert batch.places[1].tolist() == batch.counted[1].tolist()
+    assert batch.run is not None
+    assert batch.run.later.tolist() == batch.counted[1].tolist() == [0, 1]
