@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
 """What a chat model gains from its drafter, on prompts that nobody trained on, and which goals that reaches.
 
-    python benchmarks/smollm2.py --draft D.gguf [--target T.gguf] [--measure length,speed,first,context]
+    python benchmarks/smollm2.py --draft D.gguf [--target T.gguf] [--measure length,speed,first,context,other]
            [--speed-target T-Q8_0.gguf ... --padded WIDE.gguf PADDED-DRAFT.gguf --llama-server PATH]
-           [--eagle3 D3.gguf] [--limit 4] [--minutes 20] [--json OUT]
+           [--other D2.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
 *length*: acceptance length of chains of five, by category, greedy and at temperature 0.7.
 *speed*: `auto` over **llama.cpp's own server**, plain decoding, the same questions in turns; `--target` as it
 ships, every `--speed-target`, and `--padded`, the same model made memory-bound (pad_target.py).
 *first*: the first answer of a fresh machine (empty planner cache, a process of its own), `auto` and plain.
-*context*: EAGLE 3.1 beside EAGLE-3 (`--eagle3`), acceptance length at contexts of 512 to 8k tokens, behind
-six foreign system prompts and in three foreign templates.
+*context*: the drafter beside another one (`--other`, such as EAGLE-3), acceptance length at contexts of 512 to
+8k tokens, behind six foreign system prompts and in three foreign templates.
+*other*: `auto` with either drafter and plain decoding in turns on every second chat question; `--target` and
+every `--speed-target`.
 
 chat (`data/chat.jsonl`): written for this purpose, in the layout of MT-bench and Spec-Bench, eleven
 categories. documents (`data/documents.jsonl`): texts of Debian and of the running Python, cut to `--document`
@@ -22,10 +24,13 @@ all of them; what is printed says how many questions that were. `--minutes` is s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import importlib.util
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import sysconfig
@@ -47,7 +52,7 @@ from eaglecpp.bench.suite_run import SERVER, SuiteResult, run_suite
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents")
-PARTS = ("length", "speed", "first", "context")
+PARTS = ("length", "speed", "first", "context", "other")
 CHAIN = "chain:5"
 N_CTX = 4096
 SEED = 1
@@ -307,10 +312,8 @@ def measure_context(
     seconds: float,
     result: dict[str, Any],
 ) -> list[Line]:
-    if args.eagle3 is None:
-        raise SystemExit("context: --eagle3 is needed: a drafter to compare with")
     asked = [one.turns[0] for one in sets.get("chat", next(iter(sets.values())))]
-    drafters = {"EAGLE 3.1": args.draft, "EAGLE-3": args.eagle3}
+    drafters = both_drafters(args)
     settings = (
         [f"{n} tokens" for n in CONTEXTS]
         + [f"system: {s}" for s in SYSTEMS]
@@ -332,15 +335,22 @@ def measure_context(
                     rounds, accepted, n = rounds + said.rounds, accepted + said.draft_n_accepted, n + 1
                 lengths[name, setting] = (1 + accepted / max(rounds, 1), n)
     rows = [
-        [setting, *(lengths[name, setting][0] for name in drafters), lengths["EAGLE 3.1", setting][1],
-         lengths["EAGLE-3", setting][1]]
+        [setting, *(lengths[name, setting][i] for i in (0, 1) for name in drafters)]
         for setting in ("as trained", *settings)
-    ]  # fmt: skip
+    ]
     print(table(["setting", *drafters, "questions", "questions"], rows))
     result["context"] = {f"{name}, {setting}": value for (name, setting), value in lengths.items()}
     mean = {name: sum(lengths[name, setting][0] for setting in settings) / len(settings) for name in drafters}
     found = ", ".join(f"{name} {value:.2f}" for name, value in mean.items())
     return [Line("acceptance length in foreign settings, mean", "table", found, None)]
+
+
+def both_drafters(args: argparse.Namespace) -> dict[str, Path]:
+    """By the names they have in tables."""
+    if args.other is None:
+        raise SystemExit("--other is needed: a drafter to compare with")
+    names = ["this", "other"] if args.draft.stem == args.other.stem else [args.draft.stem, args.other.stem]
+    return dict(zip(names, (args.draft, args.other), strict=True))
 
 
 def in_setting(engine: eaglecpp.Engine, setting: str, question: str, n_tokens: int) -> Any:
@@ -366,11 +376,79 @@ def filler(engine: eaglecpp.Engine, n_tokens: int) -> str:
     return engine.detokenize(tokens[:n_tokens])
 
 
+# Two drafters
+
+
+def measure_other(
+    args: argparse.Namespace,
+    target: Path,
+    sets: dict[str, list[Question]],
+    seconds: float,
+    result: dict[str, Any],
+) -> list[Line]:
+    """Speeds per question, relative to plain and of the first drafter over the second."""
+    drafters = both_drafters(args)
+    asked = next(iter(sets.values()))[::2]
+    files = (target, *args.speed_target)
+    share = seconds / (len(files) * len(args.temperatures))
+    rows = []
+    for path in files:
+        with contextlib.ExitStack() as stack:
+            engines = [
+                stack.enter_context(
+                    eaglecpp.Engine.open(path, draft=draft, n_ctx=N_CTX, n_threads=args.threads)
+                )
+                for draft in drafters.values()
+            ]
+            for temperature in args.temperatures:
+                logs = in_turns_with_plain(engines, asked, temperature, args.n_tokens, share)
+                means = [math.exp(statistics.fmean(ratio)) for ratio in logs]
+                between = [a - b for a, b in zip(*logs, strict=True)]
+                error = statistics.stdev(between) / math.sqrt(len(between))
+                over = f"{math.exp(statistics.fmean(between)):.3f} ± {error:.3f}"
+                rows.append([path.name, temperature, len(between), *means, over])
+    print(table(["target", "temperature", "questions", *(f"{n} / plain" for n in drafters), "ratio"], rows))
+    result["other"] = rows
+    return [Line(f"{row[0]}, temperature {row[1]:g}, one drafter over the other", "table", row[-1], None)
+            for row in rows]  # fmt: skip
+
+
+def in_turns_with_plain(
+    engines: Sequence[eaglecpp.Engine],
+    asked: Sequence[Question],
+    temperature: float,
+    n_tokens: int,
+    seconds: float,
+) -> list[list[float]]:
+    """Logarithms of each engine's speed over plain, one per question that has an answer of some length."""
+    until = time.monotonic() + seconds
+    logs: list[list[float]] = [[] for _ in engines]
+    runs = [(engines[0], "off"), *((engine, "auto") for engine in engines)]
+    for number, question in enumerate(asked):
+        if time.monotonic() > until and len(logs[0]) > 2:
+            note(f"out of time after {number} of {len(asked)} questions")
+            break
+        found = {}
+        for i in range(len(runs)):  # every question begins with another one
+            who = (i + number) % len(runs)
+            engine, strategy = runs[who]
+            engine.clear()
+            messages = [{"role": "user", "content": question.turns[0]}]
+            options: dict[str, Any] = {"temperature": temperature, "seed": SEED, "max_tokens": n_tokens}
+            found[who] = engine.chat(messages, strategy=strategy, **options).stats
+        if min(stats.predicted_n for stats in found.values()) >= 16:
+            ms = [found[who].predicted_ms / (found[who].predicted_n - 1) for who in range(len(runs))]
+            for log, mine in zip(logs, ms[1:], strict=True):
+                log.append(math.log(ms[0] / mine))
+    return logs
+
+
 MEASURES = {
     "length": measure_length,
     "speed": measure_speed,
     "first": measure_first,
     "context": measure_context,
+    "other": measure_other,
 }
 
 
@@ -430,7 +508,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
     parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--eagle3", type=Path, help="an EAGLE-3 drafter of the same target")
+    parser.add_argument("--other", type=Path, help="another drafter of the same target")
     parser.add_argument(
         "--speed-target", type=Path, action="append", default=[], help="requantised; repeatable"
     )

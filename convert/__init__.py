@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .inspection import inspect_file
     from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
     from .quantize import parse_type
-    from .rope import rope_divisors
+    from .rope import rope_divisors, unpair_rows
     from .spec import DraftSpec, LatentSpec, RopeSpec
     from .stream import TensorReport
 
@@ -45,6 +45,7 @@ _HOMES = {
     "read_tensor": "gguf_weights",
     "rope_divisors": "rope",
     "type_name": "gguf_file",
+    "unpair_rows": "rope",
 }
 __all__ = [
     "ConvertError",
@@ -66,6 +67,7 @@ __all__ = [
     "read_tensor",
     "rope_divisors",
     "type_name",
+    "unpair_rows",
 ]
 
 

@@ -24,6 +24,10 @@ from eaglecpp.train.samples import Sample
 __all__ = ["Batch", "epoch_steps", "make_batch", "micro_batches"]
 
 
+_ROUND = 64
+"""Tokens of a batch are a multiple of it; rows of the first step of a half, of the others of a quarter."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """Samples of one micro-batch, N tokens altogether. A row is a token's place among them.
@@ -114,18 +118,23 @@ def make_batch(
 
     draft_ids: i64 [n_vocab], the draft id of each token, -1 outside. every: run only the rows that have loss,
     and in the steps after the first one in so many of them, beginning with number `offset`; None = run all.
+    Then rows that mean nothing are added up to round numbers: products of sizes that come again are prepared
+    once, and memory of sizes that come again is found at once.
 
     Features stay in fp32 until they are normed: some targets' residual streams reach thousands.
     """
+    n_idle = 0 if every is None else -sum(len(sample.tokens) for sample in samples) % _ROUND
+    if n_idle:
+        samples = [*samples, _idle(samples[0], n_idle)]
     tokens = np.concatenate([sample.tokens for sample in samples]).astype(np.int64)
     lengths = tuple(len(sample.tokens) for sample in samples)
     turns = np.concatenate([sample.turns for sample in samples])
     # no row predicts a sample's first token, and with it outside all turns none reaches from one into the next
     turns[np.cumsum((0, *lengths[:-1]))] = 0
     n_aux, _, n_embd = samples[0].features.shape
-    features = torch.empty(len(tokens), n_aux, n_embd)
-    for part, sample in zip(features.split(lengths), samples, strict=True):
-        part.copy_(torch.from_numpy(sample.features).transpose(0, 1))
+    features = np.empty((len(tokens), n_aux, n_embd), np.float32)
+    for end, sample in zip(np.cumsum(lengths), samples, strict=True):
+        features[end - len(sample.tokens) : end] = sample.features.transpose(1, 0, 2)
     ids = draft_ids[np.concatenate([sample.label_ids for sample in samples])]
     p = np.exp(np.concatenate([sample.label_logp for sample in samples]), dtype=np.float32)
     best = ids[:, 0].copy()
@@ -141,7 +150,7 @@ def make_batch(
 
     return Batch(
         torch.from_numpy(tokens).to(device),
-        features.flatten(1).to(device),
+        torch.from_numpy(features).flatten(1).to(device),
         torch.from_numpy(ids.astype(np.int32)).to(device),
         torch.from_numpy(p).to(device),
         torch.from_numpy(best).to(device),
@@ -150,6 +159,19 @@ def make_batch(
         on_device(chosen.counted),
         on_device(chosen.places),
         tuple(chosen.scale),
+    )
+
+
+def _idle(like: Sample, n: int) -> Sample:
+    """Tokens that nobody said."""
+    n_aux, _, n_embd = like.features.shape
+    labels = n, like.label_ids.shape[1]
+    return Sample(
+        np.zeros(n, np.int32),
+        np.zeros(n, np.int16),
+        np.zeros((n_aux, n, n_embd), np.float32),
+        np.zeros(labels, np.int32),
+        np.full(labels, -np.inf, np.float32),
     )
 
 
@@ -181,16 +203,23 @@ def _thinned(
     later = kept if len(kept) else later
     place = np.full(sum(lengths), -1, np.int64)
     place[later] = np.arange(len(later))
-    rows_of = [first, *(rows[place[rows] >= 0] for rows in counted[1:])]
+    rows_of = [counted[0], *(rows[place[rows] >= 0] for rows in counted[1:])]
+    of_first = np.searchsorted(first, later)
+    last = sum(lengths) - 1
+    first, later = (
+        np.pad(rows, (0, -len(rows) % (_ROUND // part)), constant_values=last)
+        for rows, part in ((first, 2), (later, 4))
+    )
+    of_first = np.pad(of_first, (0, len(later) - len(of_first)))
     ends = np.cumsum(lengths)
     n_of = np.diff(np.searchsorted(later, ends), prepend=0)
     starts = np.repeat(ends - lengths, n_of)
     run = Run(
         torch.from_numpy(first).to(device),
         torch.from_numpy(later).to(device),
-        torch.from_numpy(np.searchsorted(first, later)).to(device),
+        torch.from_numpy(of_first).to(device),
         Layout(tuple(lengths), tuple(n_of.tolist()), torch.from_numpy(later - starts).to(device)),
     )
     scale = [len(all_) / max(len(rows), 1) for all_, rows in zip(counted, rows_of, strict=True)]
-    places = [np.arange(len(first)), *(place[rows] for rows in rows_of[1:])]
+    places = [np.arange(len(counted[0])), *(place[rows] for rows in rows_of[1:])]
     return Chosen(rows_of, run, places, scale)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, read_tensor
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, read_tensor, unpair_rows
 from eaglecpp.errors import UnsupportedError
 
 __all__ = ["Start", "from_checkpoint", "from_target", "target_embedding", "to_checkpoint"]
@@ -183,10 +183,11 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     }
     if arch not in _PAIRED_ROWS or found != shapes:
         return f"layer: random (the target's last block, architecture {arch}, has another form)"
-    w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
+    arrays = {name: read_tensor(target, f"{block}.{name}.weight") for name in shapes}
     if _PAIRED_ROWS[arch]:
-        w["attn_q"] = _half_split(w["attn_q"], spec.head_dim)
-        w["attn_k"] = _half_split(w["attn_k"], spec.head_dim)
+        for name in ("attn_q", "attn_k"):
+            arrays[name] = unpair_rows(arrays[name], spec.head_dim)
+    w = {name: torch.from_numpy(array) for name, array in arrays.items()}
     heads = torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]])
     if spec.fuses_embedding:  # what the block's norm multiplies by goes into the weights
         state["qkv"] = heads * w["attn_norm"]
@@ -239,9 +240,3 @@ def _copy_latent(target: GgufFile, spec: DraftSpec, latent: LatentSpec, state: S
     state["kv_b"] = torch.cat([w["attn_k_b"].transpose(1, 2), w["attn_v_b"]], dim=1).flatten(0, 1)
     state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
     return "attention: from the target's last block; the rest of the layer is random"
-
-
-def _half_split(rows: Tensor, head_dim: int) -> Tensor:
-    """Rows of whole heads from ggml's adjacent rotation pairs to the half-split order of checkpoints."""
-    pairs = rows.view(-1, head_dim // 2, 2, rows.shape[1])
-    return pairs.transpose(1, 2).reshape(rows.shape).contiguous()
