@@ -102,7 +102,7 @@ def main() -> int:
     lines: list[Line] = []
     for part in args.measure:
         print(f"\n## {part}\n", flush=True)
-        if part in ("speed", "first"):
+        if part in ("speed", "first", "other"):
             warn_if_busy()
         # each part may take its share of what is left
         left = (until - time.monotonic()) / (len(args.measure) - args.measure.index(part))
@@ -388,7 +388,7 @@ def measure_other(
 ) -> list[Line]:
     """Speeds per question, relative to plain and of the first drafter over the second."""
     drafters = both_drafters(args)
-    asked = next(iter(sets.values()))[::2]
+    asked = sets.get("chat", next(iter(sets.values())))[::2]
     files = (target, *args.speed_target)
     share = seconds / (len(files) * len(args.temperatures))
     rows = []
@@ -402,10 +402,14 @@ def measure_other(
             ]
             for temperature in args.temperatures:
                 logs = in_turns_with_plain(engines, asked, temperature, args.n_tokens, share)
-                means = [math.exp(statistics.fmean(ratio)) for ratio in logs]
+                if len(logs[0]) < 2:
+                    note(f"{path.name}, temperature {temperature:g}: too few answers of 16 tokens or more")
+                    continue
+                means = [math.exp(statistics.fmean(log)) for log in logs]
                 between = [a - b for a, b in zip(*logs, strict=True)]
-                error = statistics.stdev(between) / math.sqrt(len(between))
-                over = f"{math.exp(statistics.fmean(between)):.3f} ± {error:.3f}"
+                ratio = math.exp(statistics.fmean(between))
+                error = ratio * statistics.stdev(between) / math.sqrt(len(between))
+                over = f"{ratio:.3f} ± {error:.3f}"
                 rows.append([path.name, temperature, len(between), *means, over])
     print(table(["target", "temperature", "questions", *(f"{n} / plain" for n in drafters), "ratio"], rows))
     result["other"] = rows

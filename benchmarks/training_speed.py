@@ -7,8 +7,8 @@
 as many slots and requests; the same prompts, lengths and sampling, prompts included in the time.
 *reading*: states, logits of every row and the 64 best tokens, over llama-bench's prompt speed of the same
 file (which computes the logits of one row).
-*step*: an optimiser step of an EAGLE 3.1 drafter of this target on samples of 256 tokens, two thirds with
-loss: tokens per second, and the share of matrix products in the time PyTorch accounts for.
+*step*: an optimiser step of an EAGLE 3.1 drafter of this target on samples of 120 to 480 tokens, as chats have
+them, two thirds with loss: tokens per second, and the share of matrix products in the time PyTorch accounts for.
 The two sides of each comparison take turns; the medians of `--turns` are printed.
 """
 
@@ -45,7 +45,7 @@ from eaglecpp.train.samples import Conversation, Sample
 
 PROMPT = "Write about number {} and its neighbours, in as many words as you like."
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise")
-N_SAMPLE = 256
+LENGTHS = (120, 210, 290, 300, 480)  # of the samples of a step
 
 
 def main() -> None:
@@ -174,7 +174,7 @@ def step(args: argparse.Namespace) -> list[list[Any]]:
         model = DraftModel(spec, target_embedding(file), share_head=False, dtype=args.dtype)
         model.load_state_dict(start.state)
         optimizer = Optimizer(model.parameters())
-        samples = list(made_up(4, spec.target_hidden_size, ids))
+        samples = list(made_up(spec.target_hidden_size, ids))
 
         def one(
             every: int, loss_vocab: int, model: DraftModel = model, optimizer: Optimizer = optimizer,
@@ -203,22 +203,22 @@ def step(args: argparse.Namespace) -> list[list[Any]]:
             dtype = str(args.dtype).removeprefix("torch.")
             what = f"draft vocabulary {len(ids)}, {dtype}, --later-every {every}, "
             what += f"--loss-vocab {loss_vocab}, products {share:.0%}"
-            lines.append([what, len(samples) * N_SAMPLE / median(found), ""])
+            lines.append([what, sum(LENGTHS) / median(found), ""])
     return lines
 
 
-def made_up(n: int, n_embd: int, ids: Any) -> Iterator[Sample]:
+def made_up(n_embd: int, ids: Any) -> Iterator[Sample]:
     """Random states and labels: the time does not depend on them."""
     rng = np.random.default_rng(1)
-    for _ in range(n):
-        turns = np.zeros(N_SAMPLE, np.int16)
-        turns[N_SAMPLE // 3 :] = 1
-        labels = np.stack([rng.choice(ids, 64, replace=False) for _ in range(N_SAMPLE)]).astype(np.int32)
-        p = -np.sort(-rng.dirichlet(np.full(64, 0.05), N_SAMPLE), 1)
+    for n in LENGTHS:
+        turns = np.zeros(n, np.int16)
+        turns[n // 3 :] = 1
+        labels = np.stack([rng.choice(ids, 64, replace=False) for _ in range(n)]).astype(np.int32)
+        p = -np.sort(-rng.dirichlet(np.full(64, 0.05), n), 1)
         yield Sample(
-            rng.choice(ids, N_SAMPLE).astype(np.int32),
+            rng.choice(ids, n).astype(np.int32),
             turns,
-            rng.normal(size=(3, N_SAMPLE, n_embd)).astype(np.float32),
+            rng.normal(size=(3, n, n_embd)).astype(np.float32),
             labels,
             np.log(p + 1e-9).astype(np.float32),
         )

@@ -47,6 +47,7 @@ KINDS = {
     "eagle31": SPEC,
     "eagle3": replace(SPEC, fc_norm=False, norm_output=False),
     "residual": replace(SPEC, fc_norm=False, norm_before_residual=True, norm_before_fc=True),
+    "both norms": replace(SPEC, norm_before_fc=True),
     "qk_norm": replace(SPEC, qk_norm=True),
     "eagle1": replace(
         SPEC, fc_norm=False, norm_output=False, fuses_embedding=True, aux_layers=(7,), n_kv_heads=4

@@ -162,7 +162,8 @@ def _mask(part: Part, like: Tensor) -> Tensor | None:
     if part.at is None:
         return None
     future = part.future(like.device)
-    return torch.zeros(future.shape, dtype=like.dtype).masked_fill_(future, float("-inf"))[None, None]
+    mask = torch.zeros(future.shape, dtype=like.dtype, device=like.device)
+    return mask.masked_fill_(future, float("-inf"))[None, None]
 
 
 class _Merged(torch.autograd.Function):
@@ -174,8 +175,8 @@ class _Merged(torch.autograd.Function):
         out = q.new_empty(q.shape[1], q.shape[0], q.shape[2]).transpose(0, 1)
         lse = q.new_empty(q.shape[:2], dtype=torch.float32)
         rests, masks = [], []
-        for queries, keys, at in layout.parts():
-            mask = _mask(Part(queries, keys, at), q)
+        for part in layout.parts():
+            mask, (queries, keys, _) = _mask(part, q), part
             flash = _flash_forward(q[None, :, queries], k0[None, :, keys], v0[None, :, keys], mask)
             out[:, queries], lse[:, queries] = flash.out[0], flash.lse[0]
             rests.append(flash.rest)

@@ -2,8 +2,8 @@
 """Batches: which conversations make a step, and their samples as tensors.
 
 The order depends only on seed and epoch, so a resumed run goes on where it stopped. A step takes
-conversations in shuffled order until it has enough tokens. The samples of a batch lie one after another
-without padding, which would be a third of all rows.
+conversations in shuffled order until it has enough tokens. The samples of a batch lie one after another:
+padding them to the longest would add a third to the rows.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ __all__ = ["Batch", "epoch_steps", "make_batch", "micro_batches"]
 
 
 _ROUND = 64
-"""Tokens of a batch are a multiple of it; rows of the first step of a half, of the others of a quarter."""
+"""With chosen rows, the tokens of a batch are a multiple of it; the rows of the first step of a half, those of
+the others of a quarter.
+"""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one micro-batch, N tokens altogether. A row is a token's place among them.
+    """Samples of one micro-batch, N tokens altogether, idle ones at the end included. A row is a token's place
+    among them.
 
     tokens:    i64 [N]
     features:  [N, n_aux * n_embd_target], the aux layers side by side
@@ -65,7 +68,8 @@ class Batch:
 class Run:
     """first: i64 [n_first], the rows of the first step: those that have loss; all others are only looked at by
     attention. later: i64 [n_later], the rows of all other steps; places: where they are among `first`;
-    layout: the same rows as attention wants them.
+    layout: the same rows as attention wants them. Both end with repetitions of the last row that nobody reads,
+    whose places are 0.
     """
 
     first: Tensor
@@ -192,7 +196,7 @@ def _thinned(
     device: torch.device,
 ) -> Chosen:
     """The rows that count, of step 1 one in `every`, and of later steps those among them. All of them where
-    that leaves nothing.
+    that leaves nothing. Those that are run are filled up to round numbers.
 
     Neighbouring chains overlap in all but one token, so leaving out every other one loses little; a row of
     step 2 must have been run at step 1.

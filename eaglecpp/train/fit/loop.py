@@ -171,7 +171,7 @@ class Trainer:
         self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
         self.ranks = ranks or Ranks()
         self.device = model.fc.device
-        # a kernel of CUDA's that takes all rows is faster than one for some of them
+        # on a GPU attention over all rows is faster than over chosen ones, for which there is no flash kernel
         chosen = hyper.later_every > 1 or self.device.type == "cpu"
         self._every = hyper.later_every if chosen else None
         self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}

@@ -111,7 +111,7 @@ class DraftModel(nn.Module):
         states, at, weight = [], [], []
         for k, step in enumerate(self.steps(batch, n_steps)):
             rows = batch.counted[k]
-            states.append(step.normed[batch.places[k]])
+            states.append(step.normed.index_select(0, batch.places[k]))
             at.append(rows + 1 + k)
             weight.append(torch.full_like(rows, weights[k] * batch.scale[k], dtype=torch.float32))
         counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
@@ -139,7 +139,7 @@ class DraftModel(nn.Module):
         hits = []
         for k, step in enumerate(self.steps(batch, n_steps)):
             rows = batch.counted[k]
-            states = step.normed[batch.places[k]]
+            states = step.normed.index_select(0, batch.places[k])
             best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
             hits.append(best == batch.best[rows + 1 + k])
         return hits
@@ -150,7 +150,8 @@ class DraftModel(nn.Module):
 
     def steps(self, batch: Batch, n_steps: int, attention: Attention | None = None) -> Iterator[Step]:
         """The steps one after another, over the rows of `batch.run`. Without it the last 2 + k of each sample
-        at step k have no label and no meaning, and as attention is causal nobody sees them.
+        at step k have no label and no meaning, and as attention is causal nobody sees them. (Rows are picked by
+        `index_select`: in bf16 the gradient of an index takes ten times as long.)
         attention: in place of the device's fastest, for those who want to watch.
         """
         spec, w, run = self.spec, self._copies(), batch.run
@@ -167,9 +168,9 @@ class DraftModel(nn.Module):
             layout = batch.layout
             if k and run is not None:
                 layout, rows = run.layout, run.later + k
-                from_token, angles = from_tokens[rows + 1], (cos[rows], sin[rows])
+                from_token, angles = from_tokens.index_select(0, rows + 1), (cos[rows], sin[rows])
                 if k == 1:
-                    state = state[run.places]
+                    state = state.index_select(0, run.places)
             else:
                 at = slice(k, k + n_tokens)
                 from_token, angles = from_tokens[1 + k : 1 + k + n_tokens], (cos[at], sin[at])
@@ -182,7 +183,7 @@ class DraftModel(nn.Module):
             seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
             seen = seen.transpose(0, 1)[..., : self.n_value].flatten(1)
             if k == 0 and run is not None:
-                seen, residual = seen[run.first], residual[run.first]
+                seen, residual = (x.index_select(0, run.first) for x in (seen, residual))
             hidden = residual + F.linear(seen, w["o"])
             hidden = hidden + self._mlp(hidden, w)
             out = hidden

@@ -160,7 +160,7 @@ def test_a_shared_head_is_not_trained() -> None:
     assert model.fc.grad is not None
 
 
-@pytest.mark.parametrize("kind", ["eagle31", "eagle3", "eagle1", "latent, wide values"])
+@pytest.mark.parametrize("kind", ["eagle31", "eagle3", "eagle1", "both norms", "latent, wide values"])
 def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
     """The same rows in a run over all of them, and in one that computes no others."""
     model = random_model(KINDS[kind])
@@ -188,11 +188,14 @@ def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
     assert seen == [set(rows.tolist()) for rows in whole.counted], "together they are all rows"
 
 
+@pytest.mark.parametrize("chains", ["some", "none"])
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int) -> None:
+def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int, chains: str) -> None:
     """Answers in the middle, at the end, none at all, and one too short for a chain."""
     model = random_model(KINDS["eagle31"])
     turns = ([0, 0, 1, 1, 1, 1, 1, 0, 0, 2, 2, 2], [0] * 7, [0, 0, 0, 1, 1], [0, 1, 1, 1, 1])
+    if chains == "none":
+        turns = ([0, 0, 0, 1, 1], [0, 0, 1, 1])
     samples = [make_sample(len(t), seed, t) for seed, t in enumerate(turns)]
     results = []
     for every in (None, 1):
@@ -204,7 +207,8 @@ def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int) -> None:
         results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
         results[-1] += [torch.tensor(sum(hits, []))]
     assert batch.run is not None and len(batch.run.first) == 32 and len(batch.tokens) == 64
-    assert batch.run.first[:10].tolist() == batch.counted[0].tolist() == [1, 2, 3, 4, 8, 9, 21, 24, 25, 26]
+    rows = [1, 2, 3, 4, 8, 9, 21, 24, 25, 26] if chains == "some" else [2, 6]
+    assert batch.run.first[: len(rows)].tolist() == batch.counted[0].tolist() == rows
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
