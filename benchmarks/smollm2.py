@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What a chat model gains from its drafter, on prompts that nobody trained on, and which goals that reaches.
 
-    python benchmarks/smollm2.py --draft D.gguf [--target T.gguf] [--measure length,speed,first,context,other]
+    python benchmarks/smollm2.py --draft D.gguf [--target T.gguf]
+           [--measure length,speed,first,context,other]
            [--speed-target T-Q8_0.gguf ... --padded WIDE.gguf PADDED-DRAFT.gguf --llama-server PATH]
            [--other D2.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
@@ -9,8 +10,8 @@
 *speed*: `auto` over **llama.cpp's own server**, plain decoding, the same questions in turns; `--target` as it
 ships, every `--speed-target`, and `--padded`, the same model made memory-bound (pad_target.py).
 *first*: the first answer of a fresh machine (empty planner cache, a process of its own), `auto` and plain.
-*context*: the drafter beside another one (`--other`, such as EAGLE-3), acceptance length at contexts of 512 to
-8k tokens, behind six foreign system prompts and in three foreign templates.
+*context*: the drafter beside another one (`--other`, such as EAGLE-3), acceptance length at contexts of 512
+to 8k tokens, behind six foreign system prompts and in three foreign templates.
 *other*: `auto` with either drafter and plain decoding in turns on every second chat question; `--target` and
 every `--speed-target`.
 

@@ -7,8 +7,9 @@
 as many slots and requests; the same prompts, lengths and sampling, prompts included in the time.
 *reading*: states, logits of every row and the 64 best tokens, over llama-bench's prompt speed of the same
 file (which computes the logits of one row).
-*step*: an optimiser step of an EAGLE 3.1 drafter of this target on samples of 120 to 480 tokens, as chats have
-them, two thirds with loss: tokens per second, and the share of matrix products in the time PyTorch accounts for.
+*step*: an optimiser step of an EAGLE 3.1 drafter of this target on samples of 120 to 480 tokens, as chats
+have them, two thirds with loss: tokens per second, and the share of matrix products in the time PyTorch
+accounts for.
 The two sides of each comparison take turns; the medians of `--turns` are printed.
 """
 

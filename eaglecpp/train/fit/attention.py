@@ -27,8 +27,8 @@ __all__ = ["Attention", "Layout", "attention_for", "dense", "dense_weights", "me
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rows are asked for. n_keys, n_queries: of each sample, side by side; at: i64 [n_rows], the place of
-    each query's row within its sample, None = all rows in their order.
+    """Which rows are asked for. n_keys, n_queries: of each sample, side by side; at: i64 [n_rows], the place
+    of each query's row within its sample, None = all rows in their order.
     """
 
     n_keys: tuple[int, ...]
@@ -59,8 +59,8 @@ class Part(NamedTuple):
 
 
 Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor], Layout], Tensor]
-"""`(q, k0, v0, later_k, later_v, layout) -> output`: queries of one step, block 0, the keys and values of steps
-1..k with the rows of q. All with the full number of heads."""
+"""`(q, k0, v0, later_k, later_v, layout) -> output`: queries of one step, block 0, the keys and values of
+steps 1..k with the rows of q. All with the full number of heads."""
 
 aten = torch.ops.aten
 
@@ -90,8 +90,8 @@ def dense(
 
 
 def dense_weights(q: Tensor, k0: Tensor, later_k: Sequence[Tensor], part: Part) -> Tensor:
-    """Where the rows of one sample look: fp32 [n_heads, n_rows, n_keys + n_later], block 0 before the row's own
-    later entries; each row sums to one.
+    """Where the rows of one sample look: fp32 [n_heads, n_rows, n_keys + n_later], block 0 before the row's
+    own later entries; each row sums to one.
     """
     q32, scale = q.float(), q.shape[2] ** -0.5
     scores = q32 @ k0.float().transpose(-1, -2) * scale

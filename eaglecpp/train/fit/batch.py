@@ -25,15 +25,15 @@ __all__ = ["Batch", "epoch_steps", "make_batch", "micro_batches"]
 
 
 _ROUND = 64
-"""With chosen rows, the tokens of a batch are a multiple of it; the rows of the first step of a half, those of
-the others of a quarter.
+"""With chosen rows, the tokens of a batch are a multiple of it; the rows of the first step of a half, those
+of the others of a quarter.
 """
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples of one micro-batch, N tokens altogether, idle ones at the end included. A row is a token's place
-    among them.
+    """Samples of one micro-batch, N tokens altogether, idle ones at the end included. A row is a token's
+    place among them.
 
     tokens:    i64 [N]
     features:  [N, n_aux * n_embd_target], the aux layers side by side
@@ -66,10 +66,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Run:
-    """first: i64 [n_first], the rows of the first step: those that have loss; all others are only looked at by
-    attention. later: i64 [n_later], the rows of all other steps; places: where they are among `first`;
-    layout: the same rows as attention wants them. Both end with repetitions of the last row that nobody reads,
-    whose places are 0.
+    """first: i64 [n_first], the rows of the first step: those that have loss; all others are only looked at
+    by attention. later: i64 [n_later], the rows of all other steps; places: where they are among `first`;
+    layout: the same rows as attention wants them. Both end with repetitions of the last row that nobody
+    reads, whose places are 0.
     """
 
     first: Tensor
@@ -133,7 +133,7 @@ def make_batch(
     tokens = np.concatenate([sample.tokens for sample in samples]).astype(np.int64)
     lengths = tuple(len(sample.tokens) for sample in samples)
     turns = np.concatenate([sample.turns for sample in samples])
-    # no row predicts a sample's first token, and with it outside all turns none reaches from one into the next
+    # no row predicts a sample's first token; with it outside all turns, none reaches into the next sample
     turns[np.cumsum((0, *lengths[:-1]))] = 0
     n_aux, _, n_embd = samples[0].features.shape
     features = np.empty((len(tokens), n_aux, n_embd), np.float32)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Multi-head latent attention as it is trained: queries, keys and values of all heads, made from the latent.
 
-The expanded form: training has the keys and values of every row, so that there is no cache to keep small. What comes out fits
-`attention.Attention`, which wants one width for queries, keys and values and divides scores by its root.
+The expanded form: training has the keys and values of every row, so that there is no cache to keep small.
+What comes out fits `attention.Attention`, which wants one width for queries, keys and values and divides
+scores by its root.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ class DraftModel(nn.Module):
 
     def steps(self, batch: Batch, n_steps: int, attention: Attention | None = None) -> Iterator[Step]:
         """The steps one after another, over the rows of `batch.run`. Without it the last 2 + k of each sample
-        at step k have no label and no meaning, and as attention is causal nobody sees them. (Rows are picked by
-        `index_select`: in bf16 the gradient of an index takes ten times as long.)
+        at step k have no label and no meaning, and as attention is causal nobody sees them. (Rows are picked
+        by `index_select`: in bf16 the gradient of an index takes ten times as long.)
         attention: in place of the device's fastest, for those who want to watch.
         """
         spec, w, run = self.spec, self._copies(), batch.run
@@ -197,13 +197,13 @@ class DraftModel(nn.Module):
         embedding is cut into the part that does and `from_state`, and norms of what is not trained are
         multiplied into the matrix behind them: that spares the products for gradients of what stays as it is.
         """
-        n_embd, w = self.spec.hidden_size, dict(self.named_parameters())
+        n_embd = self.spec.hidden_size
+        w: dict[str, Tensor] = dict(self.named_parameters())
         del w["head"]
-        if self.spec.fuses_embedding:
-            w["from_token"], w["from_state"] = w.pop("fc").split(n_embd, dim=1)
-        else:
-            from_token, w["from_state"] = w.pop("qkv").split(n_embd, dim=1)
-            w["from_token"] = from_token * w.pop("embed_norm")
+        whole = w.pop("fc" if self.spec.fuses_embedding else "qkv")
+        w["from_token"], w["from_state"] = torch.split(whole, n_embd, dim=1)
+        if not self.spec.fuses_embedding:
+            w["from_token"] = w["from_token"] * w.pop("embed_norm")
             norm = w.pop("input_norm", None) if self.fc_norm is None else w.pop("fc_norm")
             w["fc"] = w["fc"] if norm is None else w["fc"] * norm
         return {name: p.to(self.dtype) for name, p in w.items()}
@@ -245,7 +245,7 @@ class DraftModel(nn.Module):
         spec, n_heads = self.spec, self.spec.n_heads
         if spec.latent is not None:
             return latent_heads(spec, spec.latent, qkv, cos, sin, w)
-        heads = qkv.unflatten(1, (-1, spec.head_dim))
+        heads = qkv.view(len(qkv), n_heads + 2 * spec.n_kv_heads, spec.head_dim)
         qk, v = heads[:, : n_heads + spec.n_kv_heads], heads[:, n_heads + spec.n_kv_heads :]
         if self.q_norm is not None:
             q = F.rms_norm(qk[:, :n_heads], (spec.head_dim,), w["q_norm"], spec.rms_norm_eps)
