@@ -147,6 +147,27 @@ def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
     assert min(outcome.best.rates[:2]) > 0.75 * in_reach
 
 
+@pytest.mark.parametrize(
+    ("lengths", "kept"), [((2.0, 2.5, 2.49), 3), ((2.0, 2.5, 2.4), 2), ((2.5, 2.49, 2.6), 3)]
+)
+def test_the_last_weights_are_kept_unless_others_were_clearly_better(
+    lengths: tuple[float, ...], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[torch.Tensor] = []
+
+    def fake(model: DraftModel, *_: object) -> Acceptance:
+        found.append(model.fc.detach().clone())
+        return Acceptance((0.5,), lengths[len(found) - 1], 7)
+
+    monkeypatch.setattr("eaglecpp.train.fit.loop.evaluate", fake)
+    trainer = make_trainer(tmp_path, Budget(steps=3), Recorder(), limits=Limits(eval_steps=1))
+    outcome = trainer.run()
+    trainer.load_best()
+    assert outcome.progress.best_step == kept
+    assert outcome.best is not None and outcome.best.length == lengths[kept - 1]
+    assert torch.equal(trainer.model.fc, found[kept - 1])
+
+
 def test_patience_ends_a_run_and_the_best_weights_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
