@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Attention", "Layout", "attention_for", "dense", "dense_weights", "merged", "mix"]
+__all__ = ["Attention", "Layout", "attention_for", "dense", "dense_weights", "merged", "mix", "takes_mask"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,13 @@ Attention = Callable[[Tensor, Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]
 steps 1..k with the rows of q. All with the full number of heads."""
 
 aten = torch.ops.aten
+
+
+def takes_mask(device: torch.device) -> bool:
+    """Whether the device's flash kernel takes a mask. CUDA's does not: there, attention over all rows is
+    faster than over chosen ones.
+    """
+    return device.type == "cpu"
 
 
 def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
@@ -117,10 +124,10 @@ def merged(
     later_v: Sequence[Tensor],
     layout: Layout,
 ) -> Tensor:
-    """As `dense`, by a flash kernel on block 0 and elementwise diagonals. CUDA's flash kernel takes no mask:
-    for chosen rows it is `dense` there.
+    """As `dense`, by a flash kernel on block 0 and elementwise diagonals; for chosen rows it is `dense` where
+    the kernel takes no mask.
     """
-    if layout.at is not None and q.device.type != "cpu":
+    if layout.at is not None and not takes_mask(q.device):
         return dense(q, k0, v0, later_k, later_v, layout)
     out: Tensor = _Merged.apply(layout, q, k0, v0, *later_k, *later_v)  # type: ignore[no-untyped-call]
     return out
@@ -248,7 +255,7 @@ def _outputs(attention: Attention, inputs: Sequence[Tensor]) -> list[Tensor]:
     q, k0, v0, k1, v1 = leaves = [x.clone().requires_grad_() for x in inputs]
     lengths = 30, q.shape[1] - 30
     out = attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, None))
-    if q.device.type == "cpu":  # the same rows again, by a mask
+    if takes_mask(q.device):  # the same rows again
         at = torch.cat([torch.arange(n) for n in lengths])
         out = out + attention(q, k0, v0, [k1], [v1], Layout(lengths, lengths, at))
     return [out, *torch.autograd.grad(out.float().square().sum(), leaves)]

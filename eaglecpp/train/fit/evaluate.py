@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eaglecpp.train.fit.attention import takes_mask
 from eaglecpp.train.fit.batch import Batch, make_batch, micro_batches
 from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.model import DraftModel
@@ -53,7 +54,7 @@ def evaluate(
     """
     ranks = ranks or Ranks()
     device = model.fc.device
-    every = 1 if device.type == "cpu" else None
+    every = 1 if takes_mask(device) else None
     sums = torch.zeros(2, depth, device=device)  # accepted, reached
     for micro in micro_batches(indices, source.lengths, n_tokens, ranks.rank, ranks.n):
         batch = make_batch([source.sample(i) for i in micro], draft_ids, depth, device, every)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from eaglecpp.train.fit.attention import takes_mask
 from eaglecpp.train.fit.batch import epoch_steps, make_batch, micro_batches
 from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.evaluate import Acceptance, evaluate
@@ -174,8 +175,7 @@ class Trainer:
         self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
         self.ranks = ranks or Ranks()
         self.device = model.fc.device
-        # on a GPU attention over all rows is faster than over chosen ones, for which there is no flash kernel
-        chosen = hyper.later_every > 1 or self.device.type == "cpu"
+        chosen = hyper.later_every > 1 or takes_mask(self.device)
         self._every = hyper.later_every if chosen else None
         self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}
         self.last, self.best = folder / "last.pt", folder / "best.pt"

@@ -180,7 +180,9 @@ def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
             sums.loss.backward()
             results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
         for found, expected in zip(*results, strict=True):
-            assert (found - expected).norm() <= 1e-4 * expected.norm()
+            # EAGLE-1 has no norms in its chain: gradients of hundreds
+            atol = 1e-3 if kind == "eagle1" else 1e-5
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=atol)
         assert float(results[0][1]) == pytest.approx(float(model(whole, N_STEPS).weight), rel=1e-5)
         for k, rows in enumerate(thin.counted):
             assert not (k and seen[k] & set(rows.tolist()))
@@ -210,6 +212,12 @@ def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int, chains: 
     assert batch.run.first[: len(rows)].tolist() == batch.counted[0].tolist() == rows
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_counted_rows_of_several_samples_are_places_in_the_batch() -> None:
+    samples = [make_sample(4, seed, turns) for seed, turns in enumerate(([1, 1, 1, 1], [0, 1, 1, 1]))]
+    batch = make_batch(samples, draft_ids(), 3, CPU)
+    assert [rows.tolist() for rows in batch.counted] == [[0, 1, 4, 5], [0, 4], []]
 
 
 def test_thinning_that_would_leave_nothing_leaves_all() -> None:
