@@ -29,7 +29,7 @@ from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.fit.distributed import Ranks, joined
 from eaglecpp.train.fit.evaluate import Acceptance
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.fit.loop import Hyper, Outcome, Trainer
+from eaglecpp.train.fit.loop import Comparison, Hyper, Outcome, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.plot import plot
@@ -210,8 +210,11 @@ def _finish(
     outcome: Outcome,
     listener: Listener,
 ) -> Result:
-    """Checkpoint, GGUF, proof, picture, record."""
-    record = _record(options, trainer, outcome)
+    """Comparison, checkpoint, GGUF, proof, picture, record."""
+    compared = trainer.compare()
+    if compared is not None:
+        listener.note(_verdict(compared))
+    record = _record(options, trainer, outcome, compared)
     write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
     report = export_gguf(options.out, options.target, options.type, share_head=plan.share_head)
     sample = source.sample(len(corpus.conversations) - 1)
@@ -231,9 +234,17 @@ def _finish(
     return Result(options.out, report.out, outcome, error)
 
 
-def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[str, Any]:
+def _verdict(compared: Comparison) -> str:
+    held_out, trained = compared.held_out.length, compared.trained.length
+    text = f"tokens per round: {held_out:.2f} on held-out texts, {trained:.2f} on texts it was trained on"
+    return text + "; more data would help, more steps on these hardly" if compared.is_short_of_data else text
+
+
+def _record(
+    options: TrainOptions, trainer: Trainer, outcome: Outcome, compared: Comparison | None
+) -> dict[str, Any]:
     identity = identify(options.target)
-    best: Acceptance | None = outcome.best
+    held_out: Acceptance | None = outcome.best if compared is None else compared.held_out
     return {
         "target": {
             "name": options.target.name,
@@ -248,8 +259,13 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
         "seconds": round(outcome.progress.seconds, 1),
         "skipped_steps": outcome.n_skipped,
         "finetuned_from": options.finetune,
-        "held_out": None if best is None else {"length": best.length, "rates": list(best.rates)},
+        "held_out": _rates(held_out),
+        "trained": _rates(None if compared is None else compared.trained),
     }
+
+
+def _rates(found: Acceptance | None) -> dict[str, Any] | None:
+    return None if found is None else {"length": found.length, "rates": list(found.rates)}
 
 
 class _Silent:

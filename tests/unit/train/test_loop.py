@@ -147,6 +147,20 @@ def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
     assert min(outcome.best.rates[:2]) > 0.75 * in_reach
 
 
+def test_texts_learnt_by_heart_are_told_from_too_few_steps(tmp_path: Path) -> None:
+    """The texts are random, so whatever is right on held-out ones was not learnt from the others."""
+    trainer = make_trainer(tmp_path, Budget(steps=120), Recorder(), parts=(range(4), range(4, 12)))
+    assert trainer.compare() is None
+    trainer.run()
+    found = trainer.compare()
+    assert found is not None and found.is_short_of_data
+    assert found.trained.length > 1.5 > found.held_out.length
+    trainer = make_trainer(tmp_path / "same", Budget(steps=20), Recorder(), parts=(range(4), range(4)))
+    trainer.run()
+    found = trainer.compare()
+    assert found is not None and found.trained == found.held_out and not found.is_short_of_data
+
+
 @pytest.mark.parametrize(
     ("lengths", "kept"), [((2.0, 2.5, 2.49), 3), ((2.0, 2.5, 2.4), 2), ((2.5, 2.49, 2.6), 3)]
 )
