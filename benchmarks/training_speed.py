@@ -6,7 +6,7 @@
 *writing*: tokens per second of one text at a time, of `--sequences` at once, and of llama.cpp's server with
 as many slots and requests; the same prompts, lengths and sampling, prompts included in the time.
 *reading*: states, logits of every row and the 64 best tokens, over llama-bench's prompt speed of the same
-file (which computes the logits of one row).
+file (which computes the logits of one row); and of chats of 120 to 480 tokens, as they fill a cache.
 *step*: an optimiser step of an EAGLE 3.1 drafter of this target on samples of 120 to 480 tokens, as chats
 have them, two thirds with loss: tokens per second, and the share of matrix products in the time PyTorch
 accounts for.
@@ -19,7 +19,7 @@ import argparse
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ import eaglecpp
 from eaglecpp.convert import read_gguf
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train.capture import crowd
+from eaglecpp.train.capture.crew import samples_of
 from eaglecpp.train.capture.crowd import Said, Task, Wanted
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.data.chats import open_tokenizer
@@ -47,6 +48,7 @@ from eaglecpp.train.samples import Conversation, Sample
 PROMPT = "Write about number {} and its neighbours, in as many words as you like."
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise")
 LENGTHS = (120, 210, 290, 300, 480)  # of the samples of a step
+N_CHATS = 12  # of each length, to be read
 
 
 def main() -> None:
@@ -131,22 +133,33 @@ def their_writing(args: argparse.Namespace, n_slots: int) -> float:
 def reading(args: argparse.Namespace) -> list[list[Any]]:
     rng = np.random.default_rng(1)
     n_vocab = read_gguf(args.target).tensors["token_embd.weight"].shape[0]
-    tokens = rng.integers(10, n_vocab, args.n_read, dtype=np.int32)
-    one = Conversation(tokens, np.ones(len(tokens), np.int16))
-    source = TargetSource(args.target, [one], model=ModelOptions(n_threads=args.threads))
-    source.capture(tokens)
-    ours, theirs = [], []
+    chats = [
+        Conversation(rng.integers(10, n_vocab, n, dtype=np.int32), np.ones(n, np.int16))
+        for n in (args.n_read, *LENGTHS * N_CHATS)
+    ]
+    source = TargetSource(args.target, chats, model=ModelOptions(n_threads=args.threads))
+    source.sample(0)
+    rest = range(1, len(chats))
+    ways: dict[str, Callable[[], Iterable[Sample]]] = {
+        f"{args.n_read} tokens, all logits": lambda: (source.sample(0) for _ in range(3)),
+        f"{len(rest)} chats, one after the other": lambda: map(source.sample, rest),
+        "the same side by side, loading included": lambda: samples_of(source, rest),
+    }
+    ours: dict[str, list[float]] = {name: [] for name in ways}
+    theirs = []
     for _ in range(args.turns):
-        started = time.perf_counter()
-        for _ in range(3):
-            source.capture(tokens)
-        ours.append(3 * args.n_read / (time.perf_counter() - started))
+        for name, way in ways.items():
+            started = time.perf_counter()
+            n_tokens = sum(len(one.tokens) for one in way())
+            ours[name].append(n_tokens / (time.perf_counter() - started))
         if args.llama_bench:
             theirs.append(their_reading(args))
     source.close()
-    lines: list[list[Any]] = [[f"{args.n_read} tokens, all logits", median(ours), ""]]
+    lines: list[list[Any]] = []
+    for name, found in ours.items():
+        over = median(a / b for a, b in zip(found, theirs, strict=True)) if theirs else ""
+        lines.append([name, median(found), over])
     if theirs:
-        lines[0][-1] = median(a / b for a, b in zip(ours, theirs, strict=True))
         lines.append(["llama-bench, one row's logits", median(theirs), 1.0])
     return lines
 

@@ -30,9 +30,11 @@ class StudyTarget {
 
     std::pair<ArrayOut, nb::object> forward(const Tokens & tokens, bool want_logits) {
         const size_t n = tokens.size(), n_vocab = (size_t)target_.vocab().size();
-        std::vector<float> features(n_layers_ * n * target_.model().n_embd()), logits(want_logits ? n * n_vocab : 0);
+        std::vector<float> features, logits;
         {
             nb::gil_scoped_release release;
+            features.resize(n_layers_ * n * target_.model().n_embd());
+            if (want_logits) logits.resize(n * n_vocab);
             clear();
             run(tokens, want_logits, features, logits);
         }

@@ -25,6 +25,7 @@ from eaglecpp.files import replace_bytes
 from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.cache_file import CacheFile, FeatureType, Layout
+from eaglecpp.train.capture.crew import samples_of
 from eaglecpp.train.capture.features import N_TOP, Capture, TargetSource
 from eaglecpp.train.capture.files import differences
 from eaglecpp.train.capture.identity import TargetIdentity, identify
@@ -221,8 +222,7 @@ class _Filling:
             return
         n_done, n_tokens = 0, sum(self._source.lengths[index] for index in missing)
         with file.appending() as appender:
-            for index in missing:
-                one = self._source.sample(index)
+            for one in samples_of(self._source, missing):
                 captured = Capture(one.features, one.label_ids, one.label_logp)
                 appender.append(token_hash(one.tokens), captured)
                 n_done += len(one.tokens)

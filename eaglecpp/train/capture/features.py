@@ -137,6 +137,11 @@ class TargetSource:
         )
         self.n_embd, self.n_layer, self.n_vocab = self._target.n_embd, n_layer, n_vocab
 
+    def with_threads(self, n_threads: int) -> TargetSource:
+        """Another one of the same conversations, with a target of its own."""
+        model = replace(self.model, n_threads=n_threads)
+        return TargetSource(self.target_path, self.conversations, self.layers, self.n_top, model)
+
     def sample(self, index: int) -> Sample:
         """Runs the target over one conversation. Raises DataError for features or logits that are no
         numbers.

@@ -124,6 +124,45 @@ def test_equal_conversations_are_kept_once(models: Models, tmp_path: Path) -> No
     assert len((folder / "index.bin").read_bytes()) == 40
 
 
+def test_several_threads_capture_the_same_bytes_each_with_its_own_target(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = conversations((70, 5, 33, 120, 64, 9, 90, 41, 17, 55, 7, 80))
+    opened: list[int] = []
+    twin = TargetSource.with_threads
+
+    def counted(source: TargetSource, n_threads: int) -> TargetSource:
+        opened.append(n_threads)
+        return twin(source, n_threads)
+
+    monkeypatch.setattr(TargetSource, "with_threads", counted)
+    for n_threads, expected in ((1, 0), (3, 3)):
+        model = replace(MODEL, n_threads=n_threads)
+        open_source(models.target, many, CacheOptions(tmp_path / str(n_threads)), model=model).close()
+        assert opened == [1] * expected
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
+
+
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_what_was_captured_before_a_bad_conversation_is_kept(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_threads: int
+) -> None:
+    many = conversations((70, 5, 33, 120, 64, 9, 90, 41, 17, 55, 7, 80))
+    check = TargetSource._check
+
+    def broken(source: TargetSource, features: np.ndarray) -> None:
+        if features.shape[1] == 41:
+            raise DataError("token 3: it is broken")
+        check(source, features)
+
+    monkeypatch.setattr(TargetSource, "_check", broken)
+    with pytest.raises(DataError, match="conversation 7: token 3"):
+        open_source(
+            models.target, many, CacheOptions(tmp_path), model=replace(MODEL, n_threads=n_threads)
+        ).close()
+    assert len((tmp_path / "index.bin").read_bytes()) == 7 * 40
+
+
 # Kills
 
 CHILD = """
