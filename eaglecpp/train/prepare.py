@@ -41,6 +41,7 @@ from eaglecpp.train.samples import Conversation
 __all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
 
 _DRAFT_VOCAB = 32000
+_RIDGE = 1e-3
 _N_CONVERSATIONS = 2000
 _N_SEQUENCES = 32
 _N_CTX = 2048
@@ -282,9 +283,23 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
             )
         chosen = vocab.choose(corpus.counts, options.draft_vocab, corpus.special).ids
         spec = with_vocab(spec, len(chosen))
-        fresh = from_target(file, spec, chosen, options.seed).state["head"]
         known = np.isin(chosen, ids)
-        fresh[torch.from_numpy(known)] = state["head"][torch.from_numpy(np.searchsorted(ids, chosen[known]))]
-        state["head"], ids = fresh, chosen
+        kept = state["head"][torch.from_numpy(np.searchsorted(ids, chosen[known]))]
+        fresh = from_target(file, spec, chosen, options.seed).state["head"]
+        state["head"], ids = _moved_rows(fresh, torch.from_numpy(known), kept), chosen
         notes.append(f"new vocabulary, {known.sum()} tokens kept")
     return Plan(spec, Vocab(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)
+
+
+def _moved_rows(target: torch.Tensor, known: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """The head's rows for a new vocabulary, from the target's, f32 [n_draft_vocab, n_embd]: those that are
+    known as they were trained, the others moved as training moved these (ridge regression of the moves). As
+    the target has them they would drown out all others: the head no longer reads the target's states.
+    """
+    inputs = torch.cat([target, torch.ones(len(target), 1)], 1)
+    seen = inputs[known]
+    gram = seen.T @ seen
+    gram += _RIDGE * gram.diagonal().mean() * torch.eye(len(gram))
+    rows = target + inputs @ torch.linalg.solve(gram, seen.T @ (kept - target[known]))
+    rows[known] = kept
+    return rows

@@ -215,8 +215,8 @@ def test_finetune_may_choose_another_vocabulary(
     target = read_gguf(models.target)
     name = "output.weight" if "output.weight" in target.tensors else "token_embd.weight"
     head = read_tensor(target, name)
-    for token in new - old:
-        assert np.allclose(rows[token].float(), head[token], rtol=0.01, atol=1e-6)
+    for token in new - old:  # nothing was trained that they would have to follow, beyond rounding
+        assert np.linalg.norm(rows[token].float().numpy() - head[token]) < 0.01 * np.linalg.norm(head[token])
     shared = cli(*train_args(models, texts, tmp_path / "c", "--steps", 1, "--share-head"))
     assert shared.returncode == 0, shared.stderr
     tensors = load_file(tmp_path / "c" / "model.safetensors")

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from conftest import Models
 
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.data.vocab import choose, count, special_tokens
+from eaglecpp.train.prepare import _moved_rows
 from eaglecpp.train.samples import Conversation
 
 
@@ -64,3 +66,17 @@ def test_only_learnt_tokens_are_counted() -> None:
 def test_special_tokens_are_the_control_and_end_tokens(models: Models) -> None:
     with open_tokenizer(models.target) as engine:
         assert special_tokens(engine) == [0, 1, 2, 3]
+
+
+def test_new_rows_of_a_trained_head_follow_the_others() -> None:
+    torch.manual_seed(3)
+    target = torch.randn(400, 24)
+    trained = target @ torch.randn(24, 24) + 3.0
+    known = torch.arange(400) % 4 > 0
+    rows = _moved_rows(target, known, trained[known])
+    assert torch.equal(rows[known], trained[known])
+    assert (rows - trained)[~known].norm() < 0.02 * trained[~known].norm()
+    # two rows say little about the others, and untrained ones that nothing has moved
+    known = torch.arange(400) < 2
+    assert _moved_rows(target, known, trained[known]).isfinite().all()
+    torch.testing.assert_close(_moved_rows(target, known, target[known]), target)
