@@ -40,6 +40,8 @@ __all__ = ["Result", "train"]
 
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""
+_CACHED_TOKENS, _CAPTURED_TOKENS = 32768, 8192
+"""On which the finished drafter is tried, twice: a large target takes its time to read them."""
 _LOSS_VOCAB = 4096
 """Tokens that the loss of a step looks at, on a CPU."""
 
@@ -211,7 +213,7 @@ def _finish(
     listener: Listener,
 ) -> Result:
     """Comparison, checkpoint, GGUF, proof, picture, record."""
-    compared = trainer.compare()
+    compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
     if compared is not None:
         listener.note(_verdict(compared))
     record = _record(options, trainer, outcome, compared)

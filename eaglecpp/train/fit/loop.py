@@ -48,8 +48,6 @@ _EVALUATION_TOKENS = 8192
 """Of held-out data that tell how a run goes; more would take time from training. Their samples stay in
 memory: 400 MB at a width of 4096.
 """
-_COMPARED_TOKENS = 4 * _EVALUATION_TOKENS
-"""The same for the finished drafter."""
 
 _NOISE = 0.01
 """Of the length that so many tokens give."""
@@ -213,7 +211,7 @@ class Trainer:
         self.wrapped = self.ranks.wrap(model)
         self.progress = Progress()
         self._lengths = source.lengths
-        self._compared = _up_to(self.held_out, self._lengths, _COMPARED_TOKENS)
+        self._all_held_out = self.held_out
         self.held_out = _up_to(self.held_out, self._lengths, _EVALUATION_TOKENS)
         self._kept = _Kept(source)
         self._train_lengths = [self._lengths[i] for i in self.train]
@@ -273,19 +271,21 @@ class Trainer:
         if self.best.exists():
             self._load_weights(load_state(self.best)["model"])
 
-    def compare(self) -> Comparison | None:
-        """The drafter as it is now, in this process alone. None where nothing was trained or held out."""
-        if not self._compared or self.progress.step == 0:
+    def compare(self, n_tokens: int) -> Comparison | None:
+        """The drafter as it is now on about so many tokens of either kind, in this process alone. None where
+        nothing was trained or held out.
+        """
+        if not self._all_held_out or self.progress.step == 0:
             return None
+        held_out = _up_to(self._all_held_out, self._lengths, n_tokens)
         order = np.random.default_rng(self.hyper.seed).permutation(len(self.train))
-        shuffled = [self.train[i] for i in order]
-        n_tokens = sum(self._lengths[i] for i in self._compared)
-        parts = self._compared, _up_to(shuffled, self._lengths, n_tokens)
+        trained = _up_to(
+            [self.train[i] for i in order], self._lengths, sum(self._lengths[i] for i in held_out)
+        )
+        depth, n_most = self.limits.depth, self.limits.micro_tokens
         found = (
-            evaluate(
-                self.model, self.source, part, self.draft_ids, self.limits.depth, self.limits.micro_tokens
-            )
-            for part in parts
+            evaluate(self.model, self.source, part, self.draft_ids, depth, n_most)
+            for part in (held_out, trained)
         )
         return Comparison(*found)
 

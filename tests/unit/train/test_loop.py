@@ -150,14 +150,14 @@ def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
 def test_texts_learnt_by_heart_are_told_from_too_few_steps(tmp_path: Path) -> None:
     """The texts are random, so whatever is right on held-out ones was not learnt from the others."""
     trainer = make_trainer(tmp_path, Budget(steps=120), Recorder(), parts=(range(4), range(4, 12)))
-    assert trainer.compare() is None
+    assert trainer.compare(10**6) is None
     trainer.run()
-    found = trainer.compare()
+    found = trainer.compare(10**6)
     assert found is not None and found.is_short_of_data
     assert found.trained.length > 1.5 > found.held_out.length
     trainer = make_trainer(tmp_path / "same", Budget(steps=20), Recorder(), parts=(range(4), range(4)))
     trainer.run()
-    found = trainer.compare()
+    found = trainer.compare(10**6)
     assert found is not None and found.trained == found.held_out and not found.is_short_of_data
 
 
