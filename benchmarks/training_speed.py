@@ -48,7 +48,7 @@ from eaglecpp.train.samples import Conversation, Sample
 PROMPT = "Write about number {} and its neighbours, in as many words as you like."
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise")
 LENGTHS = (120, 210, 290, 300, 480)  # of the samples of a step
-N_CHATS = 12  # of each length, to be read
+N_CHATS = 6  # of each length and for each thread, to be read
 
 
 def main() -> None:
@@ -135,7 +135,7 @@ def reading(args: argparse.Namespace) -> list[list[Any]]:
     n_vocab = read_gguf(args.target).tensors["token_embd.weight"].shape[0]
     chats = [
         Conversation(rng.integers(10, n_vocab, n, dtype=np.int32), np.ones(n, np.int16))
-        for n in (args.n_read, *LENGTHS * N_CHATS)
+        for n in (args.n_read, *LENGTHS * N_CHATS * args.threads)
     ]
     source = TargetSource(args.target, chats, model=ModelOptions(n_threads=args.threads))
     source.sample(0)

@@ -296,10 +296,13 @@ def _moved_rows(target: torch.Tensor, known: torch.Tensor, kept: torch.Tensor) -
     known as they were trained, the others moved as training moved these (ridge regression of the moves). As
     the target has them they would drown out all others: the head no longer reads the target's states.
     """
-    inputs = torch.cat([target, torch.ones(len(target), 1)], 1)
-    seen = inputs[known]
+    if not known.any():
+        return target
+    seen, moves = target[known], kept - target[known]
+    middle, move = seen.mean(0), moves.mean(0)
+    seen = seen - middle
     gram = seen.T @ seen
-    gram += _RIDGE * gram.diagonal().mean() * torch.eye(len(gram))
-    rows = target + inputs @ torch.linalg.solve(gram, seen.T @ (kept - target[known]))
+    gram += _RIDGE * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram))
+    rows: torch.Tensor = target + move + (target - middle) @ torch.linalg.solve(gram, seen.T @ (moves - move))
     rows[known] = kept
     return rows

@@ -212,11 +212,8 @@ def _finish(
     outcome: Outcome,
     listener: Listener,
 ) -> Result:
-    """Comparison, checkpoint, GGUF, proof, picture, record."""
-    compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
-    if compared is not None:
-        listener.note(_verdict(compared))
-    record = _record(options, trainer, outcome, compared)
+    """Checkpoint, GGUF, proof, picture, record; the comparison last, which takes a while."""
+    record = _record(options, trainer, outcome)
     write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
     report = export_gguf(options.out, options.target, options.type, share_head=plan.share_head)
     sample = source.sample(len(corpus.conversations) - 1)
@@ -224,8 +221,8 @@ def _finish(
     listener.note(
         f"{report.out}: {human_bytes(report.size)}; logits as trained to {100 * error:.2g} % of their spread"
     )
-    history = {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
-    (options.out / "training.json").write_text(json.dumps(record | history) + "\n", encoding="utf-8")
+    record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
+    (options.out / "training.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
     try:
         if outcome.progress.losses:
             plot(outcome.progress, options.out / "training.png", options.target.name)
@@ -233,6 +230,11 @@ def _finish(
         listener.note(
             "did not draw training.png: matplotlib is not installed (pip install 'eaglecpp[train]')"
         )
+    compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
+    if compared is not None:
+        listener.note(_verdict(compared))
+        record["compared"] = {name: _rates(one) for name, one in vars(compared).items()}
+        (options.out / "training.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
     return Result(options.out, report.out, outcome, error)
 
 
@@ -242,11 +244,8 @@ def _verdict(compared: Comparison) -> str:
     return text + "; more data would help, more steps on these hardly" if compared.is_short_of_data else text
 
 
-def _record(
-    options: TrainOptions, trainer: Trainer, outcome: Outcome, compared: Comparison | None
-) -> dict[str, Any]:
+def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[str, Any]:
     identity = identify(options.target)
-    held_out: Acceptance | None = outcome.best if compared is None else compared.held_out
     return {
         "target": {
             "name": options.target.name,
@@ -261,13 +260,12 @@ def _record(
         "seconds": round(outcome.progress.seconds, 1),
         "skipped_steps": outcome.n_skipped,
         "finetuned_from": options.finetune,
-        "held_out": _rates(held_out),
-        "trained": _rates(None if compared is None else compared.trained),
+        "held_out": None if outcome.best is None else _rates(outcome.best),
     }
 
 
-def _rates(found: Acceptance | None) -> dict[str, Any] | None:
-    return None if found is None else {"length": found.length, "rates": list(found.rates)}
+def _rates(found: Acceptance) -> dict[str, Any]:
+    return {"length": found.length, "rates": list(found.rates)}
 
 
 class _Silent:

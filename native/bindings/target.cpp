@@ -33,6 +33,7 @@ class StudyTarget {
         std::vector<float> features, logits;
         {
             nb::gil_scoped_release release;
+            // filling these with zeros takes a while, and other threads have targets of their own
             features.resize(n_layers_ * n * target_.model().n_embd());
             if (want_logits) logits.resize(n * n_vocab);
             clear();

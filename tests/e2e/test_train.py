@@ -193,6 +193,9 @@ def test_finetune_keeps_the_form_of_the_drafter(
     assert {key: after[key] for key in keys} == {key: before[key] for key in keys}
     assert before["draft_vocab_size"] == 200 and before["fc_norm"] is False
     assert after["eaglecpp"]["finetuned_from"] == first[what]
+    record = json.loads((tmp_path / "b" / "training.json").read_text())
+    assert [len(record["compared"][of]["rates"]) for of in ("held_out", "trained")] == [5, 5]
+    assert record["compared"]["held_out"]["length"] == pytest.approx(record["held_out"]["length"])
 
 
 def test_finetune_may_choose_another_vocabulary(

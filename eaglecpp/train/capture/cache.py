@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -221,8 +222,8 @@ class _Filling:
         if not missing:
             return
         n_done, n_tokens = 0, sum(self._source.lengths[index] for index in missing)
-        with file.appending() as appender:
-            for one in samples_of(self._source, missing):
+        with closing(samples_of(self._source, missing)) as samples, file.appending() as appender:
+            for one in samples:
                 captured = Capture(one.features, one.label_ids, one.label_logp)
                 appender.append(token_hash(one.tokens), captured)
                 n_done += len(one.tokens)

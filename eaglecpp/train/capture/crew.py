@@ -8,7 +8,7 @@ Next to that, labels are found by one thread alone. Conversations do not wait fo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from queue import SimpleQueue
@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from eaglecpp.lowlevel import system_info
 from eaglecpp.opening.context import free_memory
 from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.samples import Sample
 
 __all__ = ["samples_of"]
@@ -27,9 +28,9 @@ _LEAST_EACH = 4
 """Conversations for each target, which has to be loaded first."""
 
 
-def samples_of(source: TargetSource, indices: Sequence[int]) -> Iterator[Sample]:
+def samples_of(source: TargetSource, indices: Sequence[int]) -> Generator[Sample, None, None]:
     """The samples of these conversations, in this order. Raises what `source.sample` raises, once those
-    before have been given.
+    before have been given. To be closed by whoever does not take all of them.
     """
     n_targets = _n_targets(source, len(indices))
     if n_targets < 2:
@@ -51,7 +52,12 @@ def samples_of(source: TargetSource, indices: Sequence[int]) -> Iterator[Sample]
 
         pool = stack.enter_context(ThreadPoolExecutor(n_targets))
         waiting: deque[Future[Sample]] = deque()
-        stack.callback(lambda: [one.cancel() for one in waiting])
+
+        def cancel() -> None:
+            for one in waiting:
+                one.cancel()
+
+        stack.callback(cancel)
         for index in indices:
             waiting.append(pool.submit(sample, index))
             if len(waiting) > 2 * n_targets:
@@ -61,12 +67,14 @@ def samples_of(source: TargetSource, indices: Sequence[int]) -> Iterator[Sample]
 
 
 def _n_targets(source: TargetSource, n_samples: int) -> int:
-    """One per thread, or one with all threads where that would take too much memory or is of no use."""
+    """One per thread that was asked for, or one with all of them where more would take too much memory or be
+    of no use.
+    """
     n_threads = source.model.n_threads
-    n_bytes = source.target_path.stat().st_size
+    n_bytes = identify(source.target_path).target_bytes
     on_gpu = source.model.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in system_info()["devices"])
     if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
         return 1
-    # the longest conversation's logits, twice: as they are found, and while labels are
+    # the longest conversation's logits, and as much for its cache, features and what waits to be taken
     n_bytes += max(source.lengths) * source.n_vocab * 8
     return n_threads if n_threads * n_bytes < _MEMORY_SHARE * free_memory() else 1

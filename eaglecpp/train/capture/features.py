@@ -139,7 +139,7 @@ class TargetSource:
 
     def with_threads(self, n_threads: int) -> TargetSource:
         """Another one of the same conversations, with a target of its own."""
-        model = replace(self.model, n_threads=n_threads)
+        model = replace(self.model, n_threads=n_threads, n_threads_batch=0)
         return TargetSource(self.target_path, self.conversations, self.layers, self.n_top, model)
 
     def sample(self, index: int) -> Sample:

@@ -52,6 +52,7 @@ memory: 400 MB at a width of 4096.
 _NOISE = 0.01
 """Of the length that so many tokens give."""
 
+_LEAST_ROUNDS = 1000
 _BY_HEART = 1.12
 """Drafts accepted on trained texts over those on held-out ones. smollm2's drafter had 1.07 after its seventh
 run and 1.20 after four more passes over twice the data.
@@ -173,8 +174,9 @@ class Comparison:
 
     @property
     def is_short_of_data(self) -> bool:
-        """Whether more steps on the same data would rather learn them by heart."""
-        return self.trained.length - 1 > _BY_HEART * (self.held_out.length - 1)
+        """Whether more steps on the same data would rather learn them by heart, as far as can be told."""
+        n_rounds = min(self.held_out.n_rounds, self.trained.n_rounds)
+        return n_rounds >= _LEAST_ROUNDS and self.trained.length - 1 > _BY_HEART * (self.held_out.length - 1)
 
 
 class Trainer:
@@ -278,16 +280,22 @@ class Trainer:
         if not self._all_held_out or self.progress.step == 0:
             return None
         held_out = _up_to(self._all_held_out, self._lengths, n_tokens)
-        order = np.random.default_rng(self.hyper.seed).permutation(len(self.train))
-        trained = _up_to(
-            [self.train[i] for i in order], self._lengths, sum(self._lengths[i] for i in held_out)
-        )
+        trained = _up_to(self._trained(), self._lengths, sum(self._lengths[i] for i in held_out))
+        kept = self._kept if held_out == self.held_out else self.source
         depth, n_most = self.limits.depth, self.limits.micro_tokens
-        found = (
-            evaluate(self.model, self.source, part, self.draft_ids, depth, n_most)
-            for part in (held_out, trained)
+        return Comparison(
+            evaluate(self.model, kept, held_out, self.draft_ids, depth, n_most),
+            evaluate(self.model, self.source, trained, self.draft_ids, depth, n_most),
         )
-        return Comparison(*found)
+
+    def _trained(self) -> list[int]:
+        """The samples that steps have seen, in an order that has nothing to do with that of the data."""
+        seen = list(range(len(self.train)))
+        if self.progress.epoch == 0:
+            steps = epoch_steps(self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, 0)
+            seen = [i for step in steps[: self.progress.position] for i in step]
+        order = np.random.default_rng(self.hyper.seed).permutation(len(seen))
+        return [self.train[seen[i]] for i in order]
 
     def _step(self, indices: Sequence[int]) -> None:
         """One optimiser step over some conversations."""

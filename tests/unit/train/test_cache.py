@@ -24,6 +24,7 @@ from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture import cache_file
 from eaglecpp.train.capture.cache import CacheOptions, CachePlan, estimate_bytes, open_source
 from eaglecpp.train.capture.cache_file import CacheFile, FeatureType, Layout
+from eaglecpp.train.capture.crew import samples_of
 from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.samples import Conversation
 from helpers.tiny import TargetSpec, make_target, prompt_ids
@@ -137,7 +138,7 @@ def test_several_threads_capture_the_same_bytes_each_with_its_own_target(
 
     monkeypatch.setattr(TargetSource, "with_threads", counted)
     for n_threads, expected in ((1, 0), (3, 3)):
-        model = replace(MODEL, n_threads=n_threads)
+        model = replace(MODEL, n_threads=n_threads, n_gpu_layers=0)
         open_source(models.target, many, CacheOptions(tmp_path / str(n_threads)), model=model).close()
         assert opened == [1] * expected
     assert files_of(tmp_path / "1") == files_of(tmp_path / "3")
@@ -158,9 +159,31 @@ def test_what_was_captured_before_a_bad_conversation_is_kept(
     monkeypatch.setattr(TargetSource, "_check", broken)
     with pytest.raises(DataError, match="conversation 7: token 3"):
         open_source(
-            models.target, many, CacheOptions(tmp_path), model=replace(MODEL, n_threads=n_threads)
+            models.target,
+            many,
+            CacheOptions(tmp_path),
+            model=replace(MODEL, n_threads=n_threads, n_gpu_layers=0),
         ).close()
     assert len((tmp_path / "index.bin").read_bytes()) == 7 * 40
+
+
+def test_whoever_stops_early_leaves_no_target_behind(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = conversations((70, 5, 33, 120, 64, 9, 90, 41, 17, 55, 7, 80))
+    closed: list[TargetSource] = []
+    close = TargetSource.close
+
+    def counted(source: TargetSource) -> None:
+        closed.append(source)
+        close(source)
+
+    monkeypatch.setattr(TargetSource, "close", counted)
+    source = TargetSource(models.target, many, model=replace(MODEL, n_threads=3, n_gpu_layers=0))
+    samples = samples_of(source, range(12))
+    assert len(next(samples).tokens) == 70
+    samples.close()
+    assert len(closed) == 3 and source not in closed
+    assert len(source.sample(3).tokens) == 120
+    source.close()
 
 
 # Kills

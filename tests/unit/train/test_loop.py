@@ -147,8 +147,11 @@ def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
     assert min(outcome.best.rates[:2]) > 0.75 * in_reach
 
 
-def test_texts_learnt_by_heart_are_told_from_too_few_steps(tmp_path: Path) -> None:
+def test_texts_learnt_by_heart_are_told_from_too_few_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The texts are random, so whatever is right on held-out ones was not learnt from the others."""
+    monkeypatch.setattr("eaglecpp.train.fit.loop._LEAST_ROUNDS", 20)
     trainer = make_trainer(tmp_path, Budget(steps=120), Recorder(), parts=(range(4), range(4, 12)))
     assert trainer.compare(10**6) is None
     trainer.run()
@@ -159,6 +162,16 @@ def test_texts_learnt_by_heart_are_told_from_too_few_steps(tmp_path: Path) -> No
     trainer.run()
     found = trainer.compare(10**6)
     assert found is not None and found.trained == found.held_out and not found.is_short_of_data
+
+
+def test_only_texts_that_were_seen_count_as_trained(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, Budget(steps=1), Recorder())
+    trainer.run()
+    (first, *_) = epoch_steps(trainer._train_lengths, HYPER.batch_tokens, HYPER.seed, 0)
+    assert sorted(trainer._trained()) == sorted(first) and len(first) < 9
+    trainer = make_trainer(tmp_path / "whole", Budget(epochs=1.0), Recorder())
+    trainer.run()
+    assert sorted(trainer._trained()) == list(range(9))
 
 
 @pytest.mark.parametrize(
