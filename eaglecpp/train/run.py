@@ -20,6 +20,7 @@ import torch
 
 from eaglecpp.convert import parse_type, read_gguf
 from eaglecpp.errors import TrainError
+from eaglecpp.files import replace_bytes
 from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.cache import CachedSource, open_source
@@ -222,7 +223,7 @@ def _finish(
         f"{report.out}: {human_bytes(report.size)}; logits as trained to {100 * error:.2g} % of their spread"
     )
     record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
-    (options.out / "training.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    _write(options.out / "training.json", record)
     try:
         if outcome.progress.losses:
             plot(outcome.progress, options.out / "training.png", options.target.name)
@@ -234,8 +235,12 @@ def _finish(
     if compared is not None:
         listener.note(_verdict(compared))
         record["compared"] = {name: _rates(one) for name, one in vars(compared).items()}
-        (options.out / "training.json").write_text(json.dumps(record) + "\n", encoding="utf-8")
+        _write(options.out / "training.json", record)
     return Result(options.out, report.out, outcome, error)
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    replace_bytes(path, (json.dumps(record) + "\n").encode())
 
 
 def _verdict(compared: Comparison) -> str:
