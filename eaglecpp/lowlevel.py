@@ -27,6 +27,7 @@ __all__ = [
     "Sampler",
     "SamplingParams",
     "Target",
+    "gpus",
     "key_names",
     "match",
     "system_info",
@@ -51,3 +52,8 @@ def system_info() -> dict[str, Any]:
     info = core.system_info()
     drain()
     return info
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Those of `system_info`'s devices that are GPUs. Layers lie there unless `n_gpu_layers` is 0."""
+    return [device for device in system_info()["devices"] if device["kind"] == "gpu"]

@@ -92,11 +92,11 @@ def choose_for_options(target: Path, options: Mapping[str, Any]) -> ContextChoic
 
 def _free_bytes(options: Mapping[str, Any]) -> int | None:
     """Free memory where the KV cache goes: the first GPU's, if layers go there, else the machine's."""
-    from eaglecpp.lowlevel import system_info
+    from eaglecpp.lowlevel import gpus
 
-    gpus = [device for device in system_info()["devices"] if device["kind"] == "gpu"]
-    if gpus and options.get("n_gpu_layers", -1) != 0 and options.get("offload_kqv", True):
-        return int(gpus[options.get("main_gpu", 0) % len(gpus)]["memory_free"])
+    found = gpus()
+    if found and options.get("n_gpu_layers", -1) != 0 and options.get("offload_kqv", True):
+        return int(found[options.get("main_gpu", 0) % len(found)]["memory_free"])
     return free_memory()
 
 

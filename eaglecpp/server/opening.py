@@ -24,7 +24,7 @@ from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.chat.tool_calls import CallMarks, call_marks
 from eaglecpp.engine import AsyncEngine, Engine
 from eaglecpp.errors import MismatchError, ModelNotFoundError
-from eaglecpp.lowlevel import system_info
+from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
 from eaglecpp.opening.find import Found, find_here, with_own_draft
@@ -182,8 +182,7 @@ class LoadedModel:
     @property
     def on_gpu(self) -> bool:
         """Whether layers lie on a GPU."""
-        devices = system_info()["devices"]
-        return self.engine.engine.model.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in devices)
+        return self.engine.engine.model.n_gpu_layers != 0 and bool(gpus())
 
     def token_bytes(self, token: int) -> bytes:
         return self.engine.engine.token_to_piece(token)

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from queue import SimpleQueue
 
-from eaglecpp.lowlevel import system_info
+from eaglecpp.lowlevel import gpus
 from eaglecpp.opening.context import free_memory
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.capture.identity import identify
@@ -72,7 +72,7 @@ def _n_targets(source: TargetSource, n_samples: int) -> int:
     """
     n_threads = source.model.n_threads
     n_bytes = identify(source.target_path).target_bytes
-    on_gpu = source.model.n_gpu_layers != 0 and any(d["kind"] == "gpu" for d in system_info()["devices"])
+    on_gpu = source.model.n_gpu_layers != 0 and bool(gpus())
     if on_gpu or n_bytes > _LARGEST or n_samples < _LEAST_EACH * n_threads:
         return 1
     # the longest conversation's logits, and as much for its cache, features and what waits to be taken
