@@ -37,6 +37,8 @@ the target's own, so a turn of one token has nothing to learn.
 _BLOCK_CHARS = 1 << 20
 MAX_HELD_OUT = 200
 MIN_HELD_OUT = 4
+_MIN_PROMPT = 8
+"""Tokens. What comes before the first answer is a prompt from here on; less is the beginning of any text."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,10 @@ def split(
     conversations: Sequence[Conversation], share: float = 0.02
 ) -> tuple[list[Conversation], list[Conversation]]:
     """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not
-    matter. Their number is `share` of all, between 4 and 200, and never more than half. They come in the
-    order of their hashes: whoever looks at the first ones only sees a bit of every file.
+    matter. Answers to the same prompt, and the turns that follow them, are on one side, unless that leaves
+    too few: a drafter is better at prompts it knows, whatever the answer. Their number is about `share` of
+    all, between 4 and 200, and never more than half. They come in the order of their hashes: whoever looks at
+    the first ones only sees a bit of every file.
 
     Raises ValueError for a share outside 0 to 0.5; 0 holds nothing out.
     """
@@ -116,10 +120,36 @@ def split(
     if share:
         wanted = min(max(round(share * len(conversations)), MIN_HELD_OUT), MAX_HELD_OUT)
         n = min(wanted, len(conversations) // 2)
-    order = sorted(range(len(conversations)), key=lambda i: token_hash(conversations[i].tokens))
-    chosen = set(order[:n])
+    hashes = [token_hash(one.tokens) for one in conversations]
+    held_out: list[int] = []
+    for group in sorted(_same_prompt(conversations), key=lambda group: min(hashes[i] for i in group)):
+        if len(held_out) + len(group) <= n:
+            held_out += sorted(group, key=lambda i: hashes[i])
+    if len(held_out) < min(n, MIN_HELD_OUT):
+        held_out = sorted(range(len(conversations)), key=lambda i: hashes[i])[:n]
+    chosen = set(held_out)
     train = [one for index, one in enumerate(conversations) if index not in chosen]
-    return train, [conversations[index] for index in order[:n]]
+    return train, [conversations[index] for index in held_out]
+
+
+def _same_prompt(conversations: Sequence[Conversation]) -> list[list[int]]:
+    """Indices of conversations whose tokens before the first answer are the same, or begin with those of
+    another one in the list. Texts without a prompt are alone.
+    """
+    prompts = []
+    for index, one in enumerate(conversations):
+        n_prompt = int(np.argmax(one.turns > 0))
+        if n_prompt >= _MIN_PROMPT:
+            prompts.append((np.asarray(one.tokens[:n_prompt], "<i4").tobytes(), index))
+    groups: list[list[int]] = []
+    first: bytes | None = None
+    for prompt, index in sorted(prompts):  # what begins with a prompt follows it directly
+        if first is None or not prompt.startswith(first):
+            first = prompt
+            groups.append([])
+        groups[-1].append(index)
+    alone = set(range(len(conversations))).difference(index for _, index in prompts)
+    return groups + [[index] for index in sorted(alone)]
 
 
 def token_hash(tokens: Sequence[int] | Tokens) -> bytes:

@@ -302,6 +302,32 @@ def test_the_held_out_part_does_not_depend_on_order(rng: np.random.Generator) ->
     assert len(first) == 6
 
 
+def answers(prompts: list[list[int]], n_each: int) -> list[Conversation]:
+    """As many answers to each prompt."""
+    said = [[*prompt, 90 + n, 7] for prompt in prompts for n in range(n_each)]
+    turns = [[0] * len(prompt) + [1, 1] for prompt in prompts for _ in range(n_each)]
+    return [
+        Conversation(np.array(a, np.int32), np.array(b, np.int16)) for a, b in zip(said, turns, strict=True)
+    ]
+
+
+def test_answers_to_one_prompt_are_all_held_out_or_none() -> None:
+    prompts = [[1, 2, 3, 4, 5, 6, 7, 10 + n] for n in range(50)]
+    follow_ups = [[*prompt, 90, 7, 5, 8] for prompt in prompts]
+    train, held_out = data.split([*answers(prompts, 3), *answers(follow_ups, 1)], 0.1)
+    assert len(train) + len(held_out) == 200
+    assert len(held_out) == 20
+    sides = [{int(one.tokens[7]) for one in part} for part in (train, held_out)]
+    assert not sides[0] & sides[1]
+
+
+@pytest.mark.parametrize("n_prompt", [4, 12])
+def test_texts_that_begin_alike_can_still_be_held_out(n_prompt: int) -> None:
+    """Beginnings too short to be a prompt, and a single prompt for everything."""
+    train, held_out = data.split(answers([list(range(n_prompt))], 100), 0.1)
+    assert (len(train), len(held_out)) == (90, 10)
+
+
 def test_a_wrong_share_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected 0 to 0\.5, found 2"):
         data.split([], 2)
