@@ -21,7 +21,10 @@ from typing import Any
 import gguf
 
 import eaglecpp
+from eaglecpp.bench.suite import in_turns, read_suite
+from eaglecpp.chat.message import Message, Role
 from eaglecpp.lowlevel import system_info, versions
+from eaglecpp.train.data.chats import ChatEncoder
 
 __all__ = [
     "Prompt",
@@ -45,10 +48,15 @@ class Prompt:
 
 
 def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) -> list[Prompt]:
-    """Prompts of a file: JSON with a list `prompts` of `prompt_ids` or `prompt`, or one text.
+    """Prompts of a file: JSON with a list `prompts` of `prompt_ids` or `prompt`, the first turns of a JSONL
+    of questions as the target's chat template has them, or one text.
 
-    Raises `SystemExit` with the reason when the file holds neither.
+    Raises `SystemExit` with the reason when a JSON file holds no prompts.
     """
+    if path.suffix == ".jsonl":
+        encoder = ChatEncoder(engine)
+        asked = list(in_turns(read_suite(str(path)).questions))[:limit]
+        return [Prompt(encoder.prompt([Message(Role.USER, one.turns[0])]), {}) for one in asked]
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".json":
         return [Prompt(engine.tokenize(text), {})]

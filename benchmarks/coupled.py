@@ -10,10 +10,10 @@ First table: acceptance length of chains with `rng` coupled and llama, by temper
 min-p off), same prompts and seeds. Second: what the planner predicted against what came true, in tenths, over
 the first children of nodes that the text reached, in trees. `--speed`: `auto` at 0.8 over `auto` greedy, the
 parts of a round, and the fixed strategies at 0.8, in turns; use it on a padded target (`pad_target.py`), as a
-step costs there what it costs in real models. `--bound`: how often drafts agree with text sampled at 0.8, and
-how often any coupling of the two distributions could make them, with one, two and four children; greedy texts
-beside. Without `--prompts` these two take code, as copying.py does. `--cost`: one draw with everything but
-temperature off, from 32,000 to 262,144 tokens.
+step costs there what it costs in real models. `--bound`: how often drafts agree with text sampled at
+`--bound-at`, and how often any coupling of the two distributions could make them, with one, two and four
+children; greedy texts beside. Without `--prompts` these two take code, as copying.py does. `--cost`: one draw
+with everything but temperature off, from 32,000 to 262,144 tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
 }
 GOALS = {"0.8, top-k 40": 2.4, "1.0, top-k 0": 2.2}
-BOUND_AT, BOUND_DEPTH, BOUND_DRAWS = 0.8, 5, 16
+BOUND_DEPTH, BOUND_DRAWS = 5, 16
 WIDTHS = (1, 2, 4)
 KINDS = ("coupled_cool", "coupled_warm", "coupled_hot")
 FIXED = (
@@ -71,6 +71,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--speed", action="store_true", help="auto and fixed strategies at 0.8, nothing else")
     parser.add_argument("--bound", action="store_true", help="the most drafts could agree, nothing else")
+    parser.add_argument("--bound-at", type=float, default=0.8, metavar="T", help="temperature of the bound")
     parser.add_argument("--cost", action="store_true", help="what one draw costs, nothing else")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -280,7 +281,7 @@ def bound(args: argparse.Namespace, result: dict[str, Any]) -> None:
                     (prompt.ids, list(text.tokens))
                     for prompt, text in zip(prompts, texts(engine, prompts, args, **options), strict=True)
                 ]
-                for options in ({"temperature": BOUND_AT}, {"temperature": 0.0})
+                for options in ({"temperature": args.bound_at}, {"temperature": 0.0})
             )
         found = {
             "sampled": [places for prompt, answer in sampled for places in study.places(prompt, answer)],
@@ -346,7 +347,7 @@ class Study:
         self.ids = np.arange(info["n_draft_vocab"])
         if maps:
             self.ids = maps[0].view(np.int64).reshape(-1)
-        self.random = np.random.default_rng(1)
+        self.random, self.temperature = np.random.default_rng(1), args.bound_at
 
     def places(self, prompt: list[int], answer: list[int]) -> Iterator[list[Place]]:
         """At each token of the answer: drafts from there, given that those before came true."""
@@ -370,13 +371,15 @@ class Study:
     def place(self, logits: NDArray[np.float32], drafted: NDArray[np.float32]) -> Place:
         said = np.full(len(logits), -np.inf)
         said[self.ids] = drafted
-        p, q = (_probabilities(x) for x in (logits.astype(float), said))
-        noise = self.random.gumbel(size=(BOUND_DRAWS, len(p)))
+        p, q = (_probabilities(x, self.temperature) for x in (logits.astype(float), said))
+        likeliest = _best(said, max(WIDTHS))
+        possible = np.flatnonzero((p > 0) | (q > 0))
+        noise = self.random.gumbel(size=(BOUND_DRAWS, len(possible)))
         with np.errstate(divide="ignore"):
-            emitted = np.argmax(np.log(p) + noise, axis=1)
-            proposed = np.argsort(-(np.log(q) + noise), axis=1)[:, : max(WIDTHS)]
-        likeliest = np.argsort(-said)[: max(WIDTHS)]
-        hits = proposed == emitted[:, None]
+            emitted = np.argmax(np.log(p[possible]) + noise, axis=1)
+            sums = np.log(q[possible]) + noise
+        proposed = np.argsort(-sums, axis=1)[:, : max(WIDTHS)]
+        hits = (proposed == emitted[:, None]) & np.isfinite(np.take_along_axis(sums, proposed, axis=1))
         return Place(
             {n: float(np.minimum(p, n * q).sum()) for n in WIDTHS},
             {n: float(hits[:, :n].any(axis=1).mean()) for n in WIDTHS},
@@ -389,15 +392,22 @@ def _floats(tensor: gguf.ReaderTensor) -> NDArray[np.float32]:
     return np.ascontiguousarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
 
 
-def _probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+def _best(values: NDArray[np.float64], n: int) -> NDArray[np.intp]:
+    """Places of the n largest, best first."""
+    found = np.argpartition(-values, n)[:n]
+    best: NDArray[np.intp] = found[np.argsort(-values[found], kind="stable")]
+    return best
+
+
+def _probabilities(logits: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
     """After our default sampler: top-k 40, top-p 0.95, min-p 0.05, then the temperature."""
-    order = np.argsort(-logits, kind="stable")[:40]
+    order = _best(logits, 40)
     clean = np.exp(logits[order] - logits[order[0]])
     n = int(np.searchsorted(np.cumsum(clean / clean.sum()), 0.95)) + 1
     order, clean = order[:n], clean[:n]
     order, clean = order[clean >= 0.05], clean[clean >= 0.05]
     out = np.zeros(len(logits))
-    out[order] = clean ** (1.0 / BOUND_AT)
+    out[order] = clean ** (1.0 / temperature)
     return out / out.sum()
 
 
