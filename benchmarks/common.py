@@ -22,9 +22,7 @@ import gguf
 
 import eaglecpp
 from eaglecpp.bench.suite import in_turns, read_suite
-from eaglecpp.chat.message import Message, Role
 from eaglecpp.lowlevel import system_info, versions
-from eaglecpp.train.data.chats import ChatEncoder
 
 __all__ = [
     "Prompt",
@@ -54,9 +52,8 @@ def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) 
     Raises `SystemExit` with the reason when a JSON file holds no prompts.
     """
     if path.suffix == ".jsonl":
-        encoder = ChatEncoder(engine)
         asked = list(in_turns(read_suite(str(path)).questions))[:limit]
-        return [Prompt(encoder.prompt([Message(Role.USER, one.turns[0])]), {}) for one in asked]
+        return [Prompt(engine.chat_prompt([{"role": "user", "content": one.turns[0]}]), {}) for one in asked]
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".json":
         return [Prompt(engine.tokenize(text), {})]

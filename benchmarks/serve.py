@@ -37,11 +37,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common import facts, note, table, warn_if_busy, write_json
+from common import facts, note, read_prompts, table, warn_if_busy, write_json
 from llama_server import LlamaServer, free_port
 
 import eaglecpp
-from eaglecpp.bench.suite import in_turns, read_suite
 
 SECONDS = 600
 N_WIDE = 3  # panels beside each other
@@ -354,14 +353,9 @@ def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
 
 
 def make_prompts(args: argparse.Namespace, n_users: int) -> list[list[int]]:
-    if args.prompts and args.prompts.suffix == ".jsonl":
-        with eaglecpp.Engine(args.target, draft=None, n_ctx=512) as engine:
-            questions = list(in_turns(read_suite(str(args.prompts)).questions))
-            ids = [engine.chat_prompt([{"role": "user", "content": one.turns[0]}]) for one in questions]
-        return [ids[i % len(ids)] for i in range(n_users)]
     if args.prompts:
-        entries = json.loads(args.prompts.read_text(encoding="utf-8"))["prompts"]
-        ids = [entry["prompt_ids"] for entry in entries]
+        with eaglecpp.Engine(args.target, draft=None, n_ctx=512) as engine:
+            ids = [prompt.ids for prompt in read_prompts(args.prompts, engine)]
         return [ids[i % len(ids)] for i in range(n_users)]
     n = args.prompt_tokens
     return [[100 + (7919 * (i + 1) * (j + 1)) % 5000 for j in range(n)] for i in range(n_users)]

@@ -109,8 +109,8 @@ def split(
     """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not
     matter. Answers to the same prompt, and the turns that follow them, are on one side, unless that leaves
     too few: a drafter is better at prompts it knows, whatever the answer. Their number is about `share` of
-    all, between 4 and 200, and never more than half. They come in the order of their hashes: whoever looks at
-    the first ones only sees a bit of every file.
+    all, between 4 and 200, and never more than half. They come in the order of their hashes, a prompt's
+    answers together: whoever looks at the first ones only sees a bit of every file.
 
     Raises ValueError for a share outside 0 to 0.5; 0 holds nothing out.
     """
