@@ -5,8 +5,7 @@
     python prompts.py functions > functions.jsonl
     python prompts.py follow-ups questions.jsonl answers.jsonl --target T.gguf > second.jsonl
 
-*questions*: the first turns of `questions/*.jsonl`, written for this purpose, in a fixed random order. The
-drafter has not learnt from `next-*` yet.
+*questions*: the first turns of `questions/*.jsonl`, written for this purpose, in a fixed random order.
 *functions*: beginnings of functions with a docstring, from the running Python's standard library and from
 the packages installed beside it, with a request to complete them; what they are depends on both.
 *follow-ups*: the next turn of the conversations that have one, after what the target answered.
