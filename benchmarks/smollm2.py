@@ -6,6 +6,9 @@
            [--speed-target T-Q8_0.gguf ... --padded WIDE.gguf PADDED-DRAFT.gguf --llama-server PATH]
            [--other D2.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
+An answer is as long as the model makes it, at most `--n-tokens`, without what it only repeats: a small model
+may say one sentence for ever, and drafts of that are always right.
+
 *length*: acceptance length of chains of five, by category, greedy and at temperature 0.7.
 *speed*: `auto` over **llama.cpp's own server**, plain decoding, the same questions in turns; `--target` as it
 ships, every `--speed-target`, and `--padded`, the same model made memory-bound (pad_target.py).
@@ -38,7 +41,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,7 @@ import eaglecpp
 from eaglecpp.bench.server import ChatServer
 from eaglecpp.bench.suite import Question, in_turns, read_suite
 from eaglecpp.bench.suite_run import SERVER, SuiteResult, run_suite
+from eaglecpp.train.capture.crowd import loop_start
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents")
@@ -137,7 +141,8 @@ def measure_length(
     with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
         for name, asked in sets.items():
             for temperature in args.temperatures:
-                found = suite(engine, asked, [CHAIN], args, temperature, share, plain=False)
+                whole = [until_loop(engine, one, CHAIN, temperature, args.n_tokens) for one in asked]
+                found = suite(engine, whole, [CHAIN], args, temperature, share, plain=False)
                 result[f"length {name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
                     cell = found.total(CHAIN) if category == "all" else found.cells[category, CHAIN]
@@ -151,6 +156,25 @@ def measure_length(
                     lines.append(Line(what, f"≥ {goal}", f"{length:.2f}", length >= goal))
     print(table(["set", "category", "temperature", "questions", "length", "by depth"], rows))
     return lines
+
+
+def until_loop(
+    engine: eaglecpp.Engine, question: Question, strategy: str, temperature: float, n_tokens: int
+) -> Question:
+    """The question with limits for its answers: n_tokens, or where the target begins to repeat itself."""
+    talk = [{"role": "system", "content": question.system}] if question.system else []
+    options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": SEED}
+    limits: list[int] = []
+    engine.clear()
+    for turn in question.turns:
+        talk.append({"role": "user", "content": turn})
+        said = engine.chat(talk, max_tokens=n_tokens, **options)
+        n_own = loop_start(said.tokens)
+        limits.append(n_own if n_own < len(said.tokens) else n_tokens)
+        if n_own < len(said.tokens) and len(limits) < len(question.turns):
+            said = engine.chat(talk, max_tokens=n_own, **options)
+        talk.append({"role": "assistant", "content": said.text})
+    return replace(question, n_tokens=tuple(limits))
 
 
 def suite(
@@ -207,7 +231,9 @@ def measure_speed(
         ):
             server = ChatServer(f"http://127.0.0.1:{process.port}")
             for temperature in args.temperatures:
-                found = suite(engine, mixed, ["auto"], args, temperature, share, server)
+                # by plain decoding, from which the planner learns nothing about these answers
+                whole = [until_loop(engine, one, "off", temperature, args.n_tokens) for one in mixed]
+                found = suite(engine, whole, ["auto"], args, temperature, share, server)
                 result[f"speed {path.name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
                     auto, plain = (over_server(found, who, category) for who in ("auto", "off"))

@@ -36,12 +36,15 @@ _SUFFIXES = (".jsonl", ".ndjson", ".json", ".parquet")
 
 @dataclass(frozen=True)
 class Question:
-    """turns: what the user says, one after another; system: "" = none."""
+    """turns: what the user says, one after another; system: "" = none; n_tokens: most tokens of each answer,
+    () = as many as all others.
+    """
 
     category: str
     turns: tuple[str, ...]
     system: str = ""
     id: str = ""
+    n_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

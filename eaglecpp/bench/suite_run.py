@@ -164,12 +164,14 @@ def run_suite(
     """Asks until the questions or `seconds` are over; the first of several strategies is plain. Another one
     alone has no `ratios`.
 
-    n_tokens: most tokens of an answer. server: asked the same, as strategy `SERVER`. n_users: questions asked
-    side by side; the engine needs as many conversations (`n_sequences`). options: of `Session.stream`.
+    n_tokens: most tokens of an answer to a question that has no limits of its own. server: asked the same, as
+    strategy `SERVER`. n_users: questions asked side by side; the engine needs as many conversations
+    (`n_sequences`). options: of `Session.stream`.
 
     A question counts when everybody has answered it. Ctrl+C ends the run with what was found by then. Each
     strategy goes on with its own answers. Raises ValueError when the first of several strategies is not
-    "off", or there is a server to compare with, and for more users than conversations.
+    "off", or there is a server to compare with, for more users than conversations, and for several users
+    where a question has limits of its own.
     """
     compared = len(strategies) > 1 or server is not None
     if not strategies or (compared and str(strategies[0]) != "off"):
@@ -257,7 +259,8 @@ def _answered(
     engine.clear()
     if not engine.has_chat_template:
         texts = [question.turns[0] for question in group]
-        for cell, said in zip(cells, engine.generate(texts, strategy=strategy, **options), strict=True):
+        limited = options | {"max_tokens": _limit(group, 0, options["max_tokens"])}
+        for cell, said in zip(cells, engine.generate(texts, strategy=strategy, **limited), strict=True):
             _add(cell, said.stats)
         return cells
     talks = [_opening(question) for question in group]
@@ -265,11 +268,21 @@ def _answered(
         going = [i for i, question in enumerate(group) if turn < len(question.turns)]
         for i in going:
             talks[i].append({"role": "user", "content": group[i].turns[turn]})
-        answers = engine.chat([talks[i] for i in going], strategy=strategy, **options)
+        limited = options | {"max_tokens": _limit(group, turn, options["max_tokens"])}
+        answers = engine.chat([talks[i] for i in going], strategy=strategy, **limited)
         for i, said in zip(going, answers, strict=True):
             _add(cells[i], said.stats)
             talks[i].append({"role": "assistant", "content": said.text})
     return cells
+
+
+def _limit(group: Sequence[Question], turn: int, n_tokens: int) -> int:
+    """Most tokens of the answers to a turn."""
+    if not any(question.n_tokens for question in group):
+        return n_tokens
+    if len(group) > 1:
+        raise ValueError("questions with limits of their own are asked by one user at a time")
+    return group[0].n_tokens[turn]
 
 
 def _add(cell: Cell, stats: Timings) -> None:
@@ -297,9 +310,10 @@ def _asked(server: ChatServer, question: Question, n_tokens: int, temperature: f
     """The server's conversation."""
     cell = Cell(1)
     messages = _opening(question)
-    for turn in question.turns:
-        messages.append({"role": "user", "content": turn})
-        said = server.chat(messages, max_tokens=n_tokens, temperature=temperature, seed=seed)
+    for turn, text in enumerate(question.turns):
+        messages.append({"role": "user", "content": text})
+        limit = _limit([question], turn, n_tokens)
+        said = server.chat(messages, max_tokens=limit, temperature=temperature, seed=seed)
         # a server that tells what it accepted had a round for every other token
         rounds = said.n_tokens - said.n_accepted if said.n_accepted else 0
         cell.add(Cell(0, said.n_tokens, said.ms, rounds, said.n_accepted))

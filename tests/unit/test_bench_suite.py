@@ -254,6 +254,20 @@ def test_a_server_is_asked_the_same(engine: Engine, address: str) -> None:
     assert result.over("off", SERVER).ratios[-1] == pytest.approx(1 / told.ratios[0])
 
 
+def test_answers_end_at_the_limits_of_their_question(
+    engine: Engine, shared_engine: Engine, address: str
+) -> None:
+    questions = [Question("a", ("ab", "cd"), n_tokens=(9, 3)), QUESTIONS[2]]
+    server = ChatServer(address)
+    result = run_suite(engine, questions, ["off", "chain:2"], n_tokens=16, server=server, ignore_eos=True)
+    for strategy in ("off", "chain:2"):
+        assert result.cells["a", strategy].n_tokens == 12
+        assert result.cells["b", strategy].n_tokens == 16
+    assert [body["max_tokens"] for body in Handler.asked] == [9, 3, 16]
+    with pytest.raises(ValueError, match="one user at a time"):
+        run_suite(shared_engine, questions, ["off"], n_users=2)
+
+
 def test_a_server_that_fails_is_named(address: str) -> None:
     with pytest.raises(EagleError, match="chat/completions: HTTP 500"):
         ChatServer(address).chat([{"role": "user", "content": "fail"}], max_tokens=1, temperature=0, seed=1)

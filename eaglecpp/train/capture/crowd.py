@@ -19,7 +19,7 @@ from eaglecpp.errors import EngineBusyError
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.results import Timings
 
-__all__ = ["Said", "Task", "Wanted", "crowd_options", "is_looping", "run"]
+__all__ = ["Said", "Task", "Wanted", "crowd_options", "is_looping", "loop_start", "run"]
 
 T = TypeVar("T")
 _LOOP_TOKENS = 48
@@ -146,8 +146,25 @@ def _take(engine: Engine, slot: _Slot, result: Any) -> Iterator[Any]:
 
 def is_looping(tokens: Sequence[int]) -> bool:
     """Whether a text ends in repetitions of its last few words."""
+    return _period(tokens) > 0
+
+
+def loop_start(tokens: Sequence[int]) -> int:
+    """How many tokens come before the words that a text then repeats to no end, and those words said once;
+    all of them if it never does.
+    """
+    for n in range(_LOOP_TOKENS, len(tokens) + 1):
+        if period := _period(tokens[:n]):
+            while n > period and tokens[n - 1] == tokens[n - 1 - period]:
+                n -= 1
+            return n
+    return len(tokens)
+
+
+def _period(tokens: Sequence[int]) -> int:
+    """Length of what a text repeats at its end, 0 for nothing."""
     for period in range(1, min(_LOOP_PERIOD, len(tokens) // 4) + 1):
         n = max(4 * period, -(-_LOOP_TOKENS // period) * period)
         if n <= len(tokens) and tokens[-n:-period] == tokens[-n + period :]:
-            return True
-    return False
+            return period
+    return 0
