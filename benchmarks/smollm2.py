@@ -6,8 +6,9 @@
            [--speed-target T-Q8_0.gguf ... --padded WIDE.gguf PADDED-DRAFT.gguf --llama-server PATH]
            [--other D2.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
-An answer is as long as the model makes it, at most `--n-tokens`, without what it only repeats: a small model
-may say one sentence for ever, and drafts of that are always right.
+For *length* and *speed* an answer is as long as the model makes it, at most `--n-tokens`, without what it
+only repeats: a small model may say one sentence for ever, and drafts of that are always right. *context* and
+*other* take the first `--n-tokens`.
 
 *length*: acceptance length of chains of five, by category, greedy and at temperature 0.7.
 *speed*: `auto` over **llama.cpp's own server**, plain decoding, the same questions in turns; `--target` as it
@@ -141,7 +142,7 @@ def measure_length(
     with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
         for name, asked in sets.items():
             for temperature in args.temperatures:
-                whole = [until_loop(engine, one, CHAIN, temperature, args.n_tokens) for one in asked]
+                whole = until_loops(engine, asked, CHAIN, temperature, args.n_tokens)
                 found = suite(engine, whole, [CHAIN], args, temperature, share, plain=False)
                 result[f"length {name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
@@ -158,23 +159,31 @@ def measure_length(
     return lines
 
 
-def until_loop(
-    engine: eaglecpp.Engine, question: Question, strategy: str, temperature: float, n_tokens: int
-) -> Question:
-    """The question with limits for its answers: n_tokens, or where the target begins to repeat itself."""
-    talk = [{"role": "system", "content": question.system}] if question.system else []
+def until_loops(
+    engine: eaglecpp.Engine, asked: Sequence[Question], strategy: str, temperature: float, n_tokens: int
+) -> list[Question]:
+    """The questions with limits for their answers: n_tokens, or where the target begins to repeat itself."""
     options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": SEED}
-    limits: list[int] = []
-    engine.clear()
-    for turn in question.turns:
-        talk.append({"role": "user", "content": turn})
-        said = engine.chat(talk, max_tokens=n_tokens, **options)
-        n_own = loop_start(said.tokens)
-        limits.append(n_own if n_own < len(said.tokens) else n_tokens)
-        if n_own < len(said.tokens) and len(limits) < len(question.turns):
-            said = engine.chat(talk, max_tokens=n_own, **options)
-        talk.append({"role": "assistant", "content": said.text})
-    return replace(question, n_tokens=tuple(limits))
+    limited = []
+    n_loops = 0
+    for question in asked:
+        talk = [{"role": "system", "content": question.system}] if question.system else []
+        limits: list[int] = []
+        engine.clear()
+        for turn in question.turns:
+            talk.append({"role": "user", "content": turn})
+            said = engine.chat(talk, max_tokens=n_tokens, **options)
+            n_own = loop_start(said.tokens)
+            loops = n_own < len(said.tokens)
+            n_loops += loops
+            limits.append(n_own if loops else n_tokens)
+            if loops and len(limits) < len(question.turns):
+                said = engine.chat(talk, max_tokens=n_own, **options)
+            talk.append({"role": "assistant", "content": said.text})
+        limited.append(replace(question, n_tokens=tuple(limits)))
+    n_answers = sum(len(question.turns) for question in asked)
+    note(f"temperature {temperature:g}: {n_loops} of {n_answers} answers are cut where they become a loop")
+    return limited
 
 
 def suite(
@@ -232,7 +241,7 @@ def measure_speed(
             server = ChatServer(f"http://127.0.0.1:{process.port}")
             for temperature in args.temperatures:
                 # by plain decoding, from which the planner learns nothing about these answers
-                whole = [until_loop(engine, one, "off", temperature, args.n_tokens) for one in mixed]
+                whole = until_loops(engine, mixed, "off", temperature, args.n_tokens)
                 found = suite(engine, whole, ["auto"], args, temperature, share, server)
                 result[f"speed {path.name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
@@ -549,7 +558,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--measure", type=names(PARTS), default=["length"])
     parser.add_argument("--temperature", dest="temperatures", type=numbers, default=[0.0, 0.7])
     parser.add_argument("--limit", type=int, default=None, help="first N questions of each category")
-    parser.add_argument("--n-tokens", type=int, default=128, help="most tokens of an answer")
+    parser.add_argument("--n-tokens", type=int, default=512, help="most tokens of an answer")
     parser.add_argument("--document", type=int, default=6000, help="characters of a document")
     parser.add_argument("--minutes", type=float, default=60.0, help="end after this time")
     parser.add_argument("--threads", type=int, default=0)
