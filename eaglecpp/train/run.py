@@ -246,8 +246,8 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 def _verdict(compared: Comparison) -> str:
     held_out, trained = compared.held_out.length, compared.trained.length
     text = f"tokens per round: {held_out:.2f} on held-out texts, {trained:.2f} on texts it was trained on"
-    if compared.is_short_of_data:
-        text += "; more data (other prompts) would help, more steps on these hardly"
+    if compared.learns_by_heart:
+        text += "; more steps on these texts would hardly help"
     return text
 
 

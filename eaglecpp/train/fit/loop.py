@@ -173,7 +173,7 @@ class Comparison:
     trained: Acceptance
 
     @property
-    def is_short_of_data(self) -> bool:
+    def learns_by_heart(self) -> bool:
         """Whether more steps on the same data would rather learn them by heart, as far as can be told."""
         n_rounds = min(self.held_out.n_rounds, self.trained.n_rounds)
         return n_rounds >= _LEAST_ROUNDS and self.trained.length - 1 > _BY_HEART * (self.held_out.length - 1)

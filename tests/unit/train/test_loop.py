@@ -156,12 +156,12 @@ def test_texts_learnt_by_heart_are_told_from_too_few_steps(
     assert trainer.compare(10**6) is None
     trainer.run()
     found = trainer.compare(10**6)
-    assert found is not None and found.is_short_of_data
+    assert found is not None and found.learns_by_heart
     assert found.trained.length > 1.5 > found.held_out.length
     trainer = make_trainer(tmp_path / "same", Budget(steps=20), Recorder(), parts=(range(4), range(4)))
     trainer.run()
     found = trainer.compare(10**6)
-    assert found is not None and found.trained == found.held_out and not found.is_short_of_data
+    assert found is not None and found.trained == found.held_out and not found.learns_by_heart
 
 
 def test_only_texts_that_were_seen_count_as_trained(tmp_path: Path) -> None:
