@@ -28,6 +28,10 @@ __all__ = ["SERVER", "Cell", "SuiteResult", "run_suite"]
 
 SERVER = "server"
 """Name of the compared server among the strategies."""
+_REST_SECONDS = 0.25
+"""After a server has answered: ggml's threads wait for more work by spinning (the default of llama.cpp's
+`--poll` takes 80 ms), on the cores that the next one needs.
+"""
 _LEAST_TOKENS = 8
 """Answers shorter than this say nothing about speed."""
 
@@ -192,9 +196,8 @@ def run_suite(
                 continue
             found: dict[str, list[Cell]] = {}
             times: dict[str, float] = {}
-            at = number % len(everybody)
             try:
-                for who in (*everybody[at:], *everybody[:at]):  # nobody always follows the same one
+                for who in _order(everybody, number):
                     progress(_asking(number * n_users, group, who))
                     started = time.monotonic()
                     if who == SERVER:
@@ -203,6 +206,8 @@ def run_suite(
                     else:
                         found[who] = _answered(engine, group, who, options)
                     times[who] = time.monotonic() - started
+                    if who == SERVER:
+                        time.sleep(_REST_SECONDS)
             except ContextFullError:
                 result.n_long += len(group)
                 continue
@@ -227,6 +232,13 @@ def _count(result: SuiteResult, category: str, found: dict[str, Cell]) -> None:
             cell.ratios = [(plain.ms / plain.n_tokens) / (cell.ms / cell.n_tokens)]
         result.cells.setdefault((category, who), Cell()).add(cell)
     result.n_asked += 1
+
+
+def _order(everybody: Sequence[str], number: int) -> tuple[str, ...]:
+    """Who is asked after whom: everybody is first equally often, and no one always follows the same one."""
+    at = number // 2 % len(everybody)
+    order = (*everybody[at:], *everybody[:at])
+    return order if number % 2 == 0 else order[::-1]
 
 
 def _groups(questions: Iterable[Question], n: int) -> Iterator[list[Question]]:

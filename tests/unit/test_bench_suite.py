@@ -7,12 +7,14 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.bench import suite_run
 from eaglecpp.bench.server import ChatServer
 from eaglecpp.bench.suite import Question, in_turns, read_suite
 from eaglecpp.bench.suite_run import SERVER, run_suite
@@ -252,6 +254,14 @@ def test_a_server_is_asked_the_same(engine: Engine, address: str) -> None:
     told = result.cells["b", SERVER]
     assert (told.n_tokens, told.ms, told.acceptance_length) == (20, 50.0, 2.0)
     assert result.over("off", SERVER).ratios[-1] == pytest.approx(1 / told.ratios[0])
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_nobody_always_follows_the_same_one(n: int) -> None:
+    orders = [suite_run._order("abcd"[:n], number) for number in range(2 * n)]
+    assert {order[0] for order in orders} == set("abcd"[:n])
+    follows = {pair for order in orders for pair in pairwise(order)}
+    assert all((b, a) in follows for a, b in follows)
 
 
 def test_answers_end_at_the_limits_of_their_question(
