@@ -142,8 +142,7 @@ def measure_length(
     with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
         for name, asked in sets.items():
             for temperature in args.temperatures:
-                whole = until_loops(engine, asked, CHAIN, temperature, args.n_tokens)
-                found = suite(engine, whole, [CHAIN], args, temperature, share, plain=False)
+                found = suite(engine, asked, [CHAIN], args, temperature, share, plain=False)
                 result[f"length {name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
                     cell = found.total(CHAIN) if category == "all" else found.cells[category, CHAIN]
@@ -161,13 +160,12 @@ def measure_length(
 
 def until_loops(
     engine: eaglecpp.Engine, asked: Sequence[Question], strategy: str, temperature: float, n_tokens: int
-) -> list[Question]:
+) -> Iterator[Question]:
     """The questions with limits for their answers: n_tokens, or where the target begins to repeat itself."""
     options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": SEED}
-    limited = []
-    n_loops = 0
+    n_answers = n_loops = 0
     for question in asked:
-        talk = [{"role": "system", "content": question.system}] if question.system else []
+        talk = question.opening
         limits: list[int] = []
         engine.clear()
         for turn in question.turns:
@@ -180,10 +178,9 @@ def until_loops(
             if loops and len(limits) < len(question.turns):
                 said = engine.chat(talk, max_tokens=n_own, **options)
             talk.append({"role": "assistant", "content": said.text})
-        limited.append(replace(question, n_tokens=tuple(limits)))
-    n_answers = sum(len(question.turns) for question in asked)
+        n_answers += len(limits)
+        yield replace(question, n_tokens=tuple(limits))
     note(f"temperature {temperature:g}: {n_loops} of {n_answers} answers are cut where they become a loop")
-    return limited
 
 
 def suite(
@@ -198,9 +195,11 @@ def suite(
     plain: bool = True,
 ) -> SuiteResult:
     """A run with the settings of the command line, beside plain decoding where speeds are compared."""
+    # by plain decoding, where speed counts: the planner learns nothing from it about these answers
+    whole = until_loops(engine, asked, "off" if plain else strategies[0], temperature, args.n_tokens)
     found = run_suite(
         engine,
-        asked,
+        whole,
         ["off", *strategies] if plain else strategies,
         n_tokens=args.n_tokens,
         temperature=temperature,
@@ -240,9 +239,7 @@ def measure_speed(
         ):
             server = ChatServer(f"http://127.0.0.1:{process.port}")
             for temperature in args.temperatures:
-                # by plain decoding, from which the planner learns nothing about these answers
-                whole = until_loops(engine, mixed, "off", temperature, args.n_tokens)
-                found = suite(engine, whole, ["auto"], args, temperature, share, server)
+                found = suite(engine, mixed, ["auto"], args, temperature, share, server)
                 result[f"speed {path.name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
                     auto, plain = (over_server(found, who, category) for who in ("auto", "off"))

@@ -46,6 +46,11 @@ class Question:
     id: str = ""
     n_tokens: tuple[int, ...] = ()
 
+    @property
+    def opening(self) -> list[dict[str, str]]:
+        """The messages before the first turn."""
+        return [{"role": "system", "content": self.system}] if self.system else []
+
 
 @dataclass(frozen=True)
 class Suite:

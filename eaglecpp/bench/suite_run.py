@@ -257,7 +257,7 @@ def _fits(engine: Engine, question: Question) -> bool:
     """Whether the first turn leaves room for an answer."""
     if not engine.has_chat_template:
         return len(engine.prompt_tokens(question.turns[0])) < engine.n_ctx
-    first = [*_opening(question), {"role": "user", "content": question.turns[0]}]
+    first = [*question.opening, {"role": "user", "content": question.turns[0]}]
     return len(engine.chat_prompt(first)) < engine.n_ctx
 
 
@@ -275,7 +275,7 @@ def _answered(
         for cell, said in zip(cells, engine.generate(texts, strategy=strategy, **limited), strict=True):
             _add(cell, said.stats)
         return cells
-    talks = [_opening(question) for question in group]
+    talks = [question.opening for question in group]
     for turn in range(max((len(question.turns) for question in group), default=0)):
         going = [i for i, question in enumerate(group) if turn < len(question.turns)]
         for i in going:
@@ -321,7 +321,7 @@ def _asked_together(
 def _asked(server: ChatServer, question: Question, n_tokens: int, temperature: float, seed: int) -> Cell:
     """The server's conversation."""
     cell = Cell(1)
-    messages = _opening(question)
+    messages = question.opening
     for turn, text in enumerate(question.turns):
         messages.append({"role": "user", "content": text})
         limit = _limit([question], turn, n_tokens)
@@ -331,10 +331,6 @@ def _asked(server: ChatServer, question: Question, n_tokens: int, temperature: f
         cell.add(Cell(0, said.n_tokens, said.ms, rounds, said.n_accepted))
         messages.append({"role": "assistant", "content": said.text})
     return cell
-
-
-def _opening(question: Question) -> list[dict[str, str]]:
-    return [{"role": "system", "content": question.system}] if question.system else []
 
 
 def _padded(counts: Sequence[int], n: int) -> list[int]:
