@@ -87,7 +87,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--finetune",
     metavar="CKPT",
     help="Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
-    "its vocabulary too, unless --draft-vocab chooses a new one.",
+    "its vocabulary too, unless --draft-vocab chooses a new one or --draft-layers adds layers.",
 )
 @click.option(
     "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."
@@ -127,6 +127,13 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     type=click.IntRange(1),
     metavar="N",
     help="Size of the draft vocabulary, the most frequent tokens.  [default: 32000 or all]",
+)
+@click.option(
+    "--draft-layers",
+    type=click.IntRange(1, 16),
+    metavar="N",
+    help="Layers of the drafter; with --finetune, layers are added that change nothing at first.  "
+    "[default: 1, or as many as it has]",
 )
 @click.option(
     "--share-head",
@@ -354,7 +361,11 @@ def _check(options: dict[str, Any]) -> None:
     if options["share_head"] and options["draft_vocab"]:
         raise click.UsageError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
     if options["eagle1"]:
-        others = [name for name in ("eagle3", "mla", "draft_vocab", "aux_layers") if options.get(name)]
+        others = [
+            name
+            for name in ("eagle3", "mla", "draft_vocab", "draft_layers", "aux_layers")
+            if options.get(name)
+        ]
         if others:
             names = ", ".join("--" + name.replace("_", "-") for name in others)
             raise click.UsageError(f"--eagle1 fixes the form of the drafter: leave out {names}")

@@ -34,8 +34,8 @@ from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.export import Vocab
 from eaglecpp.train.fit.loop import Budget, Limits, Reporter
 from eaglecpp.train.fit.loss import Loss
-from eaglecpp.train.fit.spec import check_trainable, new_spec, with_vocab
-from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, target_embedding
+from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
+from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, new_layers, target_embedding
 from eaglecpp.train.samples import Conversation
 
 __all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
@@ -68,6 +68,7 @@ class TrainOptions:
     share_head: bool = False
     random_start: bool = False
     draft_vocab: int = 0
+    draft_layers: int = 0
     aux_layers: tuple[int, ...] = ()
     n_ctx: int = 0
     train_on: TrainOn = "assistant"
@@ -220,6 +221,7 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
     if plan.spec.fuses_embedding:
         kind = "EAGLE-1"
     kind += ", latent attention" if plan.spec.latent else ""
+    kind += f", {plan.spec.n_layers} deep" if plan.spec.n_layers > 1 else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
     listener.note(
         f"drafter: {kind}, layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
@@ -241,7 +243,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     share_head = options.share_head or options.eagle1
     size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
     chosen = vocab.choose(corpus.counts, size, corpus.special)
-    spec = with_vocab(spec, len(chosen.ids))
+    spec = with_vocab(with_layers(spec, options.draft_layers or 1), len(chosen.ids))
     start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
     return Plan(
         spec,
@@ -288,6 +290,12 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
         fresh = from_target(file, spec, chosen, options.seed).state["head"]
         state["head"], ids = _moved_rows(fresh, torch.from_numpy(known), kept), chosen
         notes.append(f"new vocabulary, {known.sum()} tokens kept")
+    if options.draft_layers:
+        n_before = spec.n_layers
+        spec = with_layers(spec, options.draft_layers)
+        state |= new_layers(file, spec, range(n_before - 1, spec.n_layers - 1), options.seed)
+        if spec.n_layers > n_before:
+            notes.append(f"{spec.n_layers - n_before} new layers")
     return Plan(spec, Vocab(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)
 
 

@@ -198,6 +198,28 @@ def test_finetune_keeps_the_form_of_the_drafter(
     assert record["compared"]["held_out"]["length"] == pytest.approx(record["held_out"]["length"])
 
 
+def test_layers_are_added_to_a_drafter_and_kept(
+    cli: Cli, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    made = result_of(cli(*train_args(models, texts, tmp_path / "one", "--steps", 2)))
+    for name, start, *more in (
+        ("three", made["checkpoint"], "--draft-layers", 3),
+        ("again", tmp_path / "three" / "drafter-Q8_0.gguf"),
+    ):
+        done = cli(*train_args(models, texts, tmp_path / name, "--steps", 2, "--finetune", start, *more))
+        assert ("2 new layers" in done.stderr) is (name == "three"), done.stderr
+        made = result_of(done)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        assert config["num_hidden_layers"] == 3
+    tensors = load_file(Path(made["checkpoint"]) / "model.safetensors")
+    assert tensors["layers.2.mlp.down_proj.weight"].any()
+    assert acceptance_length(cli, models.target, made["gguf"], "Who was that man?") >= 1
+    fewer = cli(
+        *train_args(models, texts, tmp_path / "fewer", "--finetune", tmp_path / "three", "--draft-layers", 2)
+    )
+    assert fewer.returncode == 1 and "has 3 layers, and none can be left out" in fewer.stderr
+
+
 def test_finetune_may_choose_another_vocabulary(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:

@@ -45,6 +45,9 @@ YARN = RopeSpec(
 )
 KINDS = {
     "eagle31": SPEC,
+    "two layers": replace(SPEC, n_layers=2),
+    "three layers, eagle3": replace(SPEC, n_layers=3, fc_norm=False, norm_output=False),
+    "two layers, qk_norm": replace(SPEC, n_layers=2, qk_norm=True),
     "eagle3": replace(SPEC, fc_norm=False, norm_output=False),
     "residual": replace(SPEC, fc_norm=False, norm_before_residual=True, norm_before_fc=True),
     "both norms": replace(SPEC, norm_before_fc=True),

@@ -109,7 +109,7 @@ def _layer_config(spec: DraftSpec) -> dict[str, Any]:
     return {
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": spec.n_layers,
         "num_attention_heads": spec.n_heads,
         "num_key_value_heads": spec.n_kv_heads,
         **_heads(spec),

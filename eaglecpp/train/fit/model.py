@@ -6,7 +6,8 @@ Takes a batch of samples and returns the weighted loss sum and the hits of each 
 the target's feature at p (k = 0) or its own state of step k-1, the embedding of token p+1+k, sits at RoPE
 position p + k and predicts token p+2+k; EAGLE-3 feeds back the state before the final norm, 3.1
 (`norm_output`) the one after it. EAGLE-1 reads the target's last state and its own output, both fused with
-the embedding by fc, and has no norms around its layer. The whole loop is one forward because
+the embedding by fc, and has no norms around its layer. Layers after the first are the target's kind: a norm,
+attention to keys of their own, a norm, the feed-forward part. The whole loop is one forward because
 DistributedDataParallel reduces gradients per forward.
 
 Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
@@ -54,8 +55,26 @@ class Step(NamedTuple):
     hidden: Tensor
 
 
+class DeepLayer(nn.Module):
+    """Weights of a layer after the first; `DraftModel` computes with them. Without `o` and `down`, which are
+    zero in a new one, it changes nothing.
+    """
+
+    def __init__(self, spec: DraftSpec) -> None:
+        super().__init__()
+        n_embd, n_q = spec.hidden_size, spec.n_heads * spec.head_dim
+        self.attn_norm = _ones(n_embd)
+        self.qkv = _matrix(n_q + 2 * spec.n_kv_heads * spec.head_dim, n_embd)
+        self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
+        self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
+        self.o = _matrix(n_embd, n_q)
+        self.mlp_norm = _ones(n_embd)
+        self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
+        self.down = _matrix(n_embd, spec.intermediate_size)
+
+
 class DraftModel(nn.Module):
-    """A drafter of one layer with its frozen embedding. `head` is frozen too where it is the target's."""
+    """A drafter with its frozen embedding. `head` is frozen too where it is the target's."""
 
     def __init__(
         self,
@@ -98,6 +117,7 @@ class DraftModel(nn.Module):
         self.mlp_norm = _ones(n_embd)
         self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
         self.down = _matrix(n_embd, spec.intermediate_size)
+        self.deep = nn.ModuleList(DeepLayer(spec) for _ in range(1, spec.n_layers))
         self.norm = None if is_first else _ones(n_embd)
         self.head = _matrix(spec.draft_vocab_size, n_embd)
         self.head.requires_grad_(not share_head)
@@ -162,8 +182,8 @@ class DraftModel(nn.Module):
         state = self._fuse(batch.features, w)
         # turning by places in the batch is as good as by places in the sample: only differences matter
         cos, sin = self._rotation(n_tokens + n_steps)
-        first: tuple[Tensor, Tensor] | None = None
-        later: list[tuple[Tensor, Tensor]] = []
+        caches: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(spec.n_layers)]
+        deep = [_of_layer(w, i) for i in range(len(self.deep))]
         for k in range(n_steps):
             layout = batch.layout
             if k and run is not None:
@@ -174,18 +194,20 @@ class DraftModel(nn.Module):
             else:
                 at = slice(k, k + n_tokens)
                 from_token, angles = from_tokens[1 + k : 1 + k + n_tokens], (cos[at], sin[at])
-            qkv, residual = self._layer_input(from_token, state, w)
-            q, key, value = self._heads(qkv, *angles, w)
-            if first is None:
-                first = key, value
-            else:
-                later.append((key, value))
-            seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
-            seen = seen.transpose(0, 1)[..., : self.n_value].flatten(1)
-            if k == 0 and run is not None:
-                seen, residual = (x.index_select(0, run.first) for x in (seen, residual))
-            hidden = residual + F.linear(seen, w["o"])
-            hidden = hidden + self._mlp(hidden, w)
+            qkv, hidden = self._layer_input(from_token, state, w)
+            for i, (cache, layer) in enumerate(zip(caches, [w, *deep], strict=True)):
+                if i:
+                    normed = F.rms_norm(hidden, (n_embd,), layer["attn_norm"], spec.rms_norm_eps)
+                    qkv = F.linear(normed, layer["qkv"])
+                q, key, value = self._heads(qkv, *angles, layer)
+                cache.append((key, value))
+                first, *later = cache
+                seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
+                seen = seen.transpose(0, 1)[..., : self.n_value].flatten(1)
+                if k == 0 and run is not None and i == len(deep):  # the layers before need all keys
+                    seen, hidden = (x.index_select(0, run.first) for x in (seen, hidden))
+                hidden = hidden + F.linear(seen, layer["o"])
+                hidden = hidden + self._mlp(hidden, layer)
             out = hidden
             if self.norm is not None:
                 out = F.rms_norm(hidden, (n_embd,), w["norm"], spec.rms_norm_eps)
@@ -266,6 +288,12 @@ class DraftModel(nn.Module):
         x = F.rms_norm(hidden, (self.spec.hidden_size,), w["mlp_norm"], self.spec.rms_norm_eps)
         gate, up = F.linear(x, w["gate_up"]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, w["down"])
+
+
+def _of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
+    """The weights of `deep[index]` by their own names."""
+    prefix = f"deep.{index}."
+    return {name.removeprefix(prefix): p for name, p in w.items() if name.startswith(prefix)}
 
 
 def _matrix(n_out: int, n_in: int) -> nn.Parameter:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, RopeSpec
 from eaglecpp.errors import MismatchError, UnsupportedError
 
-__all__ = ["check_trainable", "new_spec", "with_vocab"]
+__all__ = ["check_trainable", "new_spec", "with_layers", "with_vocab"]
 
 _CONTEXT = 4096
 """Of a target whose file names none."""
@@ -104,11 +104,27 @@ def with_vocab(spec: DraftSpec, n_draft_vocab: int) -> DraftSpec:
     return replace(spec, draft_vocab_size=n_draft_vocab)
 
 
+def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
+    """The same drafter with n layers. Raises UnsupportedError where only one can be trained, or where there
+    are more already.
+    """
+    if n > 1 and (spec.fuses_embedding or spec.latent is not None):
+        kind = "EAGLE-1" if spec.fuses_embedding else "a drafter with latent attention"
+        raise UnsupportedError(f"--draft-layers {n}: {kind} can only be trained with one layer")
+    if n < spec.n_layers:
+        raise UnsupportedError(
+            f"--draft-layers {n}: the drafter to be tuned has {spec.n_layers} layers, and none can be left "
+            "out; give that or more"
+        )
+    return replace(spec, n_layers=n, sliding_layers=(False,) * n if spec.sliding_layers else ())
+
+
 def check_trainable(draft: DraftCheckpoint) -> None:
     """Raises UnsupportedError, with all reasons, for a drafter this trainer cannot run."""
     spec = draft.spec
     reasons = {
-        f"{spec.n_layers} layers": spec.n_layers != 1,
+        f"{spec.n_layers} layers of EAGLE-1": spec.n_layers > 1 and spec.fuses_embedding,
+        f"{spec.n_layers} layers with latent attention": spec.n_layers > 1 and spec.latent is not None,
         "biases": spec.has_bias,
         "a sliding window": any(spec.sliding_layers),
         "logit_scale": spec.logit_scale != 1.0,
@@ -119,6 +135,5 @@ def check_trainable(draft: DraftCheckpoint) -> None:
     found = [reason for reason, holds in reasons.items() if holds]
     if found:
         raise UnsupportedError(
-            f"--finetune: this drafter has {', '.join(found)}; only drafters of one layer without these can "
-            "be trained"
+            f"--finetune: this drafter has {', '.join(found)}; only drafters without these can be trained"
         )

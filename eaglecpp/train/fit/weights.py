@@ -2,14 +2,16 @@
 """Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
 `from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
-target's; so is the layer, unless told otherwise, if the target's last block has the layer's shape; the rest
-is small and random. The block brings the attention that copies earlier text, which a random layer learns
-late (docs/research/training.md has measurements of both). `to_checkpoint` gives the tensors under the names
-of TorchSpec and SafeAILab (`midlayer.*`; of EAGLE-1 `layers.0.*`, without a head).
+target's; so is the first layer, unless told otherwise, if the target's last block has its shape; the rest is
+small and random. The block brings the attention that copies earlier text, which a random layer learns late
+(docs/research/training.md has measurements of both). `new_layers` are further ones that change nothing before
+they are trained. `to_checkpoint` gives the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`;
+of EAGLE-1 `layers.0.*`, without a head); further layers are `layers.1.*` and so on, as vLLM reads them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +22,7 @@ from torch import Tensor
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, read_tensor, unpair_rows
 from eaglecpp.errors import UnsupportedError
 
-__all__ = ["Start", "from_checkpoint", "from_target", "target_embedding", "to_checkpoint"]
+__all__ = ["Start", "from_checkpoint", "from_target", "new_layers", "target_embedding", "to_checkpoint"]
 
 State = dict[str, Tensor]
 
@@ -43,6 +45,16 @@ _MATRICES = {
     "down": "midlayer.mlp.down_proj",
     "head": "lm_head",
 }
+
+_DEEP = {
+    "attn_norm": "input_layernorm",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "o": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "down": "mlp.down_proj",
+}
+"""Of the layers after the first."""
 
 # Architectures whose blocks are plain pre-norm Llama blocks, and whether q and k rows are stored in pairs.
 _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
@@ -75,8 +87,15 @@ def from_checkpoint(draft: DraftCheckpoint) -> State:
         for ours, name in (_NORMS | _MATRICES).items()
         if f"{name.replace('midlayer', layer)}.weight" in draft.sources
     }
-    state["qkv"] = torch.cat([read(f"{layer}.self_attn.{name}") for name in _first_rows(draft.spec)])
-    state["gate_up"] = torch.cat([read(f"{layer}.mlp.{x}_proj") for x in ("gate", "up")])
+    for i in range(draft.spec.n_layers):
+        ours, layer = f"deep.{i - 1}." if i else "", f"layers.{i}"
+        state[f"{ours}qkv"] = torch.cat(
+            [read(f"{layer}.self_attn.{name}") for name in _first_rows(draft.spec)]
+        )
+        state[f"{ours}gate_up"] = torch.cat([read(f"{layer}.mlp.{x}_proj") for x in ("gate", "up")])
+        if i:
+            found = {a: f"{layer}.{b}" for a, b in _DEEP.items() if f"{layer}.{b}.weight" in draft.sources}
+            state |= {f"{ours}{a}": read(b) for a, b in found.items()}
     if draft.spec.fc_norm:
         state["fc_norm"] = torch.cat([read(f"fc_norm.{i}") for i in range(draft.spec.n_aux)])
     return state
@@ -95,10 +114,14 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     """The weights of a model under file names, fp32."""
     tensors = {f"{name}.weight": state[ours] for ours, name in (_NORMS | _MATRICES).items() if ours in state}
     rows = _first_rows(spec)
-    for name, part in zip(rows, torch.split(state["qkv"], list(rows.values())), strict=True):
-        tensors[f"midlayer.self_attn.{name}.weight"] = part
-    for name, part in zip(("gate", "up"), state["gate_up"].chunk(2), strict=True):
-        tensors[f"midlayer.mlp.{name}_proj.weight"] = part
+    for i in range(spec.n_layers):
+        ours, layer = f"deep.{i - 1}." if i else "", f"layers.{i}" if i else "midlayer"
+        for name, part in zip(rows, torch.split(state[f"{ours}qkv"], list(rows.values())), strict=True):
+            tensors[f"{layer}.self_attn.{name}.weight"] = part
+        for name, part in zip(("gate", "up"), state[f"{ours}gate_up"].chunk(2), strict=True):
+            tensors[f"{layer}.mlp.{name}_proj.weight"] = part
+        if i:
+            tensors |= {f"{layer}.{b}.weight": state[ours + a] for a, b in _DEEP.items() if ours + a in state}
     if "fc_norm" in state:
         for i, part in enumerate(state["fc_norm"].chunk(spec.n_aux)):
             tensors[f"fc_norm.{i}.weight"] = part
@@ -108,6 +131,35 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     return tensors
 
 
+def new_layers(
+    target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: int, *, random: bool = False
+) -> State:
+    """First values of `DraftModel.deep` at these indices. They add nothing yet: o and down are zero. What
+    they read with is from the target's last block if that has their shape, unless told otherwise; else it is
+    small and random.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    block, n_rows = None, sum(_first_rows(spec).values())
+    if indices and not random:
+        block = _last_block(target, spec)
+    state: State = {}
+    for index in indices:
+        one = {
+            "attn_norm": torch.ones(spec.hidden_size),
+            "qkv": torch.randn(n_rows, spec.hidden_size, generator=rng) * 0.02,
+            "mlp_norm": torch.ones(spec.hidden_size),
+            "gate_up": torch.randn(2 * spec.intermediate_size, spec.hidden_size, generator=rng) * 0.02,
+        }
+        if spec.qk_norm:
+            one |= {name: torch.ones(spec.head_dim) for name in ("q_norm", "k_norm")}
+        if block is not None:
+            one |= {name: block[name].clone() for name in ("attn_norm", "qkv", "mlp_norm", "gate_up")}
+        one["o"] = torch.zeros(spec.hidden_size, spec.n_heads * spec.head_dim)
+        one["down"] = torch.zeros(spec.hidden_size, spec.intermediate_size)
+        state |= {f"deep.{index}.{name}": value for name, value in one.items()}
+    return state
+
+
 def from_target(
     target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int, *, random: bool = False
 ) -> Start:
@@ -115,7 +167,7 @@ def from_target(
     layer too, not the target's last block.
     """
     rng = torch.Generator().manual_seed(seed)
-    state = _random(spec, rng)
+    state = _random(spec, rng) | new_layers(target, spec, range(spec.n_layers - 1), seed, random=random)
     if spec.hidden_size != spec.target_hidden_size:
         return Start(state, ("all weights random",))
     state["head"] = _head(target)[torch.from_numpy(ids)]
@@ -164,6 +216,23 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     """Puts the target's last block into `state`, as far as it fits; says how far."""
     if spec.latent is not None:
         return _copy_latent(target, spec, spec.latent, state)
+    block = _last_block(target, spec)
+    if block is None:
+        return (
+            f"layer: random (the target's last block, architecture {target.architecture}, has another form)"
+        )
+    if spec.fuses_embedding:  # what the block's norm multiplies by goes into the weights
+        state["qkv"] = block["qkv"] * block["attn_norm"]
+    else:
+        state["qkv"][:, spec.hidden_size :] = block["qkv"]
+        state["hidden_norm"] = block["attn_norm"]
+    state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)  # it reads the last feature
+    state |= {name: block[name] for name in ("o", "down", "gate_up", "mlp_norm")}
+    return "layer: from the target's last block"
+
+
+def _last_block(target: GgufFile, spec: DraftSpec) -> State | None:
+    """The target's last block under the names of `DeepLayer`, None unless it has the shape of one."""
     arch, block = target.architecture, f"blk.{spec.target_block_count - 1}"
     shapes = {
         "attn_q": (spec.n_heads * spec.head_dim, spec.hidden_size),
@@ -182,23 +251,20 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
         if f"{block}.{name}.weight" in target.tensors
     }
     if arch not in _PAIRED_ROWS or found != shapes:
-        return f"layer: random (the target's last block, architecture {arch}, has another form)"
+        return None
     arrays = {name: read_tensor(target, f"{block}.{name}.weight") for name in shapes}
     if _PAIRED_ROWS[arch]:
         for name in ("attn_q", "attn_k"):
             arrays[name] = unpair_rows(arrays[name], spec.head_dim)
     w = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    heads = torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]])
-    if spec.fuses_embedding:  # what the block's norm multiplies by goes into the weights
-        state["qkv"] = heads * w["attn_norm"]
-    else:
-        state["qkv"][:, spec.hidden_size :] = heads
-        state["hidden_norm"] = w["attn_norm"]
-    state["fc"][:, -spec.target_hidden_size :] += torch.eye(spec.hidden_size)  # it reads the last feature
-    state["o"], state["down"] = w["attn_output"], w["ffn_down"]
-    state["gate_up"] = torch.cat([w["ffn_gate"], w["ffn_up"]])
-    state["mlp_norm"] = w["ffn_norm"]
-    return "layer: from the target's last block"
+    return {
+        "attn_norm": w["attn_norm"],
+        "qkv": torch.cat([w["attn_q"], w["attn_k"], w["attn_v"]]),
+        "o": w["attn_output"],
+        "mlp_norm": w["ffn_norm"],
+        "gate_up": torch.cat([w["ffn_gate"], w["ffn_up"]]),
+        "down": w["ffn_down"],
+    }
 
 
 def _copy_latent(target: GgufFile, spec: DraftSpec, latent: LatentSpec, state: State) -> str:

@@ -17,10 +17,11 @@ from eaglecpp.errors import MismatchError, TrainError, UnsupportedError
 from eaglecpp.lowlevel import DraftFile
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.fit import export as export_module
+from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.export import Vocab, check_engine, export_gguf, write_checkpoint
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.fit.spec import check_trainable, new_spec, with_vocab
-from eaglecpp.train.fit.weights import from_checkpoint, from_target, target_embedding
+from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
+from eaglecpp.train.fit.weights import from_checkpoint, from_target, new_layers, target_embedding
 from eaglecpp.train.samples import Conversation, Sample
 from helpers.checkpoints import write_checkpoint as write_layout
 from helpers.random_drafter import DraftShape
@@ -51,13 +52,20 @@ def sample(target: TinyTarget) -> Sample:
 
 
 def make_model(
-    target: TinyTarget, *, eagle3: bool = False, eagle1: bool = False, whole: bool = False, noise: float = 0.3
+    target: TinyTarget,
+    *,
+    eagle3: bool = False,
+    eagle1: bool = False,
+    whole: bool = False,
+    noise: float = 0.3,
+    n_layers: int = 1,
 ) -> tuple[DraftModel, Vocab]:
     """A drafter started from the target, then shaken, so that no weight is at a special value."""
     file = read_gguf(target.gguf)
     n_vocab = target.n_vocab
     ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
-    spec = with_vocab(new_spec(file, n_vocab, 8, LAYERS, eagle3=eagle3, eagle1=eagle1), len(ids))
+    spec = new_spec(file, n_vocab, 8, LAYERS, eagle3=eagle3, eagle1=eagle1)
+    spec = with_vocab(with_layers(spec, n_layers), len(ids))
     model = DraftModel(spec, target_embedding(file), share_head=whole, dtype=torch.float32)
     model.load_state_dict(from_target(file, spec, ids, seed=1).state)
     torch.manual_seed(2)
@@ -73,13 +81,14 @@ def export(folder: Path, target: TinyTarget, model: DraftModel, vocab: Vocab, ki
     return export_gguf(folder, target.gguf, kind, share_head=model.share_head)
 
 
-@pytest.mark.parametrize("eagle3", [False, True])
+@pytest.mark.parametrize(("eagle3", "n_layers"), [(False, 1), (True, 1), (False, 2), (True, 3)])
 def test_the_engine_computes_what_was_trained(
-    eagle3: bool, tmp_path: Path, target: TinyTarget, sample: Sample
+    eagle3: bool, n_layers: int, tmp_path: Path, target: TinyTarget, sample: Sample
 ) -> None:
-    model, vocab = make_model(target, eagle3=eagle3)
+    model, vocab = make_model(target, eagle3=eagle3, n_layers=n_layers)
     report = export(tmp_path, target, model, vocab)
-    assert report.spec.architecture == ("eagle3" if eagle3 else "eagle31")
+    assert report.spec.n_layers == n_layers
+    assert report.spec.architecture == ("eagle3" if eagle3 and n_layers == 1 else "eagle31")
     error = check_engine(report, tmp_path, target.gguf, model, vocab, sample)
     assert 0 < error < 1e-3
 
@@ -161,8 +170,11 @@ def test_the_checkpoint_has_the_names_and_keys_that_others_read(tmp_path: Path, 
     assert tensors["fc.weight"].dtype is torch.bfloat16 and tensors["d2t"].dtype is torch.int64
 
 
-def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(tmp_path: Path, target: TinyTarget) -> None:
-    model, vocab = make_model(target)
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
+    n_layers: int, tmp_path: Path, target: TinyTarget
+) -> None:
+    model, vocab = make_model(target, n_layers=n_layers)
     write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
     draft = open_drafter(tmp_path, target.gguf)
     assert draft.ids is not None and draft.ids.tolist() == vocab.ids.tolist()
@@ -218,6 +230,39 @@ def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -
     assert not torch.equal(random["down"], start.state["down"])
 
 
+@pytest.mark.parametrize("random", [False, True])
+def test_new_layers_change_nothing_until_they_are_trained(
+    random: bool, target: TinyTarget, sample: Sample
+) -> None:
+    one, vocab = make_model(target)
+    spec = with_layers(one.spec, 3)
+    three = DraftModel(spec, one.embedding, share_head=False, dtype=torch.float32)
+    added = new_layers(read_gguf(target.gguf), spec, range(2), 1, random=random)
+    three.load_state_dict(dict(one.state_dict()) | added)
+    draft_ids = np.full(target.n_vocab, -1, np.int64)
+    draft_ids[vocab.ids] = np.arange(len(vocab.ids))
+    batch = make_batch([sample], draft_ids, 3, torch.device("cpu"))
+    with torch.no_grad():
+        for found, expected in zip(three.logits(batch, 3), one.logits(batch, 3), strict=True):
+            assert torch.equal(found, expected)
+    three(batch, 3).loss.backward()
+    for layer in three.deep:  # what they add can be learnt at once
+        assert layer.o.grad is not None and layer.o.grad.any() and layer.down.grad.any()
+    block = torch.from_numpy(target.weights["model.layers.7.mlp.gate_proj.weight"])
+    assert torch.equal(added["deep.1.gate_up"][: len(block)], block) is not random
+
+
+def test_layers_are_added_and_not_left_out(target: TinyTarget) -> None:
+    file = read_gguf(target.gguf)
+    two = with_layers(new_spec(file, target.n_vocab, 8, LAYERS), 2)
+    assert two.n_layers == 2 and with_layers(two, 4).n_layers == 4
+    with pytest.raises(UnsupportedError, match="--draft-layers 1: the drafter to be tuned has 2 layers"):
+        with_layers(two, 1)
+    for kind in ("eagle1", "mla"):
+        with pytest.raises(UnsupportedError, match="can only be trained with one layer"):
+            with_layers(new_spec(file, target.n_vocab, 8, LAYERS, **{kind: True}), 2)
+
+
 def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(target: TinyTarget) -> None:
     file = read_gguf(target.gguf)
     spec = replace(new_spec(file, target.n_vocab, 8, LAYERS), intermediate_size=96)
@@ -262,7 +307,7 @@ def test_a_coarse_type_is_told_from_wrong_arithmetic(
 @pytest.mark.parametrize(
     ("shape", "reason"),
     [
-        (DraftShape(n_layers=2, window=9), "has 2 layers, a sliding window; only"),
+        (DraftShape(n_layers=2, window=9), "has a sliding window; only"),
         (DraftShape(gemma="keys", n_draft_vocab=367), "Gemma 4's layer"),
         (DraftShape(eagle1=True, eagle1_norms=True, own_head=False, n_draft_vocab=367), "norms around"),
         (DraftShape(n_parallel=4), "parallel drafting"),
