@@ -2,13 +2,14 @@
 """Where the time of a round goes: the target's verification, the drafter, everything else.
 
     python benchmarks/anatomy.py --target T.gguf --draft D.gguf [--prompts FILE] [--json OUT]
+    python benchmarks/anatomy.py --target T.gguf --draft D.gguf --other OTHER.gguf [--other ...]
 
 All strategies run on the same prompts in turns, in one engine with the drafter; plain decoding also in one
 without. Times are the engine's own, the best of the repeats; what neither verification nor drafter took is
 `native` inside the extension (sampling, the planner, committing) and `Python` outside (binding, text). The
 second table replays plans that change the number of rows from round to round: llama.cpp then builds its graph
 anew. The third has verification behind longer prompts: attention makes every row cost more with each token
-of the conversation.
+of the conversation. With `--other`, drafters of other types or shapes are compared instead, chain by chain.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from common import facts, read_prompts, table, warn_if_busy, write_json
 from prompt_sets import make_prompts
@@ -27,8 +28,11 @@ from prompt_sets import make_prompts
 import eaglecpp
 from eaglecpp.engine.sequence import NativeSequence
 
+K = TypeVar("K", str, tuple[str, str])
 DEPTHS = (0, 1, 2, 3)
+CHAINS = (1, 3, 5)
 N_PROMPT, N_LONG = 64, 320  # tokens
+HEAD = ("tokens per round", "ms per round", "verify", "draft", "native", "Python", "verify's share")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,9 @@ def main() -> None:
     )
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument(
+        "--other", type=Path, action="append", help="another drafter of the target to compare it with"
+    )
     parser.add_argument("--prompts", type=Path, help="as for compare.py; default: standard library code")
     parser.add_argument("--n-prompts", type=int, default=6)
     parser.add_argument("--n-tokens", type=int, default=64)
@@ -74,20 +81,18 @@ def main() -> None:
             prompts = [prompt.ids for prompt in read_prompts(args.prompts, plain, args.n_prompts)]
         else:
             prompts = make_prompts("code", plain, args.n_prompts, N_PROMPT, 1)
+        if args.other:
+            drafters = {args.draft.name: engine}
+            for path in args.other:
+                drafters[path.name] = stack.enter_context(
+                    eaglecpp.Engine.open(args.target, draft=path, **options)
+                )
+            compare_drafters(args, drafters, prompts)
+            return
         rounds = of_strategies(args, plain, engine, prompts)
         changes = of_changes(args, engine, prompts)
         lengths = of_lengths(args, engine)
-    head = (
-        "strategy",
-        "tokens per round",
-        "ms per round",
-        "verify",
-        "draft",
-        "native",
-        "Python",
-        "verify's share",
-    )
-    print(table(head, [[name, *one.row()] for name, one in rounds.items()]))
+    print(table(("strategy", *HEAD), [[name, *one.row()] for name, one in rounds.items()]))
     print()
     head_changes = ("rows of the rounds", "verify ms", "of unchanging ones", "change costs")
     print(table(head_changes, [[name, *row] for name, row in changes.items()]))
@@ -107,14 +112,36 @@ def main() -> None:
     write_json(args.json, {**facts({"target": args.target, "draft": args.draft}), **result})
 
 
+def compare_drafters(
+    args: argparse.Namespace, drafters: dict[str, eaglecpp.Engine], prompts: list[list[int]]
+) -> None:
+    """Prints the parts of a round with each drafter, in turns."""
+    found = in_turns(
+        args,
+        {(name, f"chain:{n}"): (engine, f"chain:{n}") for n in CHAINS for name, engine in drafters.items()},
+        prompts,
+    )
+    print(table(("drafter", "strategy", *HEAD), [[*who, *one.row()] for who, one in found.items()]))
+    rounds = {" ".join(who): vars(one) for who, one in found.items()}
+    paths = {f"draft {i}": path for i, path in enumerate((args.draft, *args.other))}
+    write_json(args.json, {**facts({"target": args.target, **paths}), "rounds": rounds})
+
+
 def of_strategies(
     args: argparse.Namespace, plain: eaglecpp.Engine, engine: eaglecpp.Engine, prompts: list[list[int]]
 ) -> dict[str, Anatomy]:
-    """By strategy; the first repeat builds graphs and does not count."""
+    """By strategy."""
     who = {"plain, no drafter": (plain, "off"), "plain": (engine, "off")}
     for strategy in (*(f"chain:{depth}" for depth in range(1, 6)), "auto"):
         who[strategy] = engine, strategy
-    found: dict[str, list[Anatomy]] = {name: [] for name in who}
+    return in_turns(args, who, prompts)
+
+
+def in_turns(
+    args: argparse.Namespace, who: dict[K, tuple[eaglecpp.Engine, str]], prompts: list[list[int]]
+) -> dict[K, Anatomy]:
+    """The fastest repeat of each; the first one builds graphs and does not count."""
+    found: dict[K, list[Anatomy]] = {name: [] for name in who}
     for _ in range(args.repeats + 1):
         for name, (one, strategy) in who.items():
             found[name].append(measure(args, one, prompts, strategy=strategy))

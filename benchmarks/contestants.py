@@ -156,7 +156,7 @@ def _ours(engine: eaglecpp.Engine, strategy: str) -> Generate:
 
 def _theirs(server: LlamaServer) -> Generate:
     def generate(request: Request) -> tuple[list[int], dict[str, Any]]:
-        answer = server.complete(request.prompt, request.n_tokens, **request.sampling())
+        answer = server.complete_and_rest(request.prompt, request.n_tokens, **request.sampling())
         return answer.tokens, answer.timings
 
     return generate

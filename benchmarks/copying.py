@@ -136,7 +136,7 @@ class Field:
             )
 
             def run(prompt: Sequence[int], sampling: dict[str, Any]) -> dict[str, Any]:
-                return server.complete(prompt, self.args.n_tokens, **sampling).timings
+                return server.complete_and_rest(prompt, self.args.n_tokens, **sampling).timings
 
             self.runs[name] = run
         return name

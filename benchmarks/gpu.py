@@ -124,7 +124,7 @@ def server_speed(args: argparse.Namespace, prompts: list[list[int]]) -> float:
     ) as server:
         for repeat in range(args.repeats + 1):
             for prompt in prompts:
-                timings = server.complete(prompt, args.tokens).timings
+                timings = server.complete_and_rest(prompt, args.tokens).timings
                 if repeat > 0:
                     found.append(float(timings["predicted_per_second"]))
     return statistics.median(found)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from eaglecpp.bench.suite_run import REST_SECONDS
 from eaglecpp.lowlevel import system_info
 
 __all__ = ["Answer", "Draft", "LlamaServer", "ServerError", "drafts_in_log"]
@@ -136,6 +137,12 @@ class LlamaServer:
                 f"llama-server: {error}; exit status {self.process.poll()}\n{self.tail()}"
             ) from None
         return Answer(reply["tokens"], reply["timings"])
+
+    def complete_and_rest(self, prompt: Sequence[int], n_tokens: int, **options: Any) -> Answer:
+        """As `complete`; returns when the server's threads no longer spin on the cores of whoever is next."""
+        answer = self.complete(prompt, n_tokens, **options)
+        time.sleep(REST_SECONDS)
+        return answer
 
     def tail(self, n_lines: int = 20) -> str:
         """The end of the log."""

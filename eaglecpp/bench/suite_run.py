@@ -24,11 +24,11 @@ from eaglecpp.engine import Engine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Timings
 
-__all__ = ["SERVER", "Cell", "SuiteResult", "run_suite"]
+__all__ = ["REST_SECONDS", "SERVER", "Cell", "SuiteResult", "run_suite"]
 
 SERVER = "server"
 """Name of the compared server among the strategies."""
-_REST_SECONDS = 0.25
+REST_SECONDS = 0.25
 """After a server has answered: ggml's threads wait for more work by spinning (the default of llama.cpp's
 `--poll` takes 80 ms), on the cores that the next one needs.
 """
@@ -207,7 +207,7 @@ def run_suite(
                         found[who] = _answered(engine, group, who, options)
                     times[who] = time.monotonic() - started
                     if who == SERVER:
-                        time.sleep(_REST_SECONDS)
+                        time.sleep(REST_SECONDS)
             except ContextFullError:
                 result.n_long += len(group)
                 continue
