@@ -24,7 +24,7 @@ from prompt_sets import make_prompts
 
 __all__ = ["PARTS", "WIDE_ONLY", "Bench", "impossible_parts"]
 
-ROWS = (1, 2, 3, 4, 8, 16)
+ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 PROMPTS = (512, 4096)
 N_CTX = max(PROMPTS) + 256
 BEHIND = 1000
