@@ -130,6 +130,11 @@ int main() {
                 const std::vector<float> y = multiply(m, x, 1, n_rows, {}, n_threads);
                 CHECK_MSG(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)) == 0, name);
             }
+            for (int n = 2; n <= 13; ++n) {  // every tile that there is
+                const std::vector<float> some(x.begin(), x.begin() + (size_t)n * n_in);
+                const std::vector<float> y = multiply(m, some, 1, n, {}, 2);
+                CHECK_MSG(std::memcmp(y.data(), all.data(), y.size() * sizeof(float)) == 0, name);
+            }
             for (int r = 0; r < n_rows; r += 5) {
                 const std::vector<float> one(x.begin() + (size_t)r * n_in, x.begin() + (size_t)(r + 1) * n_in);
                 const std::vector<float> y = multiply(m, one, 1, 1, {}, 2);
