@@ -189,6 +189,8 @@ def conversations(
 def load(checkpoint: Path, target: Path) -> tuple[DraftModel, np.ndarray[Any, Any], tuple[int, ...]]:
     """A trained drafter in fp32, the draft id of each target token, and its aux layers."""
     draft = open_drafter(checkpoint, target)
+    if draft.spec.n_layers != 1:
+        raise SystemExit(f"{checkpoint}: expected a drafter of one layer, found {draft.spec.n_layers}")
     embedding = target_embedding(read_gguf(target))
     model = DraftModel(draft.spec, embedding, share_head=False, dtype=torch.float32)
     model.load_state_dict(from_checkpoint(draft))

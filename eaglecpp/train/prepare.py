@@ -221,10 +221,10 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
     if plan.spec.fuses_embedding:
         kind = "EAGLE-1"
     kind += ", latent attention" if plan.spec.latent else ""
-    kind += f", {plan.spec.n_layers} deep" if plan.spec.n_layers > 1 else ""
+    kind += f", {plan.spec.n_layers} layers" if plan.spec.n_layers > 1 else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
     listener.note(
-        f"drafter: {kind}, layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
+        f"drafter: {kind}, aux layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
         "parameters; " + "; ".join(plan.start.notes)
     )
     listener.note(
