@@ -160,7 +160,9 @@ def test_a_shared_head_is_not_trained() -> None:
     assert model.fc.grad is not None
 
 
-@pytest.mark.parametrize("kind", ["eagle31", "eagle3", "eagle1", "both norms", "latent, wide values"])
+@pytest.mark.parametrize(
+    "kind", ["eagle31", "eagle3", "eagle1", "both norms", "latent, wide values", "three layers, eagle3"]
+)
 def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
     """The same rows in a run over all of them, and in one that computes no others."""
     model = random_model(KINDS[kind])
