@@ -87,18 +87,22 @@ def from_checkpoint(draft: DraftCheckpoint) -> State:
         for ours, name in (_NORMS | _MATRICES).items()
         if f"{name.replace('midlayer', layer)}.weight" in draft.sources
     }
-    for i in range(draft.spec.n_layers):
-        ours, layer = f"deep.{i - 1}." if i else "", f"layers.{i}"
+    for ours, layer in _layers(draft.spec):
         state[f"{ours}qkv"] = torch.cat(
             [read(f"{layer}.self_attn.{name}") for name in _first_rows(draft.spec)]
         )
         state[f"{ours}gate_up"] = torch.cat([read(f"{layer}.mlp.{x}_proj") for x in ("gate", "up")])
-        if i:
+        if ours:
             found = {a: f"{layer}.{b}" for a, b in _DEEP.items() if f"{layer}.{b}.weight" in draft.sources}
             state |= {f"{ours}{a}": read(b) for a, b in found.items()}
     if draft.spec.fc_norm:
         state["fc_norm"] = torch.cat([read(f"fc_norm.{i}") for i in range(draft.spec.n_aux)])
     return state
+
+
+def _layers(spec: DraftSpec) -> list[tuple[str, str]]:
+    """Of each layer, what our names begin with and what it is called in files."""
+    return [("", "layers.0"), *((f"deep.{i - 1}.", f"layers.{i}") for i in range(1, spec.n_layers))]
 
 
 def _first_rows(spec: DraftSpec) -> dict[str, int]:
@@ -114,13 +118,13 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     """The weights of a model under file names, fp32."""
     tensors = {f"{name}.weight": state[ours] for ours, name in (_NORMS | _MATRICES).items() if ours in state}
     rows = _first_rows(spec)
-    for i in range(spec.n_layers):
-        ours, layer = f"deep.{i - 1}." if i else "", f"layers.{i}" if i else "midlayer"
+    for ours, name_in_files in _layers(spec):
+        layer = name_in_files if ours else "midlayer"
         for name, part in zip(rows, torch.split(state[f"{ours}qkv"], list(rows.values())), strict=True):
             tensors[f"{layer}.self_attn.{name}.weight"] = part
         for name, part in zip(("gate", "up"), state[f"{ours}gate_up"].chunk(2), strict=True):
             tensors[f"{layer}.mlp.{name}_proj.weight"] = part
-        if i:
+        if ours:
             tensors |= {f"{layer}.{b}.weight": state[ours + a] for a, b in _DEEP.items() if ours + a in state}
     if "fc_norm" in state:
         for i, part in enumerate(state["fc_norm"].chunk(spec.n_aux)):
