@@ -238,14 +238,13 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
     }
     const int64_t n = n_groups(w);
     const size_t n_matrix_bytes = p.group_bytes(w->ne[0]) * n;
-    const int n_wide = n < 4 * params.nth ? 1 : 2;  // groups: the widest tile takes two
     thread_local RowList<uint8_t> list;
-    Pieces pieces(op, params.nth, (n + n_wide - 1) / n_wide, n_matrix_bytes * n_used(op));
+    Pieces pieces(op, params.nth, n, n_matrix_bytes * n_used(op));
     for (int64_t first, end; pieces.next(first, end);) {
         for_each_matrix(
             op, list, [&](int64_t i) { return rounded + i * n_row_bytes; },
-            [&, g0 = first * n_wide, g1 = std::min(n, end * n_wide)](int64_t matrix, const RowList<uint8_t> & l) {
-                p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], g0, g1,
+            [&](int64_t matrix, const RowList<uint8_t> & l) {
+                p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], first, end,
                            l.rows.data(), (int)l.rows.size(), l.out.data());
             });
     }

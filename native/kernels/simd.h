@@ -201,6 +201,9 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
 KERNEL_INLINE void prefetch(const void * p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
+KERNEL_INLINE void prefetch_far(const void * p) {  // into the second-level cache
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
 
 #elif defined(KERNEL_AVX2)
 
@@ -397,6 +400,9 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
 KERNEL_INLINE void prefetch(const void * p) {
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
+KERNEL_INLINE void prefetch_far(const void * p) {  // into the second-level cache
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
 
 #else
 
@@ -558,6 +564,9 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
 }
 KERNEL_INLINE void prefetch(const void * p) {
     __builtin_prefetch(p);
+}
+KERNEL_INLINE void prefetch_far(const void * p) {  // into the second-level cache
+    __builtin_prefetch(p, 0, 2);
 }
 #undef KERNEL_EACH
 
@@ -761,6 +770,7 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
     return dot(sum, w, inputs);
 }
 KERNEL_INLINE void prefetch(const void *) {}
+KERNEL_INLINE void prefetch_far(const void *) {}
 #undef KERNEL_EACH
 
 #endif
