@@ -30,7 +30,8 @@ std::pair<int64_t, int64_t> share(int64_t n, int ith, int nth) {
 
 // Pieces of [0, n) for the threads of one operation, larger ones first: half of all work in a piece for each thread,
 // then half of what is left, and so on. Whoever is free takes the next piece, so a thread that is slower for a while
-// (its core is shared, its memory further away) keeps nobody waiting for long.
+// (its core is shared, its memory further away) keeps nobody waiting for long. Every round has a piece of each thread's
+// stretch of [0, n), behind the last round's; so threads that keep pace go on where their weights were fetched ahead.
 //
 // The number of pieces that were taken lies in the last parameter of the node, which no product uses. It starts at 0
 // and is 0 again when every thread has asked once in vain; so no thread has to wait before it may begin, and graphs may
@@ -50,9 +51,10 @@ class Pieces {
                 return false;
             }
             const int round = i / nth_;
-            const int64_t begun = n_ - (n_ >> round), left = round + 1 == n_rounds_ ? 0 : n_ >> (round + 1);
-            std::tie(first, end) = share(n_ - left - begun, i % nth_, nth_);
-            first += begun, end += begun;
+            std::tie(first, end) = share(n_, i % nth_, nth_);
+            const int64_t n = end - first;
+            if (round + 1 < n_rounds_) end -= n >> (round + 1);
+            first += n - (n >> round);
         } while (first == end);
         return true;
     }
