@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "gguf/keys.h"
+#include "kernels/attention.h"
 
 namespace eaglecpp {
 
@@ -40,10 +41,12 @@ uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & optio
 
 static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, const DraftFile & file,
                                              const Target & target, DrafterOptions d) {
-    // On the CPU the explicit form is several times as fast for the few rows of a draft level. Its scores take memory
-    // for every row that attends, which in a drafter of several layers are all rows of a commit.
+    // ggml's fused attention on the CPU takes several times as long as the explicit form for the few rows of a draft
+    // level; our kernel takes less (not measured for latent attention). The explicit form's scores take memory for
+    // every row that attends, which in a drafter of several layers are all rows of a commit.
     const bool is_cpu = !d.device || ggml_backend_dev_type(d.device) == GGML_BACKEND_DEVICE_TYPE_CPU;
-    const bool is_fused = !is_cpu || file.spec().n_layer > 1;
+    const bool has_kernel = d.use_kernels && kernels::attention_type_fits(d.type_kv) && !file.spec().has_latent();
+    const bool is_fused = !is_cpu || has_kernel || file.spec().n_layer > 1;
     d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
     auto drafter = std::make_unique<Drafter>(file, d);
     const DraftSpec & s = drafter->spec();
