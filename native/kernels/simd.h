@@ -198,10 +198,7 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
     return dot(sum, w, inputs);
 }
 
-KERNEL_INLINE void prefetch(const void * p) {
-    _mm_prefetch((const char *)p, _MM_HINT_T0);
-}
-KERNEL_INLINE void prefetch_far(const void * p) {  // into the second-level cache
+KERNEL_INLINE void prefetch(const void * p) {  // into the second-level cache
     _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
@@ -397,10 +394,7 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
 }
 #endif
 
-KERNEL_INLINE void prefetch(const void * p) {
-    _mm_prefetch((const char *)p, _MM_HINT_T0);
-}
-KERNEL_INLINE void prefetch_far(const void * p) {  // into the second-level cache
+KERNEL_INLINE void prefetch(const void * p) {  // into the second-level cache
     _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
@@ -562,10 +556,7 @@ KERNEL_INLINE I32 dot(I32 sum, Bytes w, int32_t inputs) {
 KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
     return dot(sum, w, inputs);
 }
-KERNEL_INLINE void prefetch(const void * p) {
-    __builtin_prefetch(p);
-}
-KERNEL_INLINE void prefetch_far(const void * p) {  // into the second-level cache
+KERNEL_INLINE void prefetch(const void * p) {  // into the second-level cache
     __builtin_prefetch(p, 0, 2);
 }
 #undef KERNEL_EACH
@@ -770,7 +761,6 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
     return dot(sum, w, inputs);
 }
 KERNEL_INLINE void prefetch(const void *) {}
-KERNEL_INLINE void prefetch_far(const void *) {}
 #undef KERNEL_EACH
 
 #endif
