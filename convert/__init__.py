@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .gguf_weights import read_tensor
     from .inspection import inspect_file
     from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
-    from .quantize import parse_type
+    from .quantize import TypePlan, as_stored, parse_type
     from .rope import rope_divisors, unpair_rows
     from .spec import DraftSpec, LatentSpec, RopeSpec
     from .stream import TensorReport
@@ -36,6 +36,8 @@ _HOMES = {
     "Progress": "pipeline",
     "RopeSpec": "spec",
     "TensorReport": "stream",
+    "TypePlan": "quantize",
+    "as_stored": "quantize",
     "convert_checkpoint": "pipeline",
     "inspect_file": "inspection",
     "open_drafter": "pipeline",
@@ -57,6 +59,8 @@ __all__ = [
     "Progress",
     "RopeSpec",
     "TensorReport",
+    "TypePlan",
+    "as_stored",
     "convert_checkpoint",
     "errors",
     "inspect_file",

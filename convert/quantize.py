@@ -25,7 +25,7 @@ from . import ggml_lib
 from .errors import QuantTypeError, TensorError
 from .keys import Role
 
-__all__ = ["TYPES", "ErrorSum", "TypePlan", "encode", "file_type", "parse_type", "plan_type"]
+__all__ = ["TYPES", "ErrorSum", "TypePlan", "as_stored", "encode", "file_type", "parse_type", "plan_type"]
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,14 @@ def encode(
             raise TensorError(f"tensor {name}: values beyond the range of {kind.name}; use BF16, F32 or Q8_0")
         errors.add(part, decoded)
         yield data
+
+
+def as_stored(values: npt.NDArray[np.float32], plan: TypePlan, role: Role) -> npt.NDArray[np.float32]:
+    """Rows `[n_rows, n]` float32 as readers of the file will find them: `encode` and back.
+
+    Releases the GIL; rows are independent of each other. Values must be finite.
+    """
+    return _encode_part(values, plan_type(plan, role, values.shape[1])[0])[1]
 
 
 def _encode_part(rows: npt.NDArray[np.float32], kind: Q) -> tuple[bytes, npt.NDArray[np.float32]]:

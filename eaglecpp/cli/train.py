@@ -202,6 +202,11 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @click.option("--seed", type=click.IntRange(0), help="Seed for weights, order and answers.  [default: 1]")
 @click.option("--type", "type", metavar="TYPE", help="Type of the drafter's GGUF.  [default: Q8_0]")
 @click.option(
+    "--qat",
+    is_flag=True,
+    help="Quantisation-aware training: compute with the weights as --type will store them.",
+)
+@click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda", "mps"]),
     help="Where to train.  [default: auto]",

@@ -87,6 +87,7 @@ class TrainOptions:
     limits: Limits = field(default_factory=Limits)
     resume: bool = False
     type: str = "Q8_0"
+    qat: bool = False
     device: str = "auto"
     dtype: str = "auto"
     threads: int = 0

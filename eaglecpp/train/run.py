@@ -35,6 +35,7 @@ from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.plot import plot
 from eaglecpp.train.fit.process import avoid_broken_amx, choose_device, compute_type, set_threads
+from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
 
 __all__ = ["Result", "train"]
@@ -168,6 +169,7 @@ def _trainer(
     )
     draft_ids = np.full(plan.vocab.n_vocab, -1, np.int64)
     draft_ids[plan.vocab.ids] = np.arange(len(plan.vocab.ids))
+    stored = StoredWeights(model, parse_type(options.type), torch.get_num_threads()) if options.qat else None
     everything = range(len(corpus.conversations))
     return Trainer(
         model,
@@ -179,12 +181,13 @@ def _trainer(
         hyper,
         limits,
         listener,
-        facts=_facts(plan, corpus, model),
+        facts=_facts(options, plan, corpus, model),
         ranks=ranks,
+        stored=stored,
     )
 
 
-def _facts(plan: Plan, corpus: Corpus, model: DraftModel) -> dict[str, Any]:
+def _facts(options: TrainOptions, plan: Plan, corpus: Corpus, model: DraftModel) -> dict[str, Any]:
     """What must be the same when a run is resumed, as plain values."""
     digest = hashlib.sha256()
     for one in corpus.conversations:
@@ -199,6 +202,8 @@ def _facts(plan: Plan, corpus: Corpus, model: DraftModel) -> dict[str, Any]:
         "loss_vocab": model.loss_vocab,
         # runs of before there was a choice go on
         **({} if model.loss == "cross-entropy" else {"loss": model.loss}),
+        # evaluations with and without, or of two types, do not tell which weights are best
+        **({"qat": options.type} if options.qat else {}),
         "dtype": str(model.dtype),
         "drafter": json.dumps(shape, sort_keys=True),
     }
@@ -262,6 +267,7 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
         "layer_ids": {"boundary": list(trainer.model.spec.aux_layers)},
         "hyper": asdict(trainer.hyper),
         "loss": trainer.model.loss,
+        "qat": options.type if options.qat else None,
         "steps": outcome.progress.step,
         "tokens": outcome.progress.tokens,
         "seconds": round(outcome.progress.seconds, 1),

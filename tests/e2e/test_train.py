@@ -173,6 +173,8 @@ def test_ctrl_c_saves_and_resume_goes_on(
     assert again.returncode == 1 and "already contains a training" in again.stderr
     other = cli(*train_args(models, texts, out, "--steps", 10, "--resume", "--loss", "lk"))
     assert other.returncode == 1 and "loss: the stored run has None, this one 'lk'" in other.stderr
+    other = cli(*train_args(models, texts, out, "--steps", 10, "--resume", "--qat"))
+    assert other.returncode == 1 and "qat: the stored run has None, this one 'Q8_0'" in other.stderr
     steps = stopped["steps"] + 3
     resumed = result_of(cli(*train_args(models, texts, out, "--steps", steps, "--eval-steps", 5, "--resume")))
     assert resumed["steps"] == steps
@@ -203,14 +205,16 @@ def test_layers_are_added_to_a_drafter_and_kept(
 ) -> None:
     made = result_of(cli(*train_args(models, texts, tmp_path / "one", "--steps", 2)))
     for name, start, *more in (
-        ("three", made["checkpoint"], "--draft-layers", 3),
-        ("again", tmp_path / "three" / "drafter-Q8_0.gguf"),
+        ("three", made["checkpoint"], "--draft-layers", 3, "--type", "Q4_1", "--qat"),
+        ("again", tmp_path / "three" / "drafter-Q4_1.gguf"),
     ):
         done = cli(*train_args(models, texts, tmp_path / name, "--steps", 2, "--finetune", start, *more))
         assert ("2 new layers" in done.stderr) is (name == "three"), done.stderr
         made = result_of(done)
         config = json.loads((tmp_path / name / "config.json").read_text())
         assert config["num_hidden_layers"] == 3
+        record = json.loads((tmp_path / name / "training.json").read_text())
+        assert record["qat"] == ("Q4_1" if name == "three" else None)
     tensors = load_file(Path(made["checkpoint"]) / "model.safetensors")
     assert tensors["layers.2.mlp.down_proj.weight"].any()
     assert acceptance_length(cli, models.target, made["gguf"], "Who was that man?") >= 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """One process of a small training, alone or among several (torchrun's environment): trains made-up samples of
-very unequal shares of loss and saves weights and losses. `python tests/helpers/train_rank.py OUT`
+very unequal shares of loss and saves weights and losses.
+`python tests/helpers/train_rank.py OUT [TYPE]`; with TYPE: quantisation-aware.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ import torch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from eaglecpp.convert import parse_type
 from eaglecpp.train.fit.distributed import joined
 from eaglecpp.train.fit.evaluate import Acceptance
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
 from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.stored import StoredWeights
 from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
-__all__ = ["run"]
+__all__ = ["Listener", "run"]
 
 
 class Listener:
@@ -39,7 +42,7 @@ class Listener:
         return False
 
 
-def run(out: Path) -> None:
+def run(out: Path, qat: str = "") -> None:
     """Five steps; some have one conversation only, so that one of two processes has none."""
     samples = [
         make_sample(n, seed=n, turns=[0] * prompt + [1] * (n - prompt))
@@ -60,6 +63,7 @@ def run(out: Path) -> None:
             Limits(micro_tokens=32, eval_steps=2),
             listener,
             ranks=ranks,
+            stored=StoredWeights(model, parse_type(qat), 1) if qat else None,
         )
         trainer.run()
         if ranks.first:
@@ -69,4 +73,4 @@ def run(out: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    run(Path(sys.argv[1]))
+    run(Path(sys.argv[1]), *sys.argv[2:])

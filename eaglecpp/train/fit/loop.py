@@ -28,6 +28,7 @@ from eaglecpp.train.fit.evaluate import Acceptance, evaluate
 from eaglecpp.train.fit.model import DraftModel, Sums
 from eaglecpp.train.fit.optim import Optimizer, lr_factor
 from eaglecpp.train.fit.state import check_same_run, load_state, save_state
+from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.samples import FeatureSource, Sample
 
 __all__ = [
@@ -196,9 +197,10 @@ class Trainer:
         *,
         facts: dict[str, Any] | None = None,
         ranks: Ranks | None = None,
+        stored: StoredWeights | None = None,
     ) -> None:
         """parts: sample indices to train on and to evaluate on; draft_ids: i64 [n_vocab], -1 outside;
-        facts: whatever else makes this run this run, plain values.
+        facts: whatever else makes this run this run, plain values; stored: compute with these weights.
         """
         self.model, self.source, self.draft_ids = model, source, draft_ids
         self.train, self.held_out = list(parts[0]), list(parts[1])
@@ -212,6 +214,7 @@ class Trainer:
         self.optimizer = Optimizer(model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
         self.wrapped = self.ranks.wrap(model)
         self.progress = Progress()
+        self._computing = contextlib.nullcontext if stored is None else stored.lent
         self._lengths = source.lengths
         self._all_held_out = self.held_out
         self.held_out = _up_to(self.held_out, self._lengths, _EVALUATION_TOKENS)
@@ -283,10 +286,11 @@ class Trainer:
         trained = _up_to(self._trained(), self._lengths, sum(self._lengths[i] for i in held_out))
         kept = self._kept if held_out == self.held_out else self.source
         depth, n_most = self.limits.depth, self.limits.micro_tokens
-        return Comparison(
-            evaluate(self.model, kept, held_out, self.draft_ids, depth, n_most),
-            evaluate(self.model, self.source, trained, self.draft_ids, depth, n_most),
-        )
+        with self._computing():
+            return Comparison(
+                evaluate(self.model, kept, held_out, self.draft_ids, depth, n_most),
+                evaluate(self.model, self.source, trained, self.draft_ids, depth, n_most),
+            )
 
     def _trained(self) -> list[int]:
         """The samples that steps have seen, in an order that has nothing to do with that of the data."""
@@ -301,7 +305,8 @@ class Trainer:
         """One optimiser step over some conversations."""
         hyper, p = self.hyper, self.progress
         lr = hyper.lr * lr_factor(self.share(), hyper.warmup)
-        sums = self._accumulate(indices)
+        with self._computing():
+            sums = self._accumulate(indices)
         totals = torch.cat([sums.loss.detach()[None], sums.weight[None], sums.hits, sums.counts])
         loss, weight, *rest = self.ranks.sum(
             totals.double() if self.device.type != "mps" else totals
@@ -352,15 +357,16 @@ class Trainer:
     def _evaluate(self) -> None:
         p = self.progress
         self._evaluated_at = p.step
-        found = evaluate(
-            self.model,
-            self._kept,
-            self.held_out,
-            self.draft_ids,
-            self.limits.depth,
-            self.limits.micro_tokens,
-            self.ranks,
-        )
+        with self._computing():
+            found = evaluate(
+                self.model,
+                self._kept,
+                self.held_out,
+                self.draft_ids,
+                self.limits.depth,
+                self.limits.micro_tokens,
+                self.ranks,
+            )
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, found.length, *found.rates])
         # the last weights have had the low learning rates, which an evaluation this short need not show

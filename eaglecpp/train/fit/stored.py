@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: MIT
+"""Quantisation-aware training: a model computes with its weights as a file of some type stores them.
+
+Where matrices are stored in four or five bits, the drafter that serves is not the trained one. So the
+forward pass may use what ggml's quantiser makes of the matrices, while the optimiser adds the gradients found
+there to the exact ones (a straight-through estimator: Jacob et al., arXiv:1712.05877). Then the file contains
+what was trained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import torch
+from torch import nn
+
+from eaglecpp.convert import TypePlan, as_stored
+
+__all__ = ["StoredWeights"]
+
+_ROLES: dict[str, Literal["fc", "head"]] = {"fc": "fc", "head": "head"}
+"""The others are plain matrices."""
+_APART = "kv_b"
+"""A file has latent attention's second matrix in two parts, one of them turned: it is left as it is."""
+_N_ROWS = 256
+"""Rounded at a time."""
+
+
+class StoredWeights:
+    """Lends the trained matrices of a model their stored values. Vectors are stored as they are."""
+
+    def __init__(self, model: nn.Module, plan: TypePlan, n_threads: int) -> None:
+        """n_threads: of the quantiser."""
+        self._plan = plan
+        self._matrices = {
+            name: p
+            for name, p in model.named_parameters()
+            if p.requires_grad and p.ndim == 2 and name != _APART
+        }
+        self._pool = ThreadPoolExecutor(n_threads)
+        self._stored = {name: torch.empty_like(p.data) for name, p in self._matrices.items()}
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Inside, every matrix has its stored values, afterwards its exact ones again; gradients stay."""
+        self._round()
+        exact = {name: p.data for name, p in self._matrices.items()}
+        try:
+            for name, p in self._matrices.items():
+                p.data = self._stored[name]
+            yield
+        finally:
+            for name, p in self._matrices.items():
+                p.data = exact[name]
+
+    def _round(self) -> None:
+        """Row by row, which is how a quantiser goes; it does not hold the interpreter's lock."""
+        parts: list[tuple[str, torch.Tensor, torch.Tensor]] = []  # name, values, where their rounding goes
+        for name, p in self._matrices.items():
+            values = p.data.bfloat16().float().cpu()  # the checkpoint's type, from which the file is made
+            places = torch.split(self._stored[name], _N_ROWS)
+            parts += [(name, *rows) for rows in zip(torch.split(values, _N_ROWS), places, strict=True)]
+        for (_, _, place), rounded in zip(parts, self._pool.map(self._as_stored, parts), strict=True):
+            place.copy_(rounded)
+
+    def _as_stored(self, part: tuple[str, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        name, values, _ = part
+        return torch.from_numpy(as_stored(values.numpy(), self._plan, _ROLES.get(name, "matrix")))

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: MIT
+"""Quantisation-aware training: what is lent to the model is what its file will contain."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from eaglecpp.convert import DraftSpec, open_drafter, parse_type, read_gguf
+from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.export import Vocab, export_gguf, write_checkpoint
+from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Trainer
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.optim import Optimizer, lr_factor
+from eaglecpp.train.fit.spec import new_spec, with_layers, with_vocab
+from eaglecpp.train.fit.state import load_state
+from eaglecpp.train.fit.stored import StoredWeights
+from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
+from helpers.tiny import make_target
+from helpers.train_rank import Listener
+from helpers.training import KINDS, N_VOCAB, SPEC, draft_ids, make_source
+
+COARSE = "Q4_0"
+
+
+def make_model(spec: DraftSpec = SPEC) -> DraftModel:
+    """With rows of a whole number of blocks."""
+    torch.manual_seed(1)
+    spec = replace(spec, intermediate_size=64)
+    return DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+
+
+def copies(model: DraftModel) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q8_0", "BF16"])
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, n_layers: int) -> None:
+    target = make_target(tmp_path)
+    file = read_gguf(target.gguf)
+    n = target.n_vocab // 4
+    ids = np.concatenate([np.arange(n), np.arange(2 * n, 3 * n)])
+    spec = with_vocab(with_layers(new_spec(file, target.n_vocab, 8, (2, 4, 5)), n_layers), len(ids))
+    torch.manual_seed(3)
+    model = DraftModel(spec, target_embedding(file), share_head=False, dtype=torch.float32)
+    exact = copies(model)
+    with StoredWeights(model, parse_type(kind), 2).lent():
+        lent = copies(model)
+    write_checkpoint(
+        tmp_path / "d", model, Vocab(ids.astype(np.int64), target.n_vocab), {}, own_embedding=False
+    )
+    report = export_gguf(tmp_path / "d", target.gguf, kind, share_head=False)
+    found = from_checkpoint(open_drafter(report.out, target.gguf))
+    assert found.keys() == {name for name, p in model.named_parameters() if p.requires_grad}
+    for name, values in found.items():
+        assert torch.equal(values, lent[name]), name
+    for name, p in model.named_parameters():
+        assert torch.equal(p, exact[name]), name
+    changed = {name for name in exact if not torch.equal(exact[name], lent[name])}
+    assert changed == {name for name, values in exact.items() if values.ndim == 2}
+
+
+def test_exact_weights_come_back_after_an_error() -> None:
+    model = make_model()
+    exact = copies(model)
+    with pytest.raises(ZeroDivisionError), StoredWeights(model, parse_type(COARSE), 1).lent():
+        assert not torch.equal(model.fc, exact["fc"])
+        raise ZeroDivisionError
+    assert all(torch.equal(p, exact[name]) for name, p in model.named_parameters())
+
+
+def test_latent_attentions_second_matrix_is_left_as_it_is() -> None:
+    model = make_model(KINDS["latent"])
+    exact = copies(model)
+    with StoredWeights(model, parse_type("Q8_0"), 1).lent():
+        assert torch.equal(model.kv_b, exact["kv_b"])
+        assert not torch.equal(model.fc, exact["fc"])
+
+
+@pytest.mark.parametrize("qat", [True, False])
+def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
+    tmp_path: Path, qat: bool
+) -> None:
+    model, source, hyper = make_model(), make_source(4), Hyper(n_steps=2, lr=0.01, batch_tokens=1000)
+    stored = StoredWeights(model, parse_type(COARSE), 1)
+    batch = make_batch([source.sample(i) for i in range(4)], draft_ids(), 2, torch.device("cpu"))
+    with stored.lent() if qat else contextlib.nullcontext():
+        sums = model(batch, 2)
+        sums.loss.backward()
+    optimizer = Optimizer(model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
+    optimizer.step(1 / sums.weight, hyper.lr * lr_factor(0.0, hyper.warmup))
+
+    trained = make_model()
+    stored = StoredWeights(trained, parse_type(COARSE), 1)
+    parts, limits = (range(4), range(0)), Limits(micro_tokens=1000)
+    Trainer(
+        trained,
+        source,
+        parts,
+        draft_ids(),
+        tmp_path,
+        Budget(steps=1),
+        hyper,
+        limits,
+        Listener(),
+        stored=stored,
+    ).run()
+    same = [
+        torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), trained.parameters(), strict=True)
+    ]
+    assert all(same) if qat else not any(same)
+
+
+def test_evaluations_are_of_the_stored_weights_and_what_is_saved_is_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, source = make_model(), make_source(4)
+    stored = StoredWeights(model, parse_type(COARSE), 1)
+    seen: list[torch.Tensor] = []
+    drafts = model.drafts
+
+    def watched(*args: Any) -> Any:
+        seen.append(model.fc.detach().clone())
+        return drafts(*args)
+
+    monkeypatch.setattr(model, "drafts", watched)
+    hyper, parts = Hyper(n_steps=2, lr=0.01, batch_tokens=60), (range(3), range(3, 4))
+    trainer = Trainer(
+        model,
+        source,
+        parts,
+        draft_ids(),
+        tmp_path,
+        Budget(steps=2),
+        hyper,
+        Limits(),
+        Listener(),
+        stored=stored,
+    )
+    trainer.run()
+    exact = model.fc.detach().clone()
+    with stored.lent():
+        assert torch.equal(seen[-1], model.fc)
+    assert torch.equal(load_state(tmp_path / "last.pt")["model"]["fc"], exact)
+    assert torch.equal(load_state(tmp_path / "best.pt")["model"]["fc"], exact)
+    trainer.compare(100)
+    assert all(torch.equal(one, seen[-1]) for one in seen[-3:])
