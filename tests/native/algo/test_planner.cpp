@@ -380,8 +380,8 @@ static void a_warm_start_beats_a_cold_one() {
     CHECK_MSG(warm_ms < cold_ms, strf("warm %.1f ms, cold %.1f ms", warm_ms, cold_ms));
 }
 
-// choose() over a pool of 64 nodes, best of many runs: below 20 us.
-static void choosing_takes_microseconds() {
+// Best time of choose() over a pool of so many nodes, in us; of many runs, so that other processes do not count.
+static double choosing_us(int n_nodes) {
     Random random(700);
     Planner planner;
     SequencePlan plan;
@@ -393,10 +393,10 @@ static void choosing_takes_microseconds() {
     int n_seen = 0;
     for (int round = 0; round < 400; ++round) {
         planner.begin_round(1);
-        planner.decide(plan, {0, 100, 1, {64, 64, 128}});
-        while (!plan.frontier().empty() && plan.pool().size() < 65)
+        planner.decide(plan, {0, 100, 1, {n_nodes, 64, 128}});
+        while (!plan.frontier().empty() && plan.pool().size() <= n_nodes)
             planner.grow(plan, propose(random, plan, false), 0.01);
-        if (!plan.decision().levels.empty() && plan.pool().size() >= 65) {
+        if (!plan.decision().levels.empty() && plan.pool().size() > n_nodes) {
             const auto start = std::chrono::steady_clock::now();
             planner.choose({&plan});
             const std::chrono::duration<double, std::micro> us = std::chrono::steady_clock::now() - start;
@@ -408,9 +408,15 @@ static void choosing_takes_microseconds() {
         planner.learn(plan, {plan.tree().n_draft() > 0 ? plan.tree().token[1] : 1});
         planner.end_round(10.0 + 0.01 * plan.tree().size(), 10.5);
     }
-    std::printf("choose() over 64 nodes: %.1f us\n", best_us);
+    std::printf("choose() over %d nodes: %.1f us\n", n_nodes, best_us);
     CHECK(n_seen > 20);
-    CHECK(best_us < 20.0);
+    return best_us;
+}
+
+// A ratio, since microseconds are another number on every machine and with every sanitizer.
+static void choosing_takes_time_in_proportion() {
+    const double ratio = choosing_us(64) / choosing_us(16);
+    CHECK_MSG(ratio < 6.0, strf("four times the nodes take %.1f times as long", ratio));
 }
 
 int main() {
@@ -428,6 +434,6 @@ int main() {
     the_ledger_is_never_overdrawn();
     catching_up_is_charged();
     a_warm_start_beats_a_cold_one();
-    choosing_takes_microseconds();
+    choosing_takes_time_in_proportion();
     return result();
 }

@@ -230,23 +230,29 @@ static void memory_is_bounded_and_has_borders() {
     CHECK_MSG(most < 4096 * 400, strf("%zu bytes", most));
 }
 
-// A token costs the same however long the text is; far below any round.
-static void a_token_costs_little() {
+// A token costs the same however long the text is: the best of the last blocks against the best of the first ones,
+// since microseconds are another number on every machine and with every sanitizer.
+static void a_token_costs_the_same_in_a_long_text() {
     using Clock = std::chrono::steady_clock;
+    const int n_block = 2000, n_blocks = 30;
     for (int n_tokens : {2, 60, 30000}) {
         Random random(n_tokens);
-        const Tokens text = some_text(random, 60000, n_tokens);
+        const Tokens text = some_text(random, n_block * n_blocks, n_tokens);
         TextIndex index;
-        const auto start = Clock::now();
-        size_t n = 0;
-        for (Token token : text) {
-            index.add(token);
-            n += index.propose(32, 16, true).size();
+        double first_us = 1e9, last_us = 1e9;
+        for (int block = 0; block < n_blocks; ++block) {
+            const auto start = Clock::now();
+            for (int i = 0; i < n_block; ++i) {
+                index.add(text[block * n_block + i]);
+                index.propose(32, 16, true);
+            }
+            const double us = std::chrono::duration<double, std::micro>(Clock::now() - start).count() / n_block;
+            double & best_us = block < n_blocks / 2 ? first_us : last_us;
+            best_us = std::min(best_us, us);
         }
-        const double us = std::chrono::duration<double, std::micro>(Clock::now() - start).count() / (double)text.size();
-        std::printf("%d distinct tokens: %.2f us each, %.1f nodes, %.0f bytes\n", n_tokens, us, (double)n / text.size(),
-                    (double)index.n_bytes() / text.size());
-        CHECK_MSG(us < 50.0, strf("%.2f us", us));
+        std::printf("%d distinct tokens: %.2f us each at first, %.2f at last, %.0f bytes\n", n_tokens, first_us,
+                    last_us, (double)index.n_bytes() / text.size());
+        CHECK_MSG(last_us < 5.0 * first_us, strf("%.2f us, then %.2f us", first_us, last_us));
     }
 }
 
@@ -261,6 +267,6 @@ int main() {
     without_a_match_nothing_is_proposed();
     what_was_taken_back_is_forgotten_unless_it_is_kept();
     memory_is_bounded_and_has_borders();
-    a_token_costs_little();
+    a_token_costs_the_same_in_a_long_text();
     return result();
 }
