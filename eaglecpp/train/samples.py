@@ -25,10 +25,12 @@ class Conversation:
 
     tokens: i32 [S], with BOS where the model has one
     turns:  i16 [S], 0 = no loss here; n >= 1: inside the n-th assistant turn, its end token included
+    n_prompt: tokens before the first answer, whether they are learnt or not; 0 = none is known
     """
 
     tokens: NDArray[np.int32]
     turns: NDArray[np.int16]
+    n_prompt: int = 0
 
 
 @dataclass(frozen=True)

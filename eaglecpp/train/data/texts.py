@@ -138,9 +138,8 @@ def _same_prompt(conversations: Sequence[Conversation]) -> list[list[int]]:
     """
     prompts = []
     for index, one in enumerate(conversations):
-        n_prompt = int(np.argmax(one.turns > 0))
-        if n_prompt >= _MIN_PROMPT:
-            prompts.append((np.asarray(one.tokens[:n_prompt], "<i4").tobytes(), index))
+        if one.n_prompt >= _MIN_PROMPT:
+            prompts.append((np.asarray(one.tokens[: one.n_prompt], "<i4").tobytes(), index))
     groups: list[list[int]] = []
     first: bytes | None = None
     for prompt, index in sorted(prompts):  # what begins with a prompt follows it directly
@@ -213,12 +212,10 @@ class _Loader:
             self._refusal = self._refusal or f"{chat.place}: {error}"
             self._drop(f"the chat template refuses them ({self._refusal})")
             return
-        if self._train_on == "all":
-            self._keep(tokens, self._everything(tokens))
-        elif not turns.any():
+        if self._train_on == "assistant" and not turns.any():
             self._drop("no answer of the assistant that the template shows completely")
         else:
-            self._keep(tokens, turns)
+            self._keep_chat(tokens, turns)
 
     def _take_text(self, record: Text) -> None:
         n_piece = self._n_ctx - len(self._bos)
@@ -245,7 +242,7 @@ class _Loader:
             self._drop("questions that were already asked")
             return
         self._asked.add(asked)
-        self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns)
+        self._keep_chat(tokens, turns)
 
     def _checked(self, ids: list[int], place: str) -> Tokens:
         n_vocab, tokens = self._engine.n_vocab, np.array(ids, np.int32)
@@ -260,14 +257,19 @@ class _Loader:
         tokens = self._checked([*record.prompt, *record.answer], record.place)
         turns = np.zeros(len(tokens), np.int16)
         turns[len(record.prompt) :] = 1
-        self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns)
+        self._keep_chat(tokens, turns)
+
+    def _keep_chat(self, tokens: Tokens, turns: Turns) -> None:
+        """turns: the assistant's, whatever is learnt."""
+        n_prompt = int(np.argmax(turns > 0))
+        self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns, n_prompt)
 
     def _everything(self, tokens: Tokens) -> Turns:
         turns = np.ones(len(tokens), np.int16)
         turns[: int(bool(self._bos) and tokens.size > 0 and int(tokens[0]) == self._bos[0])] = 0
         return turns
 
-    def _keep(self, tokens: Tokens, turns: Turns) -> None:
+    def _keep(self, tokens: Tokens, turns: Turns, n_prompt: int = 0) -> None:
         if len(tokens) > self._n_ctx:
             tokens, turns = tokens[: self._n_ctx], turns[: self._n_ctx]
             self._n_cut += 1
@@ -282,7 +284,7 @@ class _Loader:
             self._drop("duplicates")
             return
         self._seen.add(digest)
-        self._kept.append(Conversation(tokens, turns))
+        self._kept.append(Conversation(tokens, turns, min(n_prompt, end)))
 
     def _drop(self, reason: str, n: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + n

@@ -163,6 +163,23 @@ def test_train_on_all_learns_everything_but_bos(tmp_path: Path, engine: Engine) 
     assert one.turns.tolist() == [0] + [1] * (len(one.tokens) - 1)
 
 
+@pytest.mark.parametrize("train_on", ["assistant", "all"])
+def test_where_a_prompt_ends_is_known_whatever_is_learnt(
+    tmp_path: Path, engine: Engine, train_on: data.TrainOn
+) -> None:
+    """Answers to one prompt must not be on both sides of the split."""
+    said = [chat(*TALK[:2], ("assistant", words)) for words in ("one of the men", "nobody")]
+    prompt = engine.chat_prompt(messages(*TALK[:2]))
+    recorded = {"prompt_tokens": prompt, "answer_tokens": [8, 9, 7]}
+    written = {"index": 0, "tokens": [*prompt, 9, 8, 7, 6], "turns": [[len(prompt), len(prompt) + 3]]}
+    for name, lines in (("a", said), ("b", [recorded]), ("c", [written])):
+        write_lines(tmp_path / f"{name}.jsonl", *lines)
+    (tmp_path / "d.txt").write_text("the old man and the men", encoding="utf-8")
+    read = data.load([tmp_path], engine, 512, train_on=train_on).conversations
+    assert [one.n_prompt for one in read] == [len(prompt)] * 4 + [0]
+    assert all(one.turns[1] == (train_on == "all") for one in read[:4])
+
+
 def test_without_a_template_the_format_of_the_vocabulary_is_used(tmp_path: Path, base_model: Path) -> None:
     with open_tokenizer(base_model) as engine:  # its vocabulary has ChatML's marks
         (one,) = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK))], engine, 512).conversations
@@ -307,7 +324,8 @@ def answers(prompts: list[list[int]], n_each: int) -> list[Conversation]:
     said = [[*prompt, 90 + n, 7] for prompt in prompts for n in range(n_each)]
     turns = [[0] * len(prompt) + [1, 1] for prompt in prompts for _ in range(n_each)]
     return [
-        Conversation(np.array(a, np.int32), np.array(b, np.int16)) for a, b in zip(said, turns, strict=True)
+        Conversation(np.array(a, np.int32), np.array(b, np.int16), b.count(0))
+        for a, b in zip(said, turns, strict=True)
     ]
 
 
