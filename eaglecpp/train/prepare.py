@@ -284,7 +284,10 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
                 f"--draft-vocab: {options.finetune} uses the target's own head and whole vocabulary; "
                 "leave out --draft-vocab"
             )
-        chosen = vocab.choose(corpus.counts, options.draft_vocab, corpus.special).ids
+        # a larger one adds to what it has: these data are only a part of all that it learnt from
+        grown = {*corpus.special, *ids.tolist()}
+        keep = grown if options.draft_vocab > len(grown) else corpus.special
+        chosen = vocab.choose(corpus.counts, options.draft_vocab, keep).ids
         spec = with_vocab(spec, len(chosen))
         known = np.isin(chosen, ids)
         kept = state["head"][torch.from_numpy(np.searchsorted(ids, chosen[known]))]

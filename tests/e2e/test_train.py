@@ -228,16 +228,23 @@ def test_finetune_may_choose_another_vocabulary(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
     still = ("--steps", 1, "--lr", 1e-12)
-    for name, *more in (
-        ("a", "--draft-vocab", 120),
-        ("b", "--draft-vocab", 200, "--finetune", tmp_path / "a"),
+    others = tmp_path / "others"  # none of the words that the first drafter learnt
+    others.mkdir()
+    for i in range(8):
+        (others / f"{i}.txt").write_text(" ".join("0123456789")[i:] * 6, encoding="utf-8")
+    for name, data, *more in (
+        ("a", texts, "--draft-vocab", 120),
+        ("b", others, "--draft-vocab", 200, "--finetune", tmp_path / "a"),
+        ("e", others, "--draft-vocab", 119, "--finetune", tmp_path / "a"),
     ):
-        done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
+        done = cli(*train_args(models, data, tmp_path / name, *still, *more))
         assert done.returncode == 0, done.stderr
-    assert "new vocabulary, 120 tokens kept" in done.stderr
-    before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
-    old, new = (set(np.flatnonzero(file["t2d"]).tolist()) for file in (before, after))
+        if name == "b":
+            assert "new vocabulary, 120 tokens kept" in done.stderr
+    before, after, fewer = (load_file(tmp_path / name / "model.safetensors") for name in "abe")
+    old, new, anew = (set(np.flatnonzero(file["t2d"]).tolist()) for file in (before, after, fewer))
     assert (len(old), len(new)) == (120, 200) and old < new
+    assert len(anew) == 119 and anew - old, "a smaller one is chosen from the new texts"
     rows = {token: after["lm_head.weight"][i] for i, token in enumerate(sorted(new))}
     for i, token in enumerate(sorted(old)):
         assert np.allclose(rows[token].float(), before["lm_head.weight"][i].float(), atol=1e-9)
