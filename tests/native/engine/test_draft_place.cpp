@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT
+// Which form of attention a drafter on the CPU gets: fused where our kernel runs it, and the explicit one elsewhere,
+// since ggml's takes several times as long for the few rows of a draft. Both give the same drafts, so a wrong choice
+// shows nowhere else.
+#include "../check.h"
+#include "../gguf/draft_files.h"
+#include "engine/draft_place.h"
+#include "tiny_models.h"
+
+using namespace eaglecpp;
+
+static bool is_fused(EngineOptions options, const char * kernels, const char * flash_attn) {
+    options.kernels = kernels;
+    options.flash_attn = flash_attn;
+    const Target target(options);
+    CHECK(target.model().uses_kernels() == (std::string(kernels) == "auto"));
+    return place_drafter(options, DraftFile(options.draft_path), target).drafter->flash_attn();
+}
+
+int main() {
+    const test::Folder folder;
+    const std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf"),
+                      latent = folder.file("latent.gguf");
+    test::write_target(target);
+    write_draft_file(draft, Kind::eagle31);
+    write_draft_file(latent, Kind::latent);
+
+    CHECK(is_fused(test::tiny_options(target, draft), "auto", "auto"));
+    CHECK(!is_fused(test::tiny_options(target, draft), "off", "auto"));
+    CHECK(!is_fused(test::tiny_options(target, latent), "auto", "auto"));
+    for (const char * kernels : {"auto", "off"}) {
+        CHECK(is_fused(test::tiny_options(target, draft), kernels, "on"));
+        CHECK(!is_fused(test::tiny_options(target, draft), kernels, "off"));
+    }
+    return test::result();
+}
