@@ -87,7 +87,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     "--finetune",
     metavar="CKPT",
     help="Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
-    "its vocabulary too, unless --draft-vocab or --draft-layers ask for others.",
+    "its vocabulary too, unless --draft-vocab or --draft-layers say otherwise.",
 )
 @click.option(
     "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."
@@ -127,7 +127,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     type=click.IntRange(1),
     metavar="N",
     help="Size of the draft vocabulary, the most frequent tokens; with --finetune, a larger one keeps the "
-    "drafter's.  [default: 32000 or all]",
+    "drafter's tokens.  [default: 32000 or all]",
 )
 @click.option(
     "--draft-layers",
