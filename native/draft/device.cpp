@@ -17,6 +17,7 @@ DraftDevice::DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kern
     }
     set_n_threads(n_threads);
     use_kernels_ = use_kernels && is_cpu() && kernels::status().is_active;
+    if (use_kernels_) kernels::fuse_graphs_of(backend_.get());
 }
 
 bool DraftDevice::supports(const DraftGraph & g, std::string & missing) const {

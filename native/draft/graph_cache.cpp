@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kernels/hook.h"
+
 namespace eaglecpp {
 
 namespace {
@@ -24,6 +26,7 @@ DraftGraph & GraphCache::keep(const GraphShape & shape, std::unique_ptr<DraftGra
     }
     Kept & kept = graphs_[shape];
     kept = {std::move(graph), ++n_uses_};
+    kernels::name_graph(kept.graph->gf);
     return *kept.graph;
 }
 

@@ -5,6 +5,8 @@
 #include <ggml.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <utility>
 
 struct ggml_threadpool;
 
@@ -26,6 +28,11 @@ extern Barrier barrier_of_ggml;
 
 inline void barrier(const ComputeParams & p) {
     if (p.nth > 1) barrier_of_ggml(p.threadpool);
+}
+
+// the piece [first, second) of n that thread ith of nth takes
+inline std::pair<int64_t, int64_t> share(int64_t n, int ith, int nth) {
+    return {n * ith / nth, n * (ith + 1) / nth};
 }
 
 }  // namespace eaglecpp::kernels

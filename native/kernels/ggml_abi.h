@@ -75,6 +75,46 @@ struct Device {
     void * context;
 };
 
+struct BackendInterface {
+    const char * (*get_name)(ggml_backend_t);
+    void (*free)(ggml_backend_t);
+    void (*set_tensor_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t);
+    void (*get_tensor_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t);
+    void (*set_tensor_2d_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t, size_t, size_t, size_t);
+    void (*get_tensor_2d_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t, size_t, size_t, size_t);
+    bool (*cpy_tensor_async)(ggml_backend_t, ggml_backend_t, const ggml_tensor *, ggml_tensor *);
+    void (*synchronize)(ggml_backend_t);
+    ggml_backend_graph_plan_t (*graph_plan_create)(ggml_backend_t, const ggml_cgraph *);
+    void (*graph_plan_free)(ggml_backend_t, ggml_backend_graph_plan_t);
+    void (*graph_plan_update)(ggml_backend_t, ggml_backend_graph_plan_t, const ggml_cgraph *);
+    ggml_status (*graph_plan_compute)(ggml_backend_t, ggml_backend_graph_plan_t);
+    ggml_status (*graph_compute)(ggml_backend_t, ggml_cgraph *);
+    void (*event_record)(ggml_backend_t, ggml_backend_event_t);
+    void (*event_wait)(ggml_backend_t, ggml_backend_event_t);
+    void (*graph_optimize)(ggml_backend_t, ggml_cgraph *, void *);
+};
+
+// ggml-impl.h
+struct Graph {
+    int size, n_nodes, n_leafs;
+    ggml_tensor **nodes, **grads, **grad_accs, **leafs;
+    int32_t * use_counts;
+    struct {
+        size_t size;
+        uint32_t * used;
+        ggml_tensor ** keys;
+    } visited_hash_set;
+    int order;
+    uint64_t uid;  // of equal graphs; 0: not known
+};
+
+struct Backend {
+    ggml_guid_t guid;
+    BackendInterface iface;
+    ggml_backend_dev_t device;
+    void * context;
+};
+
 }  // namespace eaglecpp::kernels::abi
 
 namespace eaglecpp::kernels {

@@ -5,12 +5,15 @@
 #include <ggml-cpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include "base/log.h"
 #include "kernels/attention.h"
+#include "kernels/fusion.h"
 #include "kernels/ggml_abi.h"
 #include "kernels/product_ops.h"
 #include "kernels/select.h"
@@ -90,6 +93,21 @@ class Attention : public Tagged {
     void compute(const ComputeParams & params, ggml_tensor * op) override { table_->attention(params, op); }
 };
 
+// Several nodes at once, in the place of one of them (fusion.h).
+class Steps : public abi::TensorTraits {
+  public:
+    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
+        size = Step::of(op).work_size(*table_, n_threads);
+        return true;
+    }
+    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        const Step & step = Step::of(op);
+        for (const ggml_tensor * p : step.products) finish_packing(p->src[0]);
+        step.compute(*table_, *params);
+        return true;
+    }
+};
+
 class Extra : public abi::ExtraBufferType {
   public:
     // Asked for weights when they are placed and for every operation on weights of ours.
@@ -105,8 +123,14 @@ class Extra : public abi::ExtraBufferType {
     }
     abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
         switch (op->op) {
+            case GGML_OP_MUL:
+            case GGML_OP_RMS_NORM:
+            case GGML_OP_ROPE:
+            case GGML_OP_SET_ROWS:
+                return Step::is_step(op) ? &steps_ : nullptr;
             case GGML_OP_MUL_MAT:
             case GGML_OP_MUL_MAT_ID:
+                if (Step::is_step(op)) return &steps_;
                 if (is_ours(op->src[0])) return &packed_;
                 return can_multiply_dense(*table_, op) ? &dense_ : nullptr;
             case GGML_OP_FLASH_ATTN_EXT:
@@ -120,7 +144,32 @@ class Extra : public abi::ExtraBufferType {
     Packed packed_;
     Dense dense_;
     Attention attention_;
+    Steps steps_;
 };
+
+// --- whole graphs
+// ----------------------------------------------------------------------------------------------------
+
+using GraphCompute = ggml_status (*)(ggml_backend_t, ggml_cgraph *);
+std::atomic<GraphCompute> compute_of_ggml_{nullptr};
+
+bool is_packed_product(const ggml_tensor * node) {
+    return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) && is_ours(node->src[0]);
+}
+
+ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
+    if (!is_computing_) return compute_of_ggml_.load()(backend, graph);
+    try {
+        thread_local Fusions fusions;
+        const Fusion & fusion = fusions.of(graph, ((abi::Graph *)graph)->uid, is_packed_product);
+        fusion.mark();
+        const ggml_status status = compute_of_ggml_.load()(backend, graph);
+        fusion.unmark();
+        return status;
+    } catch (const std::bad_alloc &) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+}
 
 // --- installing
 // --------------------------------------------------------------------------------------------------------
@@ -266,6 +315,22 @@ bool can_hold(ggml_type type, int64_t n_in) {
     if (!status().is_active) return false;
     const PackedProduct * p = table_->packed(type);
     return p && n_in % p->n_unit == 0;
+}
+
+void name_graph(ggml_cgraph * graph) {
+    static std::atomic<uint64_t> n_named{0};
+    constexpr uint64_t not_of_ggml = 1ull << 63;
+    if (status().is_active) ((abi::Graph *)graph)->uid = not_of_ggml | ++n_named;
+}
+
+void fuse_graphs_of(ggml_backend_t backend) {
+    if (!status().is_active || !backend) return;
+    ggml_backend_dev_t device = ggml_backend_get_device(backend);
+    if (!device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;
+    GraphCompute & compute = ((abi::Backend *)backend)->iface.graph_compute;
+    if (compute == compute_graph) return;
+    compute_of_ggml_ = compute;  // the same for all
+    compute = compute_graph;
 }
 
 LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped) : before_(is_loading_), lock_(loading_) {

@@ -3,7 +3,8 @@
 // of ours, added to that list, runs inside the unmodified backend, in its threads and without splitting graphs. What it
 // takes:
 //   - products of weights that were placed in our buffer type when they were loaded (LoadScope);
-//   - in graphs planned inside a ComputeScope: products of F32, F16 and BF16 weights where they lie, and attention.
+//   - in graphs planned inside a ComputeScope: products of F32, F16 and BF16 weights where they lie, and attention;
+//   - in such graphs of a backend that was given to fuse_graphs_of(): what lies between the products (fusion.h).
 // All other code in the process, llama_cpp.Llama for example, keeps ggml's own kernels.
 #pragma once
 
@@ -45,6 +46,13 @@ class LoadScope {
     bool before_;
     std::unique_lock<std::mutex> lock_;
 };
+
+// The backend's graphs are computed in steps of several nodes (fusion.h), inside a ComputeScope. Does nothing when the
+// hook is not active, or for another backend than the CPU's.
+void fuse_graphs_of(ggml_backend_t backend);
+
+// Gives a graph that is computed more than once as it is a number to be known by.
+void name_graph(ggml_cgraph * graph);
 
 // While it lives, graphs that this thread computes use our kernels also for weights that are not packed. Does nothing
 // when `on` is false or the hook is not active.

@@ -23,11 +23,6 @@ int64_t n_groups(const ggml_tensor * w) {
     return (w->ne[1] + n_group - 1) / n_group;
 }
 
-// the piece [first, second) of n that thread ith of nth takes
-std::pair<int64_t, int64_t> share(int64_t n, int ith, int nth) {
-    return {n * ith / nth, n * (ith + 1) / nth};
-}
-
 // Pieces of [0, n) for the threads of one operation, larger ones first: half of all work in a piece for each thread,
 // then half of what is left, and so on. Whoever is free takes the next piece, so a thread that is slower for a while
 // (its core is shared, its memory further away) keeps nobody waiting for long. Every round has a piece of each thread's
@@ -221,23 +216,35 @@ size_t product_work_size(const KernelTable & table, int n_threads, const ggml_te
     return table.row_bytes(op->src[0]->ne[0]) * (n_rows <= n_private_rows ? n_rows * n_threads : n_rows) + 64;
 }
 
-void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
+size_t rounded_size(const KernelTable & table, const ggml_tensor * op) {
+    return (table.row_bytes(op->src[0]->ne[0]) * ggml_nrows(op->src[1]) + 63) / 64 * 64;
+}
+
+void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, uint8_t * rounded) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
-    const PackedProduct & p = *table.packed(w->type);
-    const Rows rows(x);
-    const size_t n_row_bytes = table.row_bytes(w->ne[0]);
-    uint8_t * rounded = (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
-    const auto round = [&](int64_t i) {
-        p.quantize((const float *)((const char *)x->data + rows.offset(i, x)), w->ne[0], rounded + i * n_row_bytes);
-    };
-    if (rows.n <= n_private_rows) {
-        rounded += params.ith * rows.n * n_row_bytes;
-        for (int64_t i = 0; i < rows.n; ++i) round(i);
+    const float * values = (const float *)((const char *)x->data + Rows(x).offset(row, x));
+    table.packed(w->type)->quantize(values, w->ne[0], rounded + row * table.row_bytes(w->ne[0]));
+}
+
+uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
+    const int64_t n_rows = ggml_nrows(op->src[1]);
+    uint8_t * rounded = rounded_rows(params);
+    if (n_rows <= n_private_rows) {
+        rounded += params.ith * n_rows * table.row_bytes(op->src[0]->ne[0]);
+        for (int64_t i = 0; i < n_rows; ++i) round_row(table, op, i, rounded);
     } else {
-        const auto [first, end] = share(rows.n, params.ith, params.nth);
-        for (int64_t i = first; i < end; ++i) round(i);
+        const auto [first, end] = share(n_rows, params.ith, params.nth);
+        for (int64_t i = first; i < end; ++i) round_row(table, op, i, rounded);
         barrier(params);
     }
+    return rounded;
+}
+
+void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,
+                      const uint8_t * rounded) {
+    const ggml_tensor * w = op->src[0];
+    const PackedProduct & p = *table.packed(w->type);
+    const size_t n_row_bytes = table.row_bytes(w->ne[0]);
     const int64_t n = n_groups(w);
     const size_t n_matrix_bytes = p.group_bytes(w->ne[0]) * n;
     thread_local RowList<uint8_t> list;
@@ -250,6 +257,10 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
                            l.rows.data(), (int)l.rows.size(), l.out.data());
             });
     }
+}
+
+void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
+    multiply_rounded(table, params, op, round_rows(table, params, op));
 }
 
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {

@@ -82,6 +82,9 @@ KERNEL_INLINE F32 load_f16(const void * p) {
 KERNEL_INLINE F32 load_f16_n(const void * p, int n) {
     return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first(n), p))};
 }
+KERNEL_INLINE void store_f16(void * p, F32 x) {  // nearest, ties to even
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT));
+}
 KERNEL_INLINE F32 load_bf16(const void * p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16))};
 }
@@ -241,6 +244,10 @@ KERNEL_INLINE void store_n(float * p, F32 x, int n) {
 KERNEL_INLINE F32 load_f16(const void * p) {
     const __m128i * q = (const __m128i *)p;
     return {_mm256_cvtph_ps(_mm_loadu_si128(q)), _mm256_cvtph_ps(_mm_loadu_si128(q + 1))};
+}
+KERNEL_INLINE void store_f16(void * p, F32 x) {  // nearest, ties to even
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)p + 1, _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT));
 }
 KERNEL_INLINE F32 load_f16_n(const void * p, int n) {
     uint16_t x[16] = {};
@@ -441,6 +448,9 @@ KERNEL_INLINE F32 load_f16(const void * p) {
     KERNEL_EACH r.v[i] = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t *)p + 4 * i)));
     return r;
 }
+KERNEL_INLINE void store_f16(void * p, F32 x) {  // nearest, ties to even
+    KERNEL_EACH vst1_u16((uint16_t *)p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(x.v[i])));
+}
 KERNEL_INLINE F32 load_bf16(const void * p) {
     F32 r;
     KERNEL_EACH r.v[i] = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16((const uint16_t *)p + 4 * i), 16));
@@ -621,6 +631,20 @@ KERNEL_INLINE F32 load_f16(const void * p) {
     F32 r;
     KERNEL_EACH r.v[i] = from_f16(h[i]);
     return r;
+}
+KERNEL_INLINE uint16_t to_f16(float x) {  // nearest, ties to even
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    const uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (size > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (size >> 13 & 0x3ff));
+    if (size >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    if (size < 0x38800000) return (uint16_t)(sign | (uint32_t)std::nearbyintf(std::ldexp(std::fabs(x), 24)));
+    return (uint16_t)(sign | (size + 0xfff + (size >> 13 & 1) - 0x38000000) >> 13);
+}
+KERNEL_INLINE void store_f16(void * p, F32 x) {
+    uint16_t h[16];
+    KERNEL_EACH h[i] = to_f16(x.v[i]);
+    std::memcpy(p, h, sizeof h);
 }
 KERNEL_INLINE F32 load_bf16(const void * p) {
     uint16_t h[16];

@@ -42,6 +42,16 @@ struct KernelTable {
     // GGML_OP_FLASH_ATTN_EXT; see attention.h
     size_t (*attention_work_size)(int n_threads, const ggml_tensor * op);
     void (*attention)(const ComputeParams & params, ggml_tensor * op);
+    // Of rows, small_ops.inc; results may replace operands.
+    // out = a + b
+    void (*add_rows)(const float * a, const float * b, int64_t n, float * out);
+    // normed = x / sqrt(mean(x^2) + eps) and out = normed * weights; either may be null, out with weights
+    void (*norm_row)(const float * x, int64_t n, float eps, const float * weights, float * normed, float * out);
+    // the first n_dims numbers, turned in pairs by angles[n_dims], a cosine and a sine for each: neighbours, or
+    // (`is_halves`) numbers n_dims / 2 apart
+    void (*rotate_row)(const float * x, int n_dims, bool is_halves, const float * angles, float * out);
+    // to F16
+    void (*halve_row)(const float * x, int64_t n, uint16_t * out);
 };
 
 }  // namespace eaglecpp::kernels

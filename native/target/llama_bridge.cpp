@@ -154,13 +154,20 @@ bool has_reference_kernels() {
     return get_sched_fn() && set_use_ref_fn();
 }
 
-void set_reference_kernels(llama_context * ctx, bool on) {
+std::vector<ggml_backend_t> cpu_backends(llama_context * ctx) {
+    std::vector<ggml_backend_t> found;
+    if (!get_sched_fn()) return found;
     ggml_backend_sched_t sched = get_sched_fn()(ctx);
     for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); ++i) {
         ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
         ggml_backend_dev_t device = ggml_backend_get_device(backend);
-        if (device && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) set_use_ref_fn()(backend, on);
+        if (device && ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) found.push_back(backend);
     }
+    return found;
+}
+
+void set_reference_kernels(llama_context * ctx, bool on) {
+    for (ggml_backend_t backend : cpu_backends(ctx)) set_use_ref_fn()(backend, on);
 }
 
 bool records_layer_inputs(const std::string & architecture) {

@@ -54,6 +54,9 @@ bool has_plain_rows(const ggml_tensor * tensor);
 bool has_reference_kernels();
 void set_reference_kernels(llama_context * ctx, bool on);
 
+// The backends that compute a context's graphs on the CPU; none where libllama does not tell.
+std::vector<ggml_backend_t> cpu_backends(llama_context * ctx);
+
 struct DeviceInfo {
     std::string name, description, kind;
     size_t memory_total, memory_free;

@@ -231,6 +231,9 @@ void Target::open_context(const std::vector<int32_t> & layers) {
         ctx_.reset();
         make_context();
     }
+    if (model_->uses_kernels()) {
+        for (ggml_backend_t backend : cpu_backends(ctx_.get())) kernels::fuse_graphs_of(backend);
+    }
     if (llama_supports_gpu_offload() && options_.n_gpu_layers != 0) note_device();
     guarded([&] { taps_->attach(ctx_.get()); });
     cells_.attach(ctx_.get());

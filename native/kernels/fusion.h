@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// Steps: several nodes of a graph computed as one. Between the products of a layer lie operations on a few thousand
+// numbers, each of which costs more in waiting for the other threads than in work. A step does in one go, for a row,
+// what one thread can do alone:
+//   - an addition, the norm that follows it and that norm's weights, then the products of the result, whose rows are
+//     rounded once for all of them;
+//   - the rotation of queries and keys, and what is stored of them in the cache.
+//
+// What is computed does not depend on how nodes are grouped, or a row's bits would depend on the batch it is in: norms
+// and rotations have arithmetic of ours in every graph, additions and roundings to half precision have only one.
+// Grouping changes who waits for whom. It is left out wherever the memory of one node would be written while another
+// thread may still read it.
+#pragma once
+
+#include <ggml.h>
+
+#include <array>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "kernels/compute.h"
+#include "kernels/table.h"
+
+namespace eaglecpp::kernels {
+
+// Cosines and sines of a graph's positions, which all its layers share.
+struct Angles {
+    const ggml_tensor * rope;   // the first to need them
+    std::vector<float> values;  // [token][n_dims]
+};
+
+// a few nodes
+class Nodes {
+  public:
+    bool is_full() const { return n_ == (int)nodes_.size(); }
+    bool empty() const { return n_ == 0; }
+    int size() const { return n_; }
+    void add(ggml_tensor * node) { nodes_[n_++] = node; }
+    ggml_tensor * operator[](int i) const { return nodes_[i]; }
+    ggml_tensor * const * begin() const { return nodes_.data(); }
+    ggml_tensor * const * end() const { return nodes_.data() + n_; }
+
+  private:
+    std::array<ggml_tensor *, 4> nodes_;
+    int n_ = 0;
+};
+
+extern const char step_tag;
+
+struct Step {
+    // of what a node's `extra` points to, whoever put it there
+    static bool is_step(const ggml_tensor * node);
+    static const Step & of(const ggml_tensor * node) { return *(const Step *)node->extra; }
+
+    const void * tag = &step_tag;
+    ggml_tensor *sum = nullptr, *norm = nullptr, *scaled = nullptr;  // sum -> norm -> scaled
+    Nodes products;                                                  // of one operand, with packed weights
+    Nodes ropes, stores;
+    Angles * angles = nullptr;
+    bool fills_angles = false;
+
+    size_t work_size(const KernelTable & table, int n_threads) const;
+    void compute(const KernelTable & table, const ComputeParams & params) const;
+};
+
+// The steps of one graph.
+class Fusion {
+  public:
+    // `is_packed`: whether a node is a product of packed weights of ours
+    using IsPacked = bool (*)(const ggml_tensor * node);
+    void find(ggml_cgraph * graph, IsPacked is_packed);
+    // Between the two, the node that computes a step has it as `extra`, and others that the step takes are not
+    // computed. Then only ggml's CPU backend may compute the graph.
+    void mark() const;
+    void unmark() const;
+
+  private:
+    Step & add_step(const Step & step);
+    size_t find_norm(size_t i);
+    void find_products(size_t i, Step & step);
+    size_t find_ropes(size_t i);
+    Angles * known_angles(const ggml_tensor * rope);
+    Angles & add_angles(const ggml_tensor * rope);
+
+    IsPacked is_packed_;
+    std::vector<ggml_tensor *> nodes_;  // that are computed
+    std::vector<bool> is_taken_;        // of nodes_
+    std::vector<ggml_tensor *> taken_;  // by steps that others compute
+    std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;
+    std::deque<Step> steps_;
+    std::deque<Angles> angles_;
+};
+
+// The steps of the graphs that were computed last. A graph is known by its `uid`, which ggml changes with the graph.
+class Fusions {
+  public:
+    const Fusion & of(ggml_cgraph * graph, uint64_t uid, Fusion::IsPacked is_packed);
+
+  private:
+    struct Known {
+        uint64_t uid = 0;
+        uint64_t last_use = 0;
+        Fusion fusion;
+    };
+    std::deque<Known> known_;
+    uint64_t n_uses_ = 0;
+};
+
+}  // namespace eaglecpp::kernels
