@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/attention.h"
 #include "kernels/product_ops.h"
 
 namespace eaglecpp::kernels {
@@ -211,6 +212,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
     }
     if (products.empty()) return;
     barrier(params);
+    if (attention) table.fetch_cells(params, attention);
     for (int k = 0; k < n_types; ++k) {
         for (int j = begins[k]; j < begins[k + 1]; ++j) {
             multiply_rounded(table, params, products[j], rounded + k * n_each);
@@ -223,6 +225,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
 
 void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     is_packed_ = is_packed;
+    last_products_ = nullptr;
     nodes_.clear();
     leaders_.clear();
     steps_.clear();
@@ -240,8 +243,14 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
         ggml_tensor * t = nodes_[i];
         if (is_taken_[i]) {
             ++i;
+        } else if (attention_fits(t)) {
+            if (last_products_) last_products_->attention = t;
+            last_products_ = nullptr;
+            ++i;
         } else if (is_ours_to_norm(t)) {
             i = find_norm(i);
+            last_products_ = &steps_.back();
+            if (last_products_->products.empty()) last_products_ = nullptr;
         } else if (is_ours_to_rotate(t)) {
             i = find_ropes(i);
         } else {

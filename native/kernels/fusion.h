@@ -59,6 +59,7 @@ struct Step {
     Nodes ropes, stores;
     Angles * angles = nullptr;
     bool fills_angles = false;
+    const ggml_tensor * attention = nullptr;  // that follows the products
 
     size_t work_size(const KernelTable & table, int n_threads) const;
     void compute(const KernelTable & table, const ComputeParams & params) const;
@@ -80,6 +81,7 @@ class Fusion {
     size_t find_norm(size_t i);
     void find_products(size_t i, Step & step);
     size_t find_ropes(size_t i);
+    Step * last_products_ = nullptr;
     Angles * known_angles(const ggml_tensor * rope);
     Angles & add_angles(const ggml_tensor * rope);
 

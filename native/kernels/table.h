@@ -42,6 +42,7 @@ struct KernelTable {
     // GGML_OP_FLASH_ATTN_EXT; see attention.h
     size_t (*attention_work_size)(int n_threads, const ggml_tensor * op);
     void (*attention)(const ComputeParams & params, ggml_tensor * op);
+    void (*fetch_cells)(const ComputeParams & params, const ggml_tensor * op);
     // Of rows, small_ops.inc; results may replace operands.
     // out = a + b
     void (*add_rows)(const float * a, const float * b, int64_t n, float * out);
