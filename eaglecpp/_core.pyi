@@ -221,8 +221,10 @@ class Engine:
     def begin(self, sequence: int, prompt: Sequence[int], params: GenerateParams) -> int:
         """Starts a generation; returns how many prompt tokens were reused. Ends a running one of this sequence."""
 
-    def step(self, sequences: Sequence[int]) -> list[StepResult]:
-        """One prefill slice or one round for each; GIL released."""
+    def step(self, sequences: Sequence[int], for_ms: float = 0.0) -> list[StepResult]:
+        """One prefill slice or one round for each; GIL released. While all of them generate, rounds follow each other
+        until `for_ms` milliseconds have passed; each result is then of several rounds.
+        """
 
     def end(self, sequence: int, n_taken: int = -1) -> None:
         """Ends the running generation; what was committed stays for prefix reuse, as far as the n_taken tokens that

@@ -173,7 +173,7 @@ class Engine:
         results are in the order of the prompts.
         """
         if _is_many(prompt):
-            return self._all(self._many(prompt, "stream", dict(options)))
+            return self._many(prompt, "stream", dict(options)).finish()
         return self._session().generate(prompt, **options)  # type: ignore[arg-type]
 
     @overload
@@ -224,7 +224,7 @@ class Engine:
         """
         if messages and isinstance(messages[0], list | tuple):
             many = self._many(messages, "answer", dict(options))
-            return many if stream else self._all(many)
+            return many if stream else many.finish()
         one: Any = messages
         return self._session().answer(one, stream, dict(options))
 
@@ -462,12 +462,6 @@ class Engine:
             return running
 
         return ManyStreams([main, *own], own, len(prompts), begin)
-
-    def _all(self, running: ManyStreams) -> list[Completion]:
-        with running:
-            for _ in running:
-                pass
-            return running.completions()
 
     def _count(self, stats: Timings) -> None:
         """Adds the counters of a generation that has ended."""

@@ -43,6 +43,7 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
         self._streams: dict[int, Stream] = {}
         self._ready: deque[tuple[int, Chunk]] = deque()
         self._n_prompts = n_prompts
+        self._is_watched = True
 
     def __iter__(self) -> Self:
         return self
@@ -61,6 +62,14 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
             self.close()
             raise StopIteration
         return self._ready.popleft()
+
+    def finish(self) -> list[Completion]:
+        """Runs to the end with nobody watching: a chunk may hold several rounds."""
+        self._is_watched = False
+        with self:
+            for _ in self:
+                pass
+            return self.completions()
 
     def completions(self) -> list[Completion]:
         """What was generated so far. Raises ValueError while one of the prompts still waits for its place."""
@@ -101,7 +110,9 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
         self._step([*list(self._reading)[:1], *generating])
 
     def _step(self, indices: Sequence[int]) -> None:
-        chunks = next_chunks([self._running[index][1] for index in indices])
+        # a prompt that waits for a place, or to be read, waits for rounds one by one
+        is_watched = self._is_watched or bool(self._waiting) or bool(self._reading)
+        chunks = next_chunks([self._running[index][1] for index in indices], is_watched)
         for index, chunk in zip(indices, chunks, strict=True):
             if isinstance(chunk, BaseException):
                 raise chunk

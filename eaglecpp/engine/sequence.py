@@ -50,11 +50,11 @@ class NativeSequence:
             self._running_in = threading.get_ident()
             return self._generation, reused
 
-    def step(self, generation: int) -> core.StepResult:
-        """One slice of the prompt, or one round."""
+    def step(self, generation: int, for_ms: float = 0.0) -> core.StepResult:
+        """One slice of the prompt, or one round; with `for_ms` as many rounds as begin in that time."""
         with self._exclusive() as native:
             self._require_current(generation)
-            return native.step([self.number])[0]
+            return native.step([self.number], for_ms)[0]
 
     def end(self, generation: int, n_taken: int) -> dict[str, Any]:
         """Ends the generation, of which n_taken tokens were used; returns its counters. Not for a generation
@@ -127,9 +127,12 @@ class NativeSequence:
             )
 
 
-def step_together(running: Sequence[tuple[NativeSequence, int]]) -> list[core.StepResult]:
+def step_together(
+    running: Sequence[tuple[NativeSequence, int]], for_ms: float = 0.0
+) -> list[core.StepResult]:
     """One step of generations of one engine, each given by its sequence and its number; sequences that
-    generate are verified in one batch. Results in the order of `running`.
+    generate are verified in one batch. With `for_ms` as many rounds as begin in that time, while all of them
+    generate. Results in the order of `running`.
     """
     if not running:
         return []
@@ -137,5 +140,6 @@ def step_together(running: Sequence[tuple[NativeSequence, int]]) -> list[core.St
         sequence._require_current(generation)
     first, _ = running[0]
     with first._exclusive() as native:
-        found = {result.sequence: result for result in native.step([one.number for one, _ in running])}
+        results = native.step([one.number for one, _ in running], for_ms)
+    found = {result.sequence: result for result in results}
     return [found[one.number] for one, _ in running]

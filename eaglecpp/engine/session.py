@@ -42,10 +42,7 @@ class Session:
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
         """Completes `prompt` and returns the whole result; arguments as `stream`."""
-        with self.stream(prompt, **options) as stream:
-            for _ in stream:
-                pass
-            return stream.completion()
+        return self.stream(prompt, **options).finish()
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
         """Completes `prompt`, one `Chunk` per round.
@@ -97,12 +94,7 @@ class Session:
         prompt = self._memory.prompt(rendered.text, rendered.has_bos)
         running = self.stream(prompt.tokens, **options)
         running.on_end = lambda result: self._memory.remember(prompt, result)
-        if stream:
-            return running
-        with running:
-            for _ in running:
-                pass
-            return running.completion()
+        return running if stream else running.finish()
 
     @property
     def tokens(self) -> list[int]:

@@ -22,6 +22,9 @@ from eaglecpp.results import Chunk, Completion, FinishReason, Timings, TokenLogp
 
 __all__ = ["Stream", "next_chunks"]
 
+# Between two looks at what was generated while nobody reads along; Ctrl+C is heard as often.
+_UNWATCHED_MS = 100.0
+
 
 class Stream(Iterator[Chunk]):
     """A running generation: iterate for chunks, `completion()` for the result so far, `close()` to stop
@@ -48,6 +51,21 @@ class Stream(Iterator[Chunk]):
         self._generation, self.reused_n = sequence.begin(request.prompt, request.params())
         self._open = True
 
+    def finish(self) -> Completion:
+        """Runs to the end with nobody watching: a chunk may hold several rounds."""
+        with self:
+            while self._open:
+                self._take_or_close(self.unwatched_ms)
+            return self.completion()
+
+    @property
+    def unwatched_ms(self) -> float:
+        """How long rounds may follow each other before their tokens are looked at. What is looked for in the
+        text ends it within a round.
+        """
+        is_watched = bool(self._request.sampling.stop) or self._request.stop_when is not None
+        return 0.0 if is_watched else _UNWATCHED_MS
+
     @property
     def seed(self) -> int:
         return self._request.seed
@@ -62,8 +80,11 @@ class Stream(Iterator[Chunk]):
     def __next__(self) -> Chunk:
         if not self._open:
             raise StopIteration
+        return self._take_or_close()
+
+    def _take_or_close(self, for_ms: float = 0.0) -> Chunk:
         try:
-            return self._take(self._next_round())
+            return self._take(self._next_round(for_ms))
         except BaseException:
             self.close()
             raise
@@ -104,10 +125,10 @@ class Stream(Iterator[Chunk]):
         with contextlib.suppress(Exception):
             self.close()
 
-    def _next_round(self) -> core.StepResult:
+    def _next_round(self, for_ms: float) -> core.StepResult:
         """Runs prefill slices until a round gives tokens, or the end."""
         while True:
-            result = self._sequence.step(self._generation)
+            result = self._sequence.step(self._generation, for_ms)
             if self._gave_tokens(result):
                 return result
 
@@ -181,11 +202,15 @@ class Stream(Iterator[Chunk]):
             self.on_end(self.completion())
 
 
-def next_chunks(streams: Sequence[Stream]) -> list[Chunk | BaseException | None]:
+def next_chunks(
+    streams: Sequence[Stream], is_watched: bool = True
+) -> list[Chunk | BaseException | None]:
     """One step of streams of one engine; those that generate are verified in one batch. For each its chunk,
-    None while its prompt is read, or the error of turning its tokens into text, which has closed it.
+    None while its prompt is read, or the error of turning its tokens into text, which has closed it. Unless
+    `is_watched`, a chunk may hold several rounds.
 
     An error of the step itself is raised; nobody knows whose it was, and no stream is closed for it.
     """
-    results = step_together([(stream._sequence, stream._generation) for stream in streams])
+    for_ms = 0.0 if is_watched else min(stream.unwatched_ms for stream in streams)
+    results = step_together([(stream._sequence, stream._generation) for stream in streams], for_ms)
     return [stream._chunk_of(result) for stream, result in zip(streams, results, strict=True)]

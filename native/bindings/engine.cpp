@@ -202,9 +202,9 @@ nb::dict timings(const EngineHandle & e, int id) {
     return d;
 }
 
-std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids) {
+std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids, double for_ms) {
     nb::gil_scoped_release release;
-    return guarded([&] { return e.get().step(ids); });
+    return guarded([&] { return e.get().step(ids, for_ms); });
 }
 
 ParkedSequence park(const EngineHandle & e, int id) {
@@ -325,7 +325,7 @@ void bind_engine(nb::module_ & m) {
             "close_sequence", [](const E & e, int id) { guarded([&] { e.get().close_sequence(id); }); },
             nb::arg("sequence"))
         .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"))
-        .def("step", &step, nb::arg("sequences"))
+        .def("step", &step, nb::arg("sequences"), nb::arg("for_ms") = 0.0)
         .def(
             "end", [](const E & e, int id, int n_taken) { e.get().end(id, n_taken); }, nb::arg("sequence"),
             nb::arg("n_taken") = -1)

@@ -233,7 +233,20 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     s.plan_log.clear();
 }
 
-std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
+// `next` are the results of the round that followed `all`.
+static void append(std::vector<StepResult> & all, std::vector<StepResult> next) {
+    for (StepResult & n : next) {
+        for (StepResult & r : all) {
+            if (r.sequence != n.sequence) continue;
+            r.tokens.insert(r.tokens.end(), n.tokens.begin(), n.tokens.end());
+            r.accepted.insert(r.accepted.end(), n.accepted.begin(), n.accepted.end());
+            r.logprobs.insert(r.logprobs.end(), n.logprobs.begin(), n.logprobs.end());
+            r.finish = n.finish;
+        }
+    }
+}
+
+std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms) {
     Use use(*this);
     std::vector<Sequence *> sequences;
     for (int id : ids) {
@@ -243,10 +256,23 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids) {
             fail(ErrorKind::value, "sequence %d is named twice in one step", id);
         sequences.push_back(s);
     }
-    return attempt([&] { return rounds_.step(sequences); },
-                   [&] {
-                       for (Sequence * s : sequences) conversations_.roll_back(*s);
-                   });
+    const auto run = [&] {
+        return attempt([&] { return rounds_.step(sequences); },
+                       [&] {
+                           for (Sequence * s : sequences) conversations_.roll_back(*s);
+                       });
+    };
+    const auto goes_on = [](const StepResult & r) { return r.phase == "decode" && r.finish.empty(); };
+    const double start = now_ms();
+    std::vector<StepResult> results = run();
+    while (std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms) {
+        try {
+            append(results, run());
+        } catch (const Error &) {
+            break;  // what came before is kept, and the next call meets the error again
+        }
+    }
+    return results;
 }
 
 std::vector<float> Engine::score(const Tokens & tokens) {

@@ -46,7 +46,9 @@ class Engine {
     // Runs a slice of the prompt or a round for each conversation; returns a result for each, in no particular order.
     // While some conversations generate, prompts share their batch if that changes no bits: the slices are then
     // smaller, and if there are several prompts the last ones may have to wait.
-    std::vector<StepResult> step(const std::vector<int> & ids);
+    // With `for_ms`, rounds follow each other until so many milliseconds have passed, as long as all conversations
+    // generate; each result is then of several rounds.
+    std::vector<StepResult> step(const std::vector<int> & ids, double for_ms = 0.0);
 
     // `n_taken`: how many tokens of the answer are kept; any that a round gave beyond them are rolled back. < 0: all
     void end(int id, int n_taken = -1);

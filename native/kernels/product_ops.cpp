@@ -16,8 +16,12 @@ namespace eaglecpp::kernels {
 
 namespace {
 
-// Up to here every thread rounds all rows for itself, which is less work than waiting for the others.
-constexpr int64_t n_private_rows = 4;
+// Few inputs, or a single row, every thread rounds for itself, which is less work than waiting for the others.
+bool rounds_privately(const ggml_tensor * op) {
+    constexpr int64_t n_private = 3072;
+    const int64_t n_rows = ggml_nrows(op->src[1]);
+    return n_rows == 1 || n_rows * op->src[0]->ne[0] <= n_private;
+}
 
 int64_t n_groups(const ggml_tensor * w) {
     return (w->ne[1] + n_group - 1) / n_group;
@@ -213,7 +217,7 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
 
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
-    return table.row_bytes(op->src[0]->ne[0]) * (n_rows <= n_private_rows ? n_rows * n_threads : n_rows) + 64;
+    return table.row_bytes(op->src[0]->ne[0]) * (rounds_privately(op) ? n_rows * n_threads : n_rows) + 64;
 }
 
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op) {
@@ -229,7 +233,7 @@ void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, u
 uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
     uint8_t * rounded = rounded_rows(params);
-    if (n_rows <= n_private_rows) {
+    if (rounds_privately(op)) {
         rounded += params.ith * n_rows * table.row_bytes(op->src[0]->ne[0]);
         for (int64_t i = 0; i < n_rows; ++i) round_row(table, op, i, rounded);
     } else {
