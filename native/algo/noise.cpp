@@ -6,13 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
+
+#include "algo/row_loops.h"
 
 namespace eaglecpp {
 
 namespace {
 constexpr uint64_t gamma = 0x9E3779B97F4A7C15ull;     // SplitMix64's step
-constexpr int n_block = 128;                          // tokens told apart by one comparison
-constexpr int n_lanes = 16;                           // kept apart so that the compiler vectorises
+constexpr int n_block = n_row_block;                  // tokens told apart by one comparison
 constexpr uint64_t one_each = 0x0001000100010001ull;  // of the four 16-bit parts
 constexpr uint64_t top_bits = 0x8000ull * one_each;
 constexpr double ln2 = 0.693147180559945309417;
@@ -48,30 +50,6 @@ uint64_t coarse_mask(double gap) {
 #define EAGLECPP_INLINE inline
 #endif
 
-// the larger of each pair of lanes, without a branch that random numbers would mislead
-template <int n>
-EAGLECPP_INLINE void fold(float * lane) {
-    for (int j = 0; j < n; ++j) lane[j] = lane[j] > lane[j + n] ? lane[j] : lane[j + n];
-}
-
-// the largest of n_block numbers; NaN never is, unless all are
-EAGLECPP_INLINE float top_of_block(const float * x) {
-    float lane[n_lanes];
-    std::fill_n(lane, n_lanes, -INFINITY);
-    for (int i = 0; i < n_block; i += n_lanes) {
-        for (int j = 0; j < n_lanes; ++j) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
-    }
-    fold<8>(lane);
-    fold<4>(lane);
-    fold<2>(lane);
-    fold<1>(lane);
-    return lane[0];
-}
-
-EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops) {
-    for (int b = 0; b < n_blocks; ++b) tops[b] = top_of_block(x + b * n_block);
-}
-
 // Not 0 if one of the block's tokens may have none of `bits` in its 16; its hashes begin at group `first`.
 EAGLECPP_INLINE uint64_t zeros_in_block(uint64_t key, uint64_t first, uint64_t bits) {
     uint64_t zeros = 0;
@@ -82,27 +60,15 @@ EAGLECPP_INLINE uint64_t zeros_in_block(uint64_t key, uint64_t first, uint64_t b
     return zeros & top_bits;
 }
 
-struct BlockLoops {
-    void (*tops)(const float * x, int n_blocks, float * tops);
-    uint64_t (*zeros)(uint64_t key, uint64_t first, uint64_t bits);
-};
+using ZerosInBlock = uint64_t (*)(uint64_t key, uint64_t first, uint64_t bits);
 
-void tops_portable(const float * x, int n_blocks, float * tops) {
-    tops_of_blocks(x, n_blocks, tops);
-}
 uint64_t zeros_portable(uint64_t key, uint64_t first, uint64_t bits) {
     return zeros_in_block(key, first, bits);
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
-__attribute__((target("avx2"))) void tops_avx2(const float * x, int n_blocks, float * tops) {
-    tops_of_blocks(x, n_blocks, tops);
-}
 __attribute__((target("avx2"))) uint64_t zeros_avx2(uint64_t key, uint64_t first, uint64_t bits) {
     return zeros_in_block(key, first, bits);
-}
-__attribute__((target("avx512f,avx512dq,avx512vl"))) void tops_avx512(const float * x, int n_blocks, float * tops) {
-    tops_of_blocks(x, n_blocks, tops);
 }
 __attribute__((target("avx512f,avx512dq,avx512vl"))) uint64_t zeros_avx512(uint64_t key, uint64_t first,
                                                                            uint64_t bits) {
@@ -111,20 +77,19 @@ __attribute__((target("avx512f,avx512dq,avx512vl"))) uint64_t zeros_avx512(uint6
 #endif
 
 // all that this processor can run, the best last
-std::vector<BlockLoops> usable_loops() {
-    std::vector<BlockLoops> out{{tops_portable, zeros_portable}};
+const std::vector<ZerosInBlock> & loops() {
+    static const std::vector<ZerosInBlock> all = [] {
+        std::vector<ZerosInBlock> out{zeros_portable};
 #if defined(__GNUC__) && defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2")) out.push_back({tops_avx2, zeros_avx2});
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-        out.push_back({tops_avx512, zeros_avx512});
-    }
+        __builtin_cpu_init();
+        if (__builtin_cpu_supports("avx2")) out.push_back(zeros_avx2);
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512vl")) {
+            out.push_back(zeros_avx512);
+        }
 #endif
-    return out;
-}
-
-const std::vector<BlockLoops> & loops() {
-    static const std::vector<BlockLoops> all = usable_loops();
+        return out;
+    }();
     return all;
 }
 }  // namespace
@@ -213,17 +178,11 @@ Token Noise::choose(const float * logits, int n, double scale) const {
 // largest of all.
 Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
-    const BlockLoops run = loops()[way];
+    const ZerosInBlock zeros = loops()[way];
     thread_local std::vector<float> buffer;
     std::vector<float> & tops = buffer;  // a thread's variable is looked up at each use
-    const int n_whole = n / n_block, n_blocks = (n + n_block - 1) / n_block;
-    tops.resize(n_blocks);
-    run.tops(logits, n_whole, tops.data());
-    if (n_whole < n_blocks) {
-        float top = -INFINITY;
-        for (int i = n_whole * n_block; i < n; ++i) top = logits[i] > top ? logits[i] : top;
-        tops[n_whole] = top;
-    }
+    block_tops(logits, n, tops);
+    const int n_blocks = (int)tops.size();
     NoisyBest best(*this);
     const int first = (int)(std::max_element(tops.begin(), tops.end()) - tops.begin());
     if (!(tops[first] > -INFINITY)) return 0;
@@ -233,7 +192,7 @@ Token Noise::choose(const float * logits, int n, double scale, int way) const {
         if (!(gap < most) || b == first) continue;
         // a token of the block can win only if all of these bits of its 16 are 0
         const uint64_t bits = one_each * coarse_mask(gap);
-        if (!run.zeros(coarse_key_, (uint64_t)b * (n_block / 4), bits)) continue;
+        if (!zeros(coarse_key_, (uint64_t)b * (n_block / 4), bits)) continue;
         const int end = std::min(n, (b + 1) * n_block);
         for (int at = b * n_block; at < end; at += 4) {
             const uint64_t four = coarse_of_four((uint32_t)at >> 2) & bits;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include "algo/row_loops.h"
 #include "algo/topk.h"
 
 #include <algorithm>
@@ -47,6 +48,32 @@ static void agrees_with_sorting() {
     }
 }
 
+// The same bits from the loops of every instruction set.
+static void ways_agree() {
+    Random random(8);
+    for (int n : {1, 16, 127, 128, 129, 1000, 12672}) {
+        std::vector<float> x = random_logits(random, n, false);
+        if (n > 2) x[1] = -std::numeric_limits<float>::infinity(), x[2] = std::numeric_limits<float>::quiet_NaN();
+        std::vector<float> tops, others;
+        block_tops(x.data(), n, tops, 0);
+        float max = -std::numeric_limits<float>::infinity();
+        for (int i = 0; i < n; ++i) {
+            if (x[i] > max) max = x[i];
+            CHECK(!(x[i] > tops[i / n_row_block]));
+        }
+        CHECK(*std::max_element(tops.begin(), tops.end()) == max);
+        if (n > 2) x[2] = 0;
+        const double sum = sum_exp(x.data(), n, 10.0f, 0);
+        for (int way = 1; way < n_row_ways(); ++way) {
+            if (n > 2) x[2] = std::numeric_limits<float>::quiet_NaN();
+            block_tops(x.data(), n, others, way);
+            CHECK(others == tops);
+            if (n > 2) x[2] = 0;
+            CHECK(sum_exp(x.data(), n, 10.0f, way) == sum);
+        }
+    }
+}
+
 static void largest_agree_with_sorting() {
     Random random(7);
     Largest largest;
@@ -90,6 +117,7 @@ static void survives_masked_and_broken_rows() {
 int main() {
     agrees_with_sorting();
     largest_agree_with_sorting();
+    ways_agree();
     maps_ids();
     survives_masked_and_broken_rows();
     return result();

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+// Compiled without contraction of a*b+c (native/CMakeLists.txt), which not all of these processors have.
+#include "algo/row_loops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define EAGLECPP_INLINE inline __attribute__((always_inline))
+#else
+#define EAGLECPP_INLINE inline
+#endif
+
+namespace eaglecpp {
+
+namespace {
+constexpr int n_lanes = 16;  // kept apart so that the compiler vectorises without adding in another order
+
+// the larger of each pair of lanes, without a branch that random numbers would mislead
+template <int n>
+EAGLECPP_INLINE void fold(float * lane) {
+    for (int j = 0; j < n; ++j) lane[j] = lane[j] > lane[j + n] ? lane[j] : lane[j + n];
+}
+
+EAGLECPP_INLINE float top_of_block(const float * x) {
+    float lane[n_lanes];
+    std::fill_n(lane, n_lanes, -INFINITY);
+    for (int i = 0; i < n_row_block; i += n_lanes) {
+        for (int j = 0; j < n_lanes; ++j) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    }
+    fold<8>(lane);
+    fold<4>(lane);
+    fold<2>(lane);
+    fold<1>(lane);
+    return lane[0];
+}
+
+EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops) {
+    for (int b = 0; b < n_blocks; ++b) tops[b] = top_of_block(x + b * n_row_block);
+}
+
+// exp(x) for x <= 0 without a call: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5]
+EAGLECPP_INLINE float exp_negative(float x) {
+    const float t = std::max(x * 1.44269504f, -126.0f);
+    const float r = t + 12582912.0f;  // rounds to an integer: 1.5 * 2^23
+    const float f = t - (r - 12582912.0f);
+    const float p =
+        1.0f + f * (0.69314718f + f * (0.24022651f + f * (0.05550411f + f * (0.00961813f + f * 0.00133336f))));
+    int32_t bits;
+    std::memcpy(&bits, &r, 4);
+    const int32_t scale_bits = (bits - 0x4B400000 + 127) << 23;
+    float scale;
+    std::memcpy(&scale, &scale_bits, 4);
+    return p * scale;
+}
+
+// of n numbers, a multiple of n_lanes
+EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
+    for (int i = 0; i < n; i += n_lanes) {
+        for (int j = 0; j < n_lanes; ++j) lane[j] += exp_negative(x[i + j] - max);
+    }
+}
+
+struct Loops {
+    void (*tops)(const float * x, int n_blocks, float * tops);
+    void (*exps)(const float * x, int n, float max, float * lane);
+};
+
+void tops_portable(const float * x, int n_blocks, float * tops) {
+    tops_of_blocks(x, n_blocks, tops);
+}
+void exps_portable(const float * x, int n, float max, float * lane) {
+    add_exps(x, n, max, lane);
+}
+
+#if defined(__GNUC__) && defined(__x86_64__)
+__attribute__((target("avx2"))) void tops_avx2(const float * x, int n_blocks, float * tops) {
+    tops_of_blocks(x, n_blocks, tops);
+}
+__attribute__((target("avx2"))) void exps_avx2(const float * x, int n, float max, float * lane) {
+    add_exps(x, n, max, lane);
+}
+__attribute__((target("avx512f,avx512dq,avx512vl"))) void tops_avx512(const float * x, int n_blocks, float * tops) {
+    tops_of_blocks(x, n_blocks, tops);
+}
+__attribute__((target("avx512f,avx512dq,avx512vl"))) void exps_avx512(const float * x, int n, float max, float * lane) {
+    add_exps(x, n, max, lane);
+}
+#endif
+
+// all that this processor can run, the best last
+const std::vector<Loops> & loops() {
+    static const std::vector<Loops> all = [] {
+        std::vector<Loops> out{{tops_portable, exps_portable}};
+#if defined(__GNUC__) && defined(__x86_64__)
+        __builtin_cpu_init();
+        if (__builtin_cpu_supports("avx2")) out.push_back({tops_avx2, exps_avx2});
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+            __builtin_cpu_supports("avx512vl")) {
+            out.push_back({tops_avx512, exps_avx512});
+        }
+#endif
+        return out;
+    }();
+    return all;
+}
+}  // namespace
+
+int n_row_ways() {
+    return (int)loops().size();
+}
+
+void block_tops(const float * x, int n, std::vector<float> & tops) {
+    block_tops(x, n, tops, n_row_ways() - 1);
+}
+
+void block_tops(const float * x, int n, std::vector<float> & tops, int way) {
+    const int n_whole = n / n_row_block, n_blocks = (n + n_row_block - 1) / n_row_block;
+    tops.resize(n_blocks);
+    loops()[way].tops(x, n_whole, tops.data());
+    if (n_whole == n_blocks) return;
+    float top = -INFINITY;
+    for (int i = n_whole * n_row_block; i < n; ++i) top = x[i] > top ? x[i] : top;
+    tops[n_whole] = top;
+}
+
+double sum_exp(const float * x, int n, float max) {
+    return sum_exp(x, n, max, n_row_ways() - 1);
+}
+
+double sum_exp(const float * x, int n, float max, int way) {
+    float lane[n_lanes] = {};
+    const int n_whole = n / n_lanes * n_lanes;
+    loops()[way].exps(x, n_whole, max, lane);
+    double sum = 0.0;
+    for (float v : lane) sum += v;
+    for (int i = n_whole; i < n; ++i) sum += exp_negative(x[i] - max);
+    return sum;
+}
+
+}  // namespace eaglecpp
