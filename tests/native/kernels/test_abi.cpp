@@ -4,6 +4,7 @@
 //   cmake ... -DEAGLECPP_LLAMA_SOURCE=<vendor/llama.cpp of the llama-cpp-python sdist>
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/traits.h"
+#include "ggml-impl.h"
 
 #include <cstddef>
 #include <type_traits>
@@ -79,6 +80,22 @@ SAME_FIELD(ComputeParams, ggml_compute_params, wsize);
 SAME_FIELD(ComputeParams, ggml_compute_params, wdata);
 SAME_PLACE(ComputeParams, ggml_compute_params, threadpool);
 SAME_FIELD(ComputeParams, ggml_compute_params, use_ref);
+
+using TheirBackendI = ggml_backend_i;
+static_assert(sizeof(abi::BackendInterface) == sizeof(TheirBackendI), "ggml_backend_i");
+SAME_FIELD(abi::BackendInterface, TheirBackendI, get_name);
+SAME_FIELD(abi::BackendInterface, TheirBackendI, graph_plan_compute);
+SAME_FIELD(abi::BackendInterface, TheirBackendI, graph_compute);
+SAME_FIELD(abi::BackendInterface, TheirBackendI, event_record);
+static_assert(sizeof(abi::Backend) == sizeof(ggml_backend), "ggml_backend");
+SAME_PLACE(abi::Backend, ggml_backend, iface);
+SAME_FIELD(abi::Backend, ggml_backend, device);
+SAME_FIELD(abi::Backend, ggml_backend, context);
+static_assert(sizeof(abi::Graph) == sizeof(ggml_cgraph), "ggml_cgraph");
+SAME_FIELD(abi::Graph, ggml_cgraph, n_nodes);
+SAME_FIELD(abi::Graph, ggml_cgraph, nodes);
+SAME_FIELD(abi::Graph, ggml_cgraph, use_counts);
+SAME_FIELD(abi::Graph, ggml_cgraph, uid);
 
 // the order of virtual functions cannot be asked for; their signatures can
 static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::work_size),

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: MIT
+// Steps of several nodes in ggml's own CPU backend, on a layer as llama.cpp builds and allocates it: against the same
+// graph node by node, and bit for bit over numbers of rows and threads, whether the graph is new or known. Then what
+// the steps are made of, against ggml's own.
+#include <ggml-alloc.h>
+#include <ggml-cpp.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "kernels/fusion.h"
+#include "kernels/hook.h"
+#include "kernels/select.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::kernels;
+
+namespace {
+
+constexpr int n_head_dim = 32, n_heads = 4, n_kv_heads = 2, n_cells = 64, n_ff = 256, n_all_rows = 9;
+constexpr int n_embd = n_head_dim * n_heads, n_kv = n_head_dim * n_kv_heads;
+
+std::mt19937 rng(1);
+
+std::vector<float> normal(size_t n) {
+    std::normal_distribution<float> d;
+    std::vector<float> x(n);
+    for (float & v : x) v = d(rng);
+    return x;
+}
+
+struct Form {
+    const char * name;
+    int rope_mode = GGML_ROPE_TYPE_NORMAL;
+    ggml_type value_type = GGML_TYPE_Q8_0;  // of the values' projection; the other weights are Q8_0
+    bool has_factors = false, has_yarn = false, packs = true, adds_first = true;
+    int n_rotated = n_head_dim;
+    float freq_scale = 1.0f;
+};
+
+// Weights and inputs, the same for every run of a form.
+struct Scene {
+    explicit Scene(const Form & form) : form(form) {
+        for (int rows : {n_embd, n_kv, n_kv, n_embd, n_ff, n_ff}) {
+            const bool is_value = matrices.size() == 2;
+            matrices.push_back(make(is_value ? form.value_type : GGML_TYPE_Q8_0, n_embd, rows));
+        }
+        norm_1 = normal(n_embd), norm_2 = normal(n_embd);
+        x = normal((size_t)n_embd * n_all_rows), before = normal((size_t)n_embd * n_all_rows);
+        for (int i = 0; i < n_head_dim / 2; ++i) factors.push_back(1.0f + 0.25f * (float)i);
+    }
+    struct Matrix {
+        ggml_context_ptr ctx;
+        ggml_backend_buffer_ptr buffer;
+        ggml_tensor * tensor;
+    };
+    Matrix make(ggml_type type, int n_in, int n_out) const {
+        Matrix m;
+        m.ctx.reset(ggml_init({ggml_tensor_overhead(), nullptr, true}));
+        m.tensor = ggml_new_tensor_2d(m.ctx.get(), type, n_in, n_out);
+        m.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(
+            m.ctx.get(), form.packs ? weights_buffer_type() : ggml_backend_cpu_buffer_type()));
+        ggml_backend_buffer_set_usage(m.buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        const std::vector<float> values = normal((size_t)n_in * n_out);
+        std::vector<uint8_t> bytes(ggml_nbytes(m.tensor));
+        ggml_quantize_chunk(type, values.data(), bytes.data(), 0, n_out, n_in, nullptr);
+        ggml_backend_tensor_set(m.tensor, bytes.data(), 0, bytes.size());
+        return m;
+    }
+    Form form;
+    std::vector<Matrix> matrices;
+    std::vector<float> norm_1, norm_2, x, before, factors;
+};
+
+struct Result {
+    std::vector<float> residual, queries, gate, up;  // row by row
+    std::vector<uint16_t> keys, values;              // by cell
+};
+
+// Two norms with all that is between them, for rows `rows` of the scene, in cells of their own.
+class Layer {
+  public:
+    Layer(const Scene & s, const std::vector<int> & rows, int n_threads, bool fuses)
+        : rows_(rows), cpu_(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)) {
+        const auto set = (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(
+            ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu_.get())), "ggml_backend_set_n_threads");
+        set(cpu_.get(), n_threads);
+        if (fuses) fuse_graphs_of(cpu_.get());
+        ctx_.reset(ggml_init({100 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+        build(s);
+        alloc_.reset(ggml_gallocr_new(ggml_backend_cpu_buffer_type()));
+        CHECK(ggml_gallocr_alloc_graph(alloc_.get(), graph));
+        const auto put = [&](ggml_tensor * t, const void * from) {
+            ggml_backend_tensor_set(t, from, 0, ggml_nbytes(t));
+        };
+        std::vector<float> x, before;
+        std::vector<int32_t> positions;
+        std::vector<int64_t> cells;
+        for (int r : rows) {
+            x.insert(x.end(), &s.x[(size_t)r * n_embd], &s.x[(size_t)r * n_embd] + n_embd);
+            before.insert(before.end(), &s.before[(size_t)r * n_embd], &s.before[(size_t)r * n_embd] + n_embd);
+            positions.push_back(100 + 3 * r);
+            cells.push_back((5 * r + 2) % n_cells);
+        }
+        put(x_, x.data());
+        if (before_) put(before_, before.data());
+        put(positions_, positions.data());
+        put(cells_, cells.data());
+        put(norm_1_, s.norm_1.data());
+        put(norm_2_, s.norm_2.data());
+        if (factors_) put(factors_, s.factors.data());
+    }
+
+    Result run() {
+        ggml_backend_tensor_memset(k_cache_, 0, 0, ggml_nbytes(k_cache_));
+        ggml_backend_tensor_memset(v_cache_, 0, 0, ggml_nbytes(v_cache_));
+        {
+            const ComputeScope scope(true);
+            CHECK(ggml_backend_graph_compute(cpu_.get(), graph) == GGML_STATUS_SUCCESS);
+        }
+        for (int i = 0; i < ggml_graph_n_nodes(graph); ++i) {
+            const ggml_tensor * t = ggml_graph_node(graph, i);
+            CHECK((t->flags & GGML_TENSOR_FLAG_COMPUTE) && !Step::is_step(t));
+        }
+        Result r;
+        for (auto [t, out] : {std::pair{residual_, &r.residual}, {queries_, &r.queries}, {gate_, &r.gate}, {up_, &r.up}}) {
+            out->resize(ggml_nelements(t));
+            ggml_backend_tensor_get(t, out->data(), 0, ggml_nbytes(t));
+        }
+        for (auto [t, out] : {std::pair{k_cache_, &r.keys}, {v_cache_, &r.values}}) {
+            out->resize(ggml_nelements(t));
+            ggml_backend_tensor_get(t, out->data(), 0, ggml_nbytes(t));
+        }
+        return r;
+    }
+
+    ggml_cgraph * graph;
+
+  private:
+    ggml_tensor * input(ggml_type type, int64_t n, int64_t m) {
+        ggml_tensor * t = ggml_new_tensor_2d(ctx_.get(), type, n, m);
+        ggml_set_input(t);
+        ggml_set_output(t);  // not overwritten, so that the graph can run again
+        return t;
+    }
+    ggml_tensor * output(ggml_tensor * t) {
+        ggml_set_output(t);
+        return t;
+    }
+    ggml_tensor * rotate(const Form & f, ggml_tensor * t, int n) {
+        ggml_context * c = ctx_.get();
+        t = ggml_reshape_3d(c, t, n_head_dim, n, (int64_t)rows_.size());
+        return ggml_rope_ext(c, t, positions_, factors_, f.n_rotated, f.rope_mode, 256, 10000.0f,
+                             f.freq_scale, f.has_yarn ? 1.0f : 0.0f, 1.0f, 32.0f, 1.0f);
+    }
+    void store(ggml_tensor * rows, ggml_tensor * cache) {
+        ggml_build_forward_expand(graph, ggml_set_rows(ctx_.get(), cache, rows, cells_));
+    }
+    void build(const Scene & s) {
+        ggml_context * c = ctx_.get();
+        const int64_t n = (int64_t)rows_.size();
+        graph = ggml_new_graph(c);
+        x_ = input(GGML_TYPE_F32, n_embd, n);
+        before_ = s.form.adds_first ? input(GGML_TYPE_F32, n_embd, n) : nullptr;
+        norm_1_ = input(GGML_TYPE_F32, n_embd, 1), norm_2_ = input(GGML_TYPE_F32, n_embd, 1);
+        positions_ = ggml_new_tensor_1d(c, GGML_TYPE_I32, n);
+        cells_ = ggml_new_tensor_1d(c, GGML_TYPE_I64, n);
+        factors_ = s.form.has_factors ? ggml_new_tensor_1d(c, GGML_TYPE_F32, n_head_dim / 2) : nullptr;
+        for (ggml_tensor * t : {positions_, cells_, factors_}) {
+            if (t) ggml_set_input(t), ggml_set_output(t);
+        }
+        k_cache_ = input(GGML_TYPE_F16, n_kv, n_cells), v_cache_ = input(GGML_TYPE_F16, n_kv, n_cells);
+        const auto product = [&](int i, ggml_tensor * t) { return ggml_mul_mat(c, s.matrices[i].tensor, t); };
+        ggml_tensor * first = before_ ? ggml_add(c, x_, before_) : x_;
+        ggml_tensor * t = ggml_mul(c, ggml_rms_norm(c, first, 1e-5f), norm_1_);
+        ggml_tensor * q = rotate(s.form, product(0, t), n_heads);
+        ggml_build_forward_expand(graph, q);
+        ggml_tensor * v = product(2, t);
+        ggml_build_forward_expand(graph, v);
+        ggml_tensor * k = rotate(s.form, product(1, t), n_kv_heads);
+        ggml_build_forward_expand(graph, k);
+        store(ggml_view_2d(c, k, n_kv, n, k->nb[2], 0), k_cache_);
+        store(ggml_view_2d(c, v, n_kv, n, v->nb[1], 0), v_cache_);
+        queries_ = output(ggml_scale(c, q, 2.0f));
+        ggml_tensor * attended = product(3, ggml_reshape_2d(c, queries_, n_embd, n));
+        residual_ = output(ggml_add(c, attended, first));
+        ggml_tensor * u = ggml_mul(c, ggml_rms_norm(c, residual_, 1e-5f), norm_2_);
+        gate_ = output(product(4, u));
+        ggml_build_forward_expand(graph, gate_);
+        up_ = output(product(5, u));
+        ggml_build_forward_expand(graph, up_);
+    }
+
+    std::vector<int> rows_;
+    ggml_backend_ptr cpu_;
+    ggml_context_ptr ctx_;
+    ggml_gallocr_ptr alloc_;
+    ggml_tensor *x_, *before_, *norm_1_, *norm_2_, *positions_, *cells_, *factors_, *k_cache_, *v_cache_;
+    ggml_tensor *residual_, *queries_, *gate_, *up_;
+};
+
+std::vector<int> first_rows(int n) {
+    std::vector<int> rows;
+    for (int i = 0; i < n; ++i) rows.push_back(i);
+    return rows;
+}
+
+bool same(const std::vector<float> & a, const float * b) {
+    return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0;
+}
+
+void check_near(const std::vector<float> & a, const std::vector<float> & b, const std::string & what) {
+    double worst = 0, size = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        worst = std::max(worst, std::fabs((double)a[i] - b[i]));
+        size = std::max(size, std::fabs((double)b[i]));
+    }
+    CHECK_MSG(worst <= 0.01 * size, what + ": off by " + std::to_string(worst) + " of " + std::to_string(size));
+}
+
+// Node by node the norms and rotations are ggml's, which round otherwise: an input that is rounded to 8 bits may then
+// be one step off.
+void check_form(const Form & form) {
+    const Scene scene(form);
+    const std::vector<int> all = first_rows(n_all_rows);
+    Layer batch(scene, all, 2, true);
+    const Result expected = Layer(scene, all, 2, false).run(), together = batch.run();
+    check_near(together.residual, expected.residual, std::string(form.name) + ", residual");
+    check_near(together.queries, expected.queries, std::string(form.name) + ", queries");
+    check_near(together.gate, expected.gate, std::string(form.name) + ", gate");
+    check_near(together.up, expected.up, std::string(form.name) + ", up");
+    for (auto [ours, theirs] : {std::pair{&together.keys, &expected.keys}, {&together.values, &expected.values}}) {
+        std::vector<float> a(ours->size()), b(ours->size());
+        ggml_fp16_to_fp32_row((const ggml_fp16_t *)ours->data(), a.data(), (int64_t)a.size());
+        ggml_fp16_to_fp32_row((const ggml_fp16_t *)theirs->data(), b.data(), (int64_t)b.size());
+        check_near(a, b, std::string(form.name) + ", cache");
+    }
+    // a graph that is known by a number, as it is and beside others
+    name_graph(batch.graph);
+    for (int i = 0; i < 2; ++i) {
+        const Result again = batch.run();
+        CHECK(same(together.up, again.up.data()) && together.keys == again.keys && together.values == again.values);
+    }
+    for (int n_threads : {1, 2, 3}) {
+        for (int n : {1, 2, 5}) {
+            const Result some = Layer(scene, first_rows(n), n_threads, true).run();
+            const std::string what = std::string(form.name) + ", " + std::to_string(n) + " rows, " +
+                                     std::to_string(n_threads) + " threads";
+            CHECK_MSG(same(some.residual, together.residual.data()), what);
+            CHECK_MSG(same(some.queries, together.queries.data()), what);
+            CHECK_MSG(same(some.gate, together.gate.data()) && same(some.up, together.up.data()), what);
+            for (int r = 0; r < n; ++r) {
+                const size_t at = (size_t)((5 * r + 2) % n_cells) * n_kv;
+                CHECK_MSG(std::equal(&some.keys[at], &some.keys[at] + n_kv, &together.keys[at]), what);
+                CHECK_MSG(std::equal(&some.values[at], &some.values[at] + n_kv, &together.values[at]), what);
+            }
+        }
+    }
+}
+
+bool is_product(const ggml_tensor * t) {
+    return t->op == GGML_OP_MUL_MAT;
+}
+
+// Which nodes are left to compute; that all of a layer's are found is not a matter of its results.
+void takes_what_it_should() {
+    const Scene scene(Form{"steps"});
+    Layer layer(scene, first_rows(4), 2, true);
+    Fusion fusion;
+    fusion.find(layer.graph, is_product);
+    fusion.mark();
+    std::string left;
+    for (int i = 0; i < ggml_graph_n_nodes(layer.graph); ++i) {
+        const ggml_tensor * t = ggml_graph_node(layer.graph, i);
+        if (t->flags & GGML_TENSOR_FLAG_COMPUTE && t->op != GGML_OP_RESHAPE && t->op != GGML_OP_VIEW) {
+            left += std::string(Step::is_step(t) ? "*" : "") + ggml_op_name(t->op) + " ";
+        }
+    }
+    fusion.unmark();
+    // The products of keys and values cannot move to that of the queries: their memory is that of the queries before
+    // their rotation.
+    CHECK_MSG(left == "*MUL_MAT *ROPE *MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT ", left);
+}
+
+// A node whose memory another thread may still read must not be moved: here the second product writes where the first
+// one's result lies until it has been used.
+void leaves_shared_memory_alone() {
+    const Scene scene(Form{"memory"});
+    const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+    std::vector<float> memory(4 * n_ff);
+    ggml_tensor * x = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_embd, 1);
+    ggml_tensor * first = ggml_mul_mat(ctx.get(), scene.matrices[4].tensor, x);
+    ggml_tensor * used = ggml_scale(ctx.get(), first, 2.0f);
+    ggml_tensor * second = ggml_mul_mat(ctx.get(), scene.matrices[5].tensor, x);
+    ggml_cgraph * graph = ggml_new_graph(ctx.get());
+    for (ggml_tensor * t : {used, second}) ggml_build_forward_expand(graph, t);
+    const auto n_moved = [&](float * of_second) {
+        x->data = memory.data(), first->data = &memory[n_ff], used->data = &memory[2 * n_ff], second->data = of_second;
+        Fusion fusion;
+        fusion.find(graph, is_product);
+        fusion.mark();
+        const bool is_moved = !(second->flags & GGML_TENSOR_FLAG_COMPUTE);
+        fusion.unmark();
+        return is_moved;
+    };
+    CHECK(n_moved(&memory[3 * n_ff]));
+    CHECK(!n_moved(&memory[n_ff]));          // what `used` reads
+    CHECK(!n_moved(&memory[2 * n_ff + 8]));  // what it writes
+    CHECK(!n_moved(&memory[8]));             // what both products read
+}
+
+// Graphs of others, outside a scope, are computed as if there were no steps.
+void leaves_other_graphs_alone() {
+    const Scene scene(Form{"others"});
+    Layer fused(scene, first_rows(3), 2, true);
+    const Result inside = fused.run();
+    ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    fuse_graphs_of(cpu.get());
+    CHECK(ggml_backend_graph_compute(cpu.get(), fused.graph) == GGML_STATUS_SUCCESS);
+    const Result again = fused.run();
+    CHECK(same(inside.up, again.up.data()));
+}
+
+// --- what steps are made of
+// -----------------------------------------------------------------------------------------------------
+
+void rows_have_the_same_bits_everywhere() {
+    const std::vector<const KernelTable *> tables = usable_tables();
+    const KernelTable & portable = *tables.back();
+    for (int n : {1, 15, 16, 17, 63, 64, 65, 576, 1000}) {
+        const std::vector<float> a = normal(n), b = normal(n), w = normal(n);
+        double squares = 0;
+        for (float v : a) squares += (double)v * v;
+        const double scale = 1.0 / std::sqrt(squares / n + 1e-5);
+        std::vector<float> sum(n), normed(n), scaled(n), turned(n);
+        std::vector<uint16_t> halves(n), theirs(n);
+        portable.add_rows(a.data(), b.data(), n, sum.data());
+        portable.norm_row(a.data(), n, 1e-5f, w.data(), normed.data(), scaled.data());
+        portable.halve_row(a.data(), n, halves.data());
+        ggml_fp32_to_fp16_row(a.data(), (ggml_fp16_t *)theirs.data(), n);
+        CHECK(halves == theirs);
+        for (int i = 0; i < n; ++i) {
+            CHECK(sum[i] == a[i] + b[i]);
+            CHECK_NEAR(normed[i], a[i] * scale, 1e-5 * std::fabs(a[i] * scale));
+            CHECK(scaled[i] == normed[i] * w[i]);
+        }
+        for (const KernelTable * t : tables) {
+            std::vector<float> x(a), y(n), in_place(a);
+            std::vector<uint16_t> h(n);
+            t->add_rows(x.data(), b.data(), n, y.data());
+            CHECK_MSG(same(sum, y.data()), t->name);
+            t->norm_row(x.data(), n, 1e-5f, nullptr, y.data(), nullptr);
+            CHECK_MSG(same(normed, y.data()), t->name);
+            t->norm_row(in_place.data(), n, 1e-5f, w.data(), nullptr, in_place.data());
+            CHECK_MSG(same(scaled, in_place.data()), t->name);
+            t->halve_row(x.data(), n, h.data());
+            CHECK_MSG(h == halves, t->name);
+            const int n_dims = n / 2 * 2;
+            for (bool is_halves : {false, true}) {
+                turned = y = a;
+                portable.rotate_row(a.data(), n_dims, is_halves, b.data(), turned.data());
+                t->rotate_row(y.data(), n_dims, is_halves, b.data(), y.data());
+                CHECK_MSG(same(turned, y.data()), t->name);
+            }
+        }
+    }
+}
+
+// every kind of number a half can and cannot hold
+void halves_are_ggmls() {
+    std::vector<float> x;
+    for (uint32_t bits = 0; bits < 0xFFFFF000u; bits += 0x3FF7) {
+        float f;
+        std::memcpy(&f, &bits, 4);
+        if (!std::isnan(f)) x.push_back(f);
+    }
+    for (float f : {65504.0f, 65519.9f, 65520.0f, 6.1e-5f, 5.96e-8f, 2.98e-8f, 2.99e-8f, 0.0f, -0.0f}) x.push_back(f);
+    x.push_back(std::numeric_limits<float>::infinity());
+    std::vector<uint16_t> theirs(x.size()), ours(x.size());
+    ggml_fp32_to_fp16_row(x.data(), (ggml_fp16_t *)theirs.data(), (int64_t)x.size());
+    for (const KernelTable * t : usable_tables()) {
+        t->halve_row(x.data(), (int64_t)x.size(), ours.data());
+        CHECK_MSG(ours == theirs, t->name);
+    }
+}
+
+}  // namespace
+
+int main() {
+    if (!status().is_active) {
+        std::printf("skipped: %s\n", status().why_not.c_str());
+        return 0;
+    }
+    std::vector<Form> forms(9);
+    forms[0].name = "plain";
+    forms[1].name = "halves apart", forms[1].rope_mode = GGML_ROPE_TYPE_NEOX;
+    forms[2].name = "other type of values", forms[2].value_type = GGML_TYPE_Q5_1;
+    forms[3].name = "factors", forms[3].has_factors = true;
+    forms[4].name = "YaRN", forms[4].has_yarn = true, forms[4].freq_scale = 0.25f;
+    forms[5].name = "weights that are not packed", forms[5].packs = false;
+    forms[6].name = "nothing added first", forms[6].adds_first = false;
+    forms[7].name = "part of a head", forms[7].n_rotated = 16;
+    forms[8].name = "positions made smaller", forms[8].freq_scale = 0.5f;
+    for (const Form & form : forms) check_form(form);
+    takes_what_it_should();
+    leaves_shared_memory_alone();
+    leaves_other_graphs_alone();
+    rows_have_the_same_bits_everywhere();
+    halves_are_ggmls();
+    return eaglecpp::test::result();
+}
