@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <new>
 #include <vector>
 
@@ -34,6 +35,7 @@ const KernelTable * table_ = nullptr;
 abi::BufferType * buffer_type_ = nullptr;
 thread_local bool is_loading_ = false;    // inside a LoadScope that asks for our kernels
 thread_local bool is_computing_ = false;  // inside a ComputeScope
+thread_local LateLogits * late_logits_ = nullptr;
 
 bool is_ours(const ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
@@ -159,6 +161,7 @@ bool is_packed_product(const ggml_tensor * node) {
 
 ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
     if (!is_computing_) return compute_of_ggml_.load()(backend, graph);
+    if (late_logits_) late_logits_->copy();
     try {
         thread_local Fusions fusions;
         const Fusion & fusion = fusions.of(graph, ((abi::Graph *)graph)->uid, is_packed_product);
@@ -289,6 +292,16 @@ Status install() {
     return s;
 }
 
+// As ggml does it for a backend without a way of its own, but for logits that may stay where they are.
+void get_tensor(ggml_backend_t backend, const ggml_tensor * t, void * to, size_t offset, size_t n_bytes) {
+    ggml_backend_synchronize(backend);
+    if (late_logits_ && std::strcmp(t->name, "result_output") == 0) {
+        late_logits_->add((const char *)t->data + offset, to, n_bytes);
+    } else {
+        ggml_backend_tensor_get(t, to, offset, n_bytes);
+    }
+}
+
 std::mutex loading_;
 
 }  // namespace
@@ -331,6 +344,26 @@ void fuse_graphs_of(ggml_backend_t backend) {
     if (compute == compute_graph) return;
     compute_of_ggml_ = compute;  // the same for all
     compute = compute_graph;
+    auto & get = ((abi::Backend *)backend)->iface.get_tensor_async;
+    if (!get) get = get_tensor;
+}
+
+const float * LateLogits::find(const float * copied) const {
+    for (const Copy & c : copies_) {
+        const std::less_equal<const char *> is_before;
+        const char * p = (const char *)copied;
+        if (is_before(c.to, p) && !is_before(c.to + c.n_bytes, p)) return (const float *)(c.from + (p - c.to));
+    }
+    return copied;
+}
+
+void LateLogits::add(const void * from, void * to, size_t n_bytes) {
+    copies_.push_back({(const char *)from, (char *)to, n_bytes});
+}
+
+void LateLogits::copy() {
+    for (const Copy & c : copies_) std::memcpy(c.to, c.from, c.n_bytes);
+    copies_.clear();
 }
 
 LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped) : before_(is_loading_), lock_(loading_) {
@@ -355,12 +388,14 @@ LoadScope::~LoadScope() {
     std::copy(placement_types().begin(), placement_types().end(), placement_list());
 }
 
-ComputeScope::ComputeScope(bool on) : before_(is_computing_) {
+ComputeScope::ComputeScope(bool on, LateLogits * logits) : before_(is_computing_), logits_before_(late_logits_) {
     is_computing_ = on && status().is_active;
+    late_logits_ = is_computing_ ? logits : nullptr;
 }
 
 ComputeScope::~ComputeScope() {
     is_computing_ = before_;
+    late_logits_ = logits_before_;
 }
 
 }  // namespace eaglecpp::kernels

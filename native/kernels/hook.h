@@ -12,6 +12,7 @@
 
 #include <mutex>
 #include <string>
+#include <vector>
 
 namespace eaglecpp::kernels {
 
@@ -54,17 +55,40 @@ void fuse_graphs_of(ggml_backend_t backend);
 // Gives a graph that is computed more than once as it is a number to be known by.
 void name_graph(ggml_cgraph * graph);
 
-// While it lives, graphs that this thread computes use our kernels also for weights that are not packed. Does nothing
-// when `on` is false or the hook is not active.
+// Logits that llama.cpp asked a backend given to fuse_graphs_of() to copy, and that still lie where they were computed:
+// a megabyte for a round, of which one pass is read. What a later graph of the same scope would overwrite is copied.
+class LateLogits {
+  public:
+    // where the logits lie that llama.cpp believes to be at `copied`
+    const float * find(const float * copied) const;
+    // before llama.cpp writes other ones there
+    void forget() { copies_.clear(); }
+
+    // for the hook
+    void add(const void * from, void * to, size_t n_bytes);
+    void copy();
+
+  private:
+    struct Copy {
+        const char * from;
+        char * to;
+        size_t n_bytes;
+    };
+    std::vector<Copy> copies_;
+};
+
+// While it lives, graphs that this thread computes use our kernels also for weights that are not packed, and logits are
+// left where they are, if `logits` is given. Does nothing when `on` is false or the hook is not active.
 class ComputeScope {
   public:
-    explicit ComputeScope(bool on);
+    explicit ComputeScope(bool on, LateLogits * logits = nullptr);
     ~ComputeScope();
     ComputeScope(const ComputeScope &) = delete;
     ComputeScope & operator=(const ComputeScope &) = delete;
 
   private:
     bool before_;
+    LateLogits * logits_before_;
 };
 
 }  // namespace eaglecpp::kernels

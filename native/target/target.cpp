@@ -13,7 +13,6 @@
 #include "base/process.h"
 #include "gguf/guard.h"
 #include "kernels/attention.h"
-#include "kernels/hook.h"
 #include "target/llama_start.h"
 #include "target/offload.h"
 
@@ -238,9 +237,8 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     guarded([&] { taps_->attach(ctx_.get()); });
     cells_.attach(ctx_.get());
     // a tap at the very last layer asks for the output of every row of a prompt
-    const bool keeps_rows_in_order = !options_.separate_caches && !model_->has_state();
     picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_->output_device(), vocab_.size(),
-                         keeps_rows_in_order ? options_.n_ubatch : 0);
+                         keeps_rows_in_order() ? options_.n_ubatch : 0);
     picks_.attach(ctx_.get());
     model_->attach_lora(ctx_.get());
     if (taps_->mode() == Taps::Mode::cb_eval) {
@@ -290,7 +288,9 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
         set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     cells_.prepare(rows);
-    const kernels::ComputeScope scope(model_->uses_kernels());
+    late_logits_.forget();
+    // rows that are not in order are moved when they are asked for
+    const kernels::ComputeScope scope(model_->uses_kernels(), keeps_rows_in_order() ? &late_logits_ : nullptr);
     const NoOffloadScope stay(!is_prompt && !model_->is_cpu());
     ErrorTrail trail;
     int32_t rc = 0;
@@ -313,7 +313,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
 const float * Target::logits(int row) const {
     const float * p = llama_get_logits_ith(ctx_.get(), row);
     if (!p) fail(ErrorKind::broken, "llama.cpp has no logits for row %d", row);
-    return p;
+    return late_logits_.find(p);
 }
 
 FeatureRows Target::features() {

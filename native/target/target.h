@@ -14,6 +14,7 @@
 
 #include "base/features.h"
 #include "base/types.h"
+#include "kernels/hook.h"
 #include "target/cells.h"
 #include "target/device_picks.h"
 #include "target/llama_bridge.h"
@@ -90,6 +91,9 @@ class Target {
   private:
     Target(TargetOptions options, std::shared_ptr<const TargetModel> model);
 
+    // llama.cpp's outputs are in the order of the batch's rows
+    bool keeps_rows_in_order() const { return !options_.separate_caches && !model_->has_state(); }
+
     bool opens_without_memory(llama_context_params p) const;
     llama_context_params context_params() const;
     void check_memory(const llama_context_params & p) const;
@@ -109,6 +113,7 @@ class Target {
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;
     DevicePicks picks_;
+    kernels::LateLogits late_logits_;
     LlamaContextPtr ctx_;  // after taps_ and picks_: the context holds pointers to them
 };
 
