@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 #include <new>
+#include <utility>
 
 #include "base/error.h"
 #include "base/process.h"
@@ -145,6 +146,7 @@ static int n_to_pick(int n_needed) {
 
 int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) {
     Use use(*this);
+    if (std::count(late_error_.ids.begin(), late_error_.ids.end(), id) > 0) late_error_ = {};
     Sequence & s = conversations_.get(id);
     const int n_ctx = target().n_ctx();
     if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty: give at least one token (a BOS token will do)");
@@ -248,6 +250,8 @@ static void append(std::vector<StepResult> & all, std::vector<StepResult> next) 
 
 std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms) {
     Use use(*this);
+    const LateError late = std::exchange(late_error_, {});
+    if (late.error && late.ids == ids) std::rethrow_exception(late.error);
     std::vector<Sequence *> sequences;
     for (int id : ids) {
         Sequence * s = &conversations_.get(id);
@@ -268,8 +272,9 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
     while (std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms) {
         try {
             append(results, run());
-        } catch (const Error &) {
-            break;  // what came before is kept, and the next call meets the error again
+        } catch (...) {
+            late_error_ = {ids, std::current_exception()};
+            break;  // what came before is kept, and the next call tells
         }
     }
     return results;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,7 @@ class Engine {
     // While some conversations generate, prompts share their batch if that changes no bits: the slices are then
     // smaller, and if there are several prompts the last ones may have to wait.
     // With `for_ms`, rounds follow each other until so many milliseconds have passed, as long as all conversations
-    // generate; each result is then of several rounds.
+    // generate; each result is then of several rounds. The error of a later round is thrown by the next call.
     std::vector<StepResult> step(const std::vector<int> & ids, double for_ms = 0.0);
 
     // `n_taken`: how many tokens of the answer are kept; any that a round gave beyond them are rolled back. < 0: all
@@ -105,6 +106,11 @@ class Engine {
     Rounds rounds_;
     std::atomic<bool> in_use_{false};
     bool is_broken_ = false;
+    // of a round that followed others in one call, for the next call that steps the same conversations
+    struct LateError {
+        std::vector<int> ids;
+        std::exception_ptr error;
+    } late_error_;
 };
 
 }  // namespace eaglecpp

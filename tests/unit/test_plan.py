@@ -88,6 +88,33 @@ def test_a_log_of_another_run_is_refused(engine: Engine, models: Models) -> None
     assert len(generate(engine, n=5).tokens) == 5, "the engine goes on"
 
 
+def test_rounds_that_follow_each_other_give_what_they_give_one_by_one(engine: Engine) -> None:
+    engine.clear()
+    with engine.stream(PROMPT, strategy="chain:3", max_tokens=200, ignore_eos=True) as stream:
+        chunks = list(stream)
+    assert len(chunks) == 1 + stream.completion().stats.rounds, "whoever reads along gets every round"
+    engine.clear()
+    stream = engine.stream(PROMPT, strategy="chain:3", max_tokens=200, ignore_eos=True, seed=stream.seed)
+    together = []
+    while not together or not together[-1].finish:
+        together.append(stream._sequence.step(stream._generation, for_ms=1.0))
+    assert len(together) < len(chunks)
+    assert [t for one in together for t in one.tokens] == [t for one in chunks for t in one.tokens]
+    assert [a for one in together for a in one.accepted] == [a for one in chunks for a in one.accepted]
+    stream.close()
+
+
+def test_the_error_of_a_later_round_comes_after_the_tokens_before_it(engine: Engine) -> None:
+    wrong = ["plain reason=off", "plain reason=off", "draft k=2 levels=0 nodes=9 depth=1 leaves=1"]
+    engine.clear()
+    with engine.stream(PROMPT, replay=wrong, max_tokens=50, ignore_eos=True) as stream:
+        result = stream._sequence.step(stream._generation, for_ms=1000.0)
+        assert len(result.tokens) == 3, "the prompt's round and two more"
+        with pytest.raises(ValueError, match="verifies node 9"):
+            stream._sequence.step(stream._generation, for_ms=1000.0)
+    assert len(generate(engine, n=5).tokens) == 5, "the engine goes on"
+
+
 # Random acceptance
 
 
