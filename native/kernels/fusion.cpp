@@ -230,6 +230,7 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     leaders_.clear();
     steps_.clear();
     angles_.clear();
+    moved_.clear();
     const int n = ggml_graph_n_nodes(graph);
     nodes_.reserve(n);
     for (int i = 0; i < n; ++i) {
@@ -262,6 +263,7 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
             ++i;
         }
     }
+    for (const Moved & m : moved_) m.node->data = m.before;
     taken_.clear();
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
@@ -269,11 +271,13 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
 }
 
 void Fusion::mark() const {
+    for (const Moved & m : moved_) m.node->data = m.data;
     for (ggml_tensor * t : taken_) t->flags &= ~GGML_TENSOR_FLAG_COMPUTE;
     for (const auto & [node, step] : leaders_) node->extra = (void *)step;
 }
 
 void Fusion::unmark() const {
+    for (const Moved & m : moved_) m.node->data = m.before;
     for (ggml_tensor * t : taken_) t->flags |= GGML_TENSOR_FLAG_COMPUTE;
     for (const auto & [node, step] : leaders_) node->extra = nullptr;
 }
@@ -321,22 +325,65 @@ size_t Fusion::find_norm(size_t i) {
     return behind;
 }
 
+// Whether node j may be computed before those between it and node i.
+bool Fusion::can_move(size_t i, size_t j) const {
+    const ggml_tensor * p = nodes_[j];
+    for (size_t k = i + 1; k < j; ++k) {
+        if (is_taken_[k]) continue;
+        if (is_written_or_read(nodes_[k], p) || overlap(nodes_[k], p->src[1])) return false;
+    }
+    return true;
+}
+
+// Makes room for node j, whose memory is that of product i, which is free once its result has been rotated: the product
+// is written to where its rotation belongs.
+bool Fusion::turn(size_t i, size_t j, const Step & step) {
+    ggml_tensor *product = nodes_[i], *rope = nodes_[i + 1];
+    if (i + 1 >= j || is_taken_[i + 1] || !is_ours_to_rotate(rope) || !overlap(product, nodes_[j])) return false;
+    ggml_tensor * turned = rope->src[0];
+    const bool is_its = turned == product || turned->view_src == product;
+    if (!is_its || turned->data != product->data || !ggml_is_contiguous(turned) || !ggml_is_contiguous(rope) ||
+        !ggml_is_contiguous(product) || ggml_nbytes(turned) != ggml_nbytes(product)) {
+        return false;
+    }
+    for (size_t k = i + 2; k < j; ++k) {
+        if (!is_taken_[k] && is_written_or_read(nodes_[k], product)) return false;
+    }
+    if (overlap(rope, product->src[1]) || (step.sum && overlap(rope, step.sum))) return false;
+    for (const ggml_tensor * p : step.products) {
+        if (overlap(rope, p)) return false;
+    }
+    for (ggml_tensor * t : {product, turned}) {
+        moved_.push_back({t, t->data, rope->data});
+        t->data = rope->data;
+    }
+    return true;
+}
+
+void Fusion::turn_back() {
+    for (int n = 0; n < 2; ++n) {
+        moved_.back().node->data = moved_.back().before;
+        moved_.pop_back();
+    }
+}
+
 // Products of the same operand that follow soon, moved to the place of the first one.
 void Fusion::find_products(size_t i, Step & step) {
     constexpr size_t n_ahead = 8;
     ggml_tensor * first = nodes_[i];
     step.products.add(first);
+    bool is_turned = false;
     for (size_t j = i + 1; j < std::min(nodes_.size(), i + 1 + n_ahead); ++j) {
         ggml_tensor * p = nodes_[j];
         if (step.products.is_full()) break;
         if (is_taken_[j] || p->op != GGML_OP_MUL_MAT || p->src[1] != first->src[1] || !is_packed_(p)) continue;
         if (overlap(p, first->src[1])) continue;
-        bool can_move = true;
-        for (size_t k = i + 1; k < j; ++k) {
-            if (is_taken_[k]) continue;
-            can_move = can_move && !is_written_or_read(nodes_[k], p) && !overlap(nodes_[k], p->src[1]);
+        if (!can_move(i, j)) {
+            if (is_turned || !turn(i, j, step)) continue;
+            is_turned = can_move(i, j);
+            if (!is_turned) turn_back();
+            if (!is_turned) continue;
         }
-        if (!can_move) continue;
         step.products.add(p);
         is_taken_[j] = true;
     }

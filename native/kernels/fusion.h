@@ -71,8 +71,8 @@ class Fusion {
     // `is_packed`: whether a node is a product of packed weights of ours
     using IsPacked = bool (*)(const ggml_tensor * node);
     void find(ggml_cgraph * graph, IsPacked is_packed);
-    // Between the two, the node that computes a step has it as `extra`, and others that the step takes are not
-    // computed. Then only ggml's CPU backend may compute the graph.
+    // Between the two, the node that computes a step has it as `extra`, others that the step takes are not computed, and
+    // some have their results elsewhere. Then only ggml's CPU backend may compute the graph.
     void mark() const;
     void unmark() const;
 
@@ -82,6 +82,9 @@ class Fusion {
     void find_products(size_t i, Step & step);
     size_t find_ropes(size_t i);
     Step * last_products_ = nullptr;
+    bool can_move(size_t i, size_t j) const;
+    bool turn(size_t i, size_t j, const Step & step);
+    void turn_back();
     Angles * known_angles(const ggml_tensor * rope);
     Angles & add_angles(const ggml_tensor * rope);
 
@@ -90,6 +93,11 @@ class Fusion {
     std::vector<bool> is_taken_;        // of nodes_
     std::vector<ggml_tensor *> taken_;  // by steps that others compute
     std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;
+    struct Moved {
+        ggml_tensor * node;
+        void *before, *data;
+    };
+    std::vector<Moved> moved_;
     std::deque<Step> steps_;
     std::deque<Angles> angles_;
 };
