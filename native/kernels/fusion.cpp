@@ -69,6 +69,14 @@ bool is_ours_to_norm(const ggml_tensor * t) {
     return t->op == GGML_OP_RMS_NORM && has_plain_rows(t) && has_plain_rows(t->src[0]);
 }
 
+bool is_ours_to_gate(const ggml_tensor * t) {
+    if (t->op != GGML_OP_GLU || t->op_params[0] != GGML_GLU_OP_SWIGLU || !t->src[1]) return false;
+    for (const ggml_tensor * s : {(const ggml_tensor *)t->src[0], (const ggml_tensor *)t->src[1]}) {
+        if (!has_plain_rows(s) || !ggml_are_same_shape(s, t) || !keep_apart(s, 1, t, 1)) return false;
+    }
+    return has_plain_rows(t);
+}
+
 int32_t rope_param(const ggml_tensor * t, int i) {
     return t->op_params[i];
 }
@@ -204,11 +212,26 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
     const auto round = [&](int64_t row) {
         for (int k = 0; k < n_types; ++k) round_row(table, products[begins[k]], row, rounded + k * n_each);
     };
-    const int64_t n_rows = ggml_nrows(norm ? norm : products[0]->src[1]);
-    const auto [first, end] = share(n_rows, params.ith, params.nth);
-    for (int64_t i = first; i < end; ++i) {
-        if (norm) compute_norm(table, *this, i);
-        round(i);
+    if (gate) {
+        // shared out by parts of rows, for there may be one row only
+        constexpr int64_t n_part = 32;
+        const int64_t n_in = gate->ne[0], n_parts = (n_in + n_part - 1) / n_part;
+        auto [at, end] = share(n_parts * ggml_nrows(gate), params.ith, params.nth);
+        for (int64_t next; at < end; at = next) {
+            const int64_t row = at / n_parts, i = at % n_parts * n_part;
+            next = std::min(end, (row + 1) * n_parts);
+            const int64_t n = std::min(n_in - i, (next - at) * n_part);
+            table.gate_row(row_of<const float>(gate->src[0], row) + i, row_of<const float>(gate->src[1], row) + i, n,
+                           row_of<float>(gate, row) + i);
+            if (!products.empty()) round_part(table, products[0], row, i, n, rounded);
+        }
+    } else {
+        const int64_t n_rows = ggml_nrows(norm ? norm : products[0]->src[1]);
+        const auto [first, end] = share(n_rows, params.ith, params.nth);
+        for (int64_t i = first; i < end; ++i) {
+            if (norm) compute_norm(table, *this, i);
+            round(i);
+        }
     }
     if (products.empty()) return;
     barrier(params);
@@ -252,6 +275,8 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
             i = find_norm(i);
             last_products_ = &steps_.back();
             if (last_products_->products.empty()) last_products_ = nullptr;
+        } else if (is_ours_to_gate(t)) {
+            i = find_gate(i);
         } else if (is_ours_to_rotate(t)) {
             i = find_ropes(i);
         } else {
@@ -303,8 +328,8 @@ size_t Fusion::find_norm(size_t i) {
         ggml_tensor * sum = nodes_[i - 1];
         bool is_apart = true;
         for (const ggml_tensor * read : {(const ggml_tensor *)sum->src[0], (const ggml_tensor *)sum->src[1]}) {
-            for (const ggml_tensor * written : {(const ggml_tensor *)sum, (const ggml_tensor *)norm,
-                                                (const ggml_tensor *)result}) {
+            for (const ggml_tensor * written :
+                 {(const ggml_tensor *)sum, (const ggml_tensor *)norm, (const ggml_tensor *)result}) {
                 is_apart = is_apart && keep_apart(read, 1, written, 1);
             }
         }
@@ -323,6 +348,20 @@ size_t Fusion::find_norm(size_t i) {
     if (is_used) is_taken_[i] = true;
     leaders_.push_back({result, &step});
     return behind;
+}
+
+size_t Fusion::find_gate(size_t i) {
+    Step & step = add_step(Step());
+    step.gate = nodes_[i];
+    ggml_tensor * next = i + 1 < nodes_.size() ? nodes_[i + 1] : nullptr;
+    if (!next || next->op != GGML_OP_MUL_MAT || next->src[1] != step.gate || !is_packed_(next)) {
+        leaders_.push_back({step.gate, &step});
+        return i + 1;
+    }
+    step.products.add(next);
+    is_taken_[i] = true;
+    leaders_.push_back({next, &step});
+    return i + 2;
 }
 
 // Whether node j may be computed before those between it and node i.

@@ -4,10 +4,11 @@
 // what one thread can do alone:
 //   - an addition, the norm that follows it and that norm's weights, then the products of the result, whose rows are
 //     rounded once for all of them;
+//   - a gate (SwiGLU) and the product of its result;
 //   - the rotation of queries and keys, and what is stored of them in the cache.
 //
-// What is computed does not depend on how nodes are grouped, or a row's bits would depend on the batch it is in: norms
-// and rotations have arithmetic of ours in every graph, additions and roundings to half precision have only one.
+// What is computed does not depend on how nodes are grouped, or a row's bits would depend on the batch it is in: norms,
+// gates and rotations have arithmetic of ours in every graph, additions and roundings to half precision have only one.
 // Grouping changes who waits for whom. It is left out wherever the memory of one node would be written while another
 // thread may still read it.
 #pragma once
@@ -55,7 +56,8 @@ struct Step {
 
     const void * tag = &step_tag;
     ggml_tensor *sum = nullptr, *norm = nullptr, *scaled = nullptr;  // sum -> norm -> scaled
-    Nodes products;                                                  // of one operand, with packed weights
+    ggml_tensor * gate = nullptr;
+    Nodes products;  // of one operand, with packed weights
     Nodes ropes, stores;
     Angles * angles = nullptr;
     bool fills_angles = false;
@@ -71,14 +73,15 @@ class Fusion {
     // `is_packed`: whether a node is a product of packed weights of ours
     using IsPacked = bool (*)(const ggml_tensor * node);
     void find(ggml_cgraph * graph, IsPacked is_packed);
-    // Between the two, the node that computes a step has it as `extra`, others that the step takes are not computed, and
-    // some have their results elsewhere. Then only ggml's CPU backend may compute the graph.
+    // Between the two, the node that computes a step has it as `extra`, others that the step takes are not computed,
+    // and some have their results elsewhere. Then only ggml's CPU backend may compute the graph.
     void mark() const;
     void unmark() const;
 
   private:
     Step & add_step(const Step & step);
     size_t find_norm(size_t i);
+    size_t find_gate(size_t i);
     void find_products(size_t i, Step & step);
     size_t find_ropes(size_t i);
     Step * last_products_ = nullptr;

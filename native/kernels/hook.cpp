@@ -125,6 +125,7 @@ class Extra : public abi::ExtraBufferType {
     }
     abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
         switch (op->op) {
+            case GGML_OP_GLU:
             case GGML_OP_MUL:
             case GGML_OP_RMS_NORM:
             case GGML_OP_ROPE:

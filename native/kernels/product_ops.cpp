@@ -225,9 +225,15 @@ size_t rounded_size(const KernelTable & table, const ggml_tensor * op) {
 }
 
 void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, uint8_t * rounded) {
+    round_part(table, op, row, 0, op->src[0]->ne[0], rounded);
+}
+
+void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
+                uint8_t * rounded) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
-    const float * values = (const float *)((const char *)x->data + Rows(x).offset(row, x));
-    table.packed(w->type)->quantize(values, w->ne[0], rounded + row * table.row_bytes(w->ne[0]));
+    const float * values = (const float *)((const char *)x->data + Rows(x).offset(row, x)) + first;
+    uint8_t * to = rounded + row * table.row_bytes(w->ne[0]) + first / 32 * n_rounded_bytes;
+    table.packed(w->type)->quantize(values, n, to);
 }
 
 uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {

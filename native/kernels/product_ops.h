@@ -31,6 +31,9 @@ inline uint8_t * rounded_rows(const ComputeParams & params) {
 }
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op);
 void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, uint8_t * rounded);
+// inputs [first, first + n) of it, multiples of 32
+void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
+                uint8_t * rounded);
 uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op);
 void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,
                       const uint8_t * rounded);

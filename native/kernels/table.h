@@ -11,7 +11,8 @@
 
 namespace eaglecpp::kernels {
 
-constexpr int n_group = 16;  // outputs that packed weights keep together
+constexpr int n_group = 16;             // outputs that packed weights keep together
+constexpr size_t n_rounded_bytes = 48;  // of 32 inputs of a rounded row, which follow each other
 
 // Products of packed quantised weights of one type. A row of activations is rounded to 8 bits with one scale per 32
 // inputs (quantize); the result for a row does not depend on how many rows there are.
@@ -21,7 +22,7 @@ struct PackedProduct {
     size_t (*group_bytes)(int64_t n_in);
     // packs up to 16 consecutive rows of the file's layout; missing ones become zero
     void (*pack)(const uint8_t * rows, size_t row_bytes, int n_rows, int64_t n_in, uint8_t * group);
-    // activations [n_in] -> row_bytes() bytes
+    // activations [n_in] -> row_bytes() bytes; any 32 by themselves
     void (*quantize)(const float * x, int64_t n_in, uint8_t * row);
     // out[r][o] for outputs o of groups [g0, g1), o < n_out, and all rows r
     void (*multiply)(const uint8_t * packed, int64_t n_in, int64_t n_out, int64_t g0, int64_t g1,
@@ -51,6 +52,8 @@ struct KernelTable {
     // the first n_dims numbers, turned in pairs by angles[n_dims], a cosine and a sine for each: neighbours, or
     // (`is_halves`) numbers n_dims / 2 apart
     void (*rotate_row)(const float * x, int n_dims, bool is_halves, const float * angles, float * out);
+    // out = gate * sigmoid(gate) * up
+    void (*gate_row)(const float * gate, const float * up, int64_t n, float * out);
     // to F16
     void (*halve_row)(const float * x, int64_t n, uint16_t * out);
 };

@@ -50,6 +50,7 @@ struct Scene {
             const bool is_value = matrices.size() == 2;
             matrices.push_back(make(is_value ? form.value_type : GGML_TYPE_Q8_0, n_embd, rows));
         }
+        matrices.push_back(make(GGML_TYPE_Q8_0, n_ff, n_embd));
         norm_1 = normal(n_embd), norm_2 = normal(n_embd);
         x = normal((size_t)n_embd * n_all_rows), before = normal((size_t)n_embd * n_all_rows);
         for (int i = 0; i < n_head_dim / 2; ++i) factors.push_back(1.0f + 0.25f * (float)i);
@@ -78,8 +79,8 @@ struct Scene {
 };
 
 struct Result {
-    std::vector<float> residual, queries, gate, up;  // row by row
-    std::vector<uint16_t> keys, values;              // by cell
+    std::vector<float> residual, queries, gate, up, down;  // row by row
+    std::vector<uint16_t> keys, values;                    // by cell
 };
 
 // Two norms with all that is between them, for rows `rows` of the scene, in cells of their own.
@@ -128,7 +129,11 @@ class Layer {
             CHECK((t->flags & GGML_TENSOR_FLAG_COMPUTE) && !Step::is_step(t));
         }
         Result r;
-        for (auto [t, out] : {std::pair{residual_, &r.residual}, {queries_, &r.queries}, {gate_, &r.gate}, {up_, &r.up}}) {
+        for (auto [t, out] : {std::pair{residual_, &r.residual},
+                              {down_, &r.down},
+                              {queries_, &r.queries},
+                              {gate_, &r.gate},
+                              {up_, &r.up}}) {
             out->resize(ggml_nelements(t));
             ggml_backend_tensor_get(t, out->data(), 0, ggml_nbytes(t));
         }
@@ -155,8 +160,8 @@ class Layer {
     ggml_tensor * rotate(const Form & f, ggml_tensor * t, int n) {
         ggml_context * c = ctx_.get();
         t = ggml_reshape_3d(c, t, n_head_dim, n, (int64_t)rows_.size());
-        return ggml_rope_ext(c, t, positions_, factors_, f.n_rotated, f.rope_mode, 256, 10000.0f,
-                             f.freq_scale, f.has_yarn ? 1.0f : 0.0f, 1.0f, 32.0f, 1.0f);
+        return ggml_rope_ext(c, t, positions_, factors_, f.n_rotated, f.rope_mode, 256, 10000.0f, f.freq_scale,
+                             f.has_yarn ? 1.0f : 0.0f, 1.0f, 32.0f, 1.0f);
     }
     void store(ggml_tensor * rows, ggml_tensor * cache) {
         ggml_build_forward_expand(graph, ggml_set_rows(ctx_.get(), cache, rows, cells_));
@@ -194,6 +199,8 @@ class Layer {
         ggml_build_forward_expand(graph, gate_);
         up_ = output(product(5, u));
         ggml_build_forward_expand(graph, up_);
+        down_ = output(product(6, ggml_swiglu_split(c, gate_, up_)));
+        ggml_build_forward_expand(graph, down_);
     }
 
     std::vector<int> rows_;
@@ -201,7 +208,7 @@ class Layer {
     ggml_context_ptr ctx_;
     ggml_gallocr_ptr alloc_;
     ggml_tensor *x_, *before_, *norm_1_, *norm_2_, *positions_, *cells_, *factors_, *k_cache_, *v_cache_;
-    ggml_tensor *residual_, *queries_, *gate_, *up_;
+    ggml_tensor *residual_, *queries_, *gate_, *up_, *down_;
 };
 
 std::vector<int> first_rows(int n) {
@@ -234,6 +241,7 @@ void check_form(const Form & form) {
     check_near(together.queries, expected.queries, std::string(form.name) + ", queries");
     check_near(together.gate, expected.gate, std::string(form.name) + ", gate");
     check_near(together.up, expected.up, std::string(form.name) + ", up");
+    check_near(together.down, expected.down, std::string(form.name) + ", down");
     for (auto [ours, theirs] : {std::pair{&together.keys, &expected.keys}, {&together.values, &expected.values}}) {
         std::vector<float> a(ours->size()), b(ours->size());
         ggml_fp16_to_fp32_row((const ggml_fp16_t *)ours->data(), a.data(), (int64_t)a.size());
@@ -249,11 +257,12 @@ void check_form(const Form & form) {
     for (int n_threads : {1, 2, 3}) {
         for (int n : {1, 2, 5}) {
             const Result some = Layer(scene, first_rows(n), n_threads, true).run();
-            const std::string what = std::string(form.name) + ", " + std::to_string(n) + " rows, " +
-                                     std::to_string(n_threads) + " threads";
+            const std::string what =
+                std::string(form.name) + ", " + std::to_string(n) + " rows, " + std::to_string(n_threads) + " threads";
             CHECK_MSG(same(some.residual, together.residual.data()), what);
             CHECK_MSG(same(some.queries, together.queries.data()), what);
             CHECK_MSG(same(some.gate, together.gate.data()) && same(some.up, together.up.data()), what);
+            CHECK_MSG(same(some.down, together.down.data()), what);
             for (int r = 0; r < n; ++r) {
                 const size_t at = (size_t)((5 * r + 2) % n_cells) * n_kv;
                 CHECK_MSG(std::equal(&some.keys[at], &some.keys[at] + n_kv, &together.keys[at]), what);
@@ -284,7 +293,7 @@ void takes_what_it_should() {
     fusion.unmark();
     // The values' product can only move to the queries' if that leaves its memory at once, for where the rotated
     // queries will be.
-    CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT ", left);
+    CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", left);
 }
 
 // A node whose memory another thread may still read must not be moved: here the second product writes where the first
@@ -349,8 +358,16 @@ void rows_have_the_same_bits_everywhere() {
             CHECK_NEAR(normed[i], a[i] * scale, 1e-5 * std::fabs(a[i] * scale));
             CHECK(scaled[i] == normed[i] * w[i]);
         }
+        std::vector<float> gated(n);
+        portable.gate_row(a.data(), b.data(), n, gated.data());
+        for (int i = 0; i < n; ++i) {
+            const double exact = a[i] / (1.0 + std::exp(-(double)a[i])) * b[i];
+            CHECK_NEAR(gated[i], exact, 1e-6 * std::fabs(exact));
+        }
         for (const KernelTable * t : tables) {
             std::vector<float> x(a), y(n), in_place(a);
+            t->gate_row(x.data(), b.data(), n, y.data());
+            CHECK_MSG(same(gated, y.data()), t->name);
             std::vector<uint16_t> h(n);
             t->add_rows(x.data(), b.data(), n, y.data());
             CHECK_MSG(same(sum, y.data()), t->name);
