@@ -3,9 +3,11 @@
 
     python benchmarks/packaged_knowledge.py --draft eaglecpp/models/smollm2-eagle31-Q4_1.gguf
 
-Chains of every length run first, each in its own answers, so that every number of rows is measured in a row
-as well as in turns; then `auto`, whose state is kept. The questions are none of benchmarks/data. Run it on a
-quiet machine: the costs are a first guess for every CPU that starts with them.
+Chains of every length and trees run first, each in its own answers, so that every number of rows is measured
+in a row; then `auto`, which learns what is accepted; then chains and trees again, because what `auto` prefers
+had become cheaper than sizes it tried now and then, for which llama.cpp builds its graph anew. The questions
+are none of benchmarks/data. Run it on a quiet machine: the costs are a first guess for every CPU that starts
+with them.
 """
 
 from __future__ import annotations
@@ -58,13 +60,16 @@ def main() -> None:
     ) as engine:
         asked = cycle(QUESTIONS)
         # weights are still being packed at first, and a size's first runs build its graph: twice, in turns
-        for strategy in ("off", "off", *CHAINS, *TREES, *CHAINS):
+        for strategy in ("off", "off", *CHAINS, *TREES):
             for seed, temperature in enumerate(TEMPERATURES):
                 answer(engine, next(asked), args.n_tokens, temperature, seed, strategy)
         for seed in range(args.rounds):
             for question in QUESTIONS:
                 for temperature in TEMPERATURES:
                     answer(engine, question, args.n_tokens, temperature, seed, "auto")
+        for strategy in (*TREES, *CHAINS, *reversed(CHAINS)):
+            for seed, temperature in enumerate(TEMPERATURES):
+                answer(engine, next(asked), args.n_tokens, temperature, seed, strategy)
         note(f"wrote {PlannerCache.write_packaged(engine.native, args.draft)}")
         report = engine.native.planner_report(0)
     for name in ("verify", "level", "commit"):

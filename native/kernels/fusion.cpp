@@ -293,6 +293,9 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
     }
+    // many graphs are remembered and most of them never come again
+    std::vector<ggml_tensor *>().swap(nodes_);
+    std::vector<bool>().swap(is_taken_);
 }
 
 void Fusion::mark() const {
