@@ -10,7 +10,8 @@ For *length* and *speed* an answer is as long as the model makes it, at most `--
 only repeats: a small model may say one sentence for ever, and drafts of that are always right. *context* and
 *other* take the first `--n-tokens`.
 
-*length*: acceptance length of chains of five, by category, greedy and at temperature 0.7.
+*length*: acceptance length of chains of five, by category, greedy and at temperature 0.7. With one answer to
+each question it moves by 0.1 where other last bits make other texts; `--seeds N` takes N sampled ones.
 *speed*: `auto` over **llama.cpp's own server**, plain decoding, the same questions in turns; `--target` as it
 ships, every `--speed-target`, and `--padded`, the same model made memory-bound (pad_target.py).
 *first*: the first answer of a fresh machine (empty planner cache, a process of its own), `auto` and plain.
@@ -142,7 +143,20 @@ def measure_length(
     with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
         for name, asked in sets.items():
             for temperature in args.temperatures:
-                found = suite(engine, asked, [CHAIN], args, temperature, share, plain=False)
+                seeds = range(SEED, SEED + args.seeds) if temperature > 0 else (SEED,)
+                runs = [
+                    suite(
+                        engine, asked, [CHAIN], args, temperature, share / len(seeds), plain=False, seed=seed
+                    )
+                    for seed in seeds
+                ]
+                lengths = ", ".join(f"{run.total(CHAIN).acceptance_length:.2f}" for run in runs)
+                found, *others = runs
+                for other in others:
+                    for key, cell in other.cells.items():
+                        found.cells[key].add(cell)
+                if others:
+                    note(f"{name}, temperature {temperature:g}: by seed {lengths}")
                 result[f"length {name} {temperature:g}"] = found.as_dict()
                 for category in [*found.categories, "all"]:
                     cell = found.total(CHAIN) if category == "all" else found.cells[category, CHAIN]
@@ -159,10 +173,15 @@ def measure_length(
 
 
 def until_loops(
-    engine: eaglecpp.Engine, asked: Sequence[Question], strategy: str, temperature: float, n_tokens: int
+    engine: eaglecpp.Engine,
+    asked: Sequence[Question],
+    strategy: str,
+    temperature: float,
+    n_tokens: int,
+    seed: int = SEED,
 ) -> Iterator[Question]:
     """The questions with limits for their answers: n_tokens, or where the target begins to repeat itself."""
-    options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": SEED}
+    options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": seed}
     n_answers = n_loops = 0
     for question in asked:
         talk = question.opening
@@ -193,17 +212,19 @@ def suite(
     server: ChatServer | None = None,
     *,
     plain: bool = True,
+    seed: int = SEED,
 ) -> SuiteResult:
     """A run with the settings of the command line, beside plain decoding where speeds are compared."""
     # by plain decoding, where speed counts: the planner learns nothing from it about these answers
-    whole = until_loops(engine, asked, "off" if plain else strategies[0], temperature, args.n_tokens)
+    strategy = "off" if plain else strategies[0]
+    whole = until_loops(engine, asked, strategy, temperature, args.n_tokens, seed)
     found = run_suite(
         engine,
         whole,
         ["off", *strategies] if plain else strategies,
         n_tokens=args.n_tokens,
         temperature=temperature,
-        seed=SEED,
+        seed=seed,
         seconds=seconds,
         server=server,
     )
@@ -556,6 +577,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--temperature", dest="temperatures", type=numbers, default=[0.0, 0.7])
     parser.add_argument("--limit", type=int, default=None, help="first N questions of each category")
     parser.add_argument("--n-tokens", type=int, default=512, help="most tokens of an answer")
+    parser.add_argument("--seeds", type=int, default=1, help="length: sampled answers to each question")
     parser.add_argument("--document", type=int, default=6000, help="characters of a document")
     parser.add_argument("--minutes", type=float, default=60.0, help="end after this time")
     parser.add_argument("--threads", type=int, default=0)

@@ -202,9 +202,7 @@ class Stream(Iterator[Chunk]):
             self.on_end(self.completion())
 
 
-def next_chunks(
-    streams: Sequence[Stream], is_watched: bool = True
-) -> list[Chunk | BaseException | None]:
+def next_chunks(streams: Sequence[Stream], is_watched: bool = True) -> list[Chunk | BaseException | None]:
     """One step of streams of one engine; those that generate are verified in one batch. For each its chunk,
     None while its prompt is read, or the error of turning its tokens into text, which has closed it. Unless
     `is_watched`, a chunk may hold several rounds.

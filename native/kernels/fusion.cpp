@@ -273,8 +273,6 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
             ++i;
         } else if (is_ours_to_norm(t)) {
             i = find_norm(i);
-            last_products_ = &steps_.back();
-            if (last_products_->products.empty()) last_products_ = nullptr;
         } else if (is_ours_to_gate(t)) {
             i = find_gate(i);
         } else if (is_ours_to_rotate(t)) {
@@ -344,6 +342,7 @@ size_t Fusion::find_norm(size_t i) {
     if (behind < nodes_.size() && is_packed_(nodes_[behind]) && nodes_[behind]->op == GGML_OP_MUL_MAT &&
         nodes_[behind]->src[1] == result) {
         find_products(behind, step);
+        last_products_ = &step;
         is_taken_[i] = is_taken_[behind - 1] = true;
         leaders_.push_back({nodes_[behind], &step});
         return behind + 1;

@@ -79,12 +79,16 @@ class Fusion {
     void unmark() const;
 
   private:
+    struct Moved {
+        ggml_tensor * node;
+        void *before, *data;
+    };
+
     Step & add_step(const Step & step);
     size_t find_norm(size_t i);
     size_t find_gate(size_t i);
     void find_products(size_t i, Step & step);
     size_t find_ropes(size_t i);
-    Step * last_products_ = nullptr;
     bool can_move(size_t i, size_t j) const;
     bool turn(size_t i, size_t j, const Step & step);
     void turn_back();
@@ -94,12 +98,9 @@ class Fusion {
     IsPacked is_packed_;
     std::vector<ggml_tensor *> nodes_;  // that are computed
     std::vector<bool> is_taken_;        // of nodes_
+    Step * last_products_ = nullptr;    // behind a norm, before attention
     std::vector<ggml_tensor *> taken_;  // by steps that others compute
     std::vector<std::pair<ggml_tensor *, const Step *>> leaders_;
-    struct Moved {
-        ggml_tensor * node;
-        void *before, *data;
-    };
     std::vector<Moved> moved_;
     std::deque<Step> steps_;
     std::deque<Angles> angles_;

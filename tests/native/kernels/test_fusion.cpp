@@ -296,6 +296,25 @@ void takes_what_it_should() {
     CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", left);
 }
 
+// A norm whose result is scaled row by row is ggml's, also as the first node of a graph.
+void leaves_other_norms_alone() {
+    const ggml_context_ptr ctx(ggml_init({20 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+    std::vector<float> memory(8 * n_embd);
+    ggml_tensor * x = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_embd, 2);
+    ggml_tensor * w = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_embd, 2);
+    ggml_tensor * norm = ggml_rms_norm(ctx.get(), x, 1e-5f);
+    ggml_tensor * scaled = ggml_mul(ctx.get(), norm, w);
+    ggml_cgraph * graph = ggml_new_graph(ctx.get());
+    ggml_build_forward_expand(graph, scaled);
+    int at = 0;
+    for (ggml_tensor * t : {x, w, norm, scaled}) t->data = &memory[2 * n_embd * at++];
+    Fusion fusion;
+    fusion.find(graph, is_product);
+    fusion.mark();
+    CHECK(!Step::is_step(norm) && !Step::is_step(scaled) && (norm->flags & GGML_TENSOR_FLAG_COMPUTE));
+    fusion.unmark();
+}
+
 // A node whose memory another thread may still read must not be moved: here the second product writes where the first
 // one's result lies until it has been used.
 void leaves_shared_memory_alone() {
@@ -425,6 +444,7 @@ int main() {
     forms[8].name = "positions made smaller", forms[8].freq_scale = 0.5f;
     for (const Form & form : forms) check_form(form);
     takes_what_it_should();
+    leaves_other_norms_alone();
     leaves_shared_memory_alone();
     leaves_other_graphs_alone();
     rows_have_the_same_bits_everywhere();
