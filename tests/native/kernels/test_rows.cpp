@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// The promise of native/kernels/products.inc: a row's result has the same bits whatever the number of rows, its place
-// among them, the piece of the outputs a thread computes and the instruction set. Weights are random bytes: every
-// pattern of bits is a weight. Needs no library, so that a cross compiler and an emulator can run it. Each argument
-// names an instruction set that has to be among the tested ones.
+// The promise of native/kernels/products.inc and small_ops.inc: a row's result has the same bits whatever the number of
+// rows, its place among them, the piece of the outputs a thread computes and the instruction set. Weights are random
+// bytes: every pattern of bits is a weight. Needs no library, so that a cross compiler and an emulator can run it. Each
+// argument names an instruction set that has to be among the tested ones.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -186,6 +186,47 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
     }
 }
 
+// What lies between the products: each instruction set against the first, in place too.
+void check_small_ops(const std::vector<const KernelTable *> & tables) {
+    for (int n : {1, 2, 15, 16, 17, 31, 63, 64, 65, 576, 1000}) {
+        Guarded<float> a(n), b(n), w(n);
+        for (Guarded<float> * x : {&a, &b, &w}) {
+            const std::vector<float> values = random_rows(n, 1);
+            std::copy(values.begin(), values.end(), x->data());
+        }
+        const int n_dims = n / 2 * 2;
+        // the results one after another; the last two are computed in place
+        const auto run = [&](const KernelTable & t) {
+            Guarded<float> sum(n), normed(n), scaled(n), gated(n), near(n, a.data()), far(n, a.data()),
+                own(n, a.data());
+            Guarded<uint16_t> halves(n);
+            t.add_rows(a.data(), b.data(), n, sum.data());
+            t.norm_row(a.data(), n, 1e-5f, w.data(), normed.data(), scaled.data());
+            t.norm_row(own.data(), n, 1e-5f, w.data(), nullptr, own.data());
+            t.gate_row(a.data(), b.data(), n, gated.data());
+            t.rotate_row(near.data(), n_dims, false, b.data(), near.data());
+            t.rotate_row(far.data(), n_dims, true, b.data(), far.data());
+            t.halve_row(a.data(), n, halves.data());
+            CHECK(std::memcmp(own.data(), scaled.data(), n * sizeof(float)) == 0);
+            std::vector<float> all;
+            for (Guarded<float> * x : {&sum, &normed, &scaled, &gated, &near, &far}) {
+                all.insert(all.end(), x->data(), x->data() + n);
+            }
+            for (int i = 0; i < n; ++i) all.push_back(halves[i]);
+            return all;
+        };
+        const std::vector<float> expected = run(*tables.front());
+        for (const KernelTable * t : tables) {
+            const std::vector<float> found = run(*t);
+            for (size_t i = 0; i < found.size(); ++i) {
+                if (std::memcmp(&found[i], &expected[i], sizeof(float)) == 0) continue;
+                std::printf("%s, %d numbers: result %d, number %d differs\n", t->name, n, (int)i / n, (int)i % n);
+                CHECK(false);
+            }
+        }
+    }
+}
+
 }  // namespace
 
 int main(int argc, char ** argv) {
@@ -198,6 +239,7 @@ int main(int argc, char ** argv) {
         CHECK_MSG(is_tested, std::string(argv[i]) + " cannot be used here");
     }
     std::swap(tables.front(), tables.back());  // the portable form is what the others are held to
+    check_small_ops(tables);
     for (const Type & t : types) {
         for (int64_t n_in : {(int64_t)t.n_unit, (int64_t)t.n_unit * 3, (int64_t)768, (int64_t)2304}) {
             for (int64_t n_out : {1, 16, 17, 31, 48, 83}) {
