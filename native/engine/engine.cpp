@@ -269,7 +269,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
     const auto goes_on = [](const StepResult & r) { return r.phase == "decode" && r.finish.empty(); };
     const double start = now_ms();
     std::vector<StepResult> results = run();
-    while (std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms) {
+    while (!results.empty() && std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms) {
         try {
             append(results, run());
         } catch (...) {
