@@ -65,12 +65,13 @@ const std::vector<int> & Largest::of(const float * x, int n, int k) {
 
 std::vector<Candidate> top_k(const float * logits, int n, int k, const Token * ids) {
     k = std::min(k, n);
-    const float max = row_max(logits, n);
-    const float lse = log_sum_exp(logits, n, max);
     thread_local Largest largest;
+    const std::vector<int> & best = largest.of(logits, n, k);
     std::vector<Candidate> out;
-    out.reserve(k);
-    for (int i : largest.of(logits, n, k)) out.push_back({ids ? ids[i] : i, logits[i] - lse});
+    if (best.empty()) return out;
+    const float lse = log_sum_exp(logits, n, logits[best[0]]);
+    out.reserve(best.size());
+    for (int i : best) out.push_back({ids ? ids[i] : i, logits[i] - lse});
     return out;
 }
 

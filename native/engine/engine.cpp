@@ -250,8 +250,7 @@ static void append(std::vector<StepResult> & all, std::vector<StepResult> next) 
 
 std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms) {
     Use use(*this);
-    const LateError late = std::exchange(late_error_, {});
-    if (late.error && late.ids == ids) std::rethrow_exception(late.error);
+    if (late_error_.error && late_error_.ids == ids) std::rethrow_exception(std::exchange(late_error_, {}).error);
     std::vector<Sequence *> sequences;
     for (int id : ids) {
         Sequence * s = &conversations_.get(id);

@@ -236,7 +236,8 @@ void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, 
     table.packed(w->type)->quantize(values, n, to);
 }
 
-uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
+// All of them, the barrier included; where each thread rounds for itself, its own.
+static uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
     uint8_t * rounded = rounded_rows(params);
     if (rounds_privately(op)) {

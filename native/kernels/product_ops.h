@@ -25,7 +25,7 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
 // The same in two parts. Row i of the second operand, rounded for the product `op`, lies i rows behind `rounded`, which
-// is rounded_rows() where all threads share the rows; a barrier must come between the parts then. round_rows() has it.
+// is rounded_rows() where all threads share the rows; a barrier must come between the parts then.
 inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }
@@ -34,7 +34,6 @@ void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, u
 // inputs [first, first + n) of it, multiples of 32
 void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
                 uint8_t * rounded);
-uint8_t * round_rows(const KernelTable & table, const ComputeParams & params, const ggml_tensor * op);
 void multiply_rounded(const KernelTable & table, const ComputeParams & params, ggml_tensor * op,
                       const uint8_t * rounded);
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);

@@ -115,6 +115,19 @@ def test_the_error_of_a_later_round_comes_after_the_tokens_before_it(engine: Eng
     assert len(generate(engine, n=5).tokens) == 5, "the engine goes on"
 
 
+def test_the_error_waits_while_another_conversation_goes_on(models: Models) -> None:
+    wrong = ["plain reason=off", "draft k=2 levels=0 nodes=9 depth=1 leaves=1"]
+    with (
+        Engine.open(models.target, draft=models.draft, n_ctx=256, n_threads=1, n_sequences=2) as two,
+        two.session() as other,
+        two.stream(PROMPT, replay=wrong, max_tokens=50) as stream,
+    ):
+        assert stream._sequence.step(stream._generation, for_ms=1000.0).tokens
+        assert other.generate(PROMPT, max_tokens=5, ignore_eos=True).finish_reason == "length"
+        with pytest.raises(ValueError, match="verifies node 9"):
+            stream._sequence.step(stream._generation, for_ms=1000.0)
+
+
 # Random acceptance
 
 
