@@ -515,8 +515,8 @@ MEASURES = {
 
 def questions(name: str, n_document: int) -> list[Question]:
     """The prompts of a set. Raises SystemExit when something it needs is not installed."""
-    if name == "chat":
-        return list(read_suite(str(DATA / "chat.jsonl")).questions)
+    if name in ("chat", "languages"):
+        return list(read_suite(str(DATA / f"{name}.jsonl")).questions)
     if name == "humaneval":
         return human_eval()
     found = []

@@ -57,6 +57,7 @@ class EngineOptions:
     draft_type_kv: str  # "f16" | "f32"
     text_drafts: str  # "auto" = beside a drafter | "on" = without one, too | "off"
     text_memory: int  # tokens of earlier texts of a conversation that are kept to draft from
+    recall: bool  # add to drafts what the target said of late
     exact: str  # "auto" | "on" | "off"
     lora: list[tuple[str, float]]
 

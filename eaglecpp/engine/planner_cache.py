@@ -52,6 +52,7 @@ _FREE = {
     "exact",
     "text_drafts",
     "text_memory",
+    "recall",
 }
 
 

@@ -230,6 +230,11 @@ class DraftOptions(_Validated):
         maximum=1 << 20,
         flags=("--text-memory",),
     )
+    recall: bool = _option(
+        True,
+        "add to the drafter's sampled drafts what the target said of late in the same conversation",
+        flags=("--recall",),
+    )
     exact: str = _option(
         "auto",
         "draft only in batches that give the same bits, and so the same text, as plain decoding; "

@@ -63,9 +63,20 @@ EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
     }
 }
 
+EAGLECPP_INLINE int32_t dot(const int8_t * a, const int8_t * b, int n) {
+    int32_t sum = 0;
+    for (int i = 0; i < n; ++i) sum += (int16_t)a[i] * (int16_t)b[i];
+    return sum;
+}
+
+EAGLECPP_INLINE void dots_of(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+    for (int i = 0; i < n_rows; ++i) out[i] = dot(a + (size_t)i * n, b, n);
+}
+
 struct Loops {
     void (*tops)(const float * x, int n_blocks, float * tops);
     void (*exps)(const float * x, int n, float max, float * lane);
+    void (*dots)(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out);
 };
 
 void tops_portable(const float * x, int n_blocks, float * tops) {
@@ -73,6 +84,9 @@ void tops_portable(const float * x, int n_blocks, float * tops) {
 }
 void exps_portable(const float * x, int n, float max, float * lane) {
     add_exps(x, n, max, lane);
+}
+void dots_portable(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+    dots_of(a, n_rows, n, b, out);
 }
 
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -82,24 +96,33 @@ __attribute__((target("avx2"))) void tops_avx2(const float * x, int n_blocks, fl
 __attribute__((target("avx2"))) void exps_avx2(const float * x, int n, float max, float * lane) {
     add_exps(x, n, max, lane);
 }
-__attribute__((target("avx512f,avx512dq,avx512vl"))) void tops_avx512(const float * x, int n_blocks, float * tops) {
+__attribute__((target("avx2"))) void dots_avx2(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+    dots_of(a, n_rows, n, b, out);
+}
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void tops_avx512(const float * x, int n_blocks,
+                                                                               float * tops) {
     tops_of_blocks(x, n_blocks, tops);
 }
-__attribute__((target("avx512f,avx512dq,avx512vl"))) void exps_avx512(const float * x, int n, float max, float * lane) {
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void exps_avx512(const float * x, int n, float max,
+                                                                               float * lane) {
     add_exps(x, n, max, lane);
+}
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void dots_avx512(const int8_t * a, int n_rows, int n,
+                                                                               const int8_t * b, int32_t * out) {
+    dots_of(a, n_rows, n, b, out);
 }
 #endif
 
 // all that this processor can run, the best last
 const std::vector<Loops> & loops() {
     static const std::vector<Loops> all = [] {
-        std::vector<Loops> out{{tops_portable, exps_portable}};
+        std::vector<Loops> out{{tops_portable, exps_portable, dots_portable}};
 #if defined(__GNUC__) && defined(__x86_64__)
         __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx2")) out.push_back({tops_avx2, exps_avx2});
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl")) {
-            out.push_back({tops_avx512, exps_avx512});
+        if (__builtin_cpu_supports("avx2")) out.push_back({tops_avx2, exps_avx2, dots_avx2});
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+            out.push_back({tops_avx512, exps_avx512, dots_avx512});
         }
 #endif
         return out;
@@ -138,6 +161,14 @@ double sum_exp(const float * x, int n, float max, int way) {
     for (float v : lane) sum += v;
     for (int i = n_whole; i < n; ++i) sum += exp_negative(x[i] - max);
     return sum;
+}
+
+void dots(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+    dots(a, n_rows, n, b, out, n_row_ways() - 1);
+}
+
+void dots(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out, int way) {
+    loops()[way].dots(a, n_rows, n, b, out);
 }
 
 }  // namespace eaglecpp

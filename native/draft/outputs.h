@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "algo/coupled.h"
+#include "algo/recall.h"
+#include "algo/topk.h"
 #include "algo/tree.h"
 #include "draft/drafter.h"
 
@@ -34,6 +36,13 @@ class DraftOutputs {
     const float * logits(int i);
     std::vector<Candidate> candidates(int i, int k);
     std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);
+    // the same of any row
+    static std::vector<Candidate> candidates(const TokenLogits & row, int k) {
+        return top_k(row.logits, row.n, k, row.ids);
+    }
+    std::vector<Candidate> candidates(const TokenLogits & row, int k, const CoupledSampling & sampling, Pos pos) {
+        return coupled_.best(row.logits, row.n, k, row.ids, sampling, pos);
+    }
 
   private:
     // what a graph picked for one row, best first

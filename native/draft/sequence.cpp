@@ -183,6 +183,12 @@ void DraftSequence::run(const std::vector<Turn> & turns) {
     }
 }
 
+TokenLogits DraftSequence::recalled(int i, Recall & recall, int node, int state_row) {
+    state_.resize(drafter_.spec().n_embd);
+    get_state(state_row, state_.data());
+    return recall.recall(node, state_.data(), outputs_.logits(i));
+}
+
 void DraftSequence::get_state(int row, float * dst) const {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_get(kv_->state(), dst, (1 + row) * n, n);

@@ -76,6 +76,14 @@ class DraftSequence {
         return outputs_.candidates(i, k, sampling, pos);
     }
 
+    // Output row i with what `recall` adds, which will know it as `node`. It follows draft row `state_row`, or the last
+    // committed one (-1). The functions above take such a row in place of i.
+    TokenLogits recalled(int i, Recall & recall, int node, int state_row);
+    std::vector<Candidate> candidates(const TokenLogits & row, int k) { return outputs_.candidates(row, k); }
+    std::vector<Candidate> candidates(const TokenLogits & row, int k, const CoupledSampling & sampling, Pos pos) {
+        return outputs_.candidates(row, k, sampling, pos);
+    }
+
     // state [H] of the last committed row (-1) or of draft row i
     void get_state(int row, float * dst) const;
     void set_state(int row, const float * src);
@@ -111,7 +119,8 @@ class DraftSequence {
     std::unique_ptr<DraftKv> kv_;
     GraphCache graphs_;  // with this conversation alone
     Ancestry drafts_;
-    DraftOutputs outputs_;  // of the last call
+    DraftOutputs outputs_;      // of the last call
+    std::vector<float> state_;  // kept to save allocations
 };
 
 }  // namespace eaglecpp

@@ -15,11 +15,12 @@ constexpr int n_text_most = 1 << 17;
 constexpr int n_recent_parked = 32;
 }  // namespace
 
-Conversations::Conversations(Models & models, int n_text_memory)
+Conversations::Conversations(Models & models, int n_text_memory, bool recalls)
     : target_(*models.target),
       drafter_(models.drafter.get()),
       drafts_text_(models.drafts_text),
-      n_text_memory_(n_text_memory) {}
+      n_text_memory_(n_text_memory),
+      recalls_(recalls) {}
 
 Sequence & Conversations::open() {
     const int n_most = target_.options().n_sequences;
@@ -33,6 +34,10 @@ Sequence & Conversations::open() {
             s.draft = std::make_unique<DraftSequence>(*drafter_);
             s.pending = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
             s.recent = RecentFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
+            // the logits of a drafter elsewhere stay there
+            if (recalls_ && !drafter_->is_remote() && !drafter_->spec().is_parallel()) {
+                s.recall = Recall(drafter_->spec().n_embd, drafter_->d2t(), target_.vocab().size());
+            }
         }
         return open_.emplace(id, std::move(s)).first->second;
     }
@@ -85,6 +90,7 @@ void Conversations::keep(Sequence & s, int n) {
     s.n_lost = std::max(0, n - n_there);
     s.tokens.resize(n);
     s.recent.truncate(n);
+    s.recall.truncate(n);
     if (n == 0) {
         s.pending.clear();
         if (s.draft) s.draft->truncate(0);
@@ -108,6 +114,7 @@ void Conversations::adopt(Sequence & s) {
     target_.cells().truncate(s.range, 0);
     s.n_past = 0;  // as long as anything below may fail
     target_.cells().copy_prefix(best->range, s.range, n);
+    s.recall.truncate(0);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
     if (s.draft) {
         adopt_draft(s, *best, n);
@@ -139,6 +146,7 @@ void Conversations::forget(Sequence & s) {
     s.tokens.clear();
     s.pending.clear();
     s.recent.truncate(0);
+    s.recall.truncate(0);
     s.text.clear();
     s.inexact_from = Sequence::none_inexact;
     if (s.draft) s.draft->truncate(0);
@@ -152,6 +160,7 @@ void Conversations::roll_back(Sequence & s) {
     if (!target_.cells().truncate(s.range, s.n_past)) return forget(s);
     if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_lost) return forget(s);
     s.recent.truncate(s.n_past);
+    s.recall.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
 }
 

@@ -21,6 +21,7 @@ void Drafting::draft(const std::vector<Sequence *> & sequences) {
     std::vector<Sequence *> growing;
     for (Sequence * s : sequences) {
         const double start = now_ms();
+        s->recall.begin_round();
         decide(*s);
         if (!s->plan.frontier().empty()) {
             growing.push_back(s);
@@ -100,9 +101,13 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
 
 // What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
 // noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
-static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
+// `row` is an output of the drafter's last call, `node` that of the pool, `draft_row` the node's own row.
+static std::vector<Candidate> propose(Sequence & s, int row, int node, int draft_row, Pos pos) {
     const auto & sampling = s.sampler->coupled();
-    return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
+    const auto candidates = [&](const auto & of) {
+        return sampling ? s.draft->candidates(of, s.plan.k(), *sampling, pos) : s.draft->candidates(of, s.plan.k());
+    };
+    return s.uses_recall ? candidates(s.draft->recalled(row, s.recall, node, draft_row)) : candidates(row);
 }
 
 // Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
@@ -127,7 +132,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     for (Sequence * s : growing) {
         s->pending.clear();
         rows_of[s] = {-1};
-        proposals.push_back({&s->plan, {propose(*s, 0, (Pos)s->tokens.size())}});
+        proposals.push_back({&s->plan, {propose(*s, 0, 0, -1, (Pos)s->tokens.size())}});
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     while (true) {
@@ -138,7 +143,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         start = now_ms();
         if (!is_parallel) extend(growing, rows_of);
         proposals.clear();
-        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s)});
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, rows_of[s])});
     }
 }
 
@@ -161,7 +166,7 @@ void Drafting::extend(const std::vector<Sequence *> & growing, std::map<Sequence
 
 // What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does
 // not depend on the ones drafted before it.
-std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s) {
+std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, const std::vector<int> & row_of) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
     const bool is_parallel = drafter_->spec().is_parallel();
@@ -170,7 +175,9 @@ std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s) {
     for (size_t i = 0; i < frontier.size(); ++i) {
         const int depth = pool.depth[frontier[i]];
         // the root's children lie behind the last token
-        if (!is_parallel || i == 0) next = propose(s, is_parallel ? depth : (int)i, (Pos)s.tokens.size() + depth);
+        const Pos pos = (Pos)s.tokens.size() + depth;
+        const int draft_row = is_parallel ? -1 : row_of[frontier[i]];
+        if (!is_parallel || i == 0) next = propose(s, is_parallel ? depth : (int)i, frontier[i], draft_row, pos);
         children.push_back(next);
         if (!s.sampler->has_grammar()) continue;
         Tokens path;

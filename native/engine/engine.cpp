@@ -83,7 +83,7 @@ Engine::Engine(const EngineOptions & options)
     : exactness_(exactness_of(options.exact)),
       models_(open_models(options)),
       planner_(planner_options(models_.target->vocab())),
-      conversations_(models_, options.text_memory),
+      conversations_(models_, options.text_memory, options.recall),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
     if (drafter()) planner_.acceptance().expect(drafter()->spec().held_out_rates);
 }
@@ -230,6 +230,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     const bool is_fixed = s.params.replay.empty() && !(s.params.strategy.kind == Strategy::Kind::automatic);
     s.uses_text = drafts_text() && !(is_fixed && (drafter() || s.params.strategy.kind == Strategy::Kind::off));
     if (s.uses_text) s.text.assign(s.tokens);
+    s.uses_recall = s.recall.is_on() && s.n_picked == 0 && !s.synth;
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
     s.plan_log.clear();

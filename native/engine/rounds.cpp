@@ -234,9 +234,10 @@ StepResult Rounds::finish_round(const Round & round) {
         const int row = round.row + node;
         const Pos pos = n_tokens + round.tree.depth[node];
         const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
-        const Token sampled = s.n_picked == 1   ? target_.picks().best(row)
-                              : s.n_picked == 0 ? s.sampler->sample(logits, pos)
-                                                : s.sampler->sample(target_.picks().top(row), pos);
+        const Token sampled = s.n_picked == 1  ? target_.picks().best(row)
+                              : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
+                              : s.uses_recall  ? sample_and_learn(s, node, logits, pos)
+                                               : s.sampler->sample(logits, pos);
         const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
         s.sampler->accept(token, /*is_own=*/token == sampled);
         if (s.params.n_probs > 0) {
@@ -259,6 +260,21 @@ StepResult Rounds::finish_round(const Round & round) {
     }
     if (!out.finish.empty()) s.is_active = false;
     return out;
+}
+
+// The largest logits are found once, for both.
+Token Rounds::sample_and_learn(Sequence & s, int node, const float * logits, Pos pos) {
+    const int n_needed = s.sampler->n_needed();
+    top_tokens_.clear();
+    top_logits_.clear();
+    for (int i : largest_.of(logits, target_.vocab().size(), std::max(n_needed, Recall::n_looked_at))) {
+        top_tokens_.push_back(i);
+        top_logits_.push_back(logits[i]);
+    }
+    const int n = (int)top_tokens_.size();
+    s.recall.learn(node > 0 ? s.plan.pool_node(node) : 0, pos, {top_logits_.data(), n, top_tokens_.data()});
+    if (n_needed == 0 || n < n_needed) return s.sampler->sample(logits, pos);
+    return s.sampler->sample(TopLogits{top_tokens_.data(), top_logits_.data(), n}, pos);
 }
 
 void Rounds::count_text(Sequence & s, const MatchResult & result) {

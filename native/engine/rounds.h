@@ -8,6 +8,7 @@
 
 #include "algo/match.h"
 #include "algo/planner.h"
+#include "algo/topk.h"
 #include "engine/batch_runner.h"
 #include "engine/conversations.h"
 #include "engine/drafting.h"
@@ -69,6 +70,7 @@ class Rounds {
     void add_lost(const Sequence & s, int n);
     void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
+    Token sample_and_learn(Sequence & s, int node, const float * logits, Pos pos);
     void count_text(Sequence & s, const MatchResult & result);
     Token synthetic(const Round & round, int node, Token sampled) const;
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
@@ -83,6 +85,10 @@ class Rounds {
     PromptSharing sharing_;
     BatchRunner runner_;
     TargetBatch & batch_;  // the runner's
+    Largest largest_;
+    // kept to save allocations
+    std::vector<Token> top_tokens_;
+    std::vector<float> top_logits_;
 };
 
 }  // namespace eaglecpp

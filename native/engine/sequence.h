@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "algo/recall.h"
 #include "algo/sequence_plan.h"
 #include "algo/synth.h"
 #include "algo/text_index.h"
@@ -106,6 +107,7 @@ struct Sequence {
     PendingFeatures pending;
     RecentFeatures recent;
     TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
+    Recall recall;   // of what the target said about `tokens`
 
     // The rows from here on may have other bits than plain decoding would give them; none_inexact if all rows are
     // exact.
@@ -125,6 +127,7 @@ struct Sequence {
     std::optional<SynthAcceptance> synth;
     Stats stats;
     bool uses_text = false;
+    bool uses_recall = false;
     double grammar_ms = 0.0;  // what asking the grammar about the children of a drafted node took, mean of late
     SequencePlan plan;
     PlanSummary plan_summary;

@@ -74,6 +74,23 @@ static void ways_agree() {
     }
 }
 
+static void dots_agree() {
+    Random random(9);
+    for (int n : {1, 31, 64, 576, 1000}) {
+        const int n_rows = 5;
+        std::vector<int8_t> a((size_t)n_rows * n), b(n);
+        for (int8_t & v : a) v = (int8_t)random.integer(-128, 127);
+        for (int8_t & v : b) v = (int8_t)random.integer(-128, 127);
+        for (int way = 0; way < n_row_ways(); ++way) {
+            std::vector<int32_t> out(n_rows);
+            dots(a.data(), n_rows, n, b.data(), out.data(), way);
+            for (int r = 0; r < n_rows; ++r) {
+                CHECK(out[r] == std::inner_product(b.begin(), b.end(), a.begin() + (size_t)r * n, 0));
+            }
+        }
+    }
+}
+
 static void largest_agree_with_sorting() {
     Random random(7);
     Largest largest;
@@ -118,6 +135,7 @@ int main() {
     agrees_with_sorting();
     largest_agree_with_sorting();
     ways_agree();
+    dots_agree();
     maps_ids();
     survives_masked_and_broken_rows();
     return result();

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "algo/recall.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "algo/row_loops.h"
+
+namespace eaglecpp {
+
+namespace {
+// Of the drafter's distribution. What they leave out is too unlikely to be drafted, whatever is recalled.
+constexpr int n_likely = 32;
+constexpr float least_p = 0.01f;    // of tokens the drafter lacks, in a note
+constexpr float least_sum = 1e-4f;  // and of all notes
+// The weight of a note falls with the angle between the states. Chosen on answers of SmolLM2-135M-Instruct
+// (docs/research/recall.md), like n_differences_most and n_notes_most.
+constexpr float sharpness = 4.0f, weight = 1.0f;
+constexpr float unlike = 0.1f;  // so much weight together is little
+constexpr float unit = 127.0f;  // length of a state
+
+// probabilities among these, the first of which is the largest
+template <class Logit>
+void softmax(int n, Logit logit, std::vector<std::pair<int, float>> & out) {
+    float sum = 0.0f;
+    out.clear();
+    for (int i = 0; i < n; ++i) {
+        out.emplace_back(i, std::exp(logit(i) - logit(0)));
+        sum += out.back().second;
+    }
+    for (auto & [i, p] : out) p /= sum;
+}
+}  // namespace
+
+Recall::Recall(int n_state, const std::vector<Token> & d2t, int n_vocab)
+    : n_state_(n_state), d2t_(&d2t), t2d_(n_vocab, -1), added_(d2t.size()) {
+    for (size_t i = 0; i < d2t.size(); ++i) t2d_[d2t[i]] = (int)i;
+    notes_.resize(n_notes_most);
+    states_.resize((size_t)n_notes_most * n_state);
+    products_.resize(n_notes_most);
+}
+
+Recall::Guess & Recall::add_guess(int node, const float * state) {
+    if (n_guesses_ == (int)guesses_.size()) guesses_.emplace_back();
+    Guess & guess = guesses_[n_guesses_++];
+    guess.node = node;
+    double sum = 0.0;
+    for (int i = 0; i < n_state_; ++i) sum += (double)state[i] * state[i];
+    // a file may hold weights that give no numbers
+    const float scale = sum > 0.0 && std::isfinite(sum) ? (float)(unit / std::sqrt(sum)) : 0.0f;
+    guess.state.assign(n_state_, 0);
+    for (int i = 0; i < n_state_ && scale > 0.0f; ++i) guess.state[i] = (int8_t)std::lrint(scale * state[i]);
+    return guess;
+}
+
+TokenLogits Recall::recall(int node, const float * state, const float * logits) {
+    Guess & guess = add_guess(node, state);
+    const std::vector<int> & likely = largest_.of(logits, (int)d2t_->size(), n_likely);
+    softmax((int)likely.size(), [&](int i) { return logits[likely[i]]; }, guess.likely);
+    for (auto & [i, p] : guess.likely) i = likely[i];
+    logits_.clear();
+    ids_.clear();
+    if (likely.empty()) return {logits_.data(), 0, ids_.data()};
+    weigh(guess);
+    const float least = logits[likely.back()];
+    const auto take = [&](int index) {
+        logits_.push_back(logits[index] + added_[index]);
+        ids_.push_back((*d2t_)[index]);
+        added_[index] = 0.0f;
+    };
+    for (int index : likely) take(index);
+    for (int index : touched_) {
+        if (added_[index] > 0.0f && logits[index] + added_[index] > least) take(index);
+        added_[index] = 0.0f;
+    }
+    // The share that the target gave them where the state was alike stands for the drafter's probability.
+    const float log_sum = logits[likely[0]] - std::log(guess.likely[0].second);
+    for (int i : touched_others_) {
+        const float p = others_[i] / (others_weight_ + unlike);
+        others_[i] = 0.0f;
+        if (p < least_sum) continue;
+        logits_.push_back(log_sum + std::log(p));
+        ids_.push_back(lacked_[i]);
+    }
+    return {logits_.data(), (int)logits_.size(), ids_.data()};
+}
+
+// What the notes add: to added_, touched_ and others_.
+void Recall::weigh(const Guess & guess) {
+    touched_.clear();
+    touched_others_.clear();
+    others_weight_ = 0.0f;
+    if (n_notes() == 0) return;
+    dots(states_.data(), std::min(end_, n_notes_most), n_state_, guess.state.data(), products_.data());
+    for (int i = begin_; i < end_; ++i) {
+        const int32_t product = products_[i % n_notes_most];
+        if (product <= 0) continue;
+        const Note & note = this->note(i);
+        const float like = std::exp(sharpness * ((float)product / (unit * unit) - 1.0f));
+        for (int j = 0; j < note.n_differences; ++j) {
+            const auto [index, difference] = note.differences[j];
+            if (added_[index] == 0.0f) touched_.push_back(index);
+            added_[index] += weight * like * difference;
+        }
+        const float strict = like * like * like;  // tokens that the drafter lacks need a state that is more alike
+        others_weight_ += strict;
+        for (int j = 0; j < note.n_others; ++j) {
+            const auto [place, p] = note.others[j];
+            if (others_[place] == 0.0f) touched_others_.push_back(place);
+            others_[place] += strict * p;
+        }
+    }
+}
+
+void Recall::learn(int node, Pos pos, const TokenLogits & best) {
+    const auto is_it = [node](const Guess & g) { return g.node == node; };
+    const auto known = guesses_.begin() + n_guesses_;
+    const auto guess = std::find_if(guesses_.begin(), known, is_it);
+    if (guess == known || best.n == 0) return;
+    Note & note = this->note(end_);
+    note.pos = pos;
+    compare(*guess, best, note);
+    std::copy(guess->state.begin(), guess->state.end(), state(end_));
+    ++end_;
+    begin_ = std::max(begin_, end_ - n_notes_most);
+}
+
+// in lacked_
+int Recall::place_of(Token token) {
+    if (t2d_[token] == -1) {
+        t2d_[token] = -2 - (int)lacked_.size();
+        lacked_.push_back(token);
+        others_.push_back(0.0f);
+    }
+    return -2 - t2d_[token];
+}
+
+void Recall::compare(const Guess & guess, const TokenLogits & best, Note & note) {
+    std::vector<std::pair<int, float>> & target = differences_;
+    softmax(std::min(best.n, n_looked_at), [&](int i) { return best.logits[i]; }, target);
+    note.n_others = 0;
+    size_t n = 0;
+    for (const auto & [i, p] : target) {
+        const int index = t2d_[best.ids[i]];
+        if (index >= 0) {
+            target[n++] = {index, p};
+        } else if (p >= least_p && note.n_others < n_others_most) {
+            note.others[note.n_others++] = {place_of(best.ids[i]), p};
+        }
+    }
+    differences_.resize(n);
+    for (const auto & [index, p] : guess.likely) {
+        const auto same = [i = index](const auto & d) { return d.first == i; };
+        const auto it = std::find_if(differences_.begin(), differences_.begin() + n, same);
+        if (it == differences_.begin() + n) {
+            differences_.emplace_back(index, -p);
+        } else {
+            it->second -= p;
+        }
+    }
+    note.n_differences = (int)std::min<size_t>(n_differences_most, differences_.size());
+    std::partial_sort(differences_.begin(), differences_.begin() + note.n_differences, differences_.end(),
+                      [](const auto & a, const auto & b) { return std::abs(a.second) > std::abs(b.second); });
+    std::copy_n(differences_.begin(), note.n_differences, note.differences.begin());
+    const auto is_number = [](const auto & d) { return std::isfinite(d.second); };
+    if (!std::all_of(differences_.begin(), differences_.end(), is_number)) note.n_differences = note.n_others = 0;
+}
+
+void Recall::truncate(Pos pos) {
+    while (end_ > begin_ && note(end_ - 1).pos >= pos) --end_;
+    if (end_ == begin_) begin_ = end_ = 0;
+    n_guesses_ = 0;
+}
+
+}  // namespace eaglecpp
