@@ -15,20 +15,17 @@ constexpr float least_p = 0.01f;    // of tokens the drafter lacks, in a note
 constexpr float least_sum = 1e-4f;  // and of all notes
 // The weight of a note falls with the angle between the states. Chosen on answers of SmolLM2-135M-Instruct
 // (docs/research/recall.md), like n_differences_most and n_notes_most.
-constexpr float sharpness = 4.0f, weight = 1.0f;
+constexpr float sharpness = 4.0f, weight = 2.0f;
+constexpr float distrust = 0.5f;
 constexpr float unlike = 0.1f;  // so much weight together is little
 constexpr float unit = 127.0f;  // length of a state
 
-// probabilities among these, the first of which is the largest
-template <class Logit>
-void softmax(int n, Logit logit, std::vector<std::pair<int, float>> & out) {
+// From logits, the largest of which is `top`, to probabilities among them. Returns log(sum(exp(logits))).
+float to_probabilities(std::vector<std::pair<int, float>> & x, float top) {
     float sum = 0.0f;
-    out.clear();
-    for (int i = 0; i < n; ++i) {
-        out.emplace_back(i, std::exp(logit(i) - logit(0)));
-        sum += out.back().second;
-    }
-    for (auto & [i, p] : out) p /= sum;
+    for (auto & [i, value] : x) sum += value = std::exp(value - top);
+    for (auto & [i, value] : x) value /= sum;
+    return top + std::log(sum);
 }
 }  // namespace
 
@@ -56,16 +53,18 @@ Recall::Guess & Recall::add_guess(int node, const float * state) {
 TokenLogits Recall::recall(int node, const float * state, const float * logits) {
     Guess & guess = add_guess(node, state);
     const std::vector<int> & likely = largest_.of(logits, (int)d2t_->size(), n_likely);
-    softmax((int)likely.size(), [&](int i) { return logits[likely[i]]; }, guess.likely);
-    for (auto & [i, p] : guess.likely) i = likely[i];
+    guess.likely.clear();
     logits_.clear();
     ids_.clear();
     if (likely.empty()) return {logits_.data(), 0, ids_.data()};
     weigh(guess);
     const float least = logits[likely.back()];
+    float top = -INFINITY;
     const auto take = [&](int index) {
         logits_.push_back(logits[index] + added_[index]);
         ids_.push_back((*d2t_)[index]);
+        guess.likely.emplace_back(index, logits_.back());
+        top = std::max(top, logits_.back());
         added_[index] = 0.0f;
     };
     for (int index : likely) take(index);
@@ -73,8 +72,9 @@ TokenLogits Recall::recall(int node, const float * state, const float * logits) 
         if (added_[index] > 0.0f && logits[index] + added_[index] > least) take(index);
         added_[index] = 0.0f;
     }
+    // A note is about what was said with the help of those before it, so that they do not add up.
+    const float log_sum = to_probabilities(guess.likely, top);
     // The share that the target gave them where the state was alike stands for the drafter's probability.
-    const float log_sum = logits[likely[0]] - std::log(guess.likely[0].second);
     for (int i : touched_others_) {
         const float p = others_[i] / (others_weight_ + unlike);
         others_[i] = 0.0f;
@@ -137,7 +137,9 @@ int Recall::place_of(Token token) {
 
 void Recall::compare(const Guess & guess, const TokenLogits & best, Note & note) {
     std::vector<std::pair<int, float>> & target = differences_;
-    softmax(std::min(best.n, n_looked_at), [&](int i) { return best.logits[i]; }, target);
+    target.clear();
+    for (int i = 0; i < std::min(best.n, n_looked_at); ++i) target.emplace_back(i, best.logits[i]);
+    to_probabilities(target, best.logits[0]);
     note.n_others = 0;
     size_t n = 0;
     for (const auto & [i, p] : target) {
@@ -162,8 +164,15 @@ void Recall::compare(const Guess & guess, const TokenLogits & best, Note & note)
     std::partial_sort(differences_.begin(), differences_.begin() + note.n_differences, differences_.end(),
                       [](const auto & a, const auto & b) { return std::abs(a.second) > std::abs(b.second); });
     std::copy_n(differences_.begin(), note.n_differences, note.differences.begin());
-    const auto is_number = [](const auto & d) { return std::isfinite(d.second); };
-    if (!std::all_of(differences_.begin(), differences_.end(), is_number)) note.n_differences = note.n_others = 0;
+    note.distance = 0.0f;
+    for (const auto & [index, difference] : differences_) note.distance += 0.5f * std::abs(difference);
+    if (!std::isfinite(note.distance)) note.n_differences = note.n_others = 0, note.distance = 0.0f;
+}
+
+float Recall::sharpening() const {
+    float sum = 0.0f;
+    for (int i = begin_; i < end_; ++i) sum += notes_[i % n_notes_most].distance;
+    return n_notes() == 0 ? 1.0f : 1.0f + distrust * sum / (float)n_notes();
 }
 
 void Recall::truncate(Pos pos) {

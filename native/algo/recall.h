@@ -28,7 +28,7 @@ struct TokenLogits {
 
 class Recall {
   public:
-    static constexpr int n_notes_most = 128;  // the last ones
+    static constexpr int n_notes_most = 256;  // the last ones
 
     // recalls nothing
     Recall() = default;
@@ -54,6 +54,11 @@ class Recall {
     // Nothing happens if nobody drafted behind it.
     void learn(int node, Pos pos, const TokenLogits & best);
 
+    // What to divide the temperature of coupled drafts by (algo/coupled.h), from 1. Noise that lifts a token which the
+    // drafter thinks unlikely mostly lifts one that the target thinks less likely still; the more so, the further the
+    // two are apart.
+    float sharpening() const;
+
     // forgets what was said about tokens [pos, ...)
     void truncate(Pos pos);
 
@@ -74,6 +79,7 @@ class Recall {
         std::array<std::pair<int, float>, n_differences_most> differences;  // index, the target's probability - ours
         std::array<std::pair<int, float>, n_others_most> others;  // place in lacked_, the target's probability
         int n_differences, n_others;
+        float distance;  // total variation
     };
 
     Note & note(int i) { return notes_[i % n_notes_most]; }

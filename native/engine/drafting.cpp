@@ -2,6 +2,7 @@
 #include "engine/drafting.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/types.h"
 
@@ -103,7 +104,8 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
 // noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
 // `row` is an output of the drafter's last call, `node` that of the pool, `draft_row` the node's own row.
 static std::vector<Candidate> propose(Sequence & s, int row, int node, int draft_row, Pos pos) {
-    const auto & sampling = s.sampler->coupled();
+    std::optional<CoupledSampling> sampling = s.sampler->coupled();
+    if (sampling && s.uses_recall) sampling->temperature /= s.recall.sharpening();
     const auto candidates = [&](const auto & of) {
         return sampling ? s.draft->candidates(of, s.plan.k(), *sampling, pos) : s.draft->candidates(of, s.plan.k());
     };

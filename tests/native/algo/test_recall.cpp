@@ -113,6 +113,32 @@ static void similar_states_are_corrected() {
     for (Pos pos = 0; pos < 20; ++pos) CHECK(ask(recall, at, 10, pos) == 10);
 }
 
+// A drafter that says what the target says is left alone; one that does not is trusted less with noise.
+static void sharpening_follows_the_distance() {
+    Random random(9);
+    Recall right(n_state, d2t(), n_vocab), wrong(n_state, d2t(), n_vocab);
+    CHECK(right.sharpening() == 1.0f);
+    for (Pos pos = 0; pos < 10; ++pos) {
+        const Scene at(random);
+        const TokenLogits said = right.recall(0, at.state.data(), at.logits.data());
+        std::vector<int> order(said.n);
+        for (int i = 0; i < said.n; ++i) order[i] = i;
+        std::sort(order.begin(), order.end(), [&](int a, int b) { return said.logits[a] > said.logits[b]; });
+        Verdict same(0);
+        same.tokens.clear();
+        same.logits.clear();
+        for (int i : order) same.tokens.push_back(said.ids[i]), same.logits.push_back(said.logits[i]);
+        right.learn(0, pos, same.best());
+        right.begin_round();
+        ask(wrong, at, 20 + 2 * (pos % 3), pos);
+    }
+    CHECK_NEAR(right.sharpening(), 1.0, 1e-4);
+    const Scene at(random);
+    const TokenLogits row = right.recall(0, at.state.data(), at.logits.data());
+    for (int i = 0; i < row.n; ++i) CHECK_NEAR(row.logits[i], at.logits[row.ids[i] / 2], 1e-4);
+    CHECK(wrong.sharpening() > 1.2f && wrong.sharpening() <= 1.5f);
+}
+
 // The length of a state says nothing.
 static void states_are_compared_by_their_direction() {
     Random random(4);
@@ -203,6 +229,7 @@ static void what_is_no_number_is_not_learnt() {
 int main() {
     without_notes_nothing_changes();
     similar_states_are_corrected();
+    sharpening_follows_the_distance();
     states_are_compared_by_their_direction();
     going_back_forgets();
     old_notes_go();
