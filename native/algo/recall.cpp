@@ -10,7 +10,7 @@ namespace eaglecpp {
 
 namespace {
 // Of the drafter's distribution. What they leave out is too unlikely to be drafted, whatever is recalled.
-constexpr int n_likely = 32;
+constexpr int n_likely = Recall::n_looked_at;
 constexpr float least_p = 0.01f;    // of tokens the drafter lacks, in a note
 constexpr float least_sum = 1e-4f;  // and of all notes
 // The weight of a note falls with the angle between the states. Chosen on answers of SmolLM2-135M-Instruct
@@ -41,12 +41,16 @@ Recall::Guess & Recall::add_guess(int node, const float * state) {
     if (n_guesses_ == (int)guesses_.size()) guesses_.emplace_back();
     Guess & guess = guesses_[n_guesses_++];
     guess.node = node;
-    double sum = 0.0;
-    for (int i = 0; i < n_state_; ++i) sum += (double)state[i] * state[i];
+    double lane[8] = {};  // apart, as one sum would wait for itself
+    for (int i = 0; i < n_state_; ++i) lane[i % 8] += (double)state[i] * state[i];
+    const double sum = lane[0] + lane[1] + lane[2] + lane[3] + lane[4] + lane[5] + lane[6] + lane[7];
     // a file may hold weights that give no numbers
     const float scale = sum > 0.0 && std::isfinite(sum) ? (float)(unit / std::sqrt(sum)) : 0.0f;
     guess.state.assign(n_state_, 0);
-    for (int i = 0; i < n_state_ && scale > 0.0f; ++i) guess.state[i] = (int8_t)std::lrint(scale * state[i]);
+    for (int i = 0; i < n_state_ && scale > 0.0f; ++i) {
+        const float x = scale * state[i];
+        guess.state[i] = (int8_t)(x < 0.0f ? x - 0.5f : x + 0.5f);
+    }
     return guess;
 }
 

@@ -48,7 +48,7 @@ class Recall {
     TokenLogits recall(int node, const float * state, const float * logits);
 
     // How many of the target's logits learn() looks at, if there are so many.
-    static constexpr int n_looked_at = 40;
+    static constexpr int n_looked_at = 24;
 
     // The target's largest logits behind a node, best first, which are about the token at index `pos` of the text.
     // Nothing happens if nobody drafted behind it.
