@@ -232,7 +232,7 @@ class DraftOptions(_Validated):
     )
     recall: bool = _option(
         True,
-        "add to the drafter's sampled drafts what the target said of late in the same conversation",
+        "let drafts learn from what the target said of late in the same conversation; on the CPU",
         flags=("--recall",),
     )
     exact: str = _option(

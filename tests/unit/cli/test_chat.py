@@ -64,10 +64,13 @@ def test_the_second_turn_costs_only_its_new_tokens(talk: Talk) -> None:
 
 
 def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
-    """Its drafts after a reused prefix are those after a prompt that was read as a whole."""
-    chat = talk("hello there", "/set parameter num_predict 40", "go on")
+    """Its drafts after a reused prefix are those after a prompt that was read as a whole, but for what is recalled
+    of the first answer.
+    """
+    alone = {"recall": False}
+    chat = talk("hello there", "/set parameter num_predict 40", "go on", options=alone)
     model, messages = chat.model, chat.conversation.messages
-    fresh = ChatModel(model.source, SHORT, Strategy.parse("chain:3"))
+    fresh = ChatModel(model.source, SHORT | alone, Strategy.parse("chain:3"))
     first = fresh.engine.generate(fresh.prompts.prompt(messages[:1]).tokens, sampling=fresh.sampling())
     tokens = model.prompts.prompt(messages[:3]).tokens
     fresh.engine.clear()
