@@ -64,9 +64,7 @@ def test_the_second_turn_costs_only_its_new_tokens(talk: Talk) -> None:
 
 
 def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
-    """Its drafts after a reused prefix are those after a prompt that was read as a whole, but for what is recalled
-    of the first answer.
-    """
+    """Its drafts after a reused prefix are those after a prompt that was read as a whole, recall apart."""
     alone = {"recall": False}
     chat = talk("hello there", "/set parameter num_predict 40", "go on", options=alone)
     model, messages = chat.model, chat.conversation.messages
