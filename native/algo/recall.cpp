@@ -41,15 +41,20 @@ Recall::Guess & Recall::add_guess(int node, const float * state) {
     if (n_guesses_ == (int)guesses_.size()) guesses_.emplace_back();
     Guess & guess = guesses_[n_guesses_++];
     guess.node = node;
-    double lane[8] = {};  // apart, as one sum would wait for itself
-    for (int i = 0; i < n_state_; ++i) lane[i % 8] += (double)state[i] * state[i];
-    const double sum = lane[0] + lane[1] + lane[2] + lane[3] + lane[4] + lane[5] + lane[6] + lane[7];
+    float lane[8] = {};  // apart, as one sum would wait for itself
+    const int n_whole = n_state_ / 8 * 8;
+    for (int i = 0; i < n_whole; i += 8) {
+        for (int j = 0; j < 8; ++j) lane[j] += state[i + j] * state[i + j];
+    }
+    float sum = 0.0f;
+    for (float x : lane) sum += x;
+    for (int i = n_whole; i < n_state_; ++i) sum += state[i] * state[i];
     // a file may hold weights that give no numbers
-    const float scale = sum > 0.0 && std::isfinite(sum) ? (float)(unit / std::sqrt(sum)) : 0.0f;
+    const float scale = sum > 0.0f && std::isfinite(sum) ? unit / std::sqrt(sum) : 0.0f;
     guess.state.assign(n_state_, 0);
     for (int i = 0; i < n_state_ && scale > 0.0f; ++i) {
         const float x = scale * state[i];
-        guess.state[i] = (int8_t)(x < 0.0f ? x - 0.5f : x + 0.5f);
+        guess.state[i] = (int16_t)(x < 0.0f ? x - 0.5f : x + 0.5f);
     }
     return guess;
 }

@@ -70,7 +70,7 @@ class Recall {
     // of one draft, until the target has judged it
     struct Guess {
         int node;
-        std::vector<int8_t> state;                  // scaled to length 127
+        std::vector<int16_t> state;                 // scaled to length 127
         std::vector<std::pair<int, float>> likely;  // indices of the draft vocabulary and their probabilities
     };
 

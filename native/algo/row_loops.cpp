@@ -63,20 +63,20 @@ EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
     }
 }
 
-EAGLECPP_INLINE int32_t dot(const int8_t * a, const int8_t * b, int n) {
+EAGLECPP_INLINE int32_t dot(const int8_t * a, const int16_t * b, int n) {
     int32_t sum = 0;
-    for (int i = 0; i < n; ++i) sum += (int16_t)a[i] * (int16_t)b[i];
+    for (int i = 0; i < n; ++i) sum += (int16_t)a[i] * b[i];
     return sum;
 }
 
-EAGLECPP_INLINE void dots_of(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+EAGLECPP_INLINE void dots_of(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
     for (int i = 0; i < n_rows; ++i) out[i] = dot(a + (size_t)i * n, b, n);
 }
 
 struct Loops {
     void (*tops)(const float * x, int n_blocks, float * tops);
     void (*exps)(const float * x, int n, float max, float * lane);
-    void (*dots)(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out);
+    void (*dots)(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out);
 };
 
 void tops_portable(const float * x, int n_blocks, float * tops) {
@@ -85,7 +85,7 @@ void tops_portable(const float * x, int n_blocks, float * tops) {
 void exps_portable(const float * x, int n, float max, float * lane) {
     add_exps(x, n, max, lane);
 }
-void dots_portable(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+void dots_portable(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
     dots_of(a, n_rows, n, b, out);
 }
 
@@ -96,7 +96,7 @@ __attribute__((target("avx2"))) void tops_avx2(const float * x, int n_blocks, fl
 __attribute__((target("avx2"))) void exps_avx2(const float * x, int n, float max, float * lane) {
     add_exps(x, n, max, lane);
 }
-__attribute__((target("avx2"))) void dots_avx2(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+__attribute__((target("avx2"))) void dots_avx2(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
     dots_of(a, n_rows, n, b, out);
 }
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void tops_avx512(const float * x, int n_blocks,
@@ -108,7 +108,7 @@ __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void exps_avx512(c
     add_exps(x, n, max, lane);
 }
 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void dots_avx512(const int8_t * a, int n_rows, int n,
-                                                                               const int8_t * b, int32_t * out) {
+                                                                               const int16_t * b, int32_t * out) {
     dots_of(a, n_rows, n, b, out);
 }
 #endif
@@ -163,11 +163,11 @@ double sum_exp(const float * x, int n, float max, int way) {
     return sum;
 }
 
-void dots(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out) {
+void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
     dots(a, n_rows, n, b, out, n_row_ways() - 1);
 }
 
-void dots(const int8_t * a, int n_rows, int n, const int8_t * b, int32_t * out, int way) {
+void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out, int way) {
     loops()[way].dots(a, n_rows, n, b, out);
 }
 

@@ -78,9 +78,10 @@ static void dots_agree() {
     Random random(9);
     for (int n : {1, 31, 64, 576, 1000}) {
         const int n_rows = 5;
-        std::vector<int8_t> a((size_t)n_rows * n), b(n);
+        std::vector<int8_t> a((size_t)n_rows * n);
+        std::vector<int16_t> b(n);
         for (int8_t & v : a) v = (int8_t)random.integer(-128, 127);
-        for (int8_t & v : b) v = (int8_t)random.integer(-128, 127);
+        for (int16_t & v : b) v = (int16_t)random.integer(-128, 127);
         for (int way = 0; way < n_row_ways(); ++way) {
             std::vector<int32_t> out(n_rows);
             dots(a.data(), n_rows, n, b.data(), out.data(), way);
