@@ -294,15 +294,18 @@ const CostTable & Planner::usual_costs() const {
 }
 
 // The ledger and the speeds of late. A plain round counts as exactly one, whatever its clock said; so does the plain
-// part of a probing round. Time beyond a stall's limit is not charged where the round's price is known.
+// part of a probing round. Time beyond a stall's limit is not charged where the round's price is known. Nor does the
+// ledger pay for rows that the drafter has to catch up on while it saves for drafting: where the drafter is large
+// beside the target, that would take all that saving earns, and drafting would never begin again.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
-    bool is_verifying = n_again_ > 0, is_auto = true;
+    bool is_verifying = n_again_ > 0, is_auto = true, is_saving = true;
     for (const SequencePlan * plan : plans_) {
         expected_ms += plan->round.draft_time.expected_ms;
         n_tokens += (double)plan->round.n_committed / n_roots_;
         is_verifying = is_verifying || plan->round.is_verifying();
         is_auto = is_auto && plan->rule.is_auto();
+        is_saving = is_saving && plan->round.decision.reason == Reason::saving;
     }
     charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
@@ -319,7 +322,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     charged_ = cost;
     for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
-    if (is_auto) ledger_.settle(n_tokens, cost, first_use);
+    if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 : cost, first_use);
 }
 
 }  // namespace eaglecpp

@@ -174,6 +174,22 @@ void StepCosts::guess_prices() {
         }
         prices_[b] = r * prior_ratio(bucket_rows[b]);
     }
+    doubt_prices();
+}
+
+// Rows can be run in batches of a smaller size, or beside others that nobody needs. Twice that price is believed:
+// graphs differ, and real curves have dips and cliffs. A size that seems to cost less than half of one row proves
+// nothing.
+void StepCosts::doubt_prices() {
+    believed_ = prices_;
+    for (int other = 0; other < n_buckets; ++other) {
+        if (entries_[other].n_samples() == 0) continue;
+        if (entries_[0].n_samples() > 0 && prices_[other] < 0.5 * prices_[0]) continue;
+        for (int b = 0; b < n_buckets; ++b) {
+            const int n_batches = (bucket_rows[b] + bucket_rows[other] - 1) / bucket_rows[other];
+            believed_[b] = std::min(believed_[b], 2.0 * n_batches * prices_[other]);
+        }
+    }
 }
 
 }  // namespace eaglecpp

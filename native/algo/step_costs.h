@@ -7,7 +7,8 @@
 //
 // A price is the median of a size's last samples, so that neither the building of a graph nor a stall sets it. Sizes
 // that nobody ran follow their measured neighbours along a prior curve on the cheap side of known machines, so that a
-// size that might pay is tried.
+// size that might pay is tried. A price that another size proves wrong is not believed: a size that was only run while
+// something else kept the machine busy would else look too expensive to be tried ever again.
 #pragma once
 
 #include <array>
@@ -28,7 +29,7 @@ class StepCosts {
     bool empty() const { return prices_[0] == 0.0; }
 
     // expected time without the slowdown; 0 while nothing was measured
-    double ms(int n_rows) const { return prices_[bucket_of(n_rows)]; }
+    double ms(int n_rows) const { return believed_[bucket_of(n_rows)]; }
 
     // how much slower everything is now than when the prices were learned, as one factor
     double slowdown() const { return slowdown_; }
@@ -64,7 +65,7 @@ class StepCosts {
     void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
 
     // (de)serialisation, without the slowdown; 0 = unknown
-    double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? prices_[bucket] : 0.0; }
+    double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? believed_[bucket] : 0.0; }
     void set_saved(int bucket, double ms);
 
   private:
@@ -92,12 +93,14 @@ class StepCosts {
     void anchor(double raw);
     void guess_prices();
     void share_change(int bucket, double change);
+    void doubt_prices();
 
     double slope_;
     bool has_slowdown_;
     std::array<Entry, n_buckets> entries_{};
     std::array<double, n_buckets> prices_{};
-    std::array<double, n_buckets> shares_{};  // of the last runs
+    std::array<double, n_buckets> believed_{};  // prices_, those that cannot be true replaced
+    std::array<double, n_buckets> shares_{};    // of the last runs
     double slowdown_ = 1.0, noise_ = 0.05;
     double first_use_ms_ = 0.0, last_first_ms_ = 0.0;  // last_first_ms_: the last first use of a size
     int n_first_uses_ = 0;

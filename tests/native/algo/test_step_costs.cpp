@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "algo/step_costs.h"
 
+#include <utility>
+
 #include "../check.h"
 #include "random.h"
 
@@ -140,6 +142,21 @@ static void nonsense_is_got_over() {
     for (int n = 1; n <= 4; ++n) CHECK_NEAR(costs.slowdown() * costs.ms(n), 9.0 + n, 0.5);
 }
 
+// Prices from a time when the machine was busy, as a file had them: sizes beside them say what is possible.
+static void what_cannot_be_true_is_not_believed() {
+    StepCosts costs(0.06, true);
+    const std::pair<int, double> saved[] = {{1, 3.7},  {2, 50.8},  {3, 5.1},  {4, 5.06},
+                                            {6, 5.09}, {7, 114.5}, {8, 80.2}, {16, 208.5}};
+    for (const auto & [n, ms] : saved) costs.set_saved(StepCosts::bucket_of(n), ms);
+    CHECK_NEAR(costs.ms(2), 2 * 5.06, 1e-6);   // no more than four
+    CHECK_NEAR(costs.ms(7), 4 * 5.06, 1e-6);   // two batches of four
+    CHECK_NEAR(costs.ms(16), 6 * 5.09, 1e-6);  // three of six
+    for (int n : {1, 3, 4, 6}) CHECK_NEAR(costs.ms(n), costs.saved_ms(StepCosts::bucket_of(n)), 1e-6);
+    CHECK_NEAR(costs.ms(4), 5.06, 1e-6);
+    for (int i = 0; i < 4; ++i) costs.learn(2, 4.0);
+    CHECK_NEAR(costs.slowdown() * costs.ms(2), 4.0, 0.3);
+}
+
 int main() {
     buckets_cover_every_row_count();
     keeps_steps_and_dips();
@@ -151,5 +168,6 @@ int main() {
     a_slow_machine_sets_no_price();
     sizes_that_wait_keep_their_ratio();
     nonsense_is_got_over();
+    what_cannot_be_true_is_not_believed();
     return result();
 }
