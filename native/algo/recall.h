@@ -42,6 +42,9 @@ class Recall {
     // a round's drafts are made anew
     void begin_round() { n_guesses_ = 0; }
 
+    // something was drafted in this round that learn() can be told about
+    bool is_waiting() const { return n_guesses_ > 0; }
+
     // Of the draft logits [d2t.size()] behind `node`, made from state[n_state], the likeliest with what is recalled, in
     // no particular order, and tokens that the draft vocabulary lacks. Valid until the next call. learn() knows the
     // node until begin_round().

@@ -234,9 +234,10 @@ StepResult Rounds::finish_round(const Round & round) {
         const int row = round.row + node;
         const Pos pos = n_tokens + round.tree.depth[node];
         const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
+        const bool learns = s.uses_recall && s.recall.is_waiting();
         const Token sampled = s.n_picked == 1  ? target_.picks().best(row)
                               : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
-                              : s.uses_recall  ? sample_and_learn(s, node, logits, pos)
+                              : learns         ? sample_and_learn(s, node, logits, pos)
                                                : s.sampler->sample(logits, pos);
         const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
         s.sampler->accept(token, /*is_own=*/token == sampled);
