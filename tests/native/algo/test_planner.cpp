@@ -368,6 +368,30 @@ static void catching_up_is_charged() {
     CHECK_NEAR(planner.costs().plain(), plain_ms, 1e-6);  // nor is it taken for the price of a plain round
 }
 
+// As long as the ledger saves for a trial, catching up takes nothing of what plain rounds earn.
+static void saving_is_not_spent_on_catching_up() {
+    PlannerOptions options;
+    options.ledger.start = 0.0;
+    Planner planner(options);
+    SequencePlan plan;
+    plan.use_auto();
+    planner.begin_request(plan, RequestKind::greedy, false);
+    const auto round = [&](double commit_ms) {
+        planner.begin_round(1);
+        planner.decide(plan, {0, 100, 128, PlanLimits{}});
+        if (commit_ms > 0.0) planner.catch_up(plan, 128, commit_ms);
+        planner.choose({&plan});
+        planner.learn(plan, {1});
+        planner.end_round(10.0, 10.0 + commit_ms);
+    };
+    for (int i = 0; i < 6; ++i) round(0.0);
+    CHECK(plan.decision().reason == Decision::Reason::saving);
+    const double before = planner.ledger().balance();
+    round(20.0);
+    CHECK(plan.decision().reason == Decision::Reason::saving);
+    CHECK_NEAR(planner.ledger().balance() - before, 0.015, 1e-6);
+}
+
 static void a_warm_start_beats_a_cold_one() {
     const sim::Scene s = scene(8, 4, 256, {});  // drafting never pays there
     CostTable table;
@@ -433,6 +457,7 @@ int main() {
     a_foreign_log_is_refused();
     the_ledger_is_never_overdrawn();
     catching_up_is_charged();
+    saving_is_not_spent_on_catching_up();
     a_warm_start_beats_a_cold_one();
     choosing_takes_time_in_proportion();
     return result();
