@@ -15,19 +15,27 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from common import facts, note, table, warn_if_busy, write_json
-from smollm2 import CHAIN, N_CTX, SEED, installed_target, names, numbers, questions
+from smollm2 import (
+    CHAIN,
+    N_CTX,
+    SEED,
+    installed_target,
+    mean_ratio,
+    names,
+    numbers,
+    questions,
+    until_loops,
+)
 
 import eaglecpp
 from eaglecpp.bench.suite import Question, in_turns
-from eaglecpp.train.capture.crowd import loop_start
 
 SETS = ("chat", "humaneval", "documents", "languages")
 HEAD = ("set", "temperature", "answers", "tokens per round, without", "with", "drafting, ms, without", "with")
@@ -55,12 +63,6 @@ class Found:
     with_it: Sums = field(default_factory=Sums)
     gains: list[float] = field(default_factory=list)
 
-    def gain(self) -> tuple[float, float]:
-        """The mean ratio and its standard error."""
-        mean = math.exp(statistics.fmean(self.gains)) if self.gains else math.nan
-        spread = statistics.stdev(self.gains) if len(self.gains) > 1 else math.nan
-        return mean, mean * spread / math.sqrt(max(len(self.gains), 1))
-
 
 def main() -> None:
     args = parse()
@@ -78,7 +80,10 @@ def main() -> None:
                 eaglecpp.Engine.open(target, args.draft, recall=True, **options) as with_it,
             ):
                 found = measure((without, with_it), asked, temperature, args.n_tokens, share)
-            gain, error = found.gain()
+            if len(found.gains) < 2:
+                note(f"{name}, temperature {temperature:g}: too few answers of 16 tokens or more")
+                continue
+            gain, error = mean_ratio(found.gains)
             cells = (found.without, found.with_it)
             lengths = [sums.tokens / sums.rounds for sums in cells]
             ms = [sums.draft_ms / sums.rounds for sums in cells]
@@ -99,37 +104,33 @@ def measure(
     """engines: without and with recall."""
     found, until = Found(), time.monotonic() + seconds
     runs = [(engine, strategy) for strategy in (CHAIN, "auto") for engine in engines]
-    for number, question in enumerate(asked):
+    first = [replace(question, turns=question.turns[:1]) for question in asked]
+    whole = until_loops(engines[1], first, CHAIN, temperature, n_tokens)
+    for number, question in enumerate(whole):
         if time.monotonic() > until and number > 2:
             note(f"out of time after {number} of {len(asked)} questions")
             break
         messages = [{"role": "user", "content": question.turns[0]}]
-        n_most = until_loop(engines[1], messages, temperature, n_tokens)
-        if n_most < 16:
-            continue
         said: dict[int, Any] = {}
         for i in range(len(runs)):  # every question begins with another one
             who = (i + number) % len(runs)
             engine, strategy = runs[who]
             engine.clear()
             said[who] = engine.chat(
-                messages, strategy=strategy, temperature=temperature, seed=SEED, max_tokens=n_most
+                messages,
+                strategy=strategy,
+                temperature=temperature,
+                seed=SEED,
+                max_tokens=question.n_tokens[0],
             )
         if len({tuple(one.tokens) for one in said.values()}) > 1:
             raise SystemExit(f"{question.turns[0]!r}: the text depends on drafts")
+        if len(said[0].tokens) < 16:
+            continue
         found.without.add(said[0].stats)
         found.with_it.add(said[1].stats)
         found.gains.append(math.log(said[2].stats.predicted_ms / said[3].stats.predicted_ms))
     return found
-
-
-def until_loop(
-    engine: eaglecpp.Engine, messages: list[dict[str, str]], temperature: float, n_tokens: int
-) -> int:
-    """Tokens of the answer before it only repeats itself."""
-    engine.clear()
-    said = engine.chat(messages, strategy=CHAIN, temperature=temperature, seed=SEED, max_tokens=n_tokens)
-    return loop_start(said.tokens)
 
 
 def parse() -> argparse.Namespace:

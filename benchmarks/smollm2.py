@@ -461,14 +461,19 @@ def measure_other(
                     continue
                 means = [math.exp(statistics.fmean(log)) for log in logs]
                 between = [a - b for a, b in zip(*logs, strict=True)]
-                ratio = math.exp(statistics.fmean(between))
-                error = ratio * statistics.stdev(between) / math.sqrt(len(between))
+                ratio, error = mean_ratio(between)
                 over = f"{ratio:.3f} ± {error:.3f}"
                 rows.append([path.name, temperature, len(between), *means, over])
     print(table(["target", "temperature", "questions", *(f"{n} / plain" for n in drafters), "ratio"], rows))
     result["other"] = rows
     return [Line(f"{row[0]}, temperature {row[1]:g}, one drafter over the other", "table", row[-1], None)
             for row in rows]  # fmt: skip
+
+
+def mean_ratio(logs: Sequence[float]) -> tuple[float, float]:
+    """The geometric mean of ratios from their logarithms, two at least, and its standard error."""
+    ratio = math.exp(statistics.fmean(logs))
+    return ratio, ratio * statistics.stdev(logs) / math.sqrt(len(logs))
 
 
 def in_turns_with_plain(
