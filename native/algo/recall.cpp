@@ -16,9 +16,22 @@ constexpr float least_sum = 1e-4f;  // and of all notes
 // The weight of a note falls with the angle between the states. Chosen on answers of SmolLM2-135M-Instruct
 // (docs/research/recall.md), like n_differences_most and n_notes_most.
 constexpr float sharpness = 4.0f, weight = 2.0f;
+constexpr float rejected_weight = 1.5f;  // they are about the very tokens that are drafted next
+constexpr float match_weight = 0.3f;     // logarithm, for each last token that is the same after the first
 constexpr float distrust = 0.5f;
 constexpr float unlike = 0.1f;  // so much weight together is little
 constexpr float unit = 127.0f;  // length of a state
+
+float match_factor(const Recall::Last & a, const Recall::Last & b) {
+    static const std::array<float, std::tuple_size_v<Recall::Last> + 1> of = [] {
+        std::array<float, std::tuple_size_v<Recall::Last> + 1> f;
+        for (size_t n = 0; n < f.size(); ++n) f[n] = n == 0 ? 1.0f : std::exp(match_weight * (float)(n - 1));
+        return f;
+    }();
+    size_t n = 0;
+    while (n < a.size() && a[n] >= 0 && a[n] == b[n]) ++n;
+    return of[n];
+}
 
 // From logits, the largest of which is `top`, to probabilities among them. Returns log(sum(exp(logits))).
 float to_probabilities(std::vector<std::pair<int, float>> & x, float top) {
@@ -37,10 +50,18 @@ Recall::Recall(int n_state, const std::vector<Token> & d2t, int n_vocab)
     products_.resize(n_notes_most);
 }
 
-Recall::Guess & Recall::add_guess(int node, const float * state) {
+void Recall::begin_round() {
+    n_guesses_ = 0;
+    float sum = 0.0f;
+    for (int i = begin_; i < end_; ++i) sum += note(i).distance;
+    sharpening_ = n_notes() == 0 ? 1.0f : 1.0f + distrust * sum / (float)n_notes();
+}
+
+Recall::Guess & Recall::add_guess(int node, const Last & last, const float * state) {
     if (n_guesses_ == (int)guesses_.size()) guesses_.emplace_back();
     Guess & guess = guesses_[n_guesses_++];
     guess.node = node;
+    guess.last = last;
     float lane[8] = {};  // apart, as one sum would wait for itself
     const int n_whole = n_state_ / 8 * 8;
     for (int i = 0; i < n_whole; i += 8) {
@@ -59,8 +80,8 @@ Recall::Guess & Recall::add_guess(int node, const float * state) {
     return guess;
 }
 
-TokenLogits Recall::recall(int node, const float * state, const float * logits) {
-    Guess & guess = add_guess(node, state);
+TokenLogits Recall::recall(int node, const Last & last, const float * state, const float * logits) {
+    Guess & guess = add_guess(node, last, state);
     const std::vector<int> & likely = largest_.of(logits, (int)d2t_->size(), n_likely);
     guess.likely.clear();
     logits_.clear();
@@ -106,12 +127,15 @@ void Recall::weigh(const Guess & guess) {
         if (product <= 0) continue;
         const Note & note = this->note(i);
         const float like = std::exp(sharpness * ((float)product / (unit * unit) - 1.0f));
+        const float matching = match_factor(note.last, guess.last);
+        const float step = (note.is_rejected ? rejected_weight * weight : weight) * matching * like;
         for (int j = 0; j < note.n_differences; ++j) {
             const auto [index, difference] = note.differences[j];
             if (added_[index] == 0.0f) touched_.push_back(index);
-            added_[index] += weight * like * difference;
+            added_[index] += step * difference;
         }
-        const float strict = like * like * like;  // tokens that the drafter lacks need a state that is more alike
+        // tokens that the drafter lacks need a state that is more alike
+        const float strict = matching * like * like * like;
         others_weight_ += strict;
         for (int j = 0; j < note.n_others; ++j) {
             const auto [place, p] = note.others[j];
@@ -121,13 +145,20 @@ void Recall::weigh(const Guess & guess) {
     }
 }
 
-void Recall::learn(int node, Pos pos, const TokenLogits & best) {
-    const auto is_it = [node](const Guess & g) { return g.node == node; };
-    const auto known = guesses_.begin() + n_guesses_;
-    const auto guess = std::find_if(guesses_.begin(), known, is_it);
-    if (guess == known || best.n == 0) return;
+const Recall::Guess * Recall::guess_of(int node) const {
+    for (int i = 0; i < n_guesses_; ++i) {
+        if (guesses_[i].node == node) return &guesses_[i];
+    }
+    return nullptr;
+}
+
+void Recall::learn(int node, Pos pos, const TokenLogits & best, bool is_rejected) {
+    const Guess * guess = guess_of(node);
+    if (!guess || best.n == 0) return;
     Note & note = this->note(end_);
     note.pos = pos;
+    note.last = guess->last;
+    note.is_rejected = is_rejected;
     compare(*guess, best, note);
     std::copy(guess->state.begin(), guess->state.end(), state(end_));
     ++end_;
@@ -176,12 +207,6 @@ void Recall::compare(const Guess & guess, const TokenLogits & best, Note & note)
     note.distance = 0.0f;
     for (const auto & [index, difference] : differences_) note.distance += 0.5f * std::abs(difference);
     if (!std::isfinite(note.distance)) note.n_differences = note.n_others = 0, note.distance = 0.0f;
-}
-
-float Recall::sharpening() const {
-    float sum = 0.0f;
-    for (int i = begin_; i < end_; ++i) sum += notes_[i % n_notes_most].distance;
-    return n_notes() == 0 ? 1.0f : 1.0f + distrust * sum / (float)n_notes();
 }
 
 void Recall::truncate(Pos pos) {

@@ -2,7 +2,8 @@
 // What the target said of late in this text, where the drafter's state was much like the one it drafts from now. A
 // drafter that was wrong about a name, a language or a manner of speaking is mostly wrong in the same way a moment
 // later. So every draft that was verified leaves a note: the state it was made from, and by how much the target's
-// probabilities differed from the drafter's. Later logits get the notes of similar states added, which is what a step
+// probabilities differed from the drafter's. Rejected drafts do so, too: what the target says behind them is much like
+// what it says behind the right token. Later logits get the notes of similar states added, which is what a step
 // of gradient descent on the head would do to them (dynamic evaluation, arXiv:1709.07432). And tokens that the draft
 // vocabulary lacks can be drafted, too, once the target has thought of them (a continuous cache, arXiv:1612.04426).
 //
@@ -29,6 +30,7 @@ struct TokenLogits {
 class Recall {
   public:
     static constexpr int n_notes_most = 256;  // the last ones
+    using Last = std::array<Token, 4>;        // the tokens that a draft is made behind, newest first; -1: there is none
 
     // recalls nothing
     Recall() = default;
@@ -40,27 +42,30 @@ class Recall {
     bool is_on() const { return n_state_ > 0; }
 
     // a round's drafts are made anew
-    void begin_round() { n_guesses_ = 0; }
+    void begin_round();
 
     // something was drafted in this round that learn() can be told about
     bool is_waiting() const { return n_guesses_ > 0; }
+    // and this node is
+    bool is_guess(int node) const { return guess_of(node); }
 
-    // Of the draft logits [d2t.size()] behind `node`, made from state[n_state], the likeliest with what is recalled, in
-    // no particular order, and tokens that the draft vocabulary lacks. Valid until the next call. learn() knows the
-    // node until begin_round().
-    TokenLogits recall(int node, const float * state, const float * logits);
+    // Of the draft logits [d2t.size()] behind `node` and its last tokens, made from state[n_state], the likeliest with
+    // what is recalled, in no particular order, and tokens that the draft vocabulary lacks. Valid until the next call.
+    // learn() knows the node until begin_round().
+    TokenLogits recall(int node, const Last & last, const float * state, const float * logits);
 
     // How many of the target's logits learn() looks at, if there are so many.
     static constexpr int n_looked_at = 24;
 
-    // The target's largest logits behind a node, best first, which are about the token at index `pos` of the text.
-    // Nothing happens if nobody drafted behind it.
-    void learn(int node, Pos pos, const TokenLogits & best);
+    // The target's largest logits behind a node, best first; they become known with the token at index `pos` of the
+    // text, and `pos` never falls from one call to the next. Nothing happens if nobody drafted behind the node.
+    // `is_rejected`: it is not part of the text.
+    void learn(int node, Pos pos, const TokenLogits & best, bool is_rejected = false);
 
-    // What to divide the temperature of coupled drafts by (algo/coupled.h), from 1. Noise that lifts a token which the
-    // drafter thinks unlikely mostly lifts one that the target thinks less likely still; the more so, the further the
-    // two are apart.
-    float sharpening() const;
+    // What to divide the temperature of coupled drafts by (algo/coupled.h) in this round, from 1. Noise that lifts a
+    // token which the drafter thinks unlikely mostly lifts one that the target thinks less likely still; the more so,
+    // the further the two are apart.
+    float sharpening() const { return sharpening_; }
 
     // forgets what was said about tokens [pos, ...)
     void truncate(Pos pos);
@@ -73,21 +78,25 @@ class Recall {
     // of one draft, until the target has judged it
     struct Guess {
         int node;
+        Last last;
         std::vector<int16_t> state;                 // scaled to length 127
         std::vector<std::pair<int, float>> likely;  // indices of the draft vocabulary and their probabilities
     };
 
     struct Note {
         Pos pos;
+        Last last;
         std::array<std::pair<int, float>, n_differences_most> differences;  // index, the target's probability - ours
         std::array<std::pair<int, float>, n_others_most> others;  // place in lacked_, the target's probability
         int n_differences, n_others;
         float distance;  // total variation
+        bool is_rejected;
     };
 
     Note & note(int i) { return notes_[i % n_notes_most]; }
     int8_t * state(int i) { return states_.data() + (size_t)(i % n_notes_most) * n_state_; }
-    Guess & add_guess(int node, const float * state);
+    const Guess * guess_of(int node) const;
+    Guess & add_guess(int node, const Last & last, const float * state);
     void weigh(const Guess & guess);
     int place_of(Token token);
     void compare(const Guess & guess, const TokenLogits & best, Note & note);
@@ -101,6 +110,7 @@ class Recall {
     std::vector<int8_t> states_;  // [n_notes_most, n_state], of notes
     std::vector<Guess> guesses_;
     int n_guesses_ = 0;
+    float sharpening_ = 1.0f;
     Largest largest_;
     // what recall() returns
     std::vector<float> logits_;

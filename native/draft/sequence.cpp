@@ -183,10 +183,10 @@ void DraftSequence::run(const std::vector<Turn> & turns) {
     }
 }
 
-TokenLogits DraftSequence::recalled(int i, Recall & recall, int node, int state_row) {
+TokenLogits DraftSequence::recalled(int i, Recall & recall, int node, const Recall::Last & last, int state_row) {
     state_.resize(drafter_.spec().n_embd);
     get_state(state_row, state_.data());
-    return recall.recall(node, state_.data(), outputs_.logits(i));
+    return recall.recall(node, last, state_.data(), outputs_.logits(i));
 }
 
 void DraftSequence::get_state(int row, float * dst) const {

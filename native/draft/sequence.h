@@ -78,7 +78,7 @@ class DraftSequence {
 
     // Output row i with what `recall` adds, which will know it as `node`. It follows draft row `state_row`, or the last
     // committed one (-1). The functions above take such a row in place of i.
-    TokenLogits recalled(int i, Recall & recall, int node, int state_row);
+    TokenLogits recalled(int i, Recall & recall, int node, const Recall::Last & last, int state_row);
     std::vector<Candidate> candidates(const TokenLogits & row, int k) { return outputs_.candidates(row, k); }
     std::vector<Candidate> candidates(const TokenLogits & row, int k, const CoupledSampling & sampling, Pos pos) {
         return outputs_.candidates(row, k, sampling, pos);

@@ -100,6 +100,16 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
     if (!path.empty()) s.grammar_ms += grammar_rate * (now_ms() - start - s.grammar_ms);
 }
 
+static Recall::Last last_tokens(const Sequence & s, int node) {
+    Recall::Last last;
+    last.fill(-1);
+    size_t n = 0;
+    const DraftTree & pool = s.plan.pool();
+    for (; node > 0 && n < last.size(); node = pool.parent[node]) last[n++] = pool.token[node];
+    for (size_t i = s.tokens.size(); i > 0 && n < last.size(); --i) last[n++] = s.tokens[i - 1];
+    return last;
+}
+
 // What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
 // noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
 // `row` is an output of the drafter's last call, `node` that of the pool, `draft_row` the node's own row.
@@ -109,7 +119,8 @@ static std::vector<Candidate> propose(Sequence & s, int row, int node, int draft
     const auto candidates = [&](const auto & of) {
         return sampling ? s.draft->candidates(of, s.plan.k(), *sampling, pos) : s.draft->candidates(of, s.plan.k());
     };
-    return s.uses_recall ? candidates(s.draft->recalled(row, s.recall, node, draft_row)) : candidates(row);
+    if (!s.uses_recall) return candidates(row);
+    return candidates(s.draft->recalled(row, s.recall, node, last_tokens(s, node), draft_row));
 }
 
 // Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'

@@ -249,6 +249,7 @@ StepResult Rounds::finish_round(const Round & round) {
         is_eog = !s.params.ignore_eos && target_.vocab().is_eog(token);
         return Choice{token, is_eog || --n_left == 0};
     });
+    if (s.uses_recall) learn_rejected(round, result);
     if (s.uses_text) count_text(s, result);
     commit_round(s, round, result);
     out.tokens = result.tokens;
@@ -266,16 +267,34 @@ StepResult Rounds::finish_round(const Round & round) {
 // The largest logits are found once, for both.
 Token Rounds::sample_and_learn(Sequence & s, int node, const float * logits, Pos pos) {
     const int n_needed = s.sampler->n_needed();
-    top_tokens_.clear();
-    top_logits_.clear();
-    for (int i : largest_.of(logits, target_.vocab().size(), std::max(n_needed, Recall::n_looked_at))) {
-        top_tokens_.push_back(i);
-        top_logits_.push_back(logits[i]);
+    const TokenLogits best = find_best(logits, std::max(n_needed, Recall::n_looked_at));
+    s.recall.learn(node > 0 ? s.plan.pool_node(node) : 0, pos, best);
+    if (n_needed == 0 || best.n < n_needed) return s.sampler->sample(logits, pos);
+    return s.sampler->sample(TopLogits{best.ids, best.logits, best.n}, pos);
+}
+
+// What the target says behind a wrong draft it mostly says again behind the right token, which is what is drafted next.
+void Rounds::learn_rejected(const Round & round, const MatchResult & result) {
+    Sequence & s = *round.seq;
+    const Pos last = (Pos)s.tokens.size() + result.n_accepted();  // of the tokens that this round gives
+    for (int node = 1; node < round.tree.size(); ++node) {
+        const int pool_node = s.plan.pool_node(node);
+        if (!s.recall.is_guess(pool_node)) continue;
+        if (std::find(result.nodes.begin(), result.nodes.end(), node) != result.nodes.end()) continue;
+        const float * logits = target_.logits(round.row + node);
+        s.recall.learn(pool_node, last, find_best(logits, Recall::n_looked_at), /*is_rejected=*/true);
     }
-    const int n = (int)top_tokens_.size();
-    s.recall.learn(node > 0 ? s.plan.pool_node(node) : 0, pos, {top_logits_.data(), n, top_tokens_.data()});
-    if (n_needed == 0 || n < n_needed) return s.sampler->sample(logits, pos);
-    return s.sampler->sample(TopLogits{top_tokens_.data(), top_logits_.data(), n}, pos);
+}
+
+// valid until the next call
+TokenLogits Rounds::find_best(const float * logits, int n) {
+    best_tokens_.clear();
+    best_logits_.clear();
+    for (int i : largest_.of(logits, target_.vocab().size(), n)) {
+        best_tokens_.push_back(i);
+        best_logits_.push_back(logits[i]);
+    }
+    return {best_logits_.data(), (int)best_logits_.size(), best_tokens_.data()};
 }
 
 void Rounds::count_text(Sequence & s, const MatchResult & result) {

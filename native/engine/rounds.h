@@ -71,6 +71,8 @@ class Rounds {
     void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
     Token sample_and_learn(Sequence & s, int node, const float * logits, Pos pos);
+    void learn_rejected(const Round & round, const MatchResult & result);
+    TokenLogits find_best(const float * logits, int n);
     void count_text(Sequence & s, const MatchResult & result);
     Token synthetic(const Round & round, int node, Token sampled) const;
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
@@ -87,8 +89,8 @@ class Rounds {
     TargetBatch & batch_;  // the runner's
     Largest largest_;
     // kept to save allocations
-    std::vector<Token> top_tokens_;
-    std::vector<float> top_logits_;
+    std::vector<Token> best_tokens_;
+    std::vector<float> best_logits_;
 };
 
 }  // namespace eaglecpp
