@@ -19,8 +19,9 @@ constexpr float sharpness = 4.0f, weight = 2.0f;
 constexpr float rejected_weight = 1.5f;  // they are about the very tokens that are drafted next
 constexpr float match_weight = 0.3f;     // logarithm, for each last token that is the same after the first
 constexpr float distrust = 0.5f;
-constexpr float unlike = 0.1f;  // so much weight together is little
-constexpr float unit = 127.0f;  // length of a state
+constexpr float unlike = 0.1f;       // so much weight together is little
+constexpr float unit = 127.0f;       // length of a state
+constexpr float least_step = 0.03f;  // in logits; less changes no draft, but there is much of it
 
 float match_factor(const Recall::Last & a, const Recall::Last & b) {
     static const std::array<float, std::tuple_size_v<Recall::Last> + 1> of = [] {
@@ -31,6 +32,17 @@ float match_factor(const Recall::Last & a, const Recall::Last & b) {
     size_t n = 0;
     while (n < a.size() && a[n] >= 0 && a[n] == b[n]) ++n;
     return of[n];
+}
+
+// exp(sharpness * (cos - 1)) for a product of two states, from -unit * unit to a little more than unit * unit
+float likeness(int32_t product) {
+    constexpr int n_each = 16, n_products = (int)(unit * unit) / n_each;
+    static const std::array<float, n_products + 1> of = [] {
+        std::array<float, n_products + 1> f;
+        for (int i = 0; i <= n_products; ++i) f[i] = std::exp(sharpness * ((float)i / n_products - 1.0f));
+        return f;
+    }();
+    return of[std::min(product / n_each, n_products)];
 }
 
 // From logits, the largest of which is `top`, to probabilities among them. Returns log(sum(exp(logits))).
@@ -126,11 +138,12 @@ void Recall::weigh(const Guess & guess) {
         const int32_t product = products_[i % n_notes_most];
         if (product <= 0) continue;
         const Note & note = this->note(i);
-        const float like = std::exp(sharpness * ((float)product / (unit * unit) - 1.0f));
+        const float like = likeness(product);
         const float matching = match_factor(note.last, guess.last);
         const float step = (note.is_rejected ? rejected_weight * weight : weight) * matching * like;
         for (int j = 0; j < note.n_differences; ++j) {
             const auto [index, difference] = note.differences[j];
+            if (step * std::abs(difference) < least_step) break;  // the largest come first
             if (added_[index] == 0.0f) touched_.push_back(index);
             added_[index] += step * difference;
         }
