@@ -254,7 +254,7 @@ class Engine:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
         slowdown, ledger. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error,
-        bins}; chances: [depth][rank]."""
+        bins}; chances: [depth][rank]; recall_notes: those of the sequence."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...

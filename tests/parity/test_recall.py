@@ -60,6 +60,15 @@ def test_more_drafts_are_right() -> None:
     assert rounds[1] < 0.98 * rounds[0]
 
 
+def test_rejected_drafts_leave_notes_too(target: Path, it: ConvertedPair) -> None:
+    """There are more notes than rows that the target kept, and at most one for each row behind which it drafted."""
+    with engine(target, it, recall=True) as one:
+        options = {**OPTIONS, "max_tokens": 40, "strategy": "chain:4", "temperature": 0.7}
+        stats = one.generate(PROMPT, **options).stats
+        n_notes = one.native.planner_report(0)["recall_notes"]
+    assert stats.rounds + stats.draft_n_accepted < n_notes <= 4 * stats.rounds
+
+
 def test_what_is_recalled_depends_on_the_text_alone(target: Path, it: ConvertedPair) -> None:
     """Said again, after going back, in another conversation: the same rounds."""
     options = {**OPTIONS, "strategy": "chain:4", "temperature": 0.7}
