@@ -61,7 +61,7 @@ def test_more_drafts_are_right() -> None:
 
 
 def test_rejected_drafts_leave_notes_too(target: Path, it: ConvertedPair) -> None:
-    """More notes than rows that were kept, and at most one for each row behind which something was drafted."""
+    """More notes than rows that were kept, at most one for each row behind which something was drafted."""
     with engine(target, it, recall=True) as one:
         options = {**OPTIONS, "max_tokens": 40, "strategy": "chain:4", "temperature": 0.7}
         stats = one.generate(PROMPT, **options).stats
