@@ -34,7 +34,7 @@ float match_factor(const Recall::Last & a, const Recall::Last & b) {
     return of[n];
 }
 
-// exp(sharpness * (cos - 1)) for a product of two states, from -unit * unit to a little more than unit * unit
+// exp(sharpness * (cos - 1)) for a product of two states, above 0 and up to a little more than unit * unit
 float likeness(int32_t product) {
     constexpr int n_each = 16, n_products = (int)(unit * unit) / n_each;
     static const std::array<float, n_products + 1> of = [] {
