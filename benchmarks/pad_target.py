@@ -6,10 +6,11 @@
 
 Inserted decoder layers are copies of the trained one before them whose `attn_output` and `ffn_down` are
 zero, so they add nothing to the residual stream. Wider feed-forwards repeat their gate and up rows; the
-`ffn_down` columns of the new hidden units are zero. Source: an F32, F16 or BF16 GGUF of a dense decoder.
-With `--type` the padded file is quantised by libllama itself, to OUT with the type in its name. A drafter
-for the padded target is the same drafter with its boundary ids moved; `--draft` writes that copy. Tensors
-are streamed: memory stays at a few tensors.
+`ffn_down` columns of the new hidden units are zero. Source: a GGUF of a dense decoder in any type; blocks
+of quantised weights are copied bit for bit. With `--type`, which needs an F32, F16 or BF16 source, libllama
+itself quantises the padded file, to OUT with the type in its name. A drafter for the padded target is the
+same drafter with its boundary ids moved; `--draft` writes that copy. Tensors are streamed: memory stays at a
+few tensors.
 """
 
 from __future__ import annotations
@@ -71,44 +72,47 @@ def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan
             f"that is a multiple of 256 and at least {ffn_from}"
         )
     for tensor in reader.tensors:
-        if tensor.tensor_type not in RAW_TYPES:
-            raise SystemExit(
-                f"{tensor.name} is {tensor.tensor_type.name}: pad the F32, F16 or BF16 file, then quantise"
-            )
         if REFUSED.search(tensor.name):
             raise SystemExit(f"{tensor.name}: padding keeps the function of plain dense decoders only")
+        if (
+            tensor.name.endswith(".ffn_down.weight")
+            and ffn_from % gguf.GGML_QUANT_SIZES[tensor.tensor_type][0]
+        ):
+            raise SystemExit(
+                f"{tensor.name} is {tensor.tensor_type.name}: rows of {ffn_from} end inside a block"
+            )
     starts = [i * n_layers // n_trained for i in range(n_trained)]
     source = [max(j for j, start in enumerate(starts) if start <= i) for i in range(n_layers)]
     return Plan(source, [i in starts for i in range(n_layers)], ffn_from, ffn)
 
 
-def raw(tensor: ReaderTensor) -> np.ndarray:
-    """Elements in their own width, slowest axis first; BF16 as its 16 bits, of which zero is zero."""
-    shape = tuple(int(n) for n in reversed(tensor.shape))
-    kind = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
-    data = np.asarray(tensor.data)
-    return data.reshape(-1).view(kind.get(tensor.tensor_type, np.uint16)).reshape(shape)
-
-
-def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
-    """The tensor of one padded block."""
-    data = raw(tensor)
-    if WIDENED_ROWS.search(tensor.name):
-        return np.resize(data, (plan.ffn, *data.shape[1:]))
-    if tensor.name.endswith(".ffn_down.weight"):
-        wide = np.zeros((data.shape[0], plan.ffn), data.dtype)
-        wide[:, : plan.ffn_from] = data * data.dtype.type(is_trained)
-        return wide
-    return data if is_trained or not SILENCED.search(tensor.name) else np.zeros_like(data)
+def row_bytes(tensor: ReaderTensor, n: int) -> int:
+    """Bytes of `n` elements, a multiple of the type's block."""
+    block, size = gguf.GGML_QUANT_SIZES[tensor.tensor_type]
+    return n // int(block) * int(size)
 
 
 def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
+    """Slowest axis first; the last one in bytes."""
     shape = [int(n) for n in reversed(tensor.shape)]
     if WIDENED_ROWS.search(tensor.name):
         shape[0] = plan.ffn
     elif tensor.name.endswith(".ffn_down.weight"):
         shape[1] = plan.ffn
-    return tuple(shape)
+    return (*shape[:-1], row_bytes(tensor, shape[-1]))
+
+
+def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
+    """The tensor of one padded block, as bytes. A block of zero bytes has scale zero, in every type."""
+    n = int(tensor.shape[0])
+    data = np.asarray(tensor.data).reshape(-1).view(np.uint8).reshape(-1, row_bytes(tensor, n))
+    wide = np.zeros(padded_shape(tensor, plan), np.uint8)
+    if WIDENED_ROWS.search(tensor.name):
+        return np.resize(data, wide.shape)
+    if not is_trained and SILENCED.search(tensor.name):
+        return wide
+    wide.reshape(-1, wide.shape[-1])[:, : data.shape[1]] = data
+    return wide
 
 
 def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor, bool]]:
@@ -158,10 +162,9 @@ def pad(source: Path, out: Path, plan: Plan) -> None:
     }
     copy_fields(reader, writer, changed)
     for name, tensor, _ in tensors(reader, plan):
-        element = raw(tensor).dtype
         shape = padded_shape(tensor, plan)
-        n_bytes = int(np.prod(shape)) * element.itemsize
-        writer.add_tensor_info(name, shape, element, n_bytes, raw_dtype=tensor.tensor_type)
+        n_bytes = int(np.prod(shape))
+        writer.add_tensor_info(name, shape, np.dtype(np.uint8), n_bytes, raw_dtype=tensor.tensor_type)
     write(
         out,
         writer,
@@ -238,7 +241,11 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
-    plan = make_plan(GGUFReader(args.source), args.layers, args.ffn)
+    reader = GGUFReader(args.source)
+    plan = make_plan(reader, args.layers, args.ffn)
+    quantised_type = next((t.tensor_type for t in reader.tensors if t.tensor_type not in RAW_TYPES), None)
+    if args.type and quantised_type:
+        raise SystemExit(f"--type: {args.source} has {quantised_type.name}; pad the F32, F16 or BF16 file")
     pad(args.source, args.out, plan)
     moved = {k: plan.boundary(k) for k in range(sum(plan.trained) + 1)}
     print(f"{args.out}: {len(plan.source)} layers, feed-forward {plan.ffn}; boundary ids {moved}")
