@@ -28,6 +28,7 @@ import llama_cpp
 import numpy as np
 from common import note
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor
+from gguf.quants import quant_shape_to_byte_shape
 
 RAW_TYPES = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
 # what a layer adds to the residual stream
@@ -42,7 +43,6 @@ class Plan:
 
     source: list[int]
     trained: list[bool]
-    ffn_from: int
     ffn: int
 
     def boundary(self, k: int) -> int:
@@ -74,22 +74,9 @@ def make_plan(reader: GGUFReader, n_layers: int | None, ffn: int | None) -> Plan
     for tensor in reader.tensors:
         if REFUSED.search(tensor.name):
             raise SystemExit(f"{tensor.name}: padding keeps the function of plain dense decoders only")
-        if (
-            tensor.name.endswith(".ffn_down.weight")
-            and ffn_from % gguf.GGML_QUANT_SIZES[tensor.tensor_type][0]
-        ):
-            raise SystemExit(
-                f"{tensor.name} is {tensor.tensor_type.name}: rows of {ffn_from} end inside a block"
-            )
     starts = [i * n_layers // n_trained for i in range(n_trained)]
     source = [max(j for j, start in enumerate(starts) if start <= i) for i in range(n_layers)]
-    return Plan(source, [i in starts for i in range(n_layers)], ffn_from, ffn)
-
-
-def row_bytes(tensor: ReaderTensor, n: int) -> int:
-    """Bytes of `n` elements, a multiple of the type's block."""
-    block, size = gguf.GGML_QUANT_SIZES[tensor.tensor_type]
-    return n // int(block) * int(size)
+    return Plan(source, [i in starts for i in range(n_layers)], ffn)
 
 
 def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
@@ -99,19 +86,20 @@ def padded_shape(tensor: ReaderTensor, plan: Plan) -> tuple[int, ...]:
         shape[0] = plan.ffn
     elif tensor.name.endswith(".ffn_down.weight"):
         shape[1] = plan.ffn
-    return (*shape[:-1], row_bytes(tensor, shape[-1]))
+    return quant_shape_to_byte_shape(shape, tensor.tensor_type)
 
 
 def padded(tensor: ReaderTensor, plan: Plan, is_trained: bool) -> np.ndarray:
-    """The tensor of one padded block, as bytes. A block of zero bytes has scale zero, in every type."""
-    n = int(tensor.shape[0])
-    data = np.asarray(tensor.data).reshape(-1).view(np.uint8).reshape(-1, row_bytes(tensor, n))
+    """The tensor of one padded block, as bytes. A block of zero bytes is all zeros in every type."""
+    shape = [int(n) for n in reversed(tensor.shape)]
+    data = np.asarray(tensor.data).reshape(-1).view(np.uint8)
+    data = data.reshape(quant_shape_to_byte_shape(shape, tensor.tensor_type))
     wide = np.zeros(padded_shape(tensor, plan), np.uint8)
     if WIDENED_ROWS.search(tensor.name):
         return np.resize(data, wide.shape)
     if not is_trained and SILENCED.search(tensor.name):
         return wide
-    wide.reshape(-1, wide.shape[-1])[:, : data.shape[1]] = data
+    wide[..., : data.shape[-1]] = data
     return wide
 
 

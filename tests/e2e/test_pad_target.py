@@ -21,6 +21,10 @@ def pad(source: Path, out: Path, *options: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+def byte_rows(tensor: gguf.ReaderTensor) -> np.ndarray:
+    return np.asarray(tensor.data).view(np.uint8).reshape(int(tensor.shape[1]), -1)
+
+
 @pytest.mark.parametrize("dtype", ["F16", "Q4_1", "Q8_0"])
 def test_a_padded_target_computes_the_same_in_the_blocks_of_its_source(dtype: str, tmp_path: Path) -> None:
     source, out = make_target(tmp_path, dtype=dtype).gguf, tmp_path / "padded.gguf"
@@ -31,11 +35,10 @@ def test_a_padded_target_computes_the_same_in_the_blocks_of_its_source(dtype: st
     before, after = ({t.name: t for t in gguf.GGUFReader(path).tensors} for path in (source, out))
     assert all(after[t.name].tensor_type == t.tensor_type for t in before.values())
     # of 12 blocks, 0 and 1 are the source's; 2 is a copy of 1 that adds nothing
-    down, wide = before["blk.1.ffn_down.weight"], after["blk.1.ffn_down.weight"]
-    n_bytes = np.asarray(down.data).view(np.uint8).reshape(64, -1).shape[1]
-    rows = np.asarray(wide.data).view(np.uint8).reshape(64, -1)
-    np.testing.assert_array_equal(rows[:, :n_bytes], np.asarray(down.data).view(np.uint8).reshape(64, -1))
-    assert rows.shape[1] == 4 * n_bytes and not rows[:, n_bytes:].any()
+    rows, wide_rows = (byte_rows(tensors["blk.1.ffn_down.weight"]) for tensors in (before, after))
+    n_bytes = rows.shape[1]
+    np.testing.assert_array_equal(wide_rows[:, :n_bytes], rows)
+    assert wide_rows.shape == (64, 4 * n_bytes) and not wide_rows[:, n_bytes:].any()
     assert not np.asarray(after["blk.2.attn_output.weight"].data).any()
 
 
