@@ -384,6 +384,24 @@ KERNEL_INLINE I32 dot_signed(I32 sum, Bytes w, int32_t inputs) {
     return dot(sum, w, inputs);
 }
 #else
+// Without VNNI a group of four products takes two multiplications: one into pairs of 16 bits, one that only adds the
+// pairs up. Weights of few bits leave room for the pairs of several groups in 16 bits, which are then added up once.
+#define KERNEL_SHORT_SUMS
+struct Shorts {
+    __m256i lo, hi;
+};
+KERNEL_INLINE Shorts short_dot(Bytes w, int32_t inputs) {
+    const __m256i x = _mm256_set1_epi32(inputs);
+    return {_mm256_maddubs_epi16(w.lo, x), _mm256_maddubs_epi16(w.hi, x)};
+}
+KERNEL_INLINE Shorts add(Shorts a, Shorts b) {
+    return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
+}
+KERNEL_INLINE I32 add(I32 sum, Shorts a) {
+    const __m256i ones = _mm256_set1_epi16(1);
+    return {_mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, ones)),
+            _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, ones))};
+}
 constexpr int signed_bias = 0;
 // |w| <= 127 and |inputs| <= 127, so pairs of products stay within 16 bits
 KERNEL_INLINE __m256i dot8(__m256i sum, __m256i w, __m256i x) {

@@ -18,6 +18,12 @@
 
 using namespace eaglecpp::kernels;
 
+#if defined(EAGLECPP_KERNELS_X86)
+namespace eaglecpp::kernels {
+extern const KernelTable table_avx_vnni_emulated;
+}
+#endif
+
 namespace {
 
 // Memory whose end is the end of a page that nothing may be read behind.
@@ -69,6 +75,9 @@ std::mt19937 rng(1);
 std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out) {
     std::vector<uint8_t> w((size_t)(n_in / t.n_unit) * n_out * t.n_source);
     for (uint8_t & b : w) b = (uint8_t)rng();
+    const size_t n_row = w.size() / n_out;
+    std::fill_n(w.begin(), n_row, 0xFF);  // the largest weights, of the first output, and of most types the least
+    if (n_out > 1) std::fill_n(w.begin() + n_row, n_row, 0);
     for (size_t unit = 0; unit < w.size(); unit += t.n_source) {
         for (int at : t.halves) {
             const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));  // 2^-7 to 2: no infinity
@@ -83,7 +92,12 @@ std::vector<float> random_rows(int64_t n_in, int n_rows) {
     std::normal_distribution<float> normal;
     std::vector<float> x((size_t)n_in * n_rows);
     for (float & v : x) v = normal(rng);
-    for (int64_t i = 0; i < 32 && n_rows > 1; ++i) x[n_in + i] = 0;  // a block of zeros has no scale
+    if (n_rows > 3) {
+        std::fill_n(&x[n_in], 32, 0.0f);  // a block of zeros has no scale
+        // inputs that are all rounded to 127 or -127: integer sums come nearest to what their bits hold
+        std::fill_n(&x[2 * n_in], n_in, 1.0f);
+        std::fill_n(&x[3 * n_in], n_in, -1.0f);
+    }
     return x;
 }
 
@@ -231,6 +245,12 @@ void check_small_ops(const std::vector<const KernelTable *> & tables) {
 
 int main(int argc, char ** argv) {
     std::vector<const KernelTable *> tables = usable_tables();
+#if defined(EAGLECPP_KERNELS_X86)
+    const auto runs_avx2 = [](const KernelTable * t) { return std::strcmp(t->name, "avx2") == 0; };
+    if (std::any_of(tables.begin(), tables.end(), runs_avx2)) {
+        tables.insert(tables.end() - 1, &table_avx_vnni_emulated);
+    }
+#endif
     for (const KernelTable * t : tables) std::printf("%s ", t->name);
     std::printf("\n");
     for (int i = 1; i < argc; ++i) {
