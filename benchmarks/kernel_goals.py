@@ -61,6 +61,8 @@ def goals_of(has_avx512: bool) -> dict[str, Goal]:
             ]
     found += [
         Goal("T(n) over llama.cpp's T(n)", 1.0, at_most=True),
+        Goal("T(n) over ik_llama.cpp's T(n), 4 and 5 bits", 0.9, at_most=True),
+        Goal("T(n) over ik_llama.cpp's T(n), Q8_0", 1.0, at_most=True),
         Goal("plain decoding over llama.cpp's", 1.0),
         Goal("plain decoding, geometric mean", 1.7 if has_avx512 else 1.3),
         Goal("plain decoding over llama-bench's", 1.0),
@@ -119,9 +121,9 @@ def over_their_one(rows: Mapping[str, Any], n: str) -> float:
     return paired(rows["ours"][n], rows["theirs"]["1"])
 
 
-def over_own(rows: Mapping[str, Any], n: str) -> float:
-    """Our n rows over llama.cpp's n rows."""
-    return paired(rows["ours"][n], rows["theirs"][n])
+def over_own(rows: Mapping[str, Any], n: str, whose: str = "theirs") -> float:
+    """Our n rows over the n rows of llama.cpp, or ("ik") of ik_llama.cpp."""
+    return paired(rows["ours"][n], rows[whose][n])
 
 
 def prompt_ratio(prompt: Mapping[str, Any]) -> float:
@@ -166,11 +168,14 @@ def _rows(one: Measured) -> Iterator[Figure]:
     rows = one.parts.get("rows")
     if rows is None:
         return
-    kind = "memory-bound" if one.is_wide else "small"
+    size = "memory-bound" if one.is_wide else "small"
     for n in rows["ours"]:
         if not one.is_deep and one.type in TYPES:
-            yield f"T({n}) over llama.cpp's T(1), {kind}", one.name, over_their_one(rows, n)
+            yield f"T({n}) over llama.cpp's T(1), {size}", one.name, over_their_one(rows, n)
         yield "T(n) over llama.cpp's T(n)", f"{one.name}, {n} rows", over_own(rows, n)
+        if "ik" in rows:
+            kind = "Q8_0" if one.type == "Q8_0" else "4 and 5 bits"
+            yield f"T(n) over ik_llama.cpp's T(n), {kind}", f"{one.name}, {n} rows", over_own(rows, n, "ik")
 
 
 def _plain(one: Measured) -> Iterator[Figure]:

@@ -50,8 +50,8 @@ class Bench:
 
 def of_rows(bench: Bench) -> dict[str, Any]:
     with bench.worker("rows") as ours, bench.worker("theirs") as theirs:
-        found = in_turns(bench, {"ours": ours, "theirs": theirs}, ROWS, 0)
-    times = llama_bench(bench, ROWS[:1])
+        found = in_turns(bench, {"ours": ours, "theirs": theirs}, ROWS, 0, bench.args.ik)
+    times = llama_bench(bench, bench.args.llama_bench, ROWS[:1])
     return found | ({"bench": {n: median(ms) for n, ms in times.items()}} if times else {})
 
 
@@ -61,35 +61,45 @@ def of_behind(bench: Bench) -> dict[str, Any]:
 
 
 def in_turns(
-    bench: Bench, workers: Mapping[str, Worker], rows: tuple[int, ...], behind: int
+    bench: Bench, workers: Mapping[str, Worker], rows: tuple[int, ...], behind: int, ik: Path | None = None
 ) -> dict[str, Any]:
     """Median milliseconds of a few batches, by turn. Both run one number of rows right after each other. The
-    first turn builds graphs and does not count.
+    first turn builds graphs and does not count. ik: ik_llama.cpp's llama-bench, whose turn comes behind
+    theirs; its rows need the logits of the last one only.
     """
-    found: dict[str, Any] = {who: {str(n): [] for n in rows} for who in workers}
+    found: dict[str, Any] = {who: {str(n): [] for n in rows} for who in (*workers, *(["ik"] if ik else []))}
     for turn in range(bench.args.turns + 1):
         for n in rows:
             for who in list(workers) if turn % 2 else list(workers)[::-1]:
                 ms = workers[who].ask("rows", n=n, behind=behind, repeats=bench.args.repeats)
                 if turn:
                     found[who][str(n)].append(median(ms))
+        if ik and turn:
+            # weights repacked when they are loaded, as ours are
+            for n_text, ms in llama_bench(bench, ik, rows, more=("-rtr", "1")).items():
+                found["ik"][n_text].append(median(ms))
     return found
 
 
 def llama_bench(
-    bench: Bench, prompts: tuple[int, ...], n_generated: int = 0, repeats: int = 0
+    bench: Bench,
+    program: Path | None,
+    prompts: tuple[int, ...],
+    n_generated: int = 0,
+    repeats: int = 0,
+    more: tuple[str, ...] = (),
 ) -> dict[str, list[float]]:
-    """Milliseconds of reading prompts of so many tokens, and under "0" of generating, by llama.cpp's own
-    benchmark. Empty without it.
+    """Milliseconds of reading prompts of so many tokens, and under "0" of generating, by a llama-bench.
+    Empty without one.
     """
-    if bench.args.llama_bench is None:
+    if program is None:
         return {}
-    command = [bench.args.llama_bench, "-m", bench.path, "-n", n_generated, "-p"]
-    command += [",".join(map(str, prompts or (0,))), "-t", bench.args.threads, "-o", "json"]
+    command = [program, "-m", bench.path, "-n", n_generated, "-p"]
+    command += [",".join(map(str, prompts or (0,))), "-t", bench.args.threads, "-o", "json", *more]
     command += ["-r", repeats or (10 if max(prompts) < 64 else 3)]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"llama-bench ended with {done.returncode}\n{done.stderr[-2000:]}")
+        raise SystemExit(f"{program} ended with {done.returncode}\n{done.stderr[-2000:]}")
     return {str(run["n_prompt"]): [ns / 1e6 for ns in run["samples_ns"]] for run in json.loads(done.stdout)}
 
 
@@ -106,7 +116,7 @@ def of_plain(bench: Bench) -> dict[str, Any]:
             for temperature in TEMPERATURES:
                 request = Request(prompt, args.n_tokens, temperature, args.seed + i)
                 runs += one_prompt(field, field.contestants, i % 2, ("code", temperature), i, request)
-            for ms in llama_bench(bench, (), args.n_tokens, repeats=1).values():
+            for ms in llama_bench(bench, args.llama_bench, (), args.n_tokens, repeats=1).values():
                 bench_ms.append(ms[0] / args.n_tokens)
     found = {"runs": [dataclasses.asdict(run) for run in runs]}
     return found | ({"bench": bench_ms} if bench_ms else {})
@@ -124,7 +134,7 @@ def of_prompt(bench: Bench) -> dict[str, Any]:
                 turns["ours"].append(ours.ask("prompt", n=n))
                 turns["theirs"].append(theirs.ask("prompt", n=n))
             found[str(n)] = turns
-    times = llama_bench(bench, PROMPTS[:1])
+    times = llama_bench(bench, bench.args.llama_bench, PROMPTS[:1])
     for n_text, ms in times.items():
         found[n_text]["bench"] = median(ms)
     return found

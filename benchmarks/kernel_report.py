@@ -42,6 +42,9 @@ def print_rows(targets: list[Measured]) -> None:
             lines[-1] += [median(rows[who][n]) for n in rows[who]]
         lines.append(["", "over llama.cpp's T(1)", *(over_their_one(rows, n) for n in rows["ours"])])
         lines.append(["", "over llama.cpp's T(n)", *(over_own(rows, n) for n in rows["ours"])])
+        if "ik" in rows:
+            lines.append(["", "ik_llama.cpp, ms", *(median(ms) for ms in rows["ik"].values())])
+            lines.append(["", "over ik_llama.cpp's T(n)", *(over_own(rows, n, "ik") for n in rows["ours"])])
         if "bench" in rows:
             checks = [bench_over_turns(rows["theirs"][n], ms) for n, ms in rows["bench"].items()]
             gaps = [""] * (len(numbers) - len(checks))

@@ -2,7 +2,7 @@
 """Our kernels against llama.cpp's: what rows, plain decoding, prompts, loading and memory cost, goal by goal.
 
     python benchmarks/kernels.py --target smollm2-Q8_0.gguf --target wide-Q8_0.gguf ... --out DIR
-        --llama-server PATH [--llama-bench PATH] [--draft D.gguf ...] [--only PART,...] [--resume]
+        --llama-server PATH [--llama-bench PATH] [--ik PATH] [--draft D.gguf ...] [--only PART,...] [--resume]
 
 llama.cpp runs in processes that never load anything of ours (`kernel_workers.py`, `llama-server`), with its
 default options; both are open at once and take turns. Each part of each target is measured in less than 90 s
@@ -16,7 +16,8 @@ leaves the machine in between. `auto` measures as many prompts as fit and goes o
 they are those of AVX-512 the kernels that run: EAGLECPP_KERNELS=avx2 in the environment takes AVX2's, into
 another --out. llama.cpp's own kernels know nothing of that variable. Parts:
 
-    rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row as a check
+    rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row as a check;
+               with --ik beside ik_llama.cpp's, too
     plain      decoding without a drafter, greedy and at 0.8, beside llama-server, greedy beside llama-bench
     prompt     prompts of 512 and 4096
     load       time to load a file that is in the page cache, and memory behind it
@@ -177,6 +178,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--llama-server", type=Path, help="llama.cpp's server, for plain and auto")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's own benchmark, as a check")
+    parser.add_argument("--ik", type=Path, help="ik_llama.cpp's llama-bench: its rows, with -rtr 1")
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--only", type=words, help=f"of {','.join(PARTS)}; default all that can be measured")
     parser.add_argument("--seconds", type=float, help="begin no further part after so many")
@@ -205,7 +207,7 @@ def parse() -> argparse.Namespace:
     args.repack = not info["amx"]["claimed"] or info["amx"]["works"]
     args.kernels = info["kernels"]["table"] if info["kernels"]["active"] else "ggml"
     args.isa_avx512 = args.kernels == "avx512"
-    given = [args.llama_server, args.llama_bench, *args.target, *args.draft]
+    given = [args.llama_server, args.llama_bench, args.ik, *args.target, *args.draft]
     missing = [path for path in given if path is not None and not path.is_file()]
     if missing:
         parser.error(f"{missing[0]} is not a file")
