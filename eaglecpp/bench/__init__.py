@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: MIT
 """Measuring: strategies against plain decoding on a few prompts (`strategies`), and suites of prompts by
-category (`suite` reads them, `suite_run` asks them, `server` asks another server).
+category (`suite` reads them, `suite_run` asks them, `server` asks another server); `verdict` says in plain
+words what drafting and the kernels give.
 """
 
 from eaglecpp.bench.strategies import PROMPTS, STRATEGIES, Measured, measure, plan_report
+from eaglecpp.bench.verdict import Verdict, measure_verdict, verdict_of
 
-__all__ = ["PROMPTS", "STRATEGIES", "Measured", "measure", "plan_report"]
+__all__ = [
+    "PROMPTS",
+    "STRATEGIES",
+    "Measured",
+    "Verdict",
+    "measure",
+    "measure_verdict",
+    "plan_report",
+    "verdict_of",
+]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp doctor`: checks this machine and the installation, and measures for a model with a drafter which
-batches give exactly the text of plain decoding.
+"""`eaglecpp doctor`: checks this machine and the installation, and measures for a model which batches give
+exactly the text of plain decoding, and what drafting and the kernels give.
 
 Gathers facts into one dict, prints them, and exits with 1 if something is broken. It has to work on a broken
 installation, so everything that can fail is imported inside a check.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import ExitStack
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import click
 
 from eaglecpp.cli.opening import open_engine
 from eaglecpp.cli.options import engine_options_of, given
-from eaglecpp.cli.terminal import write, write_json
+from eaglecpp.cli.terminal import show_progress, write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import human_memory
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
@@ -37,8 +38,8 @@ def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) 
     """Check this machine and the installation. Exit code 1 if something is broken.
 
     With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
-    device, and measure in which batches the model gives the same bits as plain decoding. Use the options that
-    you would run it with.
+    device, measure in which batches the model gives the same bits as plain decoding, and say what drafting
+    and the kernels give for it here. Use the options that you would run it with.
     """
     facts = gather()
     if model is not None and not facts["problems"]:
@@ -55,11 +56,20 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[
     """Where a model's memory goes, and which batches are exact, measured now. Without a drafter there is only
     plain decoding.
     """
+    from eaglecpp.bench import measure_verdict
     from eaglecpp.engine import exactness
 
-    with open_engine(model, draft, None, False, options | {"exact": "off", "planner_cache": False}) as engine:
+    options = options | {"exact": "off", "planner_cache": False}
+    with open_engine(model, draft, None, False, options) as engine, ExitStack() as stack:
         found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
+        show_progress("measuring speed")
+        other = None
+        if engine.device_info["kernels"]:
+            other = stack.enter_context(open_engine(model, None, None, True, options | {"kernels": "off"}))
+        verdict = measure_verdict(engine, other)
+        show_progress("")
         return {
+            "verdict": verdict.as_dict() | {"text": str(verdict)},
             "target": str(engine.target_path),
             "draft": _draft(engine),
             "n_threads": engine.device_info["n_threads"],
@@ -186,7 +196,8 @@ def report(facts: dict[str, Any]) -> list[str]:
         lines += _model_lines(facts["model"])
     lines += [f"note: {text}" for text in facts["notes"]]
     lines += [f"BROKEN: {text}" for text in facts["problems"]] or ["all good"]
-    return lines
+    verdict = facts["model"]["verdict"]["text"] if "model" in facts else ""
+    return [*lines, verdict] if verdict else lines
 
 
 def _native_lines(facts: dict[str, Any]) -> list[str]:

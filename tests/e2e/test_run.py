@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eaglecpp.cli.doctor import report
+
 if TYPE_CHECKING:
     from conftest import Models
 
@@ -202,10 +204,13 @@ def test_doctor_says_what_is_exact_of_a_model(cli: Cli, models: Models) -> None:
     assert (done.returncode, model["target"], model["draft"]) == (0, str(models.target), str(models.draft))
     assert model["measured_steps"] > 17 and model["exact_rows"].startswith("1")
     assert bool(model["exact_reason"]) == (model["exact_rows"] == "1")
-    text = cli("doctor", models.target, "--draft", models.draft, *sizes).stdout
+    assert model["verdict"]["row_cost"] > 0 and "Drafting" in model["verdict"]["text"]
+    text = "\n".join(report(json.loads(done.stdout)))
     assert re.search(r"^exact +(plain decoding only: |chains and trees in batches of 1)", text, re.M)
     assert re.search(r"^measured +[0-9]+ steps in [0-9]+ ms$", text, re.M)
-    assert "there is only plain decoding" in cli("doctor", models.target, *sizes).stdout
+    assert text.endswith(model["verdict"]["text"])
+    text = cli("doctor", models.target, *sizes).stdout
+    assert "there is only plain decoding" in text and "Drafting" not in text
     assert cli("doctor", "no-such-file.gguf").returncode == 1
 
 

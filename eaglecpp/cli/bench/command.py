@@ -149,15 +149,19 @@ def bench(
             seed=seed,
             **_synth(spec_synth_rates, spec_synth_len),
         )
-        plan = measuring.plan_report(engine) if with_plan or png or as_json else None
+        plan = measuring.plan_report(engine)
+        verdict = measuring.verdict_of(plan)
     show_progress("")
     if as_json:
         facts = {"synth_rates": spec_synth_rates, "synth_len": spec_synth_len, "temperature": temperature}
-        write_json({"results": [one.as_dict() for one in measured], "plan": plan, "settings": facts})
+        results = [one.as_dict() for one in measured]
+        write_json({"results": results, "plan": plan, "verdict": verdict.as_dict(), "settings": facts})
     else:
         write(speeds(measured))
         if with_plan:
             write(plan_text(plan))
+        if str(verdict) and not (spec_synth_rates or spec_synth_len):
+            write(f"\n{verdict}\n")
         if spec_synth_rates or spec_synth_len:
             note("synthetic acceptance: these are not the speeds of this drafter")
     if png is not None:

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: MIT
+"""What drafting and the kernels give for one model on this machine, in one or two plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from eaglecpp.bench.strategies import measure, plan_report
+
+if TYPE_CHECKING:
+    from eaglecpp.engine import Engine
+
+__all__ = ["Verdict", "measure_verdict", "verdict_of"]
+
+PAYS = 1.02  # times plain decoding, below which the planner may as well not draft
+_STRATEGIES = ("off", "chain:3", "chain:5", "auto")
+_ROWS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`n_rows` of the target, a draft and the token before it, cost `row_cost` times one; the drafter gets
+    `tokens` of a round and pays while they cost less than `most`. `speed`: of such rounds, in times of plain
+    decoding. `kernels`: plain decoding with eaglecpp's kernels in times of that with llama.cpp's own; None =
+    not measured. Without a drafter only `kernels` means something, and `n_rows` is 0.
+    """
+
+    n_rows: int = 0
+    row_cost: float = 0.0
+    most: float = 0.0
+    tokens: float = 0.0
+    speed: float = 0.0
+    kernels: float | None = None
+
+    @property
+    def pays(self) -> bool:
+        return self.speed >= PAYS
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self) | {"pays": self.pays}
+
+    def __str__(self) -> str:
+        parts = []
+        rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
+        if self.n_rows and self.pays:
+            parts.append(
+                f"Drafting pays here: {rows} rows cost {self.row_cost:.1f} times one on this machine, and "
+                f"this drafter gets {self.tokens:.1f} tokens out of them, about {self.speed:.1f} times as "
+                "fast as plain decoding."
+            )
+        elif self.n_rows:
+            need = f"{self.most:.1f} or less" if self.most >= 1 else "more accepted tokens"
+            parts.append(
+                f"Drafting does not pay here, so auto leaves it off: {rows} rows cost {self.row_cost:.1f} "
+                f"times one on this machine, and this drafter would need {need}."
+            )
+        if self.kernels is not None:
+            parts.append(
+                f"eaglecpp's kernels make plain decoding {self.kernels:.1f} times as fast as llama.cpp's own."
+            )
+        return " ".join(parts)
+
+
+def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -> Verdict:
+    """From `plan_report`: the chain with the best speed decides. None: no drafter, or nothing measured."""
+    if report is None:
+        return Verdict(kernels=kernels)
+    plain: float = report["plain_ms"]
+    best = max(report["chains"], key=lambda chain: float(chain["speed"]))
+    n_rows = best["nodes"] + 1
+    verify = next(ms for rows, ms, _ in report["verify"] if rows >= n_rows)
+    rest = best["ms"] - verify  # drafting, and the host
+    return Verdict(
+        n_rows=n_rows,
+        row_cost=verify / plain,
+        most=(best["tokens"] * plain - rest) / plain,
+        tokens=best["tokens"],
+        speed=best["speed"],
+        kernels=kernels,
+    )
+
+
+def measure_verdict(engine: Engine, without_kernels: Engine | None = None, seconds: float = 6.0) -> Verdict:
+    """Decodes for about so many seconds, plain and with drafts; `without_kernels`: the same target opened
+    with `kernels="off"` and no drafter, measured for a third of the time.
+    """
+    strategies = _STRATEGIES if engine.has_draft else _STRATEGIES[:1]
+    (plain, *_) = measure(engine, strategies, seconds=seconds)
+    kernels = None
+    if without_kernels is not None:
+        (other,) = measure(without_kernels, _STRATEGIES[:1], seconds=seconds / 3)
+        kernels = other.ms / plain.ms
+    return verdict_of(plan_report(engine), kernels)

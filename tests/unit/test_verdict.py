@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: MIT
+"""The sentence on what drafting and the kernels give here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eaglecpp.bench import verdict_of
+
+
+def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1.0) -> dict[str, Any]:
+    """As `plan_report`, of chains: ms of so many rows, and tokens of a round with so many nodes."""
+    chains = [
+        {"nodes": n, "depth": n, "tokens": t, "ms": rows[n + 1] + draft_ms * n} for n, t in tokens.items()
+    ]
+    for chain in chains:
+        chain["speed"] = chain["tokens"] * rows[1] / chain["ms"]
+    return {"plain_ms": rows[1], "verify": [(n, ms, 1.0) for n, ms in rows.items()], "chains": chains}
+
+
+def test_cheap_rows_pay_and_the_best_chain_is_named() -> None:
+    found = verdict_of(report({1: 10.0, 2: 10.5, 4: 12.0}, {1: 1.7, 3: 2.6}), kernels=2.04)
+    assert found.pays
+    assert (found.n_rows, found.row_cost) == (4, pytest.approx(1.2))
+    assert found.speed == pytest.approx(2.6 * 10 / 15)
+    assert "four rows cost 1.2 times one" in str(found)
+    assert "2.6 tokens" in str(found)
+    assert str(found).endswith("2.0 times as fast as llama.cpp's own.")
+
+
+def test_dear_rows_do_not_pay_and_the_need_is_what_would_have_broken_even() -> None:
+    found = verdict_of(report({1: 10.0, 4: 30.0}, {3: 2.6}, draft_ms=0.2))
+    assert not found.pays
+    assert found.most == pytest.approx(2.6 - 0.06)
+    assert "four rows cost 3.0 times one" in str(found)
+    assert "would need 2.5 or less" in str(found)
+    assert "kernels" not in str(found)
+
+
+def test_a_drafter_whose_tokens_are_never_accepted_needs_more_of_them() -> None:
+    assert "would need more accepted tokens" in str(verdict_of(report({1: 10.0, 2: 10.1}, {1: 1.05})))
+
+
+def test_without_a_drafter_only_the_kernels_are_spoken_of() -> None:
+    assert str(verdict_of(None)) == ""
+    assert str(verdict_of(None, kernels=1.63)) == (
+        "eaglecpp's kernels make plain decoding 1.6 times as fast as llama.cpp's own."
+    )
