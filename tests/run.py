@@ -109,7 +109,7 @@ def neon() -> str | None:
         "-DCMAKE_EXE_LINKER_FLAGS=-static",  # the emulator needs no libraries of that machine
         targets=("test_rows",),
     )
-    run(emulator, "-cpu", "max", folder / "tests" / "native" / "kernels" / "test_rows", "neon")
+    run(emulator, "-cpu", "max", folder / "tests" / "native" / "kernels" / "test_rows", "neon", "neon_i8mm")
     return None
 
 

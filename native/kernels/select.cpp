@@ -6,6 +6,8 @@
 
 #if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace eaglecpp::kernels {
@@ -16,7 +18,7 @@ extern const KernelTable table_portable;
 #if defined(EAGLECPP_KERNELS_X86)
 extern const KernelTable table_avx2, table_avx_vnni, table_avx512;
 #elif defined(EAGLECPP_KERNELS_ARM)
-extern const KernelTable table_neon;
+extern const KernelTable table_neon, table_neon_i8mm;
 #endif
 
 namespace {
@@ -39,6 +41,18 @@ bool has_dot_products() {
     return false;
 #endif
 }
+bool has_i8mm() {
+#if defined(__APPLE__)
+    int found = 0;  // from the M2 on
+    size_t n_bytes = sizeof found;
+    return sysctlbyname("hw.optional.arm.FEAT_I8MM", &found, &n_bytes, nullptr, 0) == 0 && found;
+#elif defined(__linux__)
+    constexpr unsigned long i8mm = 1UL << 13;
+    return getauxval(AT_HWCAP2) & i8mm;
+#else
+    return false;
+#endif
+}
 #endif
 
 }  // namespace
@@ -56,6 +70,7 @@ std::vector<const KernelTable *> usable_tables() {
     if (has_avx2 && has_avx_vnni()) tables.push_back(&table_avx_vnni);
     if (has_avx2) tables.push_back(&table_avx2);
 #elif defined(EAGLECPP_KERNELS_ARM)
+    if (has_dot_products() && has_i8mm()) tables.push_back(&table_neon_i8mm);
     if (has_dot_products()) tables.push_back(&table_neon);
 #endif
     tables.push_back(&table_portable);
