@@ -186,6 +186,7 @@ void bind_target(nb::module_ & m) {
         .def_prop_ro("n_embd", [](StudyTarget & t) { return t.target().model().n_embd(); })
         .def_prop_ro("n_layer", [](StudyTarget & t) { return t.target().model().n_layer(); })
         .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().vocab().size(); })
+        .def_prop_ro("n_ubatch", [](StudyTarget & t) { return t.target().options().n_ubatch; })
         .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
         .def(
             "tokenize",

@@ -162,7 +162,6 @@ bool is_packed_product(const ggml_tensor * node) {
 
 ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
     if (!is_computing_) return compute_of_ggml_.load()(backend, graph);
-    if (late_logits_) late_logits_->copy();
     try {
         thread_local Fusions fusions;
         const Fusion & fusion = fusions.of(graph, ((abi::Graph *)graph)->uid, is_packed_product);
@@ -296,11 +295,9 @@ Status install() {
 // As ggml does it for a backend without a way of its own, but for logits that may stay where they are.
 void get_tensor(ggml_backend_t backend, const ggml_tensor * t, void * to, size_t offset, size_t n_bytes) {
     ggml_backend_synchronize(backend);
-    if (late_logits_ && std::strcmp(t->name, "result_output") == 0) {
-        late_logits_->add((const char *)t->data + offset, to, n_bytes);
-    } else {
-        ggml_backend_tensor_get(t, to, offset, n_bytes);
-    }
+    const bool is_late =
+        late_logits_ && std::strcmp(t->name, "result_output") == 0 && late_logits_->take(t, to, offset, n_bytes);
+    if (!is_late) ggml_backend_tensor_get(t, to, offset, n_bytes);
 }
 
 std::mutex loading_;
@@ -349,22 +346,30 @@ void fuse_graphs_of(ggml_backend_t backend) {
     if (!get) get = get_tensor;
 }
 
+void LateLogits::begin(int n_rows) {
+    *this = {};
+    n_rows_ = n_rows;
+}
+
+bool LateLogits::take(const ggml_tensor * t, void * to, size_t offset, size_t n_bytes) {
+    const bool is_whole_batch = n_rows_ > 0 && ggml_nrows(t) == n_rows_ && offset == 0 && n_bytes == ggml_nbytes(t);
+    if (!is_whole_batch || !ggml_is_contiguous(t)) return false;
+    from_ = (const char *)t->data;
+    to_ = (const char *)to;
+    n_row_ = n_bytes / (size_t)n_rows_;
+    // Every row of llama.cpp's buffer says which one it is: a graph may compute them in another order than the batch
+    // has, and llama.cpp then swaps rows of its buffer when they are asked for.
+    for (int32_t i = 0; i < n_rows_; ++i) std::memcpy((char *)to + (size_t)i * n_row_, &i, sizeof(i));
+    return true;
+}
+
 const float * LateLogits::find(const float * copied) const {
-    for (const Copy & c : copies_) {
-        const std::less_equal<const char *> is_before;
-        const char * p = (const char *)copied;
-        if (is_before(c.to, p) && !is_before(c.to + c.n_bytes, p)) return (const float *)(c.from + (p - c.to));
-    }
-    return copied;
-}
-
-void LateLogits::add(const void * from, void * to, size_t n_bytes) {
-    copies_.push_back({(const char *)from, (char *)to, n_bytes});
-}
-
-void LateLogits::copy() {
-    for (const Copy & c : copies_) std::memcpy(c.to, c.from, c.n_bytes);
-    copies_.clear();
+    const std::less<const char *> is_before;
+    const char * p = (const char *)copied;
+    if (!from_ || is_before(p, to_) || !is_before(p, to_ + (size_t)n_rows_ * n_row_)) return copied;
+    int32_t row;
+    std::memcpy(&row, p, sizeof(row));
+    return (const float *)(from_ + (size_t)row * n_row_);
 }
 
 LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped) : before_(is_loading_), lock_(loading_) {

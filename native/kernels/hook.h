@@ -56,29 +56,29 @@ void fuse_graphs_of(ggml_backend_t backend);
 void name_graph(ggml_cgraph * graph);
 
 // Logits that llama.cpp asked a backend given to fuse_graphs_of() to copy, and that still lie where they were computed:
-// a megabyte for a round, of which one pass is read. What a later graph of the same scope would overwrite is copied.
+// a megabyte for a round, of which one pass is read. That memory belongs to the graph: llama.cpp writes the inputs of
+// its next graph there before anybody could step in. So only logits of a graph that computes every row of a batch are
+// late; no other graph follows before the next decode, and nothing but a graph (saving or moving cells, taking copies
+// of a state) touches that memory.
 class LateLogits {
   public:
-    // where the logits lie that llama.cpp believes to be at `copied`
+    // before a batch of n_rows rows is decoded; 0 = its logits are copied
+    void begin(int n_rows);
+    // Where the logits lie of the row that llama.cpp believes to be at `copied`.
     const float * find(const float * copied) const;
-    // before llama.cpp writes other ones there
-    void forget() { copies_.clear(); }
 
-    // for the hook
-    void add(const void * from, void * to, size_t n_bytes);
-    void copy();
+    // For the hook: `t` was to be copied to `to`. True if its logits are found where they are from now on.
+    bool take(const ggml_tensor * t, void * to, size_t offset, size_t n_bytes);
 
   private:
-    struct Copy {
-        const char * from;
-        char * to;
-        size_t n_bytes;
-    };
-    std::vector<Copy> copies_;
+    int n_rows_ = 0;
+    const char * from_ = nullptr;  // null = none are late
+    const char * to_ = nullptr;
+    size_t n_row_ = 0;  // bytes
 };
 
 // While it lives, graphs that this thread computes use our kernels also for weights that are not packed, and logits are
-// left where they are, if `logits` is given. Does nothing when `on` is false or the hook is not active.
+// left where they are, as `logits` allows, if given. Does nothing when `on` is false or the hook is not active.
 class ComputeScope {
   public:
     explicit ComputeScope(bool on, LateLogits * logits = nullptr);

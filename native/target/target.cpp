@@ -288,9 +288,9 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
         set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     cells_.prepare(rows);
-    late_logits_.forget();
-    // rows that are not in order are moved when they are asked for
-    const kernels::ComputeScope scope(model_->uses_kernels(), keeps_rows_in_order() ? &late_logits_ : nullptr);
+    has_results_ = false;
+    late_logits_.begin(batch.n_rows());
+    const kernels::ComputeScope scope(model_->uses_kernels(), &late_logits_);
     const NoOffloadScope stay(!is_prompt && !model_->is_cpu());
     ErrorTrail trail;
     int32_t rc = 0;
@@ -303,20 +303,28 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
         rc = -2;
     }
     model_->check_servers();
-    if (rc == 0) return;
+    has_results_ = rc == 0;
+    if (has_results_) return;
     const std::string why = trail.text();
     if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the target's cache", batch.n_rows());
     if (rc == -2) fail(ErrorKind::out_of_memory, "the target's compute buffer does not fit%s", why.c_str());
     fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, batch.n_rows(), why.c_str());
 }
 
+// llama.cpp would still hand out what earlier decodes left in its buffers, where late logits are not.
+void Target::check_results() const {
+    if (!has_results_) fail(ErrorKind::broken, "no logits or features: the last decode failed, or there was none");
+}
+
 const float * Target::logits(int row) const {
+    check_results();
     const float * p = llama_get_logits_ith(ctx_.get(), row);
     if (!p) fail(ErrorKind::broken, "llama.cpp has no logits for row %d", row);
     return late_logits_.find(p);
 }
 
 FeatureRows Target::features() {
+    check_results();
     return taps_->read(ctx_.get());
 }
 

@@ -81,9 +81,10 @@ class Target {
     // Error(context_full | out_of_memory | broken); after an error the caller rolls its conversations back.
     void decode(TargetBatch & batch, bool is_prompt = false);
 
-    // logits of row i of the last decode (rows with output only); valid until the next decode
+    // Logits of row i of the last decode (rows with output only); valid until the next decode. Error(broken) if that
+    // failed.
     const float * logits(int row) const;
-    // features of all rows of the last decode; valid until the next decode
+    // Features of all rows of the last decode; valid until the next decode. Error(broken) if that failed.
     FeatureRows features();
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
@@ -100,6 +101,7 @@ class Target {
     void choose_attention();
     void set_cells();
     void make_context();
+    void check_results() const;
 
     TargetOptions options_;
     std::shared_ptr<const TargetModel> model_;
@@ -110,6 +112,7 @@ class Target {
     bool needs_reference_ = false;  // attention by ggml, in its reference form for few rows
     bool has_own_attention_ = false;
     bool copies_states_ = false;
+    bool has_results_ = false;  // of the last decode
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;
     DevicePicks picks_;

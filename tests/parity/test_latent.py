@@ -54,9 +54,13 @@ def test_features_of_the_deepseek2_family_equal_the_reference(
 ) -> None:
     """llama.cpp records no layer inputs for it: the states come through `cb_eval`."""
     options = exact_options()
-    options.target_path, options.n_ubatch = str(pair.target), n_ubatch
+    options.target_path, options.n_ubatch, options.n_draft_max = str(pair.target), n_ubatch, 15
     tokens = prompt_ids(N_TOKENS)
-    features, logits = Target(options, layers).forward(tokens)
+    it = Target(options, layers)
+    assert it.n_ubatch == n_ubatch, "a round would need larger graphs: nothing is cut"
+    features, _ = it.forward(tokens, want_logits=False)  # in one batch
+    features_of_rounds, logits = it.forward(tokens)
+    assert np.abs(features - features_of_rounds).max() < TOLERANCE
     expected, expected_logits = reference(layers).forward(tokens)
     for layer, native, theirs in zip(layers, features, expected, strict=True):
         assert np.abs(native - theirs.numpy()).max() < TOLERANCE, f"R_{layer}"

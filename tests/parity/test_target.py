@@ -24,6 +24,15 @@ def native_target(target: TinyTarget, options: EngineOptions, layers: list[int] 
     return Target(options, layers)
 
 
+def cut_target(target: TinyTarget, n_ubatch: int, layers: list[int] = LAYERS, taps: str = "auto") -> Target:
+    """Computes batches of up to 512 rows in graphs of n_ubatch; a round is short enough to allow that."""
+    options = exact_options()
+    options.taps, options.n_batch, options.n_ubatch, options.n_draft_max = taps, 512, n_ubatch, 15
+    it = native_target(target, options, layers)
+    assert it.n_ubatch == n_ubatch, "a round would need larger graphs: nothing is cut"
+    return it
+
+
 # libllama fills layer inputs for llama and qwen3; qwen2 can only be tapped through cb_eval
 @pytest.mark.parametrize(
     ("arch", "taps"),
@@ -40,14 +49,15 @@ def test_features_and_logits_equal_the_reference(
     arch: str, taps: str, n_ubatch: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     target = make_target(tmp_path_factory.mktemp(arch), TargetSpec.of(arch))
-    options = exact_options()
-    options.taps, options.n_ubatch = taps, n_ubatch
+    it = cut_target(target, n_ubatch, taps=taps)
     tokens = prompt_ids(N_TOKENS)
-    features, logits = native_target(target, options).forward(tokens)
     expected, expected_logits = ReferenceTarget(target.directory, LAYERS).forward(tokens)
+    features, _ = it.forward(tokens, want_logits=False)  # in one batch
+    features_of_rounds, logits = it.forward(tokens)  # a batch holds as many rows with logits as a round
     assert features.shape == (len(LAYERS), N_TOKENS, target.spec.n_embd)
-    for layer, native, reference in zip(LAYERS, features, expected, strict=True):
-        assert np.abs(native - reference.numpy()).max() < TOLERANCE, f"R_{layer}"
+    for found in (features, features_of_rounds):
+        for layer, native, reference in zip(LAYERS, found, expected, strict=True):
+            assert np.abs(native - reference.numpy()).max() < TOLERANCE, f"R_{layer}"
     assert logits is not None
     assert np.abs(logits - expected_logits.numpy()).max() < 10 * TOLERANCE
 
@@ -61,12 +71,18 @@ def test_another_layer_is_another_feature(target: TinyTarget) -> None:
         assert np.abs(native - reference.numpy()).max() > 100 * TOLERANCE
 
 
-def test_the_last_ids_are_the_state_before_and_after_the_final_norm(target: TinyTarget) -> None:
+@pytest.mark.parametrize("n_ubatch", [16, 512])
+def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
+    n_ubatch: int, target: TinyTarget
+) -> None:
+    """With their logits, which come from one batch: all rows have output then."""
     last = [target.spec.n_layers, target.spec.n_layers + 1]
     tokens = prompt_ids(N_TOKENS)
-    features, _ = native_target(target, exact_options(), last).forward(tokens)
-    expected, _ = ReferenceTarget(target.directory, last).forward(tokens)
+    features, logits = cut_target(target, n_ubatch, last).forward(tokens)
+    expected, expected_logits = ReferenceTarget(target.directory, last).forward(tokens)
     assert np.abs(features - expected.numpy()).max() < 10 * TOLERANCE
+    assert logits is not None
+    assert np.abs(logits - expected_logits.numpy()).max() < 10 * TOLERANCE
     assert np.abs(features[0] - features[1]).max() > 1000 * TOLERANCE
 
 

@@ -33,6 +33,47 @@ static void a_sequence_steps_once_at_a_time() {
     CHECK(engine.sequence(a).tokens == engine.sequence(b).tokens);
 }
 
+// Logits lie in memory of the last decode's graph (kernels/hook.h).
+static void logits_stay_until_the_next_decode_and_no_longer() {
+    EngineOptions o = test::tiny_options(target, "");
+    Target it(o);
+    it.open_context({});
+    const SeqRange range = it.cells().seqs(0);
+    const auto decode = [&](Target & t, int n_rows, Pos first) {
+        TargetBatch batch;
+        for (int i = 0; i < n_rows; ++i) batch.add(prompt[i % prompt.size()], first + i, range, i == 0 || n_rows < 9);
+        t.decode(batch);
+    };
+    CHECK_THROWS(it.logits(0), "the last decode failed, or there was none");
+    decode(it, 3, 0);
+    const auto read = [&] {
+        std::vector<float> all;
+        for (int i = 0; i < 3; ++i) all.insert(all.end(), it.logits(i), it.logits(i) + it.vocab().size());
+        return all;
+    };
+    const std::vector<float> logits = read();
+    // whatever happens in between: cells that are saved, given up and put back, another context with these weights
+    const std::vector<uint8_t> rows = it.cells().save_rows(range);
+    it.cells().truncate(range, 1);
+    CHECK(it.cells().load_rows(range, rows, 3));
+    Target other(o, it);
+    other.open_context({});
+    decode(other, 5, 0);
+    CHECK(read() == logits);
+    // as many rows as fit, then one batch too many
+    bool is_full = false;
+    for (Pos at = 3; at < 4096 && !is_full; at += 31) {
+        try {
+            decode(it, 31, at);
+        } catch (const Error & e) {
+            is_full = e.kind == ErrorKind::context_full;
+        }
+    }
+    CHECK(is_full);
+    CHECK_THROWS(it.logits(0), "the last decode failed");
+    CHECK_THROWS(it.features(), "the last decode failed");
+}
+
 #ifndef _WIN32
 #include <dlfcn.h>
 
@@ -203,6 +244,7 @@ int main() {
     test::write_target(target);
     write_draft_file(draft, Kind::eagle31);
     a_sequence_steps_once_at_a_time();
+    logits_stay_until_the_next_decode_and_no_longer();
 #ifndef _WIN32
     a_commit_is_all_or_nothing();
     running_out_of_memory_leaves_no_trace();
