@@ -12,9 +12,9 @@ struct GrammarLimits {
     static constexpr int64_t n_repetitions = 1000000000;  // the numbers in {m,n}; they are counted, never written out
     static constexpr int64_t n_token_names = 256;         // <name>s, each of which the tokenizer is asked about
     static constexpr int64_t n_token_name_bytes = 64;
-    // Steps of the matcher, some 100 ns each: how many one token may take, and how many are given back by each token.
-    static constexpr int64_t n_steps = 1000000;
-    static constexpr int64_t n_steps_back = 50000;
+    // Steps of the matcher, some 50 ns each: how many one token may take, and how many are given back by each token.
+    static constexpr int64_t n_steps = 2000000;
+    static constexpr int64_t n_steps_back = 200000;
     static constexpr int64_t n_frames = 1000000;  // 12 bytes each, of all states that are kept
 
     static constexpr int64_t n_schema_bytes = 1 << 20;  // of JSON text

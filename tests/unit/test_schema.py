@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""JSON schemas become grammars of exactly their values, or errors, in time and text that grow with their own."""
+"""JSON schemas become grammars of exactly their values, or errors, at a cost that grows with their text."""
 
 from __future__ import annotations
 
