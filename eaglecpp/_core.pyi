@@ -137,6 +137,7 @@ class StepResult:
     accepted: list[bool]  # accepted[i]: tokens[i] was drafted
     logprobs: list[TokenLogprobs]  # empty unless n_probs > 0
     finish: str  # "" | "stop" | "length"
+    error: Exception | None  # why this generation, and no other, has ended; with it come no tokens
 
 class ParkedSequence:
     """What a conversation holds between two generations, outside of the caches."""
@@ -305,6 +306,9 @@ class Sampler:
     def __init__(self, params: SamplingParams, target: Target | int) -> None: ...
     def accept_prompt(self, tokens: Sequence[int]) -> None: ...
     def accept(self, token: int) -> None: ...
+    def allowed(self) -> list[bool]:
+        """For each token of the vocabulary whether the grammar, which there must be, lets it follow."""
+
     def sample(self, logits: NDArray[np.float32], pos: int) -> int:
         """The token at index `pos` of the text."""
 
@@ -372,6 +376,9 @@ class DraftTree:
     def leaves(self) -> list[int]: ...
     def path(self, node: int) -> list[int]: ...
     def ancestor_mask(self) -> NDArray[np.bool_]: ...
+
+def grammar_limits() -> dict[str, int]:
+    """What a grammar or a JSON schema may cost, see native/algo/grammar_limits.h."""
 
 def synth_rates(length: float, depth: int) -> list[float]:
     """Rates of synthetic acceptance with which chains of this depth have this mean acceptance length."""

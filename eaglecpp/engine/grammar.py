@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: MIT
 """Grammar, JSON schema or OpenAI `response_format` to one GBNF text.
 
-The translation of JSON schemas (`schema`, on llama-cpp-python's) is imported only when one is given.
+The translation of JSON schemas (`schema`) needs the extension and is imported only when one is given.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from eaglecpp.errors import GrammarError
 
 __all__ = ["resolve_grammar"]
+
+_UNICODE = re.compile("[^\ud800-\udfff]*")
 
 
 def resolve_grammar(
@@ -45,6 +48,8 @@ def _text(grammar: Any) -> str:
     text = grammar if isinstance(grammar, str) else getattr(grammar, "_grammar", None)
     if not isinstance(text, str):
         raise TypeError(f"grammar must be GBNF text or a LlamaGrammar, got {type(grammar).__name__}")
+    if not _UNICODE.fullmatch(text):
+        raise GrammarError("the grammar holds half a surrogate pair, which is not a character")
     return text
 
 
@@ -52,9 +57,10 @@ def _from_schema(schema: str | Mapping[str, Any]) -> str:
     from .schema import schema_to_gbnf
 
     try:
-        return schema_to_gbnf(schema if isinstance(schema, str) else json.dumps(schema))
-    except Exception as error:  # the translator raises whatever its dict accesses raise
-        raise GrammarError(f"the JSON schema cannot be translated to a grammar: {error!r}") from error
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GrammarError(f"the schema is not JSON: {error}") from None
+    return schema_to_gbnf(text)
 
 
 def _from_format(response_format: Mapping[str, Any]) -> str | None:

@@ -1,60 +1,462 @@
 # SPDX-License-Identifier: MIT
-"""JSON schemas to GBNF: llama-cpp-python's translator, and what it ignores.
+"""JSON schemas to GBNF.
 
-It allows any integer where a schema has `minimum`, `maximum`, `exclusiveMinimum` or `exclusiveMaximum`, and
-forgets everything except `type` if that is a list (llama_cpp/llama_grammar.py, `SchemaConverter.visit`).
-The bounds of `number` are not enforced, as in llama.cpp.
+Whoever sends a schema shares the server with others: its size, depth and number of parts are limited before
+anything is made of it (native/algo/grammar_limits.h), repetitions are written as {m,n} and never unrolled,
+and time and text grow with the schema only. A `$ref` becomes the name of a rule, so schemas may be recursive.
+
+As in llama.cpp, properties come in the schema's order, required ones first, `allOf` joins the properties of
+objects, and the bounds of `number` are not enforced. What is left out of a schema allows any value.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+import re
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
-from llama_cpp.llama_grammar import RESERVED_NAMES, SchemaConverter
+from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, SPACE_RULE, STRING_FORMAT_RULES
+
+from eaglecpp._extension import core
+from eaglecpp.errors import GrammarError
 
 __all__ = ["integers", "schema_to_gbnf"]
 
-N_DIGITS = 16  # of the largest integer, as in the translator's own rule
+N_DIGITS = 16  # of the largest integer, as in the rules of llama.cpp
+_LIMITS = core.grammar_limits()
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+_RULES = {name: rule.content for name, rule in (PRIMITIVE_RULES | STRING_FORMAT_RULES).items()}
+# that of llama_cpp lets control characters in
+_RULES["char"] = r'[^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})'
+_DEPENDENCIES = {name: rule.deps for name, rule in (PRIMITIVE_RULES | STRING_FORMAT_RULES).items()}
 
 
 def schema_to_gbnf(text: str) -> str:
-    """A grammar for values of the schema in `text`.
-
-    Raises whatever the translator does with a schema that it cannot read, and ValueError for integer bounds
-    that nothing lies between.
+    """A grammar for values of the schema in `text`. Raises `GrammarError` for one that cannot be translated,
+    that nothing fits, or that is above a limit.
     """
-    converter = _Converter(prop_order={}, allow_fetch=False, dotall=False, raw_pattern=False)
-    converter.visit(converter.resolve_refs(json.loads(text), "stdin"), "")
-    return str(converter.format_grammar())
+    _check("bytes", len(text.encode("utf-8", "surrogatepass")), "n_schema_bytes")
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"the JSON schema cannot be read: {error}") from None
+    return _Translator(schema).grammar()
 
 
-class _Converter(SchemaConverter):  # type: ignore[misc]
-    def visit(self, schema: dict[str, Any], name: str) -> Any:
+def _check(what: str, found: int, limit: str) -> None:
+    if found > _LIMITS[limit]:
+        raise GrammarError(f"the JSON schema: at most {_LIMITS[limit]} {what}, found {found}")
+
+
+def _wrong(schema: Any, what: str) -> GrammarError:
+    return GrammarError(f"the JSON schema: {what}, in {json.dumps(schema)[:80]}")
+
+
+class _Translator:
+    """Rules are named after where they stand in the schema; the names mean nothing."""
+
+    def __init__(self, schema: Any) -> None:
+        self._root = schema
+        self._rules = {"space": SPACE_RULE}
+        self._n_of_name: dict[str, int] = {}
+        self._n_nodes = 0
+        self._rule_of_ref: dict[tuple[int, str], str] = {}
+        self._waiting: list[
+            tuple[str, Any, Any]
+        ] = []  # rule, schema, and the schema that its references mean
+
+    def grammar(self) -> str:
+        self._rules["root"] = ""  # the name is taken
+        self._rule_of_ref[id(self._root), "#"] = "root"
+        self._waiting.append(("root", self._root, self._root))
+        while self._waiting:
+            name, schema, base = self._waiting.pop()
+            self._rules[name] = self._value(schema, name, base, 0)
+        return "\n".join(f"{name} ::= {rule}" for name, rule in self._rules.items())
+
+    # Names
+
+    def _name(self, name: str) -> str:
+        """A name for a rule that no other has."""
+        name = re.sub(r"[^a-zA-Z0-9-]+", "-", name[-80:])
+        if name not in self._rules and name not in RESERVED_NAMES:
+            return name
+        while True:
+            number = self._n_of_name[name] = self._n_of_name.get(name, 0) + 1
+            if (found := f"{name}-{number}") not in self._rules:
+                return found
+
+    def _add(self, name: str, rule: str) -> str:
+        name = self._name(name)
+        self._rules[name] = rule
+        return name
+
+    def _builtin(self, name: str) -> str:
+        waiting = [name]
+        while waiting:
+            one = waiting.pop()
+            if one not in self._rules:
+                self._rules[one] = _RULES[one]
+                waiting += _DEPENDENCIES[one]
+        return name
+
+    # Values
+
+    def _part(self, schema: Any, name: str, base: Any, depth: int) -> str:
+        """The name of a rule for a schema inside another."""
+        rule = self._value(schema, name, base, depth + 1)
+        return rule if rule in self._rules else self._add(name, rule)
+
+    def _value(self, schema: Any, name: str, base: Any, depth: int) -> str:
+        """What follows `::=` in the rule of a schema; perhaps the name of another rule."""
+        self._n_nodes += 1
+        _check("schemas", self._n_nodes, "n_schema_nodes")
+        _check("schemas within each other", depth, "n_schema_depth")
+        if schema is True:
+            return self._builtin("value")
+        if not isinstance(schema, dict):
+            raise _wrong(schema, "expected an object or true")
+        if "$id" in schema:
+            base = schema
+        if "$ref" in schema:
+            return self._reference(schema, base)
+        for key in ("oneOf", "anyOf"):
+            if key in schema:
+                return self._union(_list(schema, key), name, base, depth)
+        if "const" in schema:
+            return _literal(_json(schema["const"]))
+        if "enum" in schema:
+            return " | ".join(_literal(_json(value)) for value in _list(schema, "enum"))
         kind = schema.get("type")
-        rule_name = name + "-" if name in RESERVED_NAMES else name or "root"
-        if schema.keys() & {"$ref", "oneOf", "anyOf"}:
-            return super().visit(schema, name)
-        if schema.keys() & {"const", "enum"}:  # says more than the type, which would be looked at first
-            return super().visit({key: schema[key] for key in schema if key != "type"}, name)
         if isinstance(kind, list):
-            each = [{**schema, "type": one} for one in kind]
-            return self._add_rule(rule_name, self._generate_union_rule(name, each))
+            each = [{**schema, "type": one} for one in _list(schema, "type")]
+            return self._union(each, name, base, depth)
+        if kind is not None and kind not in _TYPES:
+            raise _wrong(schema, f"type must be one of {', '.join(_TYPES)}, found {kind!r}")
+        return self._typed(schema, kind, name, base, depth)
+
+    def _typed(self, schema: dict[str, Any], kind: str | None, name: str, base: Any, depth: int) -> str:
+        if kind in (None, "object") and (
+            "properties" in schema or schema.get("additionalProperties", True) is not True
+        ):
+            properties = _dict(schema, "properties")
+            required = {one for one in _list(schema, "required", []) if isinstance(one, str)}
+            more = schema.get("additionalProperties", False)
+            return self._object(properties, required, more, name, base, depth)
+        if kind in (None, "object") and "allOf" in schema:
+            return self._all_of(schema, name, base, depth)
+        if kind in (None, "array") and schema.keys() & {"items", "prefixItems", "minItems", "maxItems"}:
+            return self._array(schema, name, base, depth)
+        if kind in (None, "string") and schema.keys() & {"pattern", "format", "minLength", "maxLength"}:
+            return self._string(schema, kind)
         if kind == "integer":
             low, high = _bounds(schema)
             if low is not None or high is not None:
-                return self._add_rule(rule_name, f"({integers(low, high)}) space")
-        return super().visit(schema, name)
+                return f"({integers(low, high)}) space"
+        return self._builtin(kind or "value")
+
+    def _union(self, schemas: Sequence[Any], name: str, base: Any, depth: int) -> str:
+        return " | ".join(self._part(one, f"{name}-{i}", base, depth) for i, one in enumerate(schemas))
+
+    def _reference(self, schema: dict[str, Any], base: Any) -> str:
+        ref = schema["$ref"]
+        if not isinstance(ref, str) or not ref.startswith("#"):
+            raise _wrong(schema, "only references into the schema itself (#/...) are supported")
+        key = id(base), ref
+        if key not in self._rule_of_ref:
+            target = _follow(ref, base, schema)
+            self._rule_of_ref[key] = self._add(ref.rpartition("/")[2] or "ref", "")
+            self._waiting.append((self._rule_of_ref[key], target, base))
+        return self._rule_of_ref[key]
+
+    def _object(
+        self, properties: Mapping[str, Any], required: set[str], more: Any, name: str, base: Any, depth: int
+    ) -> str:
+        pairs = {}
+        for key, schema in properties.items():
+            rule = self._part(schema, f"{name}-{key}", base, depth)
+            pairs[key] = self._add(f"{name}-{key}-kv", f'{_literal(_json(key))} space ":" space {rule}')
+        first = ' "," space '.join(pairs[key] for key in pairs if key in required)
+        optional = [pairs[key] for key in pairs if key not in required]
+        # each optional pair, and what may follow it: any of those after it
+        rest, alternatives = "", []
+        if more is not False:
+            rule = self._part(more, f"{name}-additional-value", base, depth)
+            pair = self._add(f"{name}-additional-kv", f'{self._builtin("string")} ":" space {rule}')
+            rest = f'( "," space {pair} )*'
+            alternatives.append(f"{pair} {rest}")
+        for pair in reversed(optional):
+            alternatives.append(f"{pair} {rest}")
+            rest = self._add(f"{pair}-rest", f'( "," space {pair} )? {rest}')
+        rule = f'"{{" space {first}'
+        if alternatives:
+            either = " | ".join(reversed(alternatives))
+            rule += f' ( "," space ( {either} ) )?' if first else f" ( {either} )?"
+        return rule + ' "}" space'
+
+    def _all_of(self, schema: dict[str, Any], name: str, base: Any, depth: int) -> str:
+        parts = _list(schema, "allOf")
+        if len(parts) == 1:
+            return self._value(parts[0], name, base, depth + 1)
+        properties: dict[str, Any] = {}
+        required: set[str] = set()
+        for part in parts:
+            either = _list(part, "anyOf") if isinstance(part, dict) and "anyOf" in part else None
+            for one in either or [part]:
+                found = _follow(one["$ref"], base, one) if isinstance(one, dict) and "$ref" in one else one
+                if not isinstance(found, dict) or "properties" not in found:
+                    raise _wrong(one, "allOf can join objects with properties only")
+                properties |= _dict(found, "properties")
+                required |= set() if either else set(_dict(found, "properties"))
+        return self._object(properties, required, False, name, base, depth)
+
+    def _array(self, schema: dict[str, Any], name: str, base: Any, depth: int) -> str:
+        items = _list(schema, "prefixItems") if "prefixItems" in schema else schema.get("items", True)
+        if isinstance(items, list):
+            each = [self._part(item, f"{name}-tuple-{i}", base, depth) for i, item in enumerate(items)]
+            return '"[" space ' + ' "," space '.join(each) + ' "]" space'
+        low, high = _sizes(schema, "minItems", "maxItems")
+        if high == 0:
+            return '"[" space "]" space'
+        item = self._part(items, f"{name}-item", base, depth)
+        more = f'("," space {item}){_times(max(low - 1, 0), None if high is None else high - 1)}'
+        return f'"[" space {item} {more} "]" space' if low else f'"[" space ({item} {more})? "]" space'
+
+    def _string(self, schema: dict[str, Any], kind: str | None) -> str:
+        form = schema.get("format")
+        if "pattern" in schema:
+            return f'"\\"" ({_pattern(schema)}) "\\"" space'
+        if isinstance(form, str) and re.fullmatch(r"uuid[1-5]?", form):
+            return self._builtin("uuid")
+        if isinstance(form, str) and f"{form}-string" in STRING_FORMAT_RULES:
+            return self._builtin(f"{form}-string")
+        if schema.keys() & {"minLength", "maxLength"}:
+            low, high = _sizes(schema, "minLength", "maxLength")
+            return f'"\\"" {self._builtin("char")}{_times(low, high)} "\\"" space'
+        return self._builtin("string" if kind or form else "value")
 
 
+def _follow(ref: Any, base: Any, schema: Any) -> Any:
+    """What a reference leads to."""
+    target = base
+    for part in urllib.parse.unquote(str(ref)[1:]).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(target, dict) and key in target:
+            target = target[key]
+        elif isinstance(target, list) and re.fullmatch(r"[0-9]{1,9}", key) and int(key) < len(target):
+            target = target[int(key)]
+        else:
+            raise _wrong(schema, f"the reference leads nowhere: there is no {key[:40]!r}")
+    return target
+
+
+def _list(schema: Mapping[str, Any], key: str, default: list[Any] | None = None) -> list[Any]:
+    found = schema.get(key, default)
+    if not isinstance(found, list) or (not found and default is None):
+        raise _wrong(schema, f"{key} must be a list with at least one entry")
+    return found
+
+
+def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = schema.get(key, {})
+    if not isinstance(found, dict):
+        raise _wrong(schema, f"{key} must be an object")
+    return found
+
+
+def _sizes(schema: Mapping[str, Any], low: str, high: str) -> tuple[int, int | None]:
+    """The bounds of a length; None: no limit."""
+    found: list[int | None] = []
+    for key, default in ((low, 0), (high, None)):
+        value = schema.get(key, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise _wrong(schema, f"{key} must be a whole number of 0 or more")
+        if value is not None:
+            _check(f"repetitions in {key}", value, "n_repetitions")
+        found.append(value)
+    least, most = found[0] or 0, found[1]
+    if most is not None and most < least:
+        raise _wrong(schema, f"nothing has at least {least} and at most {most} of something ({low}, {high})")
+    return least, most
+
+
+def _times(low: int, high: int | None) -> str:
+    return f"{{{low},{'' if high is None else high}}}"
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(value)  # half a surrogate pair is not UTF-8
+
+
+def _literal(text: str) -> str:
+    return '"' + text.translate(_ESCAPES) + '"'
+
+
+# Patterns
+
+_SETS = {"d": [(48, 57)], "w": [(48, 57), (65, 90), (95, 95), (97, 122)],
+         "s": [(9, 13), (32, 32), (160, 160), (0x2028, 0x2029)]}  # fmt: skip
+_CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "0": 0}
+_LAST = 0x10FFFF
+
+
+def _pattern(schema: Mapping[str, Any]) -> str:
+    """The part of a grammar between the quotes of a string that follows a regular expression: characters,
+    classes, groups, alternatives and repetitions. What JSON escapes in a string is escaped.
+    """
+    pattern = schema["pattern"]
+    if not isinstance(pattern, str) or not (pattern.startswith("^") and pattern.endswith("$")):
+        raise _wrong(schema, "a pattern must begin with ^ and end with $")
+    text = pattern[1:-1]
+    atoms: list[tuple[str, bool]] = []  # and whether it is one character, without its quotes
+    n_open, at, can_repeat = 0, 0, False
+
+    def fail(what: str) -> GrammarError:
+        return _wrong(schema, f"pattern, at character {at + 1}: {what}")
+
+    while at < len(text):
+        c = text[at]
+        if quantifier := re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}").match(text, at):
+            if not can_repeat:
+                raise fail(f"nothing to repeat before {c!r}")
+            numbers = [int(n[:20]) for n in (quantifier[1], quantifier[3]) if n]
+            _check("repetitions in a pattern", max(numbers, default=0), "n_repetitions")
+            if len(numbers) == 2 and numbers[1] < numbers[0]:
+                raise fail(f"{quantifier[0]} asks for at least {numbers[0]} and at most {numbers[1]}")
+            last, is_character = atoms.pop()
+            atoms.append((f'"{last}"{quantifier[0]}' if is_character else last + quantifier[0], False))
+            at = quantifier.end()
+            at += text[at : at + 1] == "?"  # as few as possible: the same texts
+            can_repeat = False
+            continue
+        if c in "^${}*+?" or (c == "(" and text[at + 1 : at + 2] == "?"):
+            raise fail(f"{text[at : at + 2]!r} is not supported")
+        if c in "(|)":
+            n_open += {"(": 1, "|": 0, ")": -1}[c]
+            if n_open < 0:
+                raise fail("unbalanced parentheses")
+            can_repeat = c == ")"
+            atoms.append((c, False))
+            at += 1
+            continue
+        if c == "[":
+            ranges, is_not, at = _class(text, at, fail)
+        elif c == ".":
+            ranges, is_not, at = [(10, 10), (13, 13)], True, at + 1
+        elif c == "\\" and text[at + 1 : at + 2].lower() in _SETS and text[at + 1 : at + 2]:
+            ranges, is_not, at = _SETS[text[at + 1].lower()], text[at + 1].isupper(), at + 2
+        else:
+            code, at = _character(text, at, fail)
+            ranges, is_not = [(code, code)], False
+        atoms.append(_set(ranges, is_not))
+        can_repeat = True
+    if n_open:
+        raise fail("unbalanced parentheses")
+    out = []
+    for is_character, some in groupby(atoms, key=lambda atom: atom[1]):
+        texts = [atom[0] for atom in some]
+        out += ['"' + "".join(texts) + '"'] if is_character else texts
+    return " ".join(out) or '""'
+
+
+def _character(text: str, at: int, fail: Any) -> tuple[int, int]:
+    """A single character, perhaps escaped, and where it ends."""
+    if text[at] != "\\":
+        return ord(text[at]), at + 1
+    if found := re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))").match(text, at):
+        return int(found[1] or found[2], 16), found.end()
+    c = text[at + 1 : at + 2]
+    if c in _CONTROLS:
+        return _CONTROLS[c], at + 2
+    if not c or c.isalnum():
+        raise fail(f"{text[at : at + 2]!r} is not supported")
+    return ord(c), at + 2
+
+
+def _class(text: str, at: int, fail: Any) -> tuple[list[tuple[int, int]], bool, int]:
+    """The ranges of a class in brackets, whether it is negated, and where it ends."""
+    at += 1
+    is_not = text[at : at + 1] == "^"
+    at += is_not
+    ranges: list[tuple[int, int]] = []
+    while text[at : at + 1] != "]":
+        if at >= len(text):
+            raise fail("a class without its end")
+        if text[at] == "\\" and text[at + 1 : at + 2] in _SETS:
+            ranges += _SETS[text[at + 1]]
+            at += 2
+            continue
+        low, at = _character(text, at, fail)
+        high = low
+        if text[at : at + 1] == "-" and text[at + 1 : at + 2] not in ("]", ""):
+            high, at = _character(text, at + 1, fail)
+        if high < low:
+            raise fail(f"the range {chr(low)}-{chr(high)} holds nothing")
+        ranges.append((low, high))
+    if not ranges:
+        raise fail("a class without characters")
+    return ranges, is_not, at + 1
+
+
+def _set(ranges: Sequence[tuple[int, int]], is_not: bool) -> tuple[str, bool]:
+    """GBNF for one of these characters in a JSON string, and whether it is a single one, without quotes."""
+    merged: list[list[int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1][1] = max(merged[-1][1], high)
+        else:
+            merged.append([low, high])
+    if is_not:
+        edges = [-1, *(edge for low, high in merged for edge in (low, high)), _LAST + 1]
+        merged = [[a + 1, b - 1] for a, b in zip(edges[::2], edges[1::2], strict=True) if a + 1 <= b - 1]
+    escaped = [c for c in (*range(32), 34, 92) if any(low <= c <= high for low, high in merged)]
+    plain: list[list[int]] = []
+    for low, high in merged:
+        for c in (31, 34, 92):  # what lies below 32, and these, are escaped in JSON
+            if c == 31 and low <= c:
+                low = 32
+            elif c != 31 and low <= c <= high:
+                plain += [[low, c - 1]] if low < c else []
+                low = c + 1
+        plain += [[low, high]] if low <= high else []
+    if len(plain) == 1 and plain[0][0] == plain[0][1] and not escaped:
+        return _literal(_plain(plain[0][0]))[1:-1], True
+    if len(escaped) == 1 and not plain:
+        return _literal(json.dumps(chr(escaped[0]))[1:-1])[1:-1], True
+    classes = "".join(_edge(low) + (f"-{_edge(high)}" if high > low else "") for low, high in plain)
+    forms = [f"[{classes}]"] if classes else []
+    if is_not:  # nobody means those
+        escaped = [c for c in escaped if c in (9, 10, 13, 34, 92)]
+    forms += [_literal(json.dumps(chr(c))[1:-1]) for c in escaped]
+    return (forms[0] if len(forms) == 1 else f"({' | '.join(forms)})"), False
+
+
+def _plain(code: int) -> str:
+    if 0xD800 <= code <= 0xDFFF:
+        raise GrammarError(f"the JSON schema: half a surrogate pair (U+{code:04X}) is not a character")
+    return chr(code)
+
+
+def _edge(code: int) -> str:
+    return f"\\U{code:08X}" if code > 126 or chr(code) in '[]^-\\"' else chr(code)
+
+
+# Integers
 def _bounds(schema: dict[str, Any]) -> tuple[int | None, int | None]:
     """The least and the largest integer that a schema allows; None: no bound. Booleans are draft 4's."""
 
     def number(key: str) -> float | None:
         value = schema.get(key)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+        return value if is_number else None
 
     lows = [] if (x := number("minimum")) is None else [math.ceil(x)]
     highs = [] if (x := number("maximum")) is None else [math.floor(x)]
@@ -68,7 +470,7 @@ def _bounds(schema: dict[str, Any]) -> tuple[int | None, int | None]:
         highs.append(math.ceil(x) - 1)
     low, high = max(lows, default=None), min(highs, default=None)
     if low is not None and high is not None and low > high:
-        raise ValueError(f"no integer is at least {low} and at most {high}")
+        raise GrammarError(f"the JSON schema: no integer is at least {low} and at most {high}")
     return low, high
 
 
@@ -77,7 +479,7 @@ def integers(low: int | None, high: int | None) -> str:
     most = 10**N_DIGITS - 1
     low, high = max(-most, -most if low is None else low), min(most, most if high is None else high)
     if low > high:
-        raise ValueError(f"integers have up to {N_DIGITS} digits, the schema asks for longer ones")
+        raise GrammarError(f"integers have up to {N_DIGITS} digits, the JSON schema asks for longer ones")
     parts = list(_naturals(max(low, 0), high)) if high >= 0 else []
     if low < 0:
         negative = " | ".join(_naturals(max(1, -high), -low))

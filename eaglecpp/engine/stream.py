@@ -136,7 +136,7 @@ class Stream(Iterator[Chunk]):
         """Whether a step was more than a slice of the prompt, of which `on_prefill` is told."""
         if result.phase == "prefill" and self._request.on_prefill is not None:
             self._request.on_prefill(result.n_prompt_done, result.n_prompt)
-        return bool(result.tokens or result.finish)
+        return bool(result.tokens or result.finish or result.error)
 
     def _chunk_of(self, result: core.StepResult) -> Chunk | BaseException | None:
         """For `next_chunks`."""
@@ -147,6 +147,8 @@ class Stream(Iterator[Chunk]):
             return error
 
     def _take(self, result: core.StepResult) -> Chunk:
+        if result.error is not None:
+            raise result.error
         first, first_text = len(self._tokens), len(self._texts)
         finish = self._take_tokens(result)
         if finish is not None:
@@ -204,8 +206,8 @@ class Stream(Iterator[Chunk]):
 
 def next_chunks(streams: Sequence[Stream], is_watched: bool = True) -> list[Chunk | BaseException | None]:
     """One step of streams of one engine; those that generate are verified in one batch. For each its chunk,
-    None while its prompt is read, or the error of turning its tokens into text, which has closed it. Unless
-    `is_watched`, a chunk may hold several rounds.
+    None while its prompt is read, or an error of its own, which has closed it: of its sampler (a grammar that
+    allows nothing), or of turning its tokens into text. Unless `is_watched`, a chunk may hold several rounds.
 
     An error of the step itself is raised; nobody knows whose it was, and no stream is closed for it.
     """

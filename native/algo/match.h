@@ -5,6 +5,7 @@
 // gives the same tokens with or without drafting, whatever was drafted.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "algo/tree.h"
@@ -14,7 +15,7 @@ namespace eaglecpp {
 struct MatchResult {
     std::vector<int32_t> nodes;  // the root, then the accepted drafts
     Tokens tokens;               // emitted tokens: the accepted drafts, then the bonus token if there is one
-    bool stopped = false;        // `sample` asked to stop after the last token
+    bool stopped = false;        // `sample` asked to stop after the last token, or gave none
 
     int n_accepted() const { return (int)nodes.size() - 1; }
     bool has_bonus() const { return (int)tokens.size() > n_accepted(); }
@@ -26,7 +27,7 @@ struct Choice {
     bool stop;  // nothing may follow this token (end of generation, token limit)
 };
 
-// sample(node) -> Choice; called for the root first, then for each accepted node
+// sample(node) -> std::optional<Choice>, none where it fails; called for the root first, then for each accepted node
 template <typename Sample>
 MatchResult match(const DraftTree & tree, Sample && sample) {
     MatchResult out;
@@ -34,10 +35,11 @@ MatchResult match(const DraftTree & tree, Sample && sample) {
     while (node >= 0) {
         out.nodes.push_back(node);
         if (out.stopped) break;
-        const Choice choice = sample(node);
-        out.tokens.push_back(choice.token);
-        out.stopped = choice.stop;
-        node = tree.child(node, choice.token);
+        const std::optional<Choice> choice = sample(node);
+        out.stopped = !choice || choice->stop;
+        if (!choice) break;
+        out.tokens.push_back(choice->token);
+        node = tree.child(node, choice->token);
     }
     return out;
 }

@@ -25,7 +25,7 @@ class Error : public std::runtime_error {
   public:
     Error(ErrorKind kind, const std::string & what) : std::runtime_error(what), kind(kind) {}
 
-    const ErrorKind kind;
+    ErrorKind kind;
 };
 
 #if defined(__GNUC__)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "algo/grammar_limits.h"
 #include "algo/match.h"
 #include "algo/node_order.h"
 #include "algo/synth.h"
@@ -60,6 +61,21 @@ void bind_algo(nb::module_ & m) {
             return std::make_pair(std::vector<int32_t>(r.nodes.begin() + 1, r.nodes.end()), r.tokens.back());
         },
         nb::arg("tree"), nb::arg("sampled"));
+    m.def("grammar_limits", [] {
+        using L = GrammarLimits;
+        nb::dict d;
+        d["n_text_bytes"] = L::n_text_bytes;
+        d["n_repetitions"] = L::n_repetitions;
+        d["n_token_names"] = L::n_token_names;
+        d["n_token_name_bytes"] = L::n_token_name_bytes;
+        d["n_steps"] = L::n_steps;
+        d["n_steps_back"] = L::n_steps_back;
+        d["n_frames"] = L::n_frames;
+        d["n_schema_bytes"] = L::n_schema_bytes;
+        d["n_schema_depth"] = L::n_schema_depth;
+        d["n_schema_nodes"] = L::n_schema_nodes;
+        return d;
+    });
     m.def("synth_rates", &SynthAcceptance::rates_of_length, nb::arg("length"), nb::arg("depth"));
 }
 

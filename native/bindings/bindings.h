@@ -18,4 +18,7 @@ void bind_engine(nanobind::module_ & m);
 // facts of a drafter file, shared by DraftFile.info, Drafter.info and Engine.draft_info()
 nanobind::dict draft_spec_dict(const struct DraftSpec & spec);
 
+// the exception that Python raises for this error, not raised
+nanobind::object exception_of(const class Error & e);
+
 }  // namespace eaglecpp

@@ -246,7 +246,8 @@ void bind_results(nb::module_ & m) {
         .def_ro("tokens", &StepResult::tokens)
         .def_ro("accepted", &StepResult::accepted)
         .def_ro("logprobs", &StepResult::logprobs)
-        .def_ro("finish", &StepResult::finish);
+        .def_ro("finish", &StepResult::finish)
+        .def_prop_ro("error", [](const StepResult & r) { return r.error ? exception_of(*r.error) : nb::none(); });
 }
 
 }  // namespace

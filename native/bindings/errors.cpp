@@ -33,19 +33,21 @@ static const char * class_name(ErrorKind kind) {
     return nullptr;
 }
 
+nb::object exception_of(const Error & e) {
+    const char * name = class_name(e.kind);
+    const nb::object type =
+        name ? nb::module_::import_("eaglecpp.errors").attr(name) : nb::borrow(nb::handle(PyExc_ValueError));
+    return type(e.what());
+}
+
 void bind_errors(nb::module_ &) {
     nb::register_exception_translator(
         [](const std::exception_ptr & p, void *) {
             try {
                 std::rethrow_exception(p);
             } catch (const Error & e) {
-                const char * name = class_name(e.kind);
-                if (!name) {
-                    PyErr_SetString(PyExc_ValueError, e.what());
-                    return;
-                }
-                const nb::object type = nb::module_::import_("eaglecpp.errors").attr(name);
-                PyErr_SetString(type.ptr(), e.what());
+                const nb::object error = exception_of(e);
+                PyErr_SetObject((PyObject *)Py_TYPE(error.ptr()), error.ptr());
             }
         },
         nullptr);

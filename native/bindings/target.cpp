@@ -153,11 +153,13 @@ class StudyTarget {
 class StudySampler {
   public:
     StudySampler(const SamplingParams & params, StudyTarget & target)
-        : sampler_(params, target.target().model().get(), target.target().n_ctx()) {}
+        : sampler_(params, target.target().vocab(), target.target().n_ctx()) {}
     StudySampler(const SamplingParams & params, int n_vocab) : sampler_(params, n_vocab) {}
 
     void accept_prompt(const Tokens & tokens) { sampler_.accept_prompt(tokens); }
     void accept(Token token) { sampler_.accept(token); }
+
+    std::vector<bool> allowed() { return sampler_.grammar_mask(); }
 
     Token sample(const ArrayIn<1> & logits, Pos pos) { return sampler_.sample(checked(logits), pos); }
 
@@ -202,6 +204,7 @@ void bind_target(nb::module_ & m) {
         .def(nb::init<const SamplingParams &, int>(), nb::arg("params"), nb::arg("n_vocab"))
         .def("accept_prompt", &StudySampler::accept_prompt, nb::arg("tokens"))
         .def("accept", &StudySampler::accept, nb::arg("token"))
+        .def("allowed", &StudySampler::allowed)
         .def("sample", &StudySampler::sample, nb::arg("logits"), nb::arg("pos"))
         .def("count", &StudySampler::count, nb::arg("logits"), nb::arg("first"), nb::arg("n"));
 }

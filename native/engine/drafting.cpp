@@ -85,7 +85,7 @@ bool Drafting::is_grammar_cheap(const Sequence & s) const {
 }
 
 // Removes the children of the node at the end of `path` that the grammar forbids. At the root that is nearly free;
-// deeper down a copy of the grammar has to read the path.
+// deeper down the grammar has to read the path.
 void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children) {
     if (!s.sampler->has_grammar() || (!path.empty() && !is_grammar_cheap(s))) return;
     const double start = now_ms();

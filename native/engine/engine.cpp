@@ -165,7 +165,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     std::optional<SynthAcceptance> synth;
     if (!params.synth_rates.empty()) synth.emplace(params.synth_rates, params.sampling.seed);
-    auto sampler = std::make_unique<Sampler>(params.sampling, target().model().get(), n_ctx);
+    auto sampler = std::make_unique<Sampler>(params.sampling, target().vocab(), n_ctx);
     sampler->accept_prompt(prompt);
 
     s.is_active = false;
@@ -188,6 +188,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     s.sampler = std::move(sampler);
     s.synth = std::move(synth);
     s.decode_start_ms = 0.0;
+    s.failure.reset();
     s.exactness = exactness;
     begin_plan(s, exactness);
     s.is_active = true;
@@ -245,6 +246,7 @@ static void append(std::vector<StepResult> & all, std::vector<StepResult> next) 
             r.accepted.insert(r.accepted.end(), n.accepted.begin(), n.accepted.end());
             r.logprobs.insert(r.logprobs.end(), n.logprobs.begin(), n.logprobs.end());
             r.finish = n.finish;
+            if (n.error) r.error.emplace(*n.error);
         }
     }
 }
@@ -266,7 +268,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
                            for (Sequence * s : sequences) conversations_.roll_back(*s);
                        });
     };
-    const auto goes_on = [](const StepResult & r) { return r.phase == "decode" && r.finish.empty(); };
+    const auto goes_on = [](const StepResult & r) { return r.phase == "decode" && r.finish.empty() && !r.error; };
     const double start = now_ms();
     std::vector<StepResult> results = run();
     while (!results.empty() && std::all_of(results.begin(), results.end(), goes_on) && now_ms() - start < for_ms) {

@@ -25,7 +25,11 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     std::vector<StepResult> results;
     std::vector<Sequence *> reading, decoding;
     for (Sequence * s : sequences) {
-        if (s->n_past + 1 >= s->n_max) {
+        if (s->failure) {
+            s->is_active = false;
+            results.push_back(result_of(*s, "decode"));
+            results.back().error.emplace(*s->failure);
+        } else if (s->n_past + 1 >= s->n_max) {
             s->is_active = false;
             results.push_back(result_of(*s, "decode"));
             results.back().finish = "length";
@@ -228,26 +232,12 @@ StepResult Rounds::finish_round(const Round & round) {
     Sequence & s = *round.seq;
     StepResult out = result_of(s, "decode");
     bool is_eog = false;
-    const int n_tokens = (int)s.tokens.size();
-    int n_left = s.n_max - n_tokens;
+    int n_left = s.n_max - (int)s.tokens.size();
     const MatchResult result = match(round.tree, [&](int node) {
-        const int row = round.row + node;
-        const Pos pos = n_tokens + round.tree.depth[node];
-        const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
-        const bool learns = s.uses_recall && s.recall.is_waiting();
-        const Token sampled = s.n_picked == 1  ? target_.picks().best(row)
-                              : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
-                              : learns         ? sample_and_learn(s, node, logits, pos)
-                                               : s.sampler->sample(logits, pos);
-        const Token token = s.synth ? synthetic(round, node, sampled) : sampled;
-        s.sampler->accept(token, /*is_own=*/token == sampled);
-        if (s.params.n_probs > 0) {
-            const int n_vocab = target_.vocab().size();
-            out.logprobs.push_back(
-                {logits[token] - log_sum_exp(logits, n_vocab), top_k(logits, n_vocab, s.params.n_probs, nullptr)});
-        }
-        is_eog = !s.params.ignore_eos && target_.vocab().is_eog(token);
-        return Choice{token, is_eog || --n_left == 0};
+        std::optional<Choice> choice = choose(s, node, round, out);
+        is_eog = choice && choice->stop;
+        if (choice) choice->stop = is_eog || --n_left == 0;
+        return choice;
     });
     if (s.uses_recall) learn_rejected(round, result);
     if (s.uses_text) count_text(s, result);
@@ -262,6 +252,34 @@ StepResult Rounds::finish_round(const Round & round) {
     }
     if (!out.finish.empty()) s.is_active = false;
     return out;
+}
+
+// What the target says at a node; stop: it ends the text. None where the sampler fails, for a reason that lies in its
+// own request: others are in the same round, and what this one has said before stands.
+std::optional<Choice> Rounds::choose(Sequence & s, int node, const Round & round, StepResult & out) {
+    const int row = round.row + node;
+    const Pos pos = (Pos)s.tokens.size() + round.tree.depth[node];
+    const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
+    Token token = -1;
+    try {
+        const bool learns = s.uses_recall && s.recall.is_waiting();
+        const Token sampled = s.n_picked == 1  ? target_.picks().best(row)
+                              : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
+                              : learns         ? sample_and_learn(s, node, logits, pos)
+                                               : s.sampler->sample(logits, pos);
+        token = s.synth ? synthetic(round, node, sampled) : sampled;
+        s.sampler->accept(token, /*is_own=*/token == sampled);
+    } catch (const Error & e) {
+        if (e.kind != ErrorKind::grammar && e.kind != ErrorKind::value) throw;
+        s.failure.emplace(e);
+        return std::nullopt;
+    }
+    if (s.params.n_probs > 0) {
+        const int n_vocab = target_.vocab().size();
+        out.logprobs.push_back(
+            {logits[token] - log_sum_exp(logits, n_vocab), top_k(logits, n_vocab, s.params.n_probs, nullptr)});
+    }
+    return Choice{token, !s.params.ignore_eos && target_.vocab().is_eog(token)};
 }
 
 // The largest logits are found once, for both.

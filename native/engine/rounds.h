@@ -3,12 +3,14 @@
 // match and commit. It does not handle errors: the engine restores its conversations afterwards.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "algo/match.h"
 #include "algo/planner.h"
 #include "algo/topk.h"
+#include "base/error.h"
 #include "engine/batch_runner.h"
 #include "engine/conversations.h"
 #include "engine/drafting.h"
@@ -31,6 +33,8 @@ struct StepResult {
     std::vector<bool> accepted;  // tokens[i] was drafted
     std::vector<TokenLogprobs> logprobs;
     std::string finish;  // "" | "stop" | "length"
+    // why this conversation, and no other, has ended; with it come no tokens
+    std::optional<Error> error;
 };
 
 class Rounds {
@@ -70,6 +74,7 @@ class Rounds {
     void add_lost(const Sequence & s, int n);
     void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
+    std::optional<Choice> choose(Sequence & s, int node, const Round & round, StepResult & out);
     Token sample_and_learn(Sequence & s, int node, const float * logits, Pos pos);
     void learn_rejected(const Round & round, const MatchResult & result);
     TokenLogits find_best(const float * logits, int n);

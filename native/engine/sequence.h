@@ -24,6 +24,7 @@
 #include "algo/sequence_plan.h"
 #include "algo/synth.h"
 #include "algo/text_index.h"
+#include "base/error.h"
 #include "base/features.h"
 #include "base/types.h"
 #include "draft/sequence.h"
@@ -133,6 +134,7 @@ struct Sequence {
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
     double decode_start_ms = 0.0;
+    std::optional<Error> failure;  // of its sampler: the next step tells, and ends the generation
 
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
     // If no answer is to be generated, the last prompt token need not be run either.

@@ -13,12 +13,12 @@ static void check(bool ok, const char * name, double found, const char * expecte
     if (!ok) fail(ErrorKind::value, "%s: expected %s, found %g", name, expected, found);
 }
 
-Sampler::Sampler(const SamplingParams & p, const llama_model * model, int n_ctx)
-    : Sampler(p, llama_model_get_vocab(model), llama_vocab_n_tokens(llama_model_get_vocab(model)), n_ctx) {}
+Sampler::Sampler(const SamplingParams & p, const Vocabulary & vocab, int n_ctx)
+    : Sampler(p, &vocab, vocab.size(), n_ctx) {}
 
 Sampler::Sampler(const SamplingParams & p, int n_vocab) : Sampler(p, nullptr, n_vocab, 0) {}
 
-Sampler::Sampler(const SamplingParams & p, const llama_vocab * vocab, int n_vocab, int n_ctx) : n_vocab_(n_vocab) {
+Sampler::Sampler(const SamplingParams & p, const Vocabulary * vocab, int n_vocab, int n_ctx) : n_vocab_(n_vocab) {
     check(n_vocab > 0, "n_vocab", n_vocab, "at least 1");
     if (!vocab && (!p.grammar.empty() || p.dry_multiplier != 0.0f)) {
         fail(ErrorKind::value, "a grammar and DRY need a model; this sampler has only a vocabulary size");
@@ -34,17 +34,18 @@ Sampler::Sampler(const SamplingParams & p, const llama_vocab * vocab, int n_voca
         check(token >= 0 && token < n_vocab_, "logit_bias token", token, "an id of the vocabulary");
         check(!std::isnan(bias), "logit_bias", bias, "a number");
     }
-    build_chain(p, vocab, n_ctx);
-    if (!p.grammar.empty()) {
-        grammar_.reset(llama_sampler_init_grammar(vocab, p.grammar.c_str(), p.grammar_root.c_str()));
-        if (!grammar_) {
-            fail(ErrorKind::grammar,
-                 "the grammar does not parse, or has no rule '%s'; see llama.cpp's "
-                 "grammars/README.md for GBNF",
-                 p.grammar_root.c_str());
-        }
-        plain_greedy_ = false;
-    }
+    build_chain(p, vocab ? vocab->get() : nullptr, n_ctx);
+    if (!p.grammar.empty()) parse_grammar(p, *vocab);
+}
+
+void Sampler::parse_grammar(const SamplingParams & p, const Vocabulary & vocab) {
+    const auto find_token = [&](const std::string & text) {
+        const Tokens tokens = vocab.tokenize(text, /*add_special=*/false, /*parse_special=*/true);
+        return tokens.size() == 1 ? tokens[0] : -1;
+    };
+    auto grammar = std::make_shared<const Grammar>(p.grammar, p.grammar_root, find_token);
+    grammar_ = std::make_unique<GrammarMatcher>(std::move(grammar), vocab.pieces());
+    plain_greedy_ = false;
 }
 
 void Sampler::add(llama_sampler * s) {
@@ -120,12 +121,12 @@ void Sampler::accept_prompt(const Tokens & prompt) {
     for (size_t i = prompt.size() - n; i < prompt.size(); ++i) llama_sampler_accept(chain_.get(), prompt[i]);
 }
 
-// chain over all candidates, after `first` if there is one
-Token Sampler::apply(const float * logits, llama_sampler * first, const Noise & noise) {
-    if (only_draws_ && !first) return noise.choose(logits, n_vocab_, 1.0 / coupled_->temperature);
+// chain over all candidates, or if it is bound over those that the grammar allows
+Token Sampler::apply(const float * logits, bool is_bound, const Noise & noise) {
+    if (only_draws_ && !is_bound) return noise.choose(logits, n_vocab_, 1.0 / coupled_->temperature);
     // Top-k leaves few of a vocabulary, and finding them first spares llama.cpp the copy of all. The order among equals
     // is index order then; llama.cpp's is whatever its sort makes of them.
-    const bool can_cut = n_first_ > 0 && n_first_ < n_vocab_ && !first;
+    const bool can_cut = n_first_ > 0 && n_first_ < n_vocab_ && !is_bound;
     data_.clear();
     if (can_cut) {
         for (int i : largest_.of(logits, n_vocab_, n_first_)) data_.push_back({i, logits[i], 0.0f});
@@ -134,13 +135,15 @@ Token Sampler::apply(const float * logits, llama_sampler * first, const Noise & 
     if (!is_cut) data_.resize(n_vocab_);
     for (int i = 0; i < n_vocab_ && !is_cut; ++i) data_[i] = {i, logits[i], 0.0f};
     llama_token_data_array all = {data_.data(), data_.size(), -1, is_cut};
-    if (first) {
-        llama_sampler_apply(first, &all);
-        const bool any = std::any_of(all.data, all.data + all.size, [](const auto & d) { return d.logit > -INFINITY; });
-        if (!any) {
+    if (is_bound) {
+        const std::vector<bool> & allowed = grammar_->allowed();
+        if (std::find(allowed.begin(), allowed.end(), true) == allowed.end()) {
             fail(ErrorKind::grammar,
                  "the grammar allows no token of this vocabulary at this point; loosen the "
                  "grammar or end it earlier");
+        }
+        for (int i = 0; i < n_vocab_; ++i) {
+            if (!allowed[i]) data_[i].logit = -INFINITY;
         }
     }
     return choose(all, noise);
@@ -151,7 +154,7 @@ Token Sampler::choose(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(chain_.get(), &all);
     if (coupled_) return draw(all, noise);
     if (all.selected < 0 || (size_t)all.selected >= all.size) {
-        fail(ErrorKind::broken, "the sampler chain selected no token");
+        fail(ErrorKind::value, "the samplers left no token to choose; is every token biased away?");
     }
     return all.data[all.selected].id;
 }
@@ -162,27 +165,20 @@ Token Sampler::draw(llama_token_data_array & all, const Noise & noise) {
     llama_sampler_apply(temperature_.get(), &all);
     NoisyBest best(noise);
     for (size_t i = 0; i < all.size; ++i) best.add(all.data[i].id, all.data[i].logit);
-    if (best.token() < 0) fail(ErrorKind::broken, "the sampler chain left no token to choose from");
+    if (best.token() < 0) fail(ErrorKind::value, "the samplers left no token to choose; is every token biased away?");
     return best.token();
-}
-
-static bool is_allowed(llama_sampler * grammar, Token token) {
-    llama_token_data one = {token, 1.0f, 0.0f};
-    llama_token_data_array only = {&one, 1, -1, false};
-    llama_sampler_apply(grammar, &only);
-    return one.logit > -INFINITY;
 }
 
 Token Sampler::sample(const float * logits, Pos pos) {
     if (plain_greedy_) return argmax(logits, n_vocab_);
     const Noise noise(coupled_ ? coupled_->seed : 0, pos);
-    const Token token = apply(logits, nullptr, noise);
+    const Token token = apply(logits, /*is_bound=*/false, noise);
     if (!grammar_) return token;
     // Most sampled tokens fit the grammar, and checking one costs far less than filtering all: reject and resample, as
     // llama.cpp does. The second draw must know nothing of the first, else tokens that only the grammar brings among
     // the top k would come too often.
-    if (is_allowed(grammar_.get(), token)) return token;
-    return apply(logits, grammar_.get(), noise.second());
+    if (grammar_->allows(token)) return token;
+    return apply(logits, /*is_bound=*/true, noise.second());
 }
 
 Token Sampler::sample(const TopLogits & top, Pos pos) {
@@ -201,23 +197,8 @@ Token Sampler::sample(const TopLogits & top, Pos pos) {
     return choose(all, Noise(coupled_ ? coupled_->seed : 0, pos));
 }
 
-std::vector<bool> Sampler::grammar_allows(const Tokens & path, const Tokens & tokens) const {
-    std::vector<bool> out(tokens.size(), !grammar_);
-    if (!grammar_) return out;
-    llama_sampler * grammar = grammar_.get();
-    Ptr copy;
-    if (!path.empty()) copy.reset(llama_sampler_clone(grammar));
-    if (copy) grammar = copy.get();
-    for (Token token : path) {
-        if (!is_allowed(grammar, token)) return out;
-        llama_sampler_accept(grammar, token);
-    }
-    for (size_t i = 0; i < tokens.size(); ++i) out[i] = is_allowed(grammar, tokens[i]);
-    return out;
-}
-
 void Sampler::accept(Token token, bool is_own) {
-    if (grammar_ && is_own) llama_sampler_accept(grammar_.get(), token);
+    if (grammar_ && is_own) grammar_->accept(token);
     llama_sampler_accept(chain_.get(), token);
 }
 

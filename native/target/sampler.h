@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The user's sampler: llama.cpp's own samplers in llama.cpp's own order, grammar included. One call of sample() and one
-// of accept() per emitted token, in order: the random state depends on the tokens emitted and on nothing else.
+// The user's sampler: llama.cpp's own samplers in llama.cpp's own order, behind our own grammar. One call of sample()
+// and one of accept() per emitted token, in order: the random state depends on the tokens emitted and on nothing else.
 //
 // With rng "coupled" the last link, the draw, is ours: the largest logit after adding noise that depends on seed,
 // position and token (algo/noise.h), so that a drafter can add the same. It needs no random state at all. XTC's random
@@ -16,8 +16,10 @@
 #include <vector>
 
 #include "algo/coupled.h"
+#include "algo/grammar_matcher.h"
 #include "algo/topk.h"
 #include "base/types.h"
+#include "target/vocabulary.h"
 
 namespace eaglecpp {
 
@@ -62,7 +64,7 @@ struct TopLogits {
 class Sampler {
   public:
     // Error(grammar) when the grammar does not parse, Error(value) on impossible parameters
-    Sampler(const SamplingParams & params, const llama_model * model, int n_ctx);
+    Sampler(const SamplingParams & params, const Vocabulary & vocab, int n_ctx);
 
     // for experiments: without a model, and so without DRY and grammar
     Sampler(const SamplingParams & params, int n_vocab);
@@ -73,7 +75,8 @@ class Sampler {
     void accept_prompt(const Tokens & prompt);
 
     // The token at index `pos` of the text from the target's logits [n_vocab], which stay untouched. Error(grammar)
-    // when the grammar allows no token of the vocabulary.
+    // when the grammar allows no token of the vocabulary or takes too long to find out, Error(value) when what else
+    // was asked for leaves none.
     Token sample(const float * logits, Pos pos);
 
     // The same from the largest logits of the row, of which n_needed() have to be there.
@@ -83,14 +86,18 @@ class Sampler {
     int n_needed() const { return plain_greedy_ ? 1 : grammar_ ? 0 : n_first_; }
 
     // The token becomes part of the text. `is_own`: it is what sample() gave; one that is not (synthetic acceptance)
-    // may break the grammar, which then stays where it is.
+    // may break the grammar, which then stays where it is. Error(grammar) as for sample().
     void accept(Token token, bool is_own = true);
 
     bool has_grammar() const { return grammar_ != nullptr; }
 
     // For each of `tokens`: may it follow the text and then `path`? All false where `path` itself may not. Nothing but
     // the grammar is asked, and nothing changes.
-    std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) const;
+    std::vector<bool> grammar_allows(const Tokens & path, const Tokens & tokens) {
+        return grammar_ ? grammar_->allows_behind(path, tokens) : std::vector<bool>(tokens.size(), true);
+    }
+    // For each token of the vocabulary: may it follow the text? Needs a grammar.
+    const std::vector<bool> & grammar_mask() { return grammar_->allowed(); }
 
     // What a drafter needs to propose what sample() will choose; empty if llama.cpp draws or nothing is drawn.
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
@@ -101,12 +108,13 @@ class Sampler {
     };
     using Ptr = std::unique_ptr<llama_sampler, Deleter>;
 
-    Sampler(const SamplingParams & params, const llama_vocab * vocab, int n_vocab, int n_ctx);
+    Sampler(const SamplingParams & params, const Vocabulary * vocab, int n_vocab, int n_ctx);
 
     void add(llama_sampler * s);
     void build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx);
     void add_draw(const SamplingParams & p);
-    Token apply(const float * logits, llama_sampler * first, const Noise & noise);
+    void parse_grammar(const SamplingParams & p, const Vocabulary & vocab);
+    Token apply(const float * logits, bool is_bound, const Noise & noise);
     Token choose(llama_token_data_array & all, const Noise & noise);
     Token draw(llama_token_data_array & all, const Noise & noise);
 
@@ -120,7 +128,7 @@ class Sampler {
     Ptr chain_;
     Ptr xtc_;          // of a coupled chain; always strikes when applied
     Ptr temperature_;  // of a coupled chain
-    Ptr grammar_;
+    std::unique_ptr<GrammarMatcher> grammar_;
     std::vector<llama_token_data> data_;
     Largest largest_;
 };

@@ -2,7 +2,9 @@
 #include "target/vocabulary.h"
 
 #include <algorithm>
+#include <atomic>
 #include <climits>
+#include <utility>
 
 #include "base/error.h"
 
@@ -47,6 +49,17 @@ std::string Vocabulary::piece(Token token, bool special) const {
     }
     out.resize(std::max(n, 0));
     return out;
+}
+
+std::shared_ptr<const TokenPieces> Vocabulary::pieces() const {
+    std::shared_ptr<const TokenPieces> found = std::atomic_load(&pieces_);
+    if (found) return found;
+    std::vector<std::string> pieces(size());
+    std::vector<bool> is_end(size());
+    for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
+    found = std::make_shared<TokenPieces>(pieces, std::move(is_end));
+    std::atomic_store(&pieces_, found);  // another thread may have made the same
+    return found;
 }
 
 }  // namespace eaglecpp

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from eaglecpp.results import Completion
 
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
+# two thousand ways to read each a, and to go on behind it
+AMBIGUOUS = "root ::= " + " | ".join(['("a" | "aa"){300,999}'] * 2000)
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
 
 
@@ -161,6 +164,55 @@ def test_an_error_belongs_to_its_request(models: Models) -> None:
             assert len((await good).tokens) == 24
 
     run(work())
+
+
+@pytest.mark.parametrize("strategy", ["off", "chain:3"])
+def test_a_request_that_leaves_no_token_ends_alone(strategy: str, models: Models) -> None:
+    """Its sampler fails in the middle of a round that it shares with another conversation."""
+    options = OPTIONS | {"max_tokens": 200, "ignore_eos": True, "strategy": strategy}
+
+    async def work() -> None:
+        async with await opened(models) as engine:
+            every = dict.fromkeys(range(engine.engine.native.n_vocab), -math.inf)
+            alone = await engine.generate(PROMPTS[0], **options)
+            for bad, error, text in (
+                ({"grammar": "root ::= [a-c]{3} [z-a]"}, GrammarError, "allows no token"),
+                ({"grammar": "root ::= [z-a]"}, GrammarError, "allows no token"),
+                ({"grammar": AMBIGUOUS}, GrammarError, "too ambiguous"),
+                ({"logit_bias": every}, ValueError, "left no token"),
+            ):
+                victim = engine.stream(PROMPTS[0], **options)
+                await anext(victim)
+                failing = engine.stream(PROMPTS[1], **options | bad)
+                with pytest.raises(error, match=text):
+                    async for _ in failing:
+                        pass
+                async for _ in victim:
+                    pass
+                assert victim.completion().tokens == alone.tokens
+            # both places are as good as new
+            again = await asyncio.gather(*(engine.generate(PROMPTS[0], **options) for _ in range(2)))
+            assert [one.tokens for one in again] == [alone.tokens] * 2
+
+    run(work())
+
+
+def test_what_was_said_before_a_grammar_ended_does_not_depend_on_drafts(models: Models) -> None:
+    """Nor on the number of tokens in the round that found it out."""
+
+    def said(strategy: str) -> str:
+        with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
+            stream = engine.stream(
+                "ab cd ef", **OPTIONS | {"strategy": strategy, "grammar": "root ::= .{17} [z-a]"}
+            )
+            text = ""
+            with pytest.raises(GrammarError, match="allows no token"):
+                for chunk in stream:
+                    text += chunk.text
+            return text
+
+    assert len(said("off")) >= 16
+    assert said("chain:3") == said("off")
 
 
 def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:

@@ -48,8 +48,10 @@ def test_any_json_object_without_a_schema() -> None:
     [
         ({"grammar": "root ::= x", "json_schema": SCHEMA}, ValueError, "not grammar and json_schema"),
         ({"grammar": 5}, TypeError, "got int"),
-        ({"json_schema": "{"}, GrammarError, "cannot be translated"),
-        ({"json_schema": {"$ref": "#/definitions/none"}}, GrammarError, "cannot be translated"),
+        ({"json_schema": "{"}, GrammarError, "the JSON schema cannot be read"),
+        ({"json_schema": {"$ref": "#/definitions/none"}}, GrammarError, "the reference leads nowhere"),
+        ({"json_schema": {"const": {1}}}, GrammarError, "the schema is not JSON"),
+        ({"grammar": 'root ::= "\ud800"'}, GrammarError, "half a surrogate pair"),
         ({"response_format": {"type": "xml"}}, ValueError, "got 'xml'"),
         ({"response_format": {"type": "json_schema"}}, ValueError, "has no schema"),
         ({"response_format": "json"}, TypeError, "must be a dict"),

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""Bounds of integers and lists of types in JSON schemas reach the grammar."""
+"""JSON schemas become grammars of exactly their values, or errors, at a cost that grows with their text."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.schema import integers
 from eaglecpp.errors import GrammarError
+from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
+from helpers.tiny_tokenizer import EOS
+
+if TYPE_CHECKING:
+    from conftest import Models
 
 
 def pattern(gbnf: str) -> re.Pattern[str]:
@@ -93,3 +99,190 @@ def test_an_enumeration_counts_beside_a_list_of_types() -> None:
 def test_bounds_with_nothing_between_are_refused(bounds: dict[str, Any]) -> None:
     with pytest.raises(GrammarError, match=r"no integer|up to 16 digits"):
         resolve_grammar(json_schema={"type": "integer", **bounds})
+
+
+@pytest.fixture(scope="module")
+def target(models: Models) -> Target:
+    options = EngineOptions()
+    options.target_path, options.n_ctx, options.n_threads = str(models.target), 64, 1
+    return Target(options, [])
+
+
+def fits(target: Target, schema: Any, text: str) -> bool:
+    """Whether the text, as a whole, follows the schema's grammar."""
+    params = SamplingParams()
+    params.grammar = resolve_grammar(json_schema=schema) or ""
+    sampler = Sampler(params, target)
+    try:
+        for token in target.tokenize(text.encode(), add_special=False, parse_special=False):
+            sampler.accept(token)
+    except GrammarError:
+        return False
+    return sampler.allowed()[EOS]
+
+
+PERSON = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}},
+    "required": ["b"],
+}
+TREE = {
+    "type": "object",
+    "properties": {"v": {"type": "integer"}, "kids": {"type": "array", "items": {"$ref": "#"}}},
+    "required": ["v"],
+}
+LIST = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {"type": "object", "properties": {"v": {"type": "null"}, "next": {"$ref": "#/$defs/node"}}}
+    },
+}
+TWO = {"type": "array", "items": {"type": "null"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "yes", "no"),
+    [
+        (PERSON, ['{"b": "x"}', '{"b":"","a":1,"c":true}', '{"b":"x","c":false}'], ["{}", '{"a":1}']),
+        (
+            PERSON | {"required": []},
+            ["{}", '{"a":1}', '{"c":true}', '{"a":1,"c":true}'],
+            ['{"c":true,"a":1}'],
+        ),
+        (
+            {"properties": {"a": {}}, "additionalProperties": {"type": "integer"}},
+            ['{"a":[1,{"x":null}],"z":3}', '{"z":3,"y":4}', "{}"],
+            ['{"z":"3"}'],
+        ),
+        ({"type": "object", "additionalProperties": False}, ["{}"], ['{"a":1}']),
+        (TREE, ['{"v":1}', '{"v":1,"kids":[{"v":2,"kids":[{"v":3}]},{"v":4}]}'], ['{"v":1,"kids":[1]}']),
+        (LIST, ["{}", '{"v":null,"next":{"next":{}}}'], ['{"next":1}']),
+        (TWO | {"minItems": 2, "maxItems": 3}, ["[null,null]", "[null,null,null]"], ["[null]"]),
+        (TWO | {"maxItems": 2}, ["[]", "[null]", "[null,null]"], ["[null,null,null]"]),
+        ({"type": "array", "maxItems": 0}, ["[]"], ["[1]"]),
+        ({"type": "array", "minItems": 1}, ["[1]", '["x",{}]'], ["[]"]),
+        ({"prefixItems": [{"const": 1}, {"type": "string"}]}, ['[1,"a"]'], ['["a",1]', "[1]"]),
+        ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', r'"a\n\u00e9"'], ['"a"', '"abcd"']),
+        ({"type": "string"}, ['""', r'"\""'], ['"\n"', '"a']),
+        ({"type": "string", "format": "date"}, ['"2026-01-31"'], ['"2026-13-01"']),
+        ({"title": "anything"}, ["1", "[true]", '"x"', "{}"], ["x"]),
+        ({"enum": ["a\nb", 'q"', 1.5, None]}, [r'"a\nb"', r'"q\""', "1.5", "null"], ['"a\nb"', "1"]),
+        ({"const": {"é": [1]}}, ['{"é": [1]}'], ['{"é": [2]}']),
+        (
+            {"allOf": [{"properties": {"a": {"const": 1}}}, {"properties": {"b": {"const": 2}}}]},
+            ['{"a":1,"b":2}'],
+            ["{}"],
+        ),
+        ({"allOf": [{"enum": ["x"]}]}, ['"x"'], ["{}"]),
+        ({"type": "string", "pattern": "^a|bc$"}, ['"a"', '"bc"'], ['"ac"', "a"]),
+        ({"type": "string", "pattern": "^(ab?){2,3}[x-z]+$"}, ['"aaz"', '"abaaxx"'], ['"abx"', '"aa"']),
+        ({"pattern": r"^\d{3}-\w*?[^b]$"}, ['"123-a_"', r'"123-\n"'], ['"12-a"', '"123-b"']),
+        ({"pattern": r"^\.[\d\-é]\\$"}, [r'".5\\"', r'".é\\"'], [r'"x5\\"', r'".5\"']),
+        ({"pattern": '^["a]"?$'}, ['"a"', r'"\"\""'], ['"""', '""']),
+        ({"pattern": "^.$"}, ['"a"', r'"\\"', '"é"'], ['"\\"', r'"\n"', '"""']),
+        ({"pattern": "^$"}, ['""'], ['"a"']),
+    ],
+)
+def test_a_grammar_has_exactly_the_values_of_its_schema(
+    schema: Any, yes: list[str], no: list[str], target: Target
+) -> None:
+    for text in yes:
+        assert fits(target, schema, text), text
+    for text in no:
+        assert not fits(target, schema, text), text
+
+
+def test_references_inside_a_part_with_an_id_mean_that_part(target: Target) -> None:
+    inner = {"$id": "tool", "$defs": {"x": {"const": 1}}, "properties": {"a": {"$ref": "#/$defs/x"}}}
+    schema = {"properties": {"arguments": inner}, "$defs": {"x": {"const": 2}}}
+    assert fits(target, schema, '{"arguments":{"a":1}}')
+    assert not fits(target, schema, '{"arguments":{"a":2}}')
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ("[" * 100_000, "cannot be read"),
+        ({"type": "strin"}, "type must be one of object, array"),
+        ({"type": ["string", {}]}, "type must be one of"),
+        ({"enum": []}, "enum must be a list with at least one entry"),
+        ({"enum": 5}, "enum must be a list"),
+        ({"properties": []}, "properties must be an object"),
+        ({"properties": {"a": False}}, "expected an object or true, in false"),
+        ({"type": "array", "items": 3}, "expected an object or true, in 3"),
+        ({"$ref": "https://example.com/x"}, "only references into the schema itself"),
+        ({"$ref": 3}, "only references into the schema itself"),
+        ({"$ref": "#/$defs/none"}, "leads nowhere: there is no '$defs'"),
+        ({"type": "string", "minLength": -1}, "minLength must be a whole number of 0 or more"),
+        ({"type": "string", "minLength": 3, "maxLength": 2}, "at least 3 and at most 2"),
+        ({"type": "array", "minItems": "3"}, "minItems must be a whole number"),
+        (
+            {"type": "string", "maxLength": 10**10},
+            "at most 1000000000 repetitions in maxLength, found 100000",
+        ),
+        ({"type": "string", "pattern": "a"}, "must begin with ^ and end with $"),
+        ({"type": "string", "pattern": "^a{5,2}$"}, "at least 5 and at most 2"),
+        ({"type": "string", "pattern": "^a{1,10000000000}$"}, "at most 1000000000 repetitions in a pattern"),
+        ({"type": "string", "pattern": "^(a$"}, "unbalanced parentheses"),
+        ({"type": "string", "pattern": "^a)$"}, "at character 2: unbalanced parentheses"),
+        ({"type": "string", "pattern": "^(?=a)$"}, "'(?' is not supported"),
+        ({"type": "string", "pattern": r"^a\b$"}, "is not supported"),
+        ({"type": "string", "pattern": "^+$"}, "nothing to repeat"),
+        ({"type": "string", "pattern": "^[a$"}, "a class without its end"),
+        ({"type": "string", "pattern": "^[z-a]$"}, "the range z-a holds nothing"),
+        ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "allOf can join objects with properties only"),
+        ({"enum": ["x" * (1 << 20)]}, "at most 1048576 bytes, found"),
+    ],
+)
+def test_what_cannot_be_translated_is_said_in_words(schema: Any, text: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        resolve_grammar(json_schema=schema)
+    assert text in str(caught.value)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def test_depth_and_number_of_parts_are_limited() -> None:
+    assert resolve_grammar(json_schema=nested(64))
+    with pytest.raises(GrammarError, match="at most 64 schemas within each other, found 65"):
+        resolve_grammar(json_schema=nested(65))
+    many = {f"p{i}": {"type": "null"} for i in range(10_000)}
+    with pytest.raises(GrammarError, match="at most 10000 schemas, found 10001"):
+        resolve_grammar(json_schema={"properties": many})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^a{1,300000}$"},
+        {"type": "string", "pattern": "^((a{1,1000000000}){1,1000000000}b)*$"},
+        {"type": "string", "minLength": 10**9},
+        {"type": "string", "maxLength": 10**9},
+        {"type": "array", "items": {"type": "string"}, "minItems": 10**9},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1000, "maxItems": 10**9},
+        {"enum": [f"word {i}" for i in range(20_000)]},
+        {"type": "object", "properties": {chr(0x4E00 + i): {"type": "string"} for i in range(3000)}},
+        {
+            "anyOf": [{"$ref": f"#/$defs/{i}"} for i in range(3000)],
+            "$defs": {str(i): {} for i in range(3000)},
+        },
+    ],
+    ids=["pattern", "patterns", "min-length", "max-length", "min-items", "items", "enum", "object", "refs"],
+)
+def test_what_a_schema_costs_grows_with_its_text(schema: Any, target: Target) -> None:
+    """In time (many of these once took minutes, gigabytes or the process) and in the grammar's text."""
+    start = time.process_time()
+    text = resolve_grammar(json_schema=schema) or ""
+    assert len(text) < 1000 + 12 * len(json.dumps(schema))
+    params = SamplingParams()
+    params.grammar = text
+    sampler = Sampler(params, target)
+    for _ in range(3):
+        allowed = sampler.allowed()
+        sampler.accept(next(token for token in range(EOS + 1, len(allowed)) if allowed[token]))
+    assert time.process_time() - start < 5

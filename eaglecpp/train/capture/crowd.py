@@ -127,6 +127,8 @@ def _advance(engine: Engine, slot: _Slot, task: Task[T], said: Said | None) -> I
 def _take(engine: Engine, slot: _Slot, result: Any) -> Iterator[Any]:
     """Adds what a step gave; goes on with the task when its generation has ended."""
     assert slot.task is not None and slot.wanted is not None
+    if result.error is not None:
+        raise result.error
     slot.tokens += result.tokens
     finish: Any = result.finish or None
     if finish is None and slot.wanted.stop:

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// A grammar in GBNF, llama.cpp's format (its grammars/README.md), read into a table. Reading takes time and memory in
+// proportion to the text, whatever it says: nothing recurses, and repetitions are counted instead of written out.
+//
+// Differences from llama.cpp's own parser: {m,n} holds for any n (there, above 2000 means "no limit") and must not have
+// n < m; left recursion behind rules that may be empty is found, too.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "algo/grammar_limits.h"
+#include "base/types.h"
+
+namespace eaglecpp {
+
+class Grammar {
+  public:
+    enum class Type : uint8_t { end, accept, chr, set, not_set, token, not_token, rule, repeat };
+
+    // One place in the table. end: of an alternative; accept: of the whole text.
+    // value: code point | number of the set | token | rule
+    struct Element {
+        Type type;
+        uint32_t value = 0;
+        uint32_t min = 0, max = 0;  // of a repeat; unlimited = no most
+    };
+    static constexpr uint32_t unlimited = UINT32_MAX;
+    static constexpr uint32_t start = 0;  // the slot of the root, before `accept`
+
+    struct Rule {
+        uint32_t begin = 0, end = 0;  // slots: the alternatives, each closed by `end`
+        bool may_be_empty = false;
+    };
+
+    // the one token that a text such as "<think>" is, or -1
+    using FindToken = std::function<Token(const std::string &)>;
+
+    // Error(grammar): what is wrong and where
+    Grammar(const std::string & text, const std::string & root, const FindToken & find_token);
+
+    const Element & at(uint32_t slot) const { return elements_[slot]; }
+    // Rules are numbered so that one that begins with another (perhaps behind what may be empty) comes before it.
+    const Rule & rule(uint32_t number) const { return rules_[number]; }
+    size_t n_rules() const { return rules_.size(); }
+
+    // chr, set and not_set: whether some code point of [low, high] fits
+    bool fits_any(const Element & e, uint32_t low, uint32_t high) const;
+
+    // code points of one class fit the same elements
+    uint32_t class_of(uint32_t c) const { return c < 128 ? ascii_[c] : find_class(c); }
+
+  private:
+    friend class GrammarReader;
+    using Range = std::pair<uint32_t, uint32_t>;  // both included
+
+    uint32_t find_class(uint32_t c) const;
+    void find_classes();
+    void find_empty_rules();
+    void sort_rules(const std::vector<std::string> & names);
+
+    std::vector<Element> elements_;
+    std::vector<Rule> rules_;
+    std::vector<Range> ranges_;
+    std::vector<std::pair<uint32_t, uint32_t>> sets_;  // begin and end in ranges_
+    std::vector<uint32_t> borders_;                    // first code points of the classes but the first
+    uint32_t ascii_[128];
+};
+
+}  // namespace eaglecpp

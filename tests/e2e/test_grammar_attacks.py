@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: MIT
+"""Grammars, schemas and tools that once killed a server or stopped it for minutes, sent to a real one: it
+answers `/health` and another client's stream meanwhile, and tells the sender what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+
+from helpers.http_server import DRAFT, MODEL, TARGET
+
+# What a request may hold others up: far above the limit's own 0.1 s on any machine, below what was found.
+PATIENCE_S = 4.0
+ASK: dict[str, Any] = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "What is len?"}],
+    "max_tokens": 60,
+}
+
+
+def chain(n: int) -> str:
+    return "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(n)) + f'r{n} ::= "a"'
+
+
+def doubling(n: int) -> str:
+    return f'root ::= r0\nr{n} ::= "a"?\n' + "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(n))
+
+
+def schema(value: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": value}}}
+
+
+def tool(value: Any) -> dict[str, Any]:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"x": value}}}
+    return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+
+def deep(n: int) -> Any:
+    value: Any = {"type": "null"}
+    for _ in range(n):
+        value = {"type": "array", "items": value}
+    return value
+
+
+Server = tuple[str, "subprocess.Popen[bytes]", str]  # its address, and what it says to the bystander
+HUGE = {"type": "string", "pattern": "^a{1,300000}$"}
+# body, statuses, a part of the answer
+ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
+    "pattern": (schema(HUGE), (200,), ""),
+    "pattern-in-tool": (tool(HUGE), (200,), ""),
+    "patterns": (schema({"type": "string", "pattern": "^a{1,1000000000}$"}), (200,), ""),
+    "min-length": (schema({"type": "string", "minLength": 10**9}), (200,), ""),
+    "max-length": (schema({"type": "string", "maxLength": 10**9}), (200,), ""),
+    "min-items": (schema({"type": "array", "items": {"type": "integer"}, "minItems": 10**9}), (200,), ""),
+    "above": (schema({"type": "string", "minLength": 10**10}), (400,), "at most 1000000000 repetitions"),
+    "enum": (schema({"enum": [f"word {i}" for i in range(20_000)]}), (200,), ""),
+    "deep": (schema(deep(300)), (400,), "at most 64 schemas within each other"),
+    "recursive": (
+        schema({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}}}}),
+        (200,),
+        "",
+    ),
+    "nowhere": (schema({"$ref": "#/$defs/n"}), (400,), "leads nowhere"),
+    "parentheses": ({"grammar": "root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000}, (200,), ""),
+    "open": ({"grammar": "root ::= " + "(" * 100_000}, (400,), "expected an element or )"),
+    "chain": ({"grammar": chain(40_000)}, (200,), ""),
+    "long-chain": ({"grammar": chain(100_000)}, (400,), "at most 1048576 bytes, found"),
+    "backwards": ({"grammar": 'root ::= "a"{5,2}'}, (400,), "at least 5 and at most 2"),
+    "repeated": ({"grammar": 'root ::= "a"{1000000000}'}, (200,), ""),
+    "alternatives": (
+        {"grammar": "root ::= (" + " | ".join(f"x{i}" for i in range(200)) + ")+\n"
+         + "\n".join(f'x{i} ::= "a"+ [a-c]*' for i in range(200))}, (200,), "",
+    ),
+    "exponential": ({"grammar": 'root ::= s\ns ::= "a" s "b" | "a" s "c" | [a-z]'}, (200,), ""),
+    "doubling": ({"grammar": doubling(60)}, (200,), ""),
+    "ambiguous": (
+        {"grammar": "root ::= " + " | ".join(['("a" | "aa"){200,999}'] * 4000), "max_tokens": 300},
+        (200, 400), "too ambiguous or too large",
+    ),
+    "impossible": ({"grammar": "root ::= [z-a]"}, (200, 400), "allows no token"),
+    "left-recursive": ({"grammar": 'root ::= root "a" | "b"'}, (400,), "can begin with itself"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    link = tmp_path_factory.mktemp("models") / f"{MODEL}.gguf"
+    link.symlink_to(TARGET)
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "eaglecpp",
+        "serve",
+        str(link),
+        "--draft",
+        str(DRAFT),
+        "--port",
+        str(port),
+    ]
+    command += ["-c", "512", "-t", "1", "--exact", "off"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 120
+        while True:
+            assert process.poll() is None and time.monotonic() < end, "the server did not start"
+            try:
+                requests.get(f"{url}/health", timeout=5)
+                break
+            except requests.ConnectionError:
+                time.sleep(0.05)
+        with Bystanders(url) as alone:
+            time.sleep(0.5)
+        (text,) = alone.texts
+        yield url, process, text
+        process.terminate()
+
+
+class Bystanders:
+    """One who asks for `/health` and one who reads a stream, all the time; the longest that each waited."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.longest = {"health": 0.0, "stream": 0.0}
+        self.texts: set[str] = set()
+        self.errors: list[str] = []
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch, args=(f,)) for f in (self._health, self._stream)
+        ]
+
+    def __enter__(self) -> Bystanders:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(self, once: Any) -> None:
+        try:
+            while not self._over.is_set():
+                once()
+        except Exception as error:
+            self.errors.append(repr(error))
+
+    def _note(self, what: str, since: float) -> float:
+        now = time.monotonic()
+        self.longest[what] = max(self.longest[what], now - since)
+        return now
+
+    def _health(self) -> None:
+        start = time.monotonic()
+        assert requests.get(f"{self.url}/health", timeout=60).status_code == 200
+        self._note("health", start)
+        time.sleep(0.05)
+
+    def _stream(self) -> None:
+        body = ASK | {"stream": True, "temperature": 0, "max_tokens": 200, "options": {"ignore_eos": True}}
+        last, text = time.monotonic(), ""
+        with requests.post(f"{self.url}/v1/chat/completions", json=body, stream=True, timeout=60) as answer:
+            for line in answer.iter_lines():
+                last = self._note("stream", last)
+                if line.startswith(b"data: {"):
+                    text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
+        assert line == b"" or line == b"data: [DONE]", line
+        self.texts.add(text)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_nobody_else_notices(name: str, server: Server) -> None:
+    url, process, alone = server
+    extra, statuses, text = ATTACKS[name]
+    with Bystanders(url) as others:
+        time.sleep(0.1)
+        answer = requests.post(
+            f"{url}/v1/chat/completions", json=ASK | {"temperature": 0} | extra, timeout=60
+        )
+    assert process.poll() is None
+    assert answer.status_code in statuses, answer.text[:300]
+    if answer.status_code != 200:
+        assert text in answer.text
+    assert not others.errors
+    assert others.texts == {alone}
+    assert max(others.longest.values()) < PATIENCE_S, others.longest
+
+
+def test_a_format_of_ollama_and_a_stream_tell_the_same(server: Server) -> None:
+    url, process, _ = server
+    body = {"model": MODEL, "messages": ASK["messages"], "stream": False, "options": {"num_predict": 8}}
+    assert requests.post(f"{url}/api/chat", json=body | {"format": HUGE}, timeout=60).status_code == 200
+    answer = requests.post(f"{url}/api/chat", json=body | {"format": {"type": "none"}}, timeout=60)
+    assert answer.status_code == 400 and "type must be one of object" in answer.text
+    extra, _, text = ATTACKS["ambiguous"]
+    answer = requests.post(f"{url}/v1/chat/completions", json=ASK | extra | {"stream": True}, timeout=60)
+    assert answer.status_code in (200, 400) and text in answer.text
+    assert process.poll() is None
