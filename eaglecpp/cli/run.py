@@ -62,9 +62,7 @@ class _RunCommand(click.Command):
 @click.argument("prompt", nargs=-1)
 @hub_option
 @strategy_options
-@click.option(
-    "-c", "--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given)."
-)
+@click.option("--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given).")
 @click.option("--system", help="System prompt.")
 @click.option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
 @click.option(
@@ -78,6 +76,7 @@ class _RunCommand(click.Command):
     help="Print {text, thinking, tokens, finish_reason, timings} at the end.",
 )
 @click.option(
+    "-v",
     "--verbose",
     is_flag=True,
     help="Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
@@ -93,7 +92,7 @@ class _RunCommand(click.Command):
     metavar="DURATION",
     help="Accepted for compatibility with Ollama; the model is always freed at the end.",
 )
-@engine_options_but(taken=("-c",), defaults=run_defaults())
+@engine_options_but(defaults=run_defaults())
 def run(
     model: str | None,
     prompt: tuple[str, ...],
@@ -227,7 +226,7 @@ def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
     saved = folder.latest(None if source is None else source.reference)
     if saved is None:
         which = "" if source is None else f" with {source.name}"
-        raise click.ClickException(f"there is no saved chat{which} to continue; start one without -c")
+        raise click.ClickException(f"there is no saved chat{which} to continue; start one without --continue")
     return saved
 
 
