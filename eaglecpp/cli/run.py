@@ -135,17 +135,18 @@ def run(
     if as_json and question is None:
         raise click.UsageError("--json is for one answer: give a prompt")
     opened = _open(model, draft, wanted, resume, given(options), insecure=insecure)
-    chat = Chat(
-        opened.model,
-        _no_one_to_ask if question is not None else _keyboard(settings),
-        Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
-        settings,
-        folder=opened.folder if question is None or resume else None,
-        saved=opened.saved,
-        system=system,
-        load_ms=opened.load_ms,
-    )
-    with contextlib.closing(chat):
+    with contextlib.ExitStack() as stack:
+        chat = Chat(
+            opened.model,
+            _no_one_to_ask if question is not None else stack.enter_context(_keyboard(settings)),
+            Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
+            settings,
+            folder=opened.folder if question is None or resume else None,
+            saved=opened.saved,
+            system=system,
+            load_ms=opened.load_ms,
+        )
+        stack.callback(chat.close)
         if verbose:
             note_plan(chat.model.engine.plan, chat.model.engine)
         if think is not None and think != "false" and chat.model.tags is None:
@@ -231,10 +232,10 @@ def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
 
 
 def _keyboard(settings: Any) -> Any:
-    from eaglecpp.cli.chat.keyboard import Keyboard
+    from eaglecpp.cli.chat.keyboard import open_keyboard
     from eaglecpp.data_dir import data_dir
 
-    return Keyboard(data_dir() / "history", lambda: settings.history).ask
+    return open_keyboard(data_dir() / "history", lambda: settings.history)
 
 
 def _no_one_to_ask(prompt: str, default: str) -> str:

@@ -81,6 +81,42 @@ def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> N
         assert terminal.text.count(f" {number} the man") == 1, "it stands there once, and as a whole"
 
 
+def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat: Open, home: Path) -> None:
+    block = "the man\n/clear\n/set parameter num_predict 3\n\n" + "\n".join(f"{n} the man" for n in range(99))
+    with chat("--ignore-eos", n=1900) as terminal:
+        terminal.type("tell me everything" + ENTER)
+        terminal.wait_until(lambda: len(terminal.text) > 400)
+        terminal.paste(block)
+        terminal.wait_until(lambda: len(terminal.text) > 800)
+        terminal.type(CTRL_C)
+        terminal.wait("... 98 the man")
+        terminal.type(ENTER)
+        terminal.wait(" tokens/s · ")
+        terminal.wait_until(lambda: len(questions(home)) == 2, "the second question on the disk")
+        terminal.wait_until(lambda: len(terminal.text.rpartition("98 the man")[2]) > 100)
+        terminal.type(CTRL_C)
+        terminal.wait(" tokens/s · ", count=2)
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert questions(home) == ["tell me everything", block]
+    assert terminal.raw.endswith("\x1b[?2004l"), "the shell gets the terminal back as it was"
+
+
+def test_what_is_typed_during_an_answer_is_there_at_the_next_prompt(chat: Open, home: Path) -> None:
+    with chat("--ignore-eos", n=1900) as terminal:
+        terminal.type("tell me everything" + ENTER)
+        terminal.wait_until(lambda: len(terminal.text) > 400)
+        terminal.type("/bye")
+        terminal.wait_until(lambda: len(terminal.text) > 800)
+        assert "/bye" not in terminal.text
+        terminal.type(CTRL_C)
+        terminal.wait(">>> /bye")
+        terminal.type(ENTER)
+        assert terminal.wait_for_end() == 0
+    assert questions(home) == ["tell me everything"]
+
+
 def test_a_pasted_program_may_begin_with_quotes(chat: Open, home: Path) -> None:
     program = '"""A module."""\n\nimport os\n'
     with chat() as terminal:
