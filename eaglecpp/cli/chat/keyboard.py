@@ -36,8 +36,8 @@ _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for hel
 
 @contextlib.contextmanager
 def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
-    """The keyboard of a chat, arguments as for `Keyboard`. Between two prompts keys are kept for the next one,
-    and the terminal goes on marking what is pasted: a block stays a block, whose lines are no commands.
+    """The keyboard of a chat, arguments as for `Keyboard`. Between two prompts keys are kept for the next
+    one, and the terminal goes on marking what is pasted: a block stays a block, whose lines are no commands.
     """
     keyboard = Keyboard(history, keeps)
     with silent_keys(by_key=True):

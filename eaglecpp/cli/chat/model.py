@@ -177,7 +177,7 @@ class ChatModel:
             return Engine.from_plan(plan.without_drafts())
 
     def _make_room(self, strategy: Strategy) -> bool:
-        """Loads the drafter, or reloads with room for more draft nodes or leaves, if the strategy needs it."""
+        """Loads the drafter, or reloads with room for more nodes or leaves, if the strategy needs it."""
         if strategy.kind == "off":
             return False
         if not self.can_draft:

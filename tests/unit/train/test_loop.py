@@ -80,6 +80,42 @@ def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: P
         assert torch.equal(a, b)
 
 
+def test_a_run_can_be_resumed_from_before_its_first_step(tmp_path: Path) -> None:
+    class Killed(Recorder):
+        def on_step(self, report: StepReport) -> None:
+            raise RuntimeError("as by kill -9")
+
+    with pytest.raises(RuntimeError):
+        make_trainer(tmp_path / "a", Budget(steps=3), Killed()).run()
+    resumed, whole = Recorder(), Recorder()
+    trainer = make_trainer(tmp_path / "a", Budget(steps=3), resumed)
+    trainer.resume()
+    trainer.run()
+    make_trainer(tmp_path / "b", Budget(steps=3), whole).run()
+    assert resumed.losses == whole.losses and len(whole.losses) == 3
+
+
+def test_a_step_that_is_stopped_halfway_was_not_made(tmp_path: Path) -> None:
+    class Impatient(Recorder):
+        """Wants to stop when the third step has begun."""
+
+        n_asked = 0
+
+        def stop(self) -> bool:
+            self.n_asked += len(self.losses) == 2
+            return self.n_asked > 2
+
+    part, rest, whole = Impatient(), Recorder(), Recorder()
+    options = {"parts": (range(12), range(0)), "limits": Limits(micro_tokens=16)}
+    outcome = make_trainer(tmp_path / "a", Budget(steps=5), part, **options).run()
+    assert (outcome.reason, outcome.progress.step, part.n_asked) == ("stopped", 2, 3)
+    trainer = make_trainer(tmp_path / "a", Budget(steps=5), rest, **options)
+    trainer.resume()
+    trainer.run()
+    make_trainer(tmp_path / "b", Budget(steps=5), whole, **options).run()
+    assert part.losses + rest.losses == whole.losses and len(whole.losses) == 5
+
+
 def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
     make_trainer(tmp_path, Budget(steps=2), Recorder(), facts={"data": "a"}).run()
     other = make_trainer(
