@@ -22,8 +22,8 @@ class Interrupts:
     """A context manager. The first Ctrl+C asks to stop: `requested`; the second ends the process.
 
     say: prints a line; called in a thread
-    waits: whether the work ends by itself soon after `requested`, and saves what it has; otherwise the first Ctrl+C
-    raises KeyboardInterrupt
+    waits: whether the work ends by itself soon after `requested`, and saves what it has; otherwise the first
+    Ctrl+C raises KeyboardInterrupt
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:

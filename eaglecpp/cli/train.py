@@ -297,7 +297,7 @@ class Display:
                 self._bar.write(text, file=sys.stderr)
 
     def on_work(self, what: str, n_done: int, n_all: int) -> None:
-        """A bar per activity. While steps are trained, Ctrl+C waits for the end of one, which is then saved."""
+        """A bar per activity. While steps are trained, `stop` tells of Ctrl+C, and the loop saves."""
         is_training = what == "training"
         if self._interrupts.requested and not is_training:
             raise KeyboardInterrupt

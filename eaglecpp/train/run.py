@@ -271,9 +271,9 @@ def _verdict(compared: Comparison) -> str:
         text += "; more steps on these texts would hardly help"
     if held_out < _USELESS:
         text += (
-            ". This drafter is useless: the target accepts next to nothing of what it drafts. Train it longer "
-            "(the same command with --resume and more --epochs, --steps or --minutes), and on what the target "
-            "itself says: without --data, or with --generate"
+            ". This drafter is useless: the target accepts next to nothing of what it drafts. Train it "
+            "longer (the same command with --resume and more --epochs, --steps or --minutes), or anew on what "
+            "the target itself says (without --data, or with --generate)"
         )
     return text
 

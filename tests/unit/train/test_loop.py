@@ -16,9 +16,10 @@ import torch
 from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
 from eaglecpp.train.fit.evaluate import Acceptance
-from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
+from eaglecpp.train.fit.loop import Budget, Comparison, Hyper, Limits, StepReport, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
+from eaglecpp.train.run import _verdict
 from helpers.clock import set_clock
 from helpers.training import N_VOCAB, SPEC, draft_ids, make_source
 
@@ -198,6 +199,14 @@ def test_texts_learnt_by_heart_are_told_from_too_few_steps(
     trainer.run()
     found = trainer.compare(10**6)
     assert found is not None and found.trained == found.held_out and not found.learns_by_heart
+
+
+def test_a_drafter_that_nothing_is_accepted_of_is_called_useless() -> None:
+    for length, useless in ((1.004, True), (1.6, False)):
+        found = Acceptance((length - 1,), length, 5000)
+        text = _verdict(Comparison(found, found))
+        assert text.startswith(f"tokens per round: {length:.2f} on held-out texts")
+        assert ("useless" in text and "--resume" in text and "--generate" in text) is useless
 
 
 def test_only_texts_that_were_seen_count_as_trained(tmp_path: Path) -> None:
