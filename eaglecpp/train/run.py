@@ -272,8 +272,8 @@ def _verdict(compared: Comparison) -> str:
     if held_out < _USELESS:
         text += (
             ". This drafter is useless: the target accepts next to nothing of what it drafts. Train it "
-            "longer (the same command with --resume and more --epochs, --steps or --minutes), or anew on what "
-            "the target itself says (without --data, or with --generate)"
+            "longer (the same command with --resume and more --epochs, --steps or --minutes), or anew on "
+            "what the target itself says (without --data, or with --generate)"
         )
     return text
 
