@@ -123,6 +123,7 @@ def build_spec(
         rope_note,
         window_note,
         feed_note,
+        _head_note(seen, config, spec),
         *dialect.notes(seen),
     )
     return spec, tuple(note for note in notes if note)
@@ -344,6 +345,14 @@ def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
             f"{types!r}"
         )
     return tuple(known[t] for t in types[:n_layers])
+
+
+def _head_note(seen: Seen, config: Mapping[str, Any], spec: DraftSpec) -> str:
+    """A head of draft tokens cannot be tied to the embeddings; one of all tokens could have been meant so."""
+    could_be = spec.draft_vocab_size == spec.vocab_size and seen.shape("lm_head.weight") is not None
+    if not (could_be and flag(config, "tie_word_embeddings")):
+        return ""
+    return "tie_word_embeddings is true, but the checkpoint has an lm_head.weight of its own, which is used"
 
 
 def _check_shared(spec: DraftSpec) -> None:

@@ -34,7 +34,7 @@ def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[Ro
     )
     if theta <= 0:
         raise ConfigError(f"config.json: rope_theta: expected a positive number, found {theta}")
-    kind = str(block.get("rope_type") or block.get("type") or "default")
+    kind = _kind(block)
     if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
         raise UnsupportedError(
             f"{block_name}: rope type {kind!r}: expected default or yarn; trainers and engines agree on "
@@ -53,7 +53,7 @@ def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[Ro
     if kind == "llama3":
         return _llama3(theta, block, block_name), ""
     if kind == "yarn" or (deepseek and kind == "deepseek_yarn"):
-        return _yarn(theta, block, block_name, deepseek), ""
+        return _yarn(theta, block, block_name, deepseek), "" if deepseek else _mscale_note(block, block_name)
     raise UnsupportedError(
         f"{block_name}: rope type {kind!r} is not supported; expected default, linear, llama3 or yarn"
     )
@@ -90,19 +90,39 @@ def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[n
 
 def _scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The dict that holds the scaling. transformers 5 may nest one per kind of layer; equal ones are one."""
-    for name in ("rope_parameters", "rope_scaling"):
-        block = config.get(name)
-        if block is None:
-            continue
-        if not isinstance(block, Mapping):
-            raise ConfigError(f"{name}: expected an object, found {type(block).__name__}")
-        nested = [value for value in block.values() if isinstance(value, Mapping)]
-        if not nested:
-            return name, block
-        if any(value != nested[0] for value in nested):
-            raise UnsupportedError(f"{name}: layers with different rope settings are not supported")
-        return name, nested[0]
-    return "rope_scaling", {}
+    names = [name for name in ("rope_parameters", "rope_scaling") if config.get(name) is not None]
+    blocks = [_flat_block(name, config[name]) for name in names]
+    if len(blocks) == 2:
+        _check_same(*blocks)
+    return (names[0], blocks[0]) if blocks else ("rope_scaling", {})
+
+
+def _flat_block(name: str, block: Any) -> Mapping[str, Any]:
+    if not isinstance(block, Mapping):
+        raise ConfigError(f"{name}: expected an object, found {type(block).__name__}")
+    nested = [value for value in block.values() if isinstance(value, Mapping)]
+    if any(value != nested[0] for value in nested):
+        raise UnsupportedError(f"{name}: layers with different rope settings are not supported")
+    return nested[0] if nested else block
+
+
+def _check_same(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> None:
+    """Engines of transformers 4 read the second, those of transformers 5 the first."""
+    one, other = (
+        {key: value for key, value in block.items() if value is not None and key != "type"}
+        | {"rope_type": _kind(block)}
+        for block in (parameters, scaling)
+    )
+    for key in sorted(one.keys() & other.keys()):
+        if one[key] != other[key]:
+            raise ConfigError(
+                f"config.json: rope_parameters and rope_scaling contradict each other: {key} is "
+                f"{one[key]!r:.60} and {other[key]!r:.60}; keep the one the drafter was trained with"
+            )
+
+
+def _kind(block: Mapping[str, Any]) -> str:
+    return str(block.get("rope_type") or block.get("type") or "default")
 
 
 def _mrope_note(block: Mapping[str, Any]) -> str:
@@ -182,6 +202,16 @@ def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> 
     return _mscale(factor, 1.0) * number(block, "attn_factor", 1.0, where=f"config.json: {where}.")
 
 
+def _mscale_note(block: Mapping[str, Any], where: str) -> str:
+    one, other = block.get("mscale"), block.get("mscale_all_dim")
+    if one in (None, 1) or other or block.get("attention_factor") is not None:
+        return ""
+    return (
+        f"{where}: mscale {one:g} has no effect without mscale_all_dim, as in transformers and vLLM; the "
+        "yarn of SpecForge and TorchSpec multiplies by it"
+    )
+
+
 def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) -> float:
     """The same by DeepSeek's rules (vLLM: deepseek_scaling_rope.py; TorchSpec: LlamaYarnRotaryEmbedding)."""
     for key, neutral in (("attention_factor", None), ("attn_factor", 1.0)):
@@ -197,7 +227,7 @@ def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) ->
 def score_multiplier(config: Mapping[str, Any]) -> float:
     """What DeepSeek's yarn multiplies attention scores by, beside cos and sin; 1 without yarn."""
     where, block = _scaling_block(config)
-    if str(block.get("rope_type") or block.get("type") or "default") not in ("yarn", "deepseek_yarn"):
+    if _kind(block) not in ("yarn", "deepseek_yarn"):
         return 1.0
     weight = number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}.")
     return _mscale(_factor(block, where), weight) ** 2

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["replace_bytes", "replaced", "sync"]
+__all__ = ["link", "replace_bytes", "replaced", "sync"]
 
 
 @contextlib.contextmanager
@@ -39,6 +39,17 @@ def replace_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Writes a file in one step."""
     with replaced(path, mode=mode) as temporary:
         temporary.write_bytes(data)
+
+
+def link(file: Path, path: Path) -> None:
+    """Makes `file` readable as `path` too, without a copy. Raises OSError where that cannot be: Windows lets
+    only administrators and developers make symbolic links, and a hard link does not leave its volume.
+    """
+    real = file.resolve()  # a hard link to a symbolic one would be another symbolic one, in another folder
+    try:
+        os.link(real, path)
+    except OSError:
+        path.symlink_to(real)
 
 
 def _usual_mode(path: Path) -> int:

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
 """NVIDIA NeMo Automodel: the whole body after `model.` (`model.layers.0.*`, `model.fc.weight`); biases
-possible.
+possible. P-EAGLE's `mask_hidden` belongs to the class around the body.
 """
 
 from __future__ import annotations
 
+from ..parallel import MASK_FEATURE
 from .base import Dialect, Seen
 
 __all__ = ["Automodel"]
 
-_OUTSIDE = ("lm_head.weight", "d2t", "t2d")
+_OUTSIDE = ("lm_head.weight", "d2t", "t2d", MASK_FEATURE)
 
 
 class Automodel(Dialect):

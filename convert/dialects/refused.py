@@ -15,15 +15,15 @@ from ..mistral_format import ARCHITECTURE
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
 from .eagle_1 import EAGLE_1_ARCHITECTURES, Eagle1
+from .vllm_native import PARALLEL_CLASSES, VLLM_CLASSES
 
 __all__ = ["refuse"]
 
-KNOWN_ARCHITECTURES = frozenset(
+KNOWN_ARCHITECTURES = VLLM_CLASSES | frozenset(
     {
         "",
         "LlamaForCausalLM",
         "LlamaForCausalLMEagle3",
-        "Eagle3LlamaForCausalLM",
         "Eagle3Speculator",
         "Eagle3DraftModel",
         "PEagleDraftModel",
@@ -89,7 +89,7 @@ def _parallel(seen: Seen) -> str:
     if seen.shape(MASK_FEATURE) is not None:
         return ""
     names = {seen.architecture, str(seen.config.get("speculators_model_type"))}
-    hit = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle"}
+    hit = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle", *PARALLEL_CLASSES}
     if not hit and not any(
         seen.config.get(key) not in (None, False) for key in ("parallel_drafting", *MASK_TOKEN_KEYS)
     ):

@@ -30,9 +30,10 @@ class SpecForge(Dialect):
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.architecture == "PEagleDraftModel" and seen.config.get("norm_before_residual") is None:
             raise ConfigError(
-                "config.json: norm_before_residual: expected true or false, found nothing; SpecForge's "
-                "train_peagle.py takes it from the command line (--norm-before-residual, off by default) and "
-                "does not write it. Add the value the drafter was trained with"
+                "config.json: norm_before_residual: expected true or false, found nothing; SpecForge "
+                "takes it from the settings of the run (--norm-before-residual, in newer versions "
+                "training.norm_before_residual) and does not write it. Add the value the drafter was trained "
+                "with"
             )
         return dict(seen.config)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Checkpoints written for vLLM's own classes (`Eagle3LlamaForCausalLM`, and with latent attention
-`Eagle3DeepseekV2ForCausalLM`), among them AngelSlim's.
+`Eagle3DeepseekV2ForCausalLM`), among them AngelSlim's. Several names are one class there
+(vllm-project/vllm: model_executor/models/registry.py).
 
 `midlayer.*` or `layers.0.*`, optionally after `model.`. The class says nothing about who trained it, so
 explicit ids stay ambiguous unless they explain themselves.
@@ -8,10 +9,24 @@ explicit ids stay ambiguous unless they explain themselves.
 
 from __future__ import annotations
 
+from typing import Any
+
+from ..errors import TensorError
 from ..parallel import MASK_FEATURE
 from .base import Dialect, Seen
 
-__all__ = ["VllmNative"]
+__all__ = ["PARALLEL_CLASSES", "VLLM_CLASSES", "VllmNative"]
+
+PARALLEL_CLASSES = frozenset({"PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM"})
+_QWEN3_CLASSES = frozenset({"Eagle3Qwen3ForCausalLM", "PeagleQwen3ForCausalLM"})
+VLLM_CLASSES = PARALLEL_CLASSES | {
+    "Eagle3LlamaForCausalLM",
+    "Eagle3MiniMaxM2ForCausalLM",
+    "Eagle3Qwen2_5vlForCausalLM",
+    "Eagle3Qwen3ForCausalLM",
+    "Eagle3Qwen3vlForCausalLM",
+}
+"""What vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
 
 
 class VllmNative(Dialect):
@@ -25,4 +40,12 @@ class VllmNative(Dialect):
             return not seen.eagle_config and not seen.has(
                 "midlayer."
             )  # as vLLM's P-EAGLE drafters are published
-        return seen.architecture == "Eagle3LlamaForCausalLM"
+        return seen.architecture in VLLM_CLASSES
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        if seen.architecture in _QWEN3_CLASSES and seen.shape("layers.0.self_attn.q_norm.weight") is None:
+            raise TensorError(
+                f"{seen.architecture}: expected q_norm and k_norm in layer 0, which this class has, found "
+                'neither; set architectures to ["Eagle3LlamaForCausalLM"] if it was trained without'
+            )
+        return dict(seen.config)

@@ -192,6 +192,8 @@ def possible_strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
         elif strategy.kind == "tree" and engine.chains_only:
             note(f"skipping {strategy}: this target supports only chains")
         else:
+            if "leaves" in (why := engine.resolve(strategy)[1]):
+                note(f"{strategy}: {why}")
             out.append(str(strategy))
     return out
 

@@ -62,9 +62,7 @@ class _RunCommand(click.Command):
 @click.argument("prompt", nargs=-1)
 @hub_option
 @strategy_options
-@click.option(
-    "-c", "--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given)."
-)
+@click.option("--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given).")
 @click.option("--system", help="System prompt.")
 @click.option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
 @click.option(
@@ -78,6 +76,7 @@ class _RunCommand(click.Command):
     help="Print {text, thinking, tokens, finish_reason, timings} at the end.",
 )
 @click.option(
+    "-v",
     "--verbose",
     is_flag=True,
     help="Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
@@ -93,7 +92,7 @@ class _RunCommand(click.Command):
     metavar="DURATION",
     help="Accepted for compatibility with Ollama; the model is always freed at the end.",
 )
-@engine_options_but(taken=("-c",), defaults=run_defaults())
+@engine_options_but(defaults=run_defaults())
 def run(
     model: str | None,
     prompt: tuple[str, ...],
@@ -136,17 +135,18 @@ def run(
     if as_json and question is None:
         raise click.UsageError("--json is for one answer: give a prompt")
     opened = _open(model, draft, wanted, resume, given(options), insecure=insecure)
-    chat = Chat(
-        opened.model,
-        _no_one_to_ask if question is not None else _keyboard(settings),
-        Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
-        settings,
-        folder=opened.folder if question is None or resume else None,
-        saved=opened.saved,
-        system=system,
-        load_ms=opened.load_ms,
-    )
-    with contextlib.closing(chat):
+    with contextlib.ExitStack() as stack:
+        chat = Chat(
+            opened.model,
+            _no_one_to_ask if question is not None else stack.enter_context(_keyboard(settings)),
+            Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
+            settings,
+            folder=opened.folder if question is None or resume else None,
+            saved=opened.saved,
+            system=system,
+            load_ms=opened.load_ms,
+        )
+        stack.callback(chat.close)
         if verbose:
             note_plan(chat.model.engine.plan, chat.model.engine)
         if think is not None and think != "false" and chat.model.tags is None:
@@ -227,15 +227,15 @@ def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
     saved = folder.latest(None if source is None else source.reference)
     if saved is None:
         which = "" if source is None else f" with {source.name}"
-        raise click.ClickException(f"there is no saved chat{which} to continue; start one without -c")
+        raise click.ClickException(f"there is no saved chat{which} to continue; start one without --continue")
     return saved
 
 
 def _keyboard(settings: Any) -> Any:
-    from eaglecpp.cli.chat.keyboard import Keyboard
+    from eaglecpp.cli.chat.keyboard import open_keyboard
     from eaglecpp.data_dir import data_dir
 
-    return Keyboard(data_dir() / "history", lambda: settings.history).ask
+    return open_keyboard(data_dir() / "history", lambda: settings.history)
 
 
 def _no_one_to_ask(prompt: str, default: str) -> str:

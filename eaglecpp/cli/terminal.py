@@ -177,9 +177,12 @@ def _duration(ms: float) -> str:
 
 
 @contextlib.contextmanager
-def silent_keys() -> Iterator[None]:
+def silent_keys(*, by_key: bool = False) -> Iterator[None]:
     """Inside the block the terminal does not echo what is typed, because that would appear in the middle of
     an answer. What was typed is kept for the next prompt.
+
+    by_key: kept as keys instead of lines: the driver drops what is beyond 4 KB of a line, and reads Enter as
+    a line feed.
     """
     try:
         import termios
@@ -194,6 +197,11 @@ def silent_keys() -> Iterator[None]:
         return
     # NOFLSH: otherwise Ctrl+C makes the terminal's driver discard output that is not drawn yet
     silent = [*before[:3], before[3] & ~termios.ECHO | termios.NOFLSH, *before[4:]]
+    if by_key:
+        silent[0] &= ~termios.ICRNL
+        silent[3] &= ~termios.ICANON
+        silent[6] = [*before[6]]
+        silent[6][termios.VMIN], silent[6][termios.VTIME] = 1, 0
     try:
         termios.tcsetattr(descriptor, termios.TCSANOW, silent)
         yield

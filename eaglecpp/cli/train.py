@@ -10,14 +10,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.interrupts import Interrupts
 from eaglecpp.cli.options import given
 from eaglecpp.cli.progress import bars_are_shown, new_bar
-from eaglecpp.cli.terminal import Watch, note, write, write_json
+from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.options import MAX_SEQUENCES
 
 if TYPE_CHECKING:
@@ -230,12 +232,18 @@ def train(as_json: bool, **options: Any) -> None:
 
     if Path(sys.argv[0]).name.startswith("eaglecpp") and Path(sys.argv[0]).is_file():
         with_allocator([sys.executable, *sys.argv])
-    from eaglecpp.train.run import train as run
+    with Display() as display:
+        display.on_work("starting", 0, 1)  # importing PyTorch takes seconds
+        from eaglecpp.train.run import train as run
 
-    watch = Watch()
-    with watch.listening(), Display(watch) as display:
-        result = run(_options(given(options)), display)
-    if os.environ.get("RANK", "0") != "0":  # one of torchrun's processes, and not the one that prints
+        try:
+            result = run(_options(given(options)), display)
+        except KeyboardInterrupt:
+            display.close()
+            if _is_first_process():
+                note(_left_by(options["out"]))
+            raise click.exceptions.Exit(130) from None
+    if not _is_first_process():
         return
     _tell(result, as_json)
     if result.gguf is None and result.outcome.reason == "stopped":
@@ -247,55 +255,74 @@ def train(as_json: bool, **options: Any) -> None:
 
 
 class Display:
-    """Progress on stderr: a bar on a terminal, a line per evaluation everywhere."""
+    """Progress on stderr: a bar on a terminal, whose clock goes on in the longest of steps; a line per
+    evaluation everywhere; and what Ctrl+C does.
+    """
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self) -> None:
+        self._interrupts = Interrupts(self.note)
+        self._lock = threading.RLock()  # of the bar: its clock has a thread of its own
+        self._ended = threading.Event()
         self._bar: Any = None
         self._what = ""
         self._tokens: tuple[int, float] | None = None
         self._held_out = ""
 
     def __enter__(self) -> Display:
+        self._interrupts.__enter__()
+        threading.Thread(target=self._tick, daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._close()
+    def __exit__(self, *error: Any) -> None:
+        self._ended.set()
+        self._interrupts.__exit__(*error)
+        self.close()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(1.0):
+            with self._lock:
+                if self._bar is not None:
+                    self._bar.refresh()
 
     def stop(self) -> bool:
         """Whether Ctrl+C was pressed."""
-        return self._watch.requested
+        return self._interrupts.requested
 
     def note(self, text: str) -> None:
         """A line above the bar."""
-        if self._bar is None:
-            note(text)
-        else:
-            self._bar.write(text, file=sys.stderr)
+        with self._lock:
+            if self._bar is None:
+                note(text)
+            else:
+                self._bar.write(text, file=sys.stderr)
 
     def on_work(self, what: str, n_done: int, n_all: int) -> None:
-        """A bar per activity."""
-        if self._watch.requested:
+        """A bar per activity. While steps are trained, `stop` tells of Ctrl+C, and the loop saves."""
+        is_training = what == "training"
+        if self._interrupts.requested and not is_training:
             raise KeyboardInterrupt
-        bar = self._shown(what, n_all)
-        if bar is not None:
-            bar.update(n_done - bar.n)
-        if n_done >= n_all:
-            self._close()
+        self._interrupts.waits = is_training
+        with self._lock:
+            bar = self._shown(what, n_all)
+            if bar is not None:
+                bar.update(n_done - bar.n)
+            if n_done >= n_all:
+                self.close()
 
     def on_step(self, report: StepReport) -> None:
         """Shows the share of the budget, loss, tokens/s, and the result of the last evaluation."""
         if self._tokens is None:
             self._tokens = report.n_tokens, report.seconds
-        bar = self._shown("training", 1000)
-        if bar is None:
-            return
-        n, seconds = report.n_tokens - self._tokens[0], report.seconds - self._tokens[1]
-        rate = f"{n / seconds:.0f} tokens/s" if n and seconds > 0 else ""
-        bar.set_postfix_str(
-            f"step {report.step}, loss {report.loss:.3f}, {rate}{self._held_out}", refresh=False
-        )
-        bar.update(int(1000 * min(report.progress, 1.0)) - bar.n)
+        with self._lock:
+            bar = self._shown("training", 1000)
+            if bar is None:
+                return
+            n, seconds = report.n_tokens - self._tokens[0], report.seconds - self._tokens[1]
+            rate = f"{n / seconds:.0f} tokens/s" if n and seconds > 0 else ""
+            bar.set_postfix_str(
+                f"step {report.step}, loss {report.loss:.3f}, {rate}{self._held_out}", refresh=False
+            )
+            bar.update(int(1000 * min(report.progress, 1.0)) - bar.n)
 
     def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
         """One line."""
@@ -310,16 +337,37 @@ class Display:
         if not bars_are_shown():
             return None
         if what != self._what:
-            self._close()
+            self.close()
             layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}] {postfix}"
             self._bar = new_bar(what, total, bar_format=layout, leave=False)
             self._what = what
         return self._bar
 
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        self._bar, self._what = None, ""
+    def close(self) -> None:
+        """Takes the bar away."""
+        with self._lock:
+            if self._bar is not None:
+                self._bar.close()
+            self._bar, self._what = None, ""
+
+
+def _is_first_process() -> bool:
+    """Whether this is the one of torchrun's processes that prints."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _left_by(out: Path) -> str:
+    """What a run that was stopped outside of its steps has left."""
+    if (out / "state" / "last.pt").exists():
+        return (
+            f"stopped; {out} has the training up to its last saved step: run the same command with --resume"
+        )
+    if not out.is_dir() or not any(out.iterdir()):
+        return "stopped before anything was made"
+    return (
+        f"stopped before the first step; what is in {out} so far is used again by the same command, with or "
+        "without --resume"
+    )
 
 
 def _check_torch() -> None:

@@ -26,16 +26,25 @@ def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "")
 
 @dataclass
 class Drafting:
-    """has_draft: whether there is a drafter, or the text is drafted from; strategy: the engine's own."""
+    """has_draft: whether there is a drafter, or the text is drafted from; strategy: the engine's own;
+    n_leaves: most leaves of a tree.
+    """
 
     engine: NativeEngine
     has_draft: bool
     strategy: Strategy
+    n_leaves: int
     exactness: Exactness = field(default_factory=Exactness)
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
         """As `Engine.resolve`."""
-        return resolve_strategy(strategy, self.has_draft, self.engine.chains_only)
+        resolved, why = resolve_strategy(strategy, self.has_draft, self.engine.chains_only)
+        if resolved.kind == "tree" and resolved.n_leaves > self.n_leaves:
+            why += (
+                f", with at most {self.n_leaves} leaves instead of {resolved.n_leaves}: the engine was "
+                "opened for that many (n_leaves_max)"
+            )
+        return resolved, why
 
     def plan_facts(self, asked: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
         """`Timings.plan` of a generation that has ended. asked: strategy and why; raw: its counters."""

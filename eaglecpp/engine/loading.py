@@ -52,7 +52,7 @@ def load(plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None]) ->
         shared = Shared(
             native,
             vocabulary,
-            Drafting(native, has_draft, strategy),
+            Drafting(native, has_draft, strategy, min(options.n_leaves_max, options.n_draft_max)),
             plan.sampling_options(),
             ChatRenderer(native, vocabulary, plan.model),
             count,

@@ -48,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises PortInUseError, saying who listens there if that is known."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, _port_option(), 1)
     try:
         listener.bind((host, port))
     except OSError as error:
@@ -62,6 +62,13 @@ def bind(host: str, port: int) -> socket.socket:
     listener.listen(2048)
     listener.set_inheritable(True)
     return listener
+
+
+def _port_option() -> int:
+    """With SO_REUSEADDR a port is free again at once after its last server ended. On Windows it would let a
+    second server share the port; there a port is free at once anyway, and SO_EXCLUSIVEADDRUSE keeps it ours.
+    """
+    return getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
 
 
 def serve(

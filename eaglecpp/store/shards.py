@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from eaglecpp.files import link
 from eaglecpp.references.names import ModelName
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import blob_path, child
@@ -76,10 +77,7 @@ def _link(blob: Path, path: Path, name: ModelName) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         temporary.unlink(missing_ok=True)
-        try:
-            os.link(blob, temporary)
-        except OSError:
-            temporary.symlink_to(blob)
+        link(blob, temporary)
         temporary.replace(path)
         temporary.unlink(missing_ok=True)  # renaming over a link to the same file leaves both names
     except OSError as error:

@@ -101,7 +101,9 @@ class Listener(Reporter, Protocol):
         """A line for the user."""
 
     def on_work(self, what: str, n_done: int, n_all: int) -> None:
-        """Progress of a named activity before the first step; done when both numbers are equal."""
+        """Progress of a named activity around the steps; done when both numbers are equal. Between the call
+        with "training", which comes before the first step, and the next one, `stop` is asked all the time.
+        """
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.plot import plot
 from eaglecpp.train.fit.process import avoid_broken_amx, choose_device, compute_type, set_threads
+from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
 
@@ -44,6 +45,8 @@ _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""
 _CACHED_TOKENS, _CAPTURED_TOKENS = 32768, 8192
 """On which the finished drafter is tried, twice: a large target takes its time to read them."""
+_USELESS = 1.1
+"""Tokens per round; drafting costs more than it gains even where it is cheap."""
 _LOSS_VOCAB = 4096
 """Tokens that the loss of a step looks at, on a CPU."""
 
@@ -72,28 +75,39 @@ def train(options: TrainOptions, listener: Listener) -> Result:
     set_threads(options.threads)
     with joined(device) as ranks:
         quiet = listener if ranks.first else _Silent(listener)
-        _check_folder(options, ranks)
+        resume = _check_folder(options, ranks, quiet)
+        quiet.on_work("reading the data", 0, 1)
         corpus = read_data(options, quiet, ranks)
+        quiet.on_work("preparing the drafter", 0, 1)
         file = read_gguf(options.target)
         plan = make_plan(options, file, corpus, quiet)
         with _source(options, plan, corpus, quiet) as source:
             trainer = _trainer(options, plan, corpus, source, device, quiet, ranks)
-            if options.resume:
+            if resume:
                 trainer.resume()
                 quiet.note(f"resumed at step {trainer.progress.step}")
+            quiet.on_work("training", 0, 1000)
             outcome = trainer.run()
             if outcome.reason == "stopped" or not ranks.first:
                 ranks.wait()
                 return Result(options.out, None, outcome)
+            quiet.on_work("writing the drafter", 0, 1)
             trainer.load_best()
             result = _finish(options, plan, corpus, source, trainer, outcome, quiet)
             ranks.wait()
             return result
 
 
-def _check_folder(options: TrainOptions, ranks: Ranks) -> None:
-    """Nothing that is there already is overwritten by a new run."""
+def _check_folder(options: TrainOptions, ranks: Ranks, listener: Listener) -> bool:
+    """Whether there is a training to resume. Nothing that is there already is overwritten by a new run; one
+    that died before it saved anything begins again.
+    """
     state = options.out / "state" / "last.pt"
+    resume = options.resume and state.exists()
+    if options.resume and not resume:
+        if not options.out.is_dir() or (options.out / "config.json").exists():
+            load_state(state)  # which says what is missing
+        listener.note(f"{options.out}: nothing was saved yet, so the training begins with its first step")
     if ranks.first and not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
         if taken is not None:
@@ -103,6 +117,7 @@ def _check_folder(options: TrainOptions, ranks: Ranks) -> None:
             )
     options.out.mkdir(parents=True, exist_ok=True)
     ranks.wait()
+    return resume
 
 
 @contextlib.contextmanager
@@ -236,6 +251,7 @@ def _finish(
         listener.note(
             "did not draw training.png: matplotlib is not installed (pip install 'eaglecpp[train]')"
         )
+    listener.on_work("trying the drafter", 0, 1)
     compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
     if compared is not None:
         listener.note(_verdict(compared))
@@ -253,6 +269,12 @@ def _verdict(compared: Comparison) -> str:
     text = f"tokens per round: {held_out:.2f} on held-out texts, {trained:.2f} on texts it was trained on"
     if compared.learns_by_heart:
         text += "; more steps on these texts would hardly help"
+    if held_out < _USELESS:
+        text += (
+            ". This drafter is useless: the target accepts next to nothing of what it drafts. Train it "
+            "longer (the same command with --resume and more --epochs, --steps or --minutes), or anew on "
+            "what the target itself says (without --data, or with --generate)"
+        )
     return text
 
 

@@ -32,7 +32,7 @@ SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048")
 
 @pytest.fixture
 def chat(models: Models, tmp_path: Path) -> Open:
-    """`chat("-c")`: a chat with the tiny pair; waits for its first prompt."""
+    """`chat("--continue")`: a chat with the tiny pair; waits for its first prompt."""
 
     def run(*args: Any, n: int = 12) -> Terminal:
         command = [COMMAND, "run", models.target, "--draft", models.draft, "-n", n, *CHAIN, *SHORT, *args]
@@ -79,6 +79,42 @@ def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> N
     assert questions(home) == [block]
     for number in (0, 99, 150, 199):
         assert terminal.text.count(f" {number} the man") == 1, "it stands there once, and as a whole"
+
+
+def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat: Open, home: Path) -> None:
+    block = "the man\n/clear\n/set parameter num_predict 3\n\n" + "\n".join(f"{n} the man" for n in range(99))
+    with chat("--ignore-eos", n=1900) as terminal:
+        terminal.type("tell me everything" + ENTER)
+        terminal.wait_until(lambda: len(terminal.text) > 400)
+        terminal.paste(block)
+        terminal.wait_until(lambda: len(terminal.text) > 800)
+        terminal.type(CTRL_C)
+        terminal.wait("... 98 the man")
+        terminal.type(ENTER)
+        terminal.wait(" tokens/s · ")
+        terminal.wait_until(lambda: len(questions(home)) == 2, "the second question on the disk")
+        terminal.wait_until(lambda: len(terminal.text.rpartition("98 the man")[2]) > 100)
+        terminal.type(CTRL_C)
+        terminal.wait(" tokens/s · ", count=2)
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        assert terminal.wait_for_end() == 0
+    assert questions(home) == ["tell me everything", block]
+    assert terminal.raw.endswith("\x1b[?2004l"), "the shell gets the terminal back as it was"
+
+
+def test_what_is_typed_during_an_answer_is_there_at_the_next_prompt(chat: Open, home: Path) -> None:
+    with chat("--ignore-eos", n=1900) as terminal:
+        terminal.type("tell me everything" + ENTER)
+        terminal.wait_until(lambda: len(terminal.text) > 400)
+        terminal.type("/bye")
+        terminal.wait_until(lambda: len(terminal.text) > 800)
+        assert "/bye" not in terminal.text
+        terminal.type(CTRL_C)
+        terminal.wait(">>> /bye")
+        terminal.type(ENTER)
+        assert terminal.wait_for_end() == 0
+    assert questions(home) == ["tell me everything"]
 
 
 def test_a_pasted_program_may_begin_with_quotes(chat: Open, home: Path) -> None:
@@ -149,7 +185,7 @@ def test_strategy_regen_and_resume(chat: Open, models: Models, home: Path) -> No
         assert terminal.wait_for_end() == 0
     first = saved_chats(home)[0]["messages"]
     assert len(first) == 2
-    with chat("-c") as terminal:
+    with chat("--continue") as terminal:
         assert f">>> hello\n\n{first[1]['content']}\n" in terminal.text
         terminal.type("and then" + ENTER)
         terminal.wait("[ 12 tokens")
@@ -161,6 +197,26 @@ def test_strategy_regen_and_resume(chat: Open, models: Models, home: Path) -> No
     assert questions(home) == ["hello", "and then"]
 
 
+def test_c_is_the_context_length_and_touches_no_saved_chat(
+    chat: Open, cli: Callable[..., Any], models: Models, home: Path
+) -> None:
+    with chat() as terminal:
+        terminal.type("hello" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    before = [path.read_bytes() for path in (home / "chats").iterdir()]
+    with chat("-c", 1024) as terminal:
+        assert "context 1024 tokens" in terminal.text and "hello" not in terminal.text
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+    for words in (("-c", "one more question"), ("one more question", "-c")):
+        done = cli("run", models.target, *words)
+        assert (done.returncode, done.stdout) == (2, "") and "'-c'" in done.stderr
+    assert [path.read_bytes() for path in (home / "chats").iterdir()] == before
+
+
 def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home: Path) -> None:
     with chat() as terminal:
         terminal.type("hello" + ENTER)
@@ -169,7 +225,7 @@ def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home
         terminal.type(CTRL_D)
         terminal.wait_for_end()
     model = saved_chats(home)[0]["model"]
-    done = cli("run", model, "-c", "and then", "-n", "12", *CHAIN, *SHORT)
+    done = cli("run", model, "--continue", "and then", "-n", "12", *CHAIN, *SHORT)
     assert done.returncode == 0
     assert "acceptance length" in done.stderr, "the drafter of the saved chat is used again"
     messages = saved_chats(home)[0]["messages"]
@@ -188,7 +244,7 @@ def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
         terminal.type("tell me everything" + ENTER)
         terminal.wait_until(lambda: questions(home)[-1] == "tell me everything", "the question on the disk")
         os.kill(terminal.process.pid, signal.SIGKILL)
-    with chat("-c") as terminal:
+    with chat("--continue") as terminal:
         assert "this question has no answer yet; /regen answers it" in terminal.text
         terminal.type("/regen" + ENTER)
         terminal.wait("[ 12 tokens")

@@ -169,7 +169,7 @@ def test_one_answer_loads_only_what_it_needs(models: Models, tmp_path: Path) -> 
 
 def test_without_a_saved_chat_there_is_nothing_to_go_on_with(cli: Cli, models: Models) -> None:
     for model in ((), (models.target,)):
-        done = cli("run", "-c", *model, input="hello")
+        done = cli("run", "--continue", *model, input="hello")
         assert (done.returncode, done.stdout) == (1, "")
         assert "no saved chat" in done.stderr
 

@@ -7,6 +7,8 @@ import json
 import re
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from helpers.tiny_arch import make_latent
 if TYPE_CHECKING:
     from conftest import Models
 
+COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[bytes]]
 WORDS = (
@@ -179,6 +182,65 @@ def test_ctrl_c_saves_and_resume_goes_on(
     resumed = result_of(cli(*train_args(models, texts, out, "--steps", steps, "--eval-steps", 5, "--resume")))
     assert resumed["steps"] == steps
     assert Path(resumed["gguf"]).exists()
+
+
+def test_a_run_killed_in_its_first_steps_can_be_resumed(
+    cli: Cli, start: Start, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process = start(*train_args(models, texts, out, "--steps", 100000))
+    while not (out / "state" / "last.pt").exists():
+        assert process.poll() is None, process.communicate()[1].decode()
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    done = cli(*train_args(models, texts, out, "--steps", 3, "--resume"))
+    assert result_of(done)["steps"] == 3 and "resumed at step 0" in done.stderr
+
+
+def test_a_run_killed_before_anything_was_saved_begins_again(
+    cli: Cli, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    done = cli(*train_args(models, texts, tmp_path / "out", "--steps", 2, "--resume"))
+    assert result_of(done)["steps"] == 2
+    assert "nothing was saved yet, so the training begins with its first step" in done.stderr
+
+
+def test_ctrl_c_before_the_first_step_ends_at_once_and_says_what_is_left(
+    start: Start, models: Models, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    own = ("--conversations", 2000, "--sequences", 2, "-c", 256, "-t", 1)
+    process = start("train", "--target", models.target, "-o", out, *own)
+    while not (out / "conversations.jsonl").exists():
+        assert process.poll() is None, process.communicate()[1].decode()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "stopped before the first step; what is in" in err.decode().splitlines()[-1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_the_bar_has_a_clock_and_says_what_is_done_from_the_beginning(
+    models: Models, texts: Path, tmp_path: Path
+) -> None:
+    from helpers.terminal import Terminal
+
+    args = train_args(models, texts, tmp_path / "out", "--steps", 2)
+    with Terminal([COMMAND, *map(str, args)], tmp_path) as terminal:
+        terminal.wait("starting   0%|", seconds=60)
+        terminal.wait_for_end()
+    names = "starting|reading the data|preparing the drafter|training|writing the drafter"
+    shown = re.findall(names, terminal.raw)
+    assert list(dict.fromkeys(shown)) == [
+        "starting", "reading the data", "preparing the drafter", "training", "writing the drafter",
+    ]  # fmt: skip
+    assert re.search(r"starting   0%\|.*\[00:0[1-9]<", terminal.raw), (
+        "PyTorch takes more than a second to load"
+    )
 
 
 @pytest.mark.parametrize("what", ["checkpoint", "gguf"])

@@ -116,8 +116,8 @@ def _kimi(config: Config, weights: Weights) -> tuple[Config, Weights]:
 
 
 def _automodel(config: Config, weights: Weights) -> tuple[Config, Weights]:
-    outside = ("lm_head.weight", "d2t", "t2d")
-    config = {**_plain(config), "architectures": ["LlamaForCausalLMEagle3"]}
+    outside = ("lm_head.weight", "d2t", "t2d", "mask_hidden")
+    config = {**_plain(config), "architectures": ["LlamaEagle3DraftModel"]}
     return config, {name if name in outside else f"model.{name}": value for name, value in weights.items()}
 
 

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Types of the fixtures that tests of stores share (tests/unit/store/conftest.py)."""
+"""What tests of stores share: types of their fixtures (tests/unit/store/conftest.py), a cache of the Hub."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["OllamaModel", "Tiny"]
+from helpers.hub_server import digest_of
+
+__all__ = ["OllamaModel", "Tiny", "put_into_cache"]
 
 OllamaModel = Callable[..., Path]
 """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into an Ollama store made by hand."""
@@ -21,3 +24,18 @@ class Tiny:
     draft: Path
     checkpoint: Path
     other: Path
+
+
+def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
+    """As huggingface_hub and llama.cpp lay out their cache: names are links, relative to where they are."""
+    folder = home / "cache" / f"models--{repo.replace('/', '--')}"
+    snapshot = folder / "snapshots" / ("a" * 40)
+    (folder / "blobs").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("a" * 40)
+    for name, data in files.items():
+        blob = folder / "blobs" / digest_of(data).removeprefix("sha256:")
+        blob.write_bytes(data)
+        path = snapshot / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(os.path.relpath(blob, path.parent))

@@ -62,9 +62,12 @@ class Terminal:
         self.process.send(keys)
 
     def paste(self, text: str) -> None:
-        """Pastes a block, as terminals do for programs that asked to be told."""
-        assert "\x1b[?2004h" in self.raw, "the program does not ask for bracketed paste"
-        self.process.send(_PASTE_BEGIN + text.replace("\n", "\r") + _PASTE_END)
+        """Pastes a block as terminals do: marked only if the program last asked for that. At most what fits
+        into the terminal's driver, 4 KB, because nobody draws meanwhile.
+        """
+        text = text.replace("\n", "\r")
+        is_marked = self.raw.rfind("\x1b[?2004h") > self.raw.rfind("\x1b[?2004l")
+        self.process.send(_PASTE_BEGIN + text + _PASTE_END if is_marked else text)
 
     def wait(self, text: str, *, count: int = 1, seconds: float = PATIENCE_S) -> None:
         """Reads until the text is there `count` times; fails with what there is instead."""

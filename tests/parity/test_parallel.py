@@ -14,6 +14,7 @@ import torch
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter
+from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.reference.parallel import ParallelDrafter
 from helpers.reference.target import Target
@@ -107,6 +108,15 @@ def differences(it: Pair, kind: type[ParallelDrafter] = ParallelDrafter) -> list
 @pytest.mark.parametrize("name", SHAPES)
 def test_all_depths_of_one_pass_equal_the_reference(name: str, pair: Callable[[DraftShape], Pair]) -> None:
     assert max(differences(pair(SHAPES[name]))) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["3.1", "two-layers"])
+def test_automodels_layout_is_the_same_drafter(name: str, tmp_path: Path) -> None:
+    shape, target = SHAPES[name], make_target(tmp_path / "target")
+    reference, draft = shape.write(tmp_path / "reference"), tmp_path / "draft.gguf"
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", "automodel", shape)
+    convert_checkpoint(checkpoint, target.gguf, draft, type="F32", aux_layers=list(shape.layers))
+    assert max(differences(Pair(target, shape, reference, draft))) < TOLERANCE
 
 
 @pytest.mark.parametrize("mistake", [NoFeature, OtherToken, StandingPositions, Alone])

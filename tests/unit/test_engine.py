@@ -51,6 +51,13 @@ def fresh(models: Models) -> Completion:
 # The result
 
 
+def test_a_tree_with_more_leaves_than_the_engine_has_room_for_says_so(engine: Engine) -> None:
+    wide = greedy(engine, strategy="tree:k=4,depth=5,nodes=15").timings["plan"]
+    assert "asked for, with at most 8 leaves instead of 12: " in wide["why"] and "n_leaves_max" in wide["why"]
+    narrow = greedy(engine, strategy="tree:k=2,depth=5,nodes=14").timings["plan"]
+    assert narrow["why"] == "asked for"
+
+
 def test_a_completion_is_complete(engine: Engine) -> None:
     result = greedy(engine, seed=1, strategy="chain:3")
     assert len(result.tokens) == len(result.accepted) == result.timings["predicted_n"] == 24

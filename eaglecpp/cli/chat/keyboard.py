@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The line that a user types in a chat: prompt_toolkit with history, completion, paste and an editor.
 
-`Keyboard.ask` is an `Ask` callback. This module is imported only when someone sits at a terminal, because
+`open_keyboard` gives an `Ask` callback. This module is imported only when someone sits at a terminal, because
 prompt_toolkit takes a tenth of a second to load.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -23,15 +23,29 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
 from eaglecpp.cli.chat.commands import COMMANDS
-from eaglecpp.cli.chat.input import CONTINUATION, PROMPT, is_open
+from eaglecpp.cli.chat.input import CONTINUATION, PROMPT, Ask, is_open
 from eaglecpp.cli.chat.screen import visible
-from eaglecpp.cli.terminal import write
+from eaglecpp.cli.terminal import silent_keys, write
 from eaglecpp.errors import EagleError
 from eaglecpp.modelfile.parameters import PARAMETERS
 
-__all__ = ["Keyboard", "SlashCompleter"]
+__all__ = ["Keyboard", "SlashCompleter", "open_keyboard"]
 
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
+
+
+@contextlib.contextmanager
+def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
+    """The keyboard of a chat, arguments as for `Keyboard`. Between two prompts keys are kept for the next
+    one, and the terminal goes on marking what is pasted: a block stays a block, whose lines are no commands.
+    """
+    keyboard = Keyboard(history, keeps)
+    with silent_keys(by_key=True):
+        keyboard.mark_pastes(True)
+        try:
+            yield keyboard.ask
+        finally:
+            keyboard.mark_pastes(False)
 
 
 class SlashCompleter(Completer):
@@ -90,8 +104,15 @@ class Keyboard:
             typed = str(interrupt)
             raise
         finally:
+            self.mark_pastes(True)  # prompt_toolkit stops it with every prompt
             write(prompt + visible(typed).replace("\n", f"\n{CONTINUATION}") + "\n", styled=True)
         return typed if not is_open(typed) or self._goes_on(typed) else f'"""\n{typed}\n"""'
+
+    def mark_pastes(self, on: bool) -> None:
+        """Whether the terminal says where a pasted block begins and ends."""
+        output = self._session.output
+        (output.enable_bracketed_paste if on else output.disable_bracketed_paste)()
+        output.flush()
 
     def _goes_on(self, text: str) -> bool:
         """Whether Enter begins another line: in an open block, unless it was pasted as a whole. Program text

@@ -26,7 +26,8 @@ def run_chat(chat: Chat) -> None:
         except (EagleError, OSError, ValueError) as error:
             chat.screen.note(f"error: {error}")
     if chat.saved is not None and chat.saved.stamp is not None:
-        chat.screen.note(f"saved; to continue this chat: eaglecpp run {chat.saved.model} -c")
+        how = f"eaglecpp run {chat.saved.model} --continue"
+        chat.screen.note(f"saved; to continue this chat: {how}", verbatim=True)
 
 
 def take(chat: Chat, text: str) -> bool:

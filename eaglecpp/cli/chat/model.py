@@ -177,7 +177,7 @@ class ChatModel:
             return Engine.from_plan(plan.without_drafts())
 
     def _make_room(self, strategy: Strategy) -> bool:
-        """Loads the drafter, or reloads with room for more draft nodes, if the strategy needs it."""
+        """Loads the drafter, or reloads with room for more nodes or leaves, if the strategy needs it."""
         if strategy.kind == "off":
             return False
         if not self.can_draft:
@@ -187,11 +187,14 @@ class ChatModel:
             if not self.engine.has_draft:
                 raise ValueError(f"strategy {strategy}: {self.notices[-1]}")
             return True
-        self.engine.resolve(strategy)
+        _, why = self.engine.resolve(strategy)
         try:  # an empty generation: only the engine knows what it has room for
             self.engine.stream(self.prompts.spoken_tokens, strategy=strategy, max_tokens=0).close()
         except ValueError:
             self.reopen(n_draft_max=strategy.nodes)
+            return True
+        if "leaves" in why:  # more than there is room for
+            self.reopen()
             return True
         return False
 

@@ -127,13 +127,25 @@ class Screen:
             self._write([*closing, *self._wrapper.flush(), ("\n", "")])
             self._wrapper = WordWrap(self._columns)
 
-    def say(self, text: str) -> None:
-        """Prints the answer to a user's command; it may quote text that came with a model."""
-        write((visible(text) if self.is_terminal else text) + "\n", styled=True)
+    def say(self, text: str, *, verbatim: bool = False) -> None:
+        """Prints the answer to a user's command; it may quote text that came with a model.
 
-    def note(self, text: str) -> None:
-        """Prints a note that is not part of an answer, in grey on a terminal."""
-        note(f"{_DIM}{visible(text)}{_RESET}" if stderr_is_terminal() else text, styled=True)
+        verbatim: line ends are not ours to add, because the text is made to be copied.
+        """
+        write((self._laid_out(text, verbatim) if self.is_terminal else text) + "\n", styled=True)
+
+    def note(self, text: str, *, verbatim: bool = False) -> None:
+        """Prints a note that is not part of an answer, in grey on a terminal. verbatim: as for `say`."""
+        if stderr_is_terminal():
+            text = f"{_DIM}{self._laid_out(text, verbatim)}{_RESET}"
+        note(text, styled=True)
+
+    def _laid_out(self, text: str, verbatim: bool) -> str:
+        """Text for a terminal, broken between words."""
+        if verbatim or not self.wrap:
+            return visible(text)
+        wrapper = WordWrap(lambda: shutil.get_terminal_size().columns)
+        return "".join(part for part, _ in [*wrapper.feed(visible(text)), *wrapper.flush()])
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0

@@ -15,13 +15,15 @@ from eaglecpp.modelfile.pragmas import settings
 
 __all__ = ["FACTS", "chat_modelfile", "modelfile_to_save", "show", "show_help"]
 
+_TO_BE_COPIED = ("license", "modelfile", "system", "template")
+
 
 def show(chat: Chat, rest: str) -> None:
     """Runs `/show ...`."""
     if not rest:
         chat.screen.say(show_help())
     elif rest in FACTS:
-        chat.screen.say(FACTS[rest][0](chat))
+        chat.screen.say(FACTS[rest][0](chat), verbatim=rest in _TO_BE_COPIED)
     else:
         chat.screen.say(f"Unknown command '/show {rest}'. Type /? for help")
 

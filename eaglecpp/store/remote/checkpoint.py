@@ -3,16 +3,18 @@
 
 Large files are downloaded once, into our store's unfinished blobs, where a killed download can be continued
 and where they are kept for the next conversion (for two weeks, see `collect`). The folder holds links to
-them, and the small files.
+them (copies where a system makes no links), and the small files.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import requests
 
+from eaglecpp.files import link
 from eaglecpp.store.errors import DownloadError, OfflineError, Report
 from eaglecpp.store.layout import child
 from eaglecpp.store.remote import hub
@@ -90,12 +92,19 @@ def fetch_folder(
     for file in files:
         path = child(folder, file.name)
         if file.cached is not None:
-            path.symlink_to(file.cached)
+            _link_or_copy(file.cached, path)
         elif file.digest:
-            path.symlink_to(fetch(session, root, repository.remote(file), report))
+            _link_or_copy(fetch(session, root, repository.remote(file), report), path)
         else:
             path.write_bytes(hub.read_small(session, repository, file))
     return folder
+
+
+def _link_or_copy(file: Path, path: Path) -> None:
+    try:
+        link(file, path)
+    except OSError:
+        shutil.copyfile(file, path)
 
 
 def _inside(repository: hub.Repository, folder: str) -> list[hub.HubFile]:

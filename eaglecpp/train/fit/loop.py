@@ -43,7 +43,8 @@ __all__ = [
     "Trainer",
 ]
 
-_SAVE_SECONDS = 300
+_SAVE_SECONDS = (10.0, 300.0)
+"""Between two saved states: at first and at most, twice as long each time."""
 _N_EVALUATIONS = 20
 _EVALUATION_TOKENS = 8192
 """Of held-out data that tell how a run goes; more would take time from training. Their samples stay in
@@ -135,7 +136,7 @@ class Reporter(Protocol):
         """After each evaluation."""
 
     def stop(self) -> bool:
-        """Whether the user wants to end now; asked between steps."""
+        """Whether the user wants to end now; asked between steps, and for each sample of one."""
         ...
 
 
@@ -202,10 +203,12 @@ class Trainer:
         """parts: sample indices to train on and to evaluate on; draft_ids: i64 [n_vocab], -1 outside;
         facts: whatever else makes this run this run, plain values; stored: compute with these weights.
         """
-        self.model, self.source, self.draft_ids = model, source, draft_ids
+        self.model, self.draft_ids = model, draft_ids
         self.train, self.held_out = list(parts[0]), list(parts[1])
         self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
         self.ranks = ranks or Ranks()
+        # one of several processes cannot leave a step on its own
+        self.source = source if self.ranks.n > 1 else _Stoppable(source, reporter)
         self.device = model.fc.device
         chosen = hyper.later_every > 1 or takes_mask(self.device)
         self._every = hyper.later_every if chosen else None
@@ -218,10 +221,11 @@ class Trainer:
         self._lengths = source.lengths
         self._all_held_out = self.held_out
         self.held_out = _up_to(self.held_out, self._lengths, _EVALUATION_TOKENS)
-        self._kept = _Kept(source)
+        self._kept = _Kept(self.source)
         self._train_lengths = [self._lengths[i] for i in self.train]
         self._n_tokens = sum(self._train_lengths)
         self._began = self._saved = time.monotonic()
+        self._save_seconds = _SAVE_SECONDS[0]
         self._evaluated_at = -1
 
     def resume(self) -> None:
@@ -234,8 +238,21 @@ class Trainer:
         self._began = time.monotonic() - self.progress.seconds
 
     def run(self) -> Outcome:
-        """Trains to the end of the budget, the reporter's wish or the patience; saves in each case."""
+        """Trains to the end of the budget, the reporter's wish or the patience; saves in each case. A step
+        that the reporter's wish ends halfway was not made.
+        """
         self._began = time.monotonic() - self.progress.seconds
+        if not self.last.exists():
+            self._save()  # so that there is something to resume
+        try:
+            reason = self._run()
+        except _Stopped:
+            reason = "stopped"
+        self._save()
+        return self._outcome(reason)
+
+    def _run(self) -> str:
+        """Why it ended."""
         reason = "budget"
         while self.share() < 1.0:
             steps = epoch_steps(
@@ -243,16 +260,16 @@ class Trainer:
             )
             for step in steps[self.progress.position :]:
                 if self.ranks.any(self.reporter.stop(), self.device):
-                    self._save()
-                    return self._outcome("stopped")
+                    return "stopped"
                 self._step([self.train[i] for i in step])
                 if self._evaluation_due():
                     self._evaluate()
                     if self.limits.patience and self.progress.since_best >= self.limits.patience:
                         reason = "patience"
                         break
-                if time.monotonic() - self._saved > _SAVE_SECONDS:
+                if time.monotonic() - self._saved > self._save_seconds:
                     self._save()
+                    self._save_seconds = min(2 * self._save_seconds, _SAVE_SECONDS[1])
                 if self.share() >= 1.0:
                     break
             else:
@@ -262,8 +279,7 @@ class Trainer:
             break
         if self.held_out and self._evaluated_at != self.progress.step:
             self._evaluate()
-        self._save()
-        return self._outcome(reason)
+        return reason
 
     def share(self) -> float:
         """Share of the budget that is spent."""
@@ -408,6 +424,31 @@ class Trainer:
         rows = [row for row in self.progress.evaluations if row[0] == self.progress.best_step]
         best = Acceptance(tuple(rows[-1][4:]), rows[-1][3], 0) if rows else None
         return Outcome(reason, self.progress, best, self.optimizer.n_skipped)
+
+
+class _Stopped(KeyboardInterrupt):
+    """The reporter wants to end now."""
+
+
+class _Stoppable:
+    """A source that gives no more samples when the reporter wants to end: capturing them is what takes long
+    in a step or an evaluation.
+    """
+
+    def __init__(self, source: FeatureSource, reporter: Reporter) -> None:
+        self._source = source
+        self._reporter = reporter
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Of the source."""
+        return self._source.lengths
+
+    def sample(self, index: int) -> Sample:
+        """Raises _Stopped."""
+        if self._reporter.stop():
+            raise _Stopped
+        return self._source.sample(index)
 
 
 class _Kept:

@@ -50,6 +50,23 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert (out, err) == ("", text)
 
 
+def test_a_letter_is_a_switch_in_every_command_or_takes_a_value_in_every_command() -> None:
+    """Otherwise a value that another command would have taken becomes a prompt."""
+    kinds: dict[str, dict[bool, list[str]]] = {}
+    context = click.Context(cli.group)
+    for name in cli.COMMANDS:
+        command = cli.group.get_command(context, name)
+        assert command is not None
+        for option in command.params:
+            for flag in option.opts if isinstance(option, click.Option) else ():
+                if not flag.startswith("--"):
+                    kinds.setdefault(flag, {}).setdefault(option.is_flag, []).append(name)
+    assert {"-c", "-n", "-t", "-f", "-v"} <= kinds.keys()
+    assert {flag: kind for flag, kind in kinds.items() if len(kind) > 1} == {}
+    assert {"run", "generate", "serve", "bench", "doctor", "train"} == set(kinds["-c"][False])
+    assert {"run", "generate", "bench", "show"} <= set(kinds["-v"][True])
+
+
 def test_ctrl_c_is_130(failing: Callable[[BaseException], int]) -> None:
     assert failing(KeyboardInterrupt()) == 130
 

@@ -71,6 +71,24 @@ def test_wrapping_only_turns_blanks_into_line_ends(text: str, cuts: list[int]) -
     assert out.count("\n") >= text.count("\n")
 
 
+def test_all_that_a_chat_says_breaks_between_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.cli.chat.screen.stderr_is_terminal", lambda: True)
+    text = "model · drafter draft.gguf · context 2048 tokens\nstrategy:   auto, decided each round"
+    broken = "model · drafter draft.gguf ·\ncontext 2048 tokens\nstrategy:   auto, decided each\nround"
+    screen = Screen(is_terminal=True)
+    screen.say(text)
+    screen.note(text)
+    assert capsys.readouterr() == (broken + "\n", broken + "\n")
+    screen.say(text, verbatim=True)
+    screen.note(text, verbatim=True)
+    Screen(is_terminal=True, wrap=False).say(text)
+    assert capsys.readouterr() == (2 * (text + "\n"), text + "\n")
+    Screen(is_terminal=False).say(text)
+    assert capsys.readouterr().out == text + "\n"
+
+
 def test_width_zero_wraps_nothing() -> None:
     text = "word " * 40
     assert wrapped([text], width=0) == text

@@ -65,6 +65,28 @@ def test_eagle_31_switches_survive_in_every_family_that_has_them(
     assert {f"fc_norm.{i}.weight" for i in range(3)} <= tensors(report.out).keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        *((f"Eagle3{x}ForCausalLM", DraftShape()) for x in ("MiniMaxM2", "Qwen2_5vl", "Qwen3vl")),
+        ("PeagleLlamaForCausalLM", DraftShape(n_parallel=6)),
+        ("Eagle3Qwen3ForCausalLM", DraftShape(qk_norm=True)),
+        ("PeagleQwen3ForCausalLM", DraftShape(n_parallel=6, qk_norm=True)),
+    ],
+)
+def test_what_vllm_runs_with_its_llama_and_qwen3_code_is_the_same_drafter(
+    name: str, shape: DraftShape, convert: Convert, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape, edit={"architectures": [name]})
+    reference = convert(write_checkpoint(tmp_path / "ref", "vllm", shape), out=tmp_path / "ref.gguf")
+    report = convert(checkpoint)
+    assert report.spec == reference.spec
+    found, expected = tensors(report.out), tensors(reference.out)
+    assert found.keys() == expected.keys()
+    for tensor, value in expected.items():
+        np.testing.assert_array_equal(found[tensor], value, err_msg=tensor)
+
+
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 
 

@@ -56,6 +56,8 @@ def test_mrope_is_plain_rope_with_a_note() -> None:
         ({"attention_factor": 1.25}, 1.25),
         ({"mscale": 1.0, "mscale_all_dim": 1.0}, 1.0),
         ({"mscale": 0.707, "mscale_all_dim": 1.0}, (0.0707 * math.log(4) + 1) / (0.1 * math.log(4) + 1)),
+        ({"mscale": 1.0, "mscale_all_dim": 0.0}, 0.1 * math.log(4) + 1),
+        ({"mscale": 0.707, "mscale_all_dim": 0.0}, 0.1 * math.log(4) + 1),
         ({"attn_factor": 2.0}, 2 * (0.1 * math.log(4) + 1)),
     ],
 )
@@ -66,6 +68,36 @@ def test_yarn_multiplies_cos_and_sin_by_what_the_checkpoint_wants(
     by_ggml = 1 + 0.1 * math.log(rope.factor)
     assert rope.attn_factor * by_ggml == pytest.approx(multiplier, rel=1e-6)
     assert (rope.scaling, rope.factor, rope.original_context) == ("yarn", 4.0, 4096)
+
+
+def test_an_mscale_that_trainers_and_engines_read_differently_is_mentioned() -> None:
+    _, note = parse_rope({"rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.0}})
+    assert "mscale 0.707 has no effect without mscale_all_dim" in note
+    for harmless in ({"mscale": 1.0, "mscale_all_dim": 0}, {"mscale": 0.7, "mscale_all_dim": 0.7}, {}):
+        assert parse_rope({"rope_scaling": {**YARN, **harmless}})[1] == ""
+
+
+def test_the_same_scaling_under_both_names_is_one() -> None:
+    both = {"rope_scaling": YARN, "rope_parameters": {**YARN, "rope_type": "yarn", "rope_theta": 1e6}}
+    assert parse_rope(both)[0].theta == 1e6
+
+
+@pytest.mark.parametrize(
+    ("parameters", "scaling", "message"),
+    [
+        ({"rope_type": "default", "rope_theta": 1e6}, YARN, "rope_type is 'default' and 'yarn'"),
+        ({"rope_theta": 1e6}, YARN, "rope_type is 'default' and 'yarn'"),
+        ({**YARN, "factor": 8.0}, YARN, "factor is 8.0 and 4.0"),
+        ({"rope_theta": 1e6}, {"rope_type": "default", "rope_theta": 5e5}, "rope_theta is 1000000.0 and"),
+    ],
+)
+def test_two_scalings_that_contradict_each_other_are_refused(
+    parameters: dict[str, Any], scaling: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"rope_parameters and rope_scaling contradict each other: {message}"
+    ):
+        parse_rope({"rope_parameters": parameters, "rope_scaling": scaling})
 
 
 def test_yarn_betas_are_kept() -> None:

@@ -235,6 +235,25 @@ def test_a_tied_head_is_written_out(written: Callable[..., Written]) -> None:
     np.testing.assert_array_equal(file.tensors["output.weight"], file.tensors["token_embd.weight"])
 
 
+def test_a_head_in_the_file_is_not_tied_whatever_the_config_copied_from_its_target(
+    written: Callable[..., Written],
+) -> None:
+    shape = DraftShape()
+    file = written(shape, edit={"tie_word_embeddings": True})
+    np.testing.assert_array_equal(file.tensors["output.weight"], shape.weights()["lm_head.weight"])
+
+
+def test_a_head_as_large_as_the_table_it_is_said_to_be_tied_to_is_used_with_a_note(
+    convert: Convert, tmp_path: Path
+) -> None:
+    shape = DraftShape(n_draft_vocab=367)
+    report = convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit={"tie_word_embeddings": True}))
+    np.testing.assert_array_equal(
+        Written(report.out).tensors["output.weight"], shape.weights()["lm_head.weight"]
+    )
+    assert any("tie_word_embeddings is true, but" in note for note in report.notes)
+
+
 def test_a_drafter_narrower_than_its_target(convert: Convert, tmp_path: Path) -> None:
     wide = make_target(tmp_path, TargetSpec(n_embd=96, n_heads=4, n_layers=8, mixing=0.1))
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(n_embd_target=96))

@@ -192,6 +192,23 @@ def test_a_port_in_use_is_told_with_who_uses_it(server: TestServer) -> None:
         bind("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("is_windows", [False, True])
+def test_no_other_server_can_share_the_port(is_windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows SO_REUSEADDR is what lets it."""
+    chosen: list[int] = []
+
+    class Recording(socket.socket):
+        def setsockopt(self, level: int, option: int, *value: Any) -> None:
+            assert level == socket.SOL_SOCKET
+            chosen.append(option)
+
+    monkeypatch.setattr(socket, "socket", Recording)
+    if is_windows:
+        monkeypatch.setattr(socket, "SO_EXCLUSIVEADDRUSE", -5, raising=False)
+    bind("127.0.0.1", 0).close()
+    assert chosen == [-5 if is_windows else socket.SO_REUSEADDR]
+
+
 def test_metrics_are_prometheus_text(server: TestServer) -> None:
     server.post("/api/chat", ask("What is len?", stream=False))
     text = server.get("/metrics").text

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.checkpoint import local_checkpoint, local_target
 from eaglecpp.store import DownloadError, OfflineError
 from helpers.hub_server import HubServer
-from helpers.stores import Tiny
+from helpers.stores import Tiny, put_into_cache
 
 
 @pytest.fixture
@@ -40,6 +41,32 @@ def test_what_was_downloaded_once_is_not_downloaded_again(
         n_large = len(maker.content_requests())
     assert n_large == 1
     assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("refused", [("symlink",), ("symlink", "link")])
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_system_that_makes_no_links_converts_too(
+    refused: tuple[str, ...],
+    is_cached: bool,
+    maker: HubServer,
+    tiny: Tiny,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Windows: `symlink` for ordinary users, `link` between two drives."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(22, "A required privilege is not held by the client", "x", 1314)
+
+    if is_cached:
+        put_into_cache(
+            home, "maker/draft", {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir()}
+        )
+    for name in refused:
+        monkeypatch.setattr(os, name, refuse)
+    with local_checkpoint("hf.co/maker/draft") as found:
+        for path in tiny.checkpoint.iterdir():
+            assert (found.path / path.name).read_bytes() == path.read_bytes()
 
 
 def test_files_here_need_no_hub(tiny: Tiny, tmp_path: Path) -> None:

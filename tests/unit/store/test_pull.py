@@ -20,7 +20,7 @@ from eaglecpp.store.transaction import remove_model
 from helpers.clock import set_clock
 from helpers.hub_server import HubServer, digest_of, layer_entry
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny
+from helpers.stores import OllamaModel, Tiny, put_into_cache
 
 REPO = "user/tiny-GGUF"
 
@@ -251,21 +251,6 @@ def test_split_files_come_whole(
 
 
 # Without a network
-
-
-def put_into_cache(home: Path, repo: str, files: dict[str, bytes]) -> None:
-    """As huggingface_hub and llama.cpp lay out their cache."""
-    folder = home / "cache" / f"models--{repo.replace('/', '--')}"
-    snapshot = folder / "snapshots" / ("a" * 40)
-    (folder / "blobs").mkdir(parents=True)
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("a" * 40)
-    for name, data in files.items():
-        blob = folder / "blobs" / digest_of(data).removeprefix("sha256:")
-        blob.write_bytes(data)
-        path = snapshot / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(blob)
 
 
 def test_offline_takes_what_a_cache_has(

@@ -16,9 +16,10 @@ import torch
 from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
 from eaglecpp.train.fit.evaluate import Acceptance
-from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
+from eaglecpp.train.fit.loop import Budget, Comparison, Hyper, Limits, StepReport, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
+from eaglecpp.train.run import _verdict
 from helpers.clock import set_clock
 from helpers.training import N_VOCAB, SPEC, draft_ids, make_source
 
@@ -78,6 +79,42 @@ def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: P
     assert len(outcome.progress.losses) == 11
     for a, b in zip(straight.model.parameters(), trainer.model.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_run_can_be_resumed_from_before_its_first_step(tmp_path: Path) -> None:
+    class Killed(Recorder):
+        def on_step(self, report: StepReport) -> None:
+            raise RuntimeError("as by kill -9")
+
+    with pytest.raises(RuntimeError):
+        make_trainer(tmp_path / "a", Budget(steps=3), Killed()).run()
+    resumed, whole = Recorder(), Recorder()
+    trainer = make_trainer(tmp_path / "a", Budget(steps=3), resumed)
+    trainer.resume()
+    trainer.run()
+    make_trainer(tmp_path / "b", Budget(steps=3), whole).run()
+    assert resumed.losses == whole.losses and len(whole.losses) == 3
+
+
+def test_a_step_that_is_stopped_halfway_was_not_made(tmp_path: Path) -> None:
+    class Impatient(Recorder):
+        """Wants to stop when the third step has begun."""
+
+        n_asked = 0
+
+        def stop(self) -> bool:
+            self.n_asked += len(self.losses) == 2
+            return self.n_asked > 2
+
+    part, rest, whole = Impatient(), Recorder(), Recorder()
+    options = {"parts": (range(12), range(0)), "limits": Limits(micro_tokens=16)}
+    outcome = make_trainer(tmp_path / "a", Budget(steps=5), part, **options).run()
+    assert (outcome.reason, outcome.progress.step, part.n_asked) == ("stopped", 2, 3)
+    trainer = make_trainer(tmp_path / "a", Budget(steps=5), rest, **options)
+    trainer.resume()
+    trainer.run()
+    make_trainer(tmp_path / "b", Budget(steps=5), whole, **options).run()
+    assert part.losses + rest.losses == whole.losses and len(whole.losses) == 5
 
 
 def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
@@ -162,6 +199,14 @@ def test_texts_learnt_by_heart_are_told_from_too_few_steps(
     trainer.run()
     found = trainer.compare(10**6)
     assert found is not None and found.trained == found.held_out and not found.learns_by_heart
+
+
+def test_a_drafter_that_nothing_is_accepted_of_is_called_useless() -> None:
+    for length, useless in ((1.004, True), (1.6, False)):
+        found = Acceptance((length - 1,), length, 5000)
+        text = _verdict(Comparison(found, found))
+        assert text.startswith(f"tokens per round: {length:.2f} on held-out texts")
+        assert ("useless" in text and "--resume" in text and "--generate" in text) is useless
 
 
 def test_only_texts_that_were_seen_count_as_trained(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: MIT
+"""Ctrl+C in the middle of a computation that Python cannot interrupt."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("signals of POSIX", allow_module_level=True)
+
+PROGRAM = """
+import hashlib, sys
+from eaglecpp.cli.interrupts import Interrupts
+with Interrupts(lambda text: print(text, file=sys.stderr, flush=True)) as interrupts:
+    interrupts.waits = sys.argv[1] == "waits"
+    print("ready", file=sys.stderr, flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"a", b"b", int(sys.argv[2]))
+    print(interrupts.requested, file=sys.stderr, flush=True)
+"""
+FOR_EVER, A_MOMENT = 2**31 - 1, 2_000_000
+
+
+@contextmanager
+def computing(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-P", "-c", PROGRAM, *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None and process.stderr.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(("how", "says"), [("waits", "saving what is trained"), ("not", "stopping")])
+def test_the_first_is_answered_at_once_and_the_second_ends_at_once(how: str, says: str) -> None:
+    with computing(how, FOR_EVER) as process:
+        assert process.stderr is not None
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline().startswith(f"Ctrl+C: {says}")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+@pytest.mark.parametrize(("how", "code", "last"), [("waits", 0, "True"), ("not", -2, "KeyboardInterrupt")])
+def test_the_first_ends_work_that_cannot_wait(how: str, code: int, last: str) -> None:
+    with computing(how, A_MOMENT) as process:
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err.splitlines()[-1]) == (code, last)
