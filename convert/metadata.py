@@ -23,7 +23,7 @@ from .target_info import TargetInfo
 
 __all__ = ["CONVERTER_VERSION", "GGUF_TYPES", "build_metadata"]
 
-CONVERTER_VERSION = "1"
+CONVERTER_VERSION = "2"
 """Raised when the same checkpoint would be written differently."""
 
 GGUF_TYPES: dict[str, tuple[GGUFValueType, GGUFValueType | None]] = {

@@ -4,11 +4,11 @@
 Trainers and engines disagree about some checkpoints, and no field of the file tells who wrote it
 (`eaglecpp.convert.open_choices`). But the target tells: it writes a few texts of its own, greedily; then the
 drafter that each reading gives drafts from every place in them, fed with the target's features. Compared is,
-place by place, how many tokens in a row can be expected: 1 + p1 + p1 p2 + ..., with the probability that
-the drafter gives to each of the target's own tokens. (How many it gets right would say the same of fewer places:
-on the demo pair a wrong theta stood out by 1.9 standard errors so, and by 2.2 with probabilities; wrong layers
-by 2 and by 6 to 8.) The right reading is the one under which the drafter was trained, so it drafts best.
-Nothing is measured for a checkpoint with one reading.
+place by place, how many tokens in a row can be expected: 1 + p1 + p1 p2 + ..., with the probability that the
+drafter gives to each of the target's own tokens. (How many it gets right says the same with more noise: on
+the demo pair wrong layers stood out by 2 standard errors so, and by 6 to 8 with probabilities.) The right
+reading is the one under which the drafter was trained, so it drafts best. Nothing is measured for a
+checkpoint with one reading.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ CERTAIN = 3.0
 """Standard errors of the mean difference from which on one reading is better than another. Neighbouring
 places share tokens, so that these are fewer than they look.
 """
+_LITTLE = 0.02
+"""Of a chance to get there, below which nothing further is drafted."""
 MOST = 16
 """Combinations of readings that are tried."""
 
@@ -71,7 +73,7 @@ class OwnText:
 
 @dataclass(frozen=True)
 class Measured:
-    """lengths: at each place of the texts, the tokens in a row that can be expected, the target's own first."""
+    """lengths: at each place of the texts, the tokens in a row that can be expected, the target's own too."""
 
     readings: Readings
     lengths: NDArray[np.float64]
@@ -138,7 +140,7 @@ def convert_measured(
     chosen, reasons = given, {}
     try:
         measured = _measure(src, Path(target), Path(out or "draft.gguf").parent, choices, given, options, say)
-    except EagleError as error:
+    except (EagleError, MemoryError) as error:
         say(f"how the checkpoint is to be read could not be measured: {error}")
     else:
         best = choose(measured, choices)
@@ -277,29 +279,28 @@ def expected_lengths(
             drafter.append(np.ascontiguousarray(features[:, : first - 1]), tokens[1:first])
         for row in range(first - 1, len(tokens) - DEPTH - 1):
             column = np.ascontiguousarray(features[:, row : row + 1])
-            chain = itertools.accumulate(
-                _chances(drafter, column, tokens[row + 1 : row + DEPTH + 2], rank), lambda a, b: a * b
-            )
-            lengths.append(1.0 + sum(chain))
+            lengths.append(1.0 + _expected(drafter, column, tokens[row + 1 : row + DEPTH + 2], rank))
     drain()
     return np.array(lengths)
 
 
-def _chances(
-    drafter: Drafter, features: Array, tokens: Sequence[int], rank: Mapping[int, int]
-) -> list[float]:
-    """The drafter's probability of each of the tokens but the first, which its row embeds."""
+def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Mapping[int, int]) -> float:
+    """Drafts in a row that can be expected to be `tokens[1:]`. The first of them is what the row embeds."""
     if drafter.info["n_parallel"]:
         n_ahead = min(DEPTH, drafter.info["n_parallel"]) - 1
         rows = drafter.commit_ahead(features, tokens[:1], n_ahead)
-        return [_chance(row, rank.get(token)) for row, token in zip(rows, tokens[1:], strict=False)]
+        chances = [_chance(row, rank.get(token)) for row, token in zip(rows, tokens[1:], strict=False)]
+        return float(np.cumprod(chances).sum())
     logits, state = drafter.commit(features, tokens[:1])
-    found = [_chance(logits, rank.get(tokens[1]))]
+    reached = expected = _chance(logits, rank.get(tokens[1]))
     for depth in range(1, DEPTH):
+        if reached < _LITTLE:
+            break
         rows, states = drafter.extend(state[None], [tokens[depth]], [depth - 2], depth)
         state = states[0]
-        found.append(_chance(rows[0], rank.get(tokens[depth + 1])))
-    return found
+        reached *= _chance(rows[0], rank.get(tokens[depth + 1]))
+        expected += reached
+    return expected
 
 
 def _chance(logits: Array, index: int | None) -> float:

@@ -120,7 +120,7 @@ CONFIG = [
         family="speculators", edit={"norm_before_residual": None}),
     Bad("speculators nested", errors.ConfigError, "transformer_layer_config: expected an object",
         family="speculators", edit={"transformer_layer_config": 3}),
-    Bad("SafeAILab theta", errors.ConfigError, "rope_theta together with linear rope_scaling",
+    Bad("SafeAILab theta", errors.ConfigError, "--reading rope_theta=500000 or --reading rope_theta=10000",
         family="eagle", edit={"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}),
 ]  # fmt: skip
 MAPS = [
