@@ -56,6 +56,8 @@ places share tokens, so that these are fewer than they look.
 """
 _LITTLE = 0.02
 """Of a chance to get there, below which nothing further is drafted."""
+MATTERS = 0.01
+"""Tokens in a row: what is less does not speak against a default, however certain it is."""
 MOST = 16
 """Combinations of readings that are tried."""
 
@@ -82,11 +84,11 @@ class Measured:
     def mean(self) -> float:
         return float(self.lengths.mean())
 
-    def leads(self, other: Measured) -> float:
-        """By how many standard errors this is better; 0 when there is no difference anywhere."""
+    def leads(self, other: Measured) -> bool:
+        """Whether this is better by more than chance, and by enough to matter."""
         gain = self.lengths - other.lengths
-        error = gain.std() / np.sqrt(len(gain))
-        return float(gain.mean() / error) if error > 0 else 0.0
+        mean = float(gain.mean())
+        return mean >= MATTERS and mean >= CERTAIN * float(gain.std()) / np.sqrt(len(gain))
 
 
 def convert(
@@ -124,7 +126,13 @@ def convert(
 
 
 def convert_measured(
-    src: str | Path, target: str | Path, out: str | Path | None = None, *, say: Say, **options: Any
+    src: str | Path,
+    target: str | Path,
+    out: str | Path | None = None,
+    type: str = "Q8_0",
+    *,
+    say: Say,
+    **options: Any,
 ) -> ConvertReport:
     """`convert_checkpoint` with the reading that drafts best. Arguments and errors as there; say: as above.
 
@@ -135,11 +143,12 @@ def convert_measured(
     stated = {name: options[name] for name in _STATED if name in options}
     choices = open_choices(src, target, **stated)
     if not choices or not Path(target).is_file():  # of a folder of Hugging Face's there is nothing to run
-        return convert_checkpoint(src, target, out, **options)
+        return convert_checkpoint(src, target, out, type, **options)
     given: Readings = dict(options.pop("readings", None) or {})
     chosen, reasons = given, {}
     try:
-        measured = _measure(src, Path(target), Path(out or "draft.gguf").parent, choices, given, options, say)
+        work = Path(out or "draft.gguf").parent
+        measured = _measure(src, Path(target), work, choices, given, options | {"type": type}, say)
     except (EagleError, MemoryError) as error:
         say(f"how the checkpoint is to be read could not be measured: {error}")
     else:
@@ -148,7 +157,7 @@ def convert_measured(
             say(line)
         if best is not None:
             chosen, reasons = given | best.readings, _reasons(best, measured, choices)
-    return convert_checkpoint(src, target, out, readings=chosen, reasons=reasons, **options)
+    return convert_checkpoint(src, target, out, type, readings=chosen, reasons=reasons, **options)
 
 
 _STATED = ("aux_layers", "layer_ids", "feed", "rope_theta", "readings")
@@ -159,7 +168,7 @@ def choose(measured: Sequence[Measured], choices: Sequence[Choice]) -> Measured 
     defaults. None when that leaves several values of a choice that has no default.
     """
     best = max(measured, key=lambda one: one.mean)
-    equals = [one for one in measured if best.leads(one) < CERTAIN]
+    equals = [one for one in measured if not best.leads(one)]
     undecided = [choice.name for choice in choices if choice.is_open]
     if len({tuple(one.readings[name] for name in undecided) for one in equals}) > 1:
         return None
@@ -347,8 +356,9 @@ def _reasons(best: Measured, measured: Sequence[Measured], choices: Sequence[Cho
             continue
         other = max(others, key=lambda one: one.mean)
         told = f"{best.mean:.2f} tokens in a row, {other.mean:.2f} with {other.readings[choice.name]}"
-        certain = best.leads(other) >= CERTAIN
-        found[choice.name] = f"measured: {told}" if certain else f"default, measured as no worse: {told}"
+        found[choice.name] = (
+            f"measured: {told}" if best.leads(other) else f"default, measured as no worse: {told}"
+        )
     return found
 
 

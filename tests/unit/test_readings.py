@@ -14,10 +14,10 @@ import gguf
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from eaglecpp.cli.convert import convert as command
-from eaglecpp.convert import ConvertError, open_drafter
+from eaglecpp.convert import Choice, ConvertError, open_drafter
 from eaglecpp.readings import Measured, choose, convert, convert_measured
 from helpers.checkpoints import FAMILIES, write_checkpoint
 from helpers.random_drafter import DraftShape
@@ -30,9 +30,15 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 Write = Callable[..., Path]
 
 
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong here is so wrong that it shows at once."""
+    monkeypatch.setattr("eaglecpp.readings.N_TOKENS", 64)
+
+
 @pytest.fixture(scope="module")
 def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
-    """The demo drafter as canonical config and tensors. It was trained with theta 10000 on R_2, R_7 and R_11."""
+    """The demo drafter as canonical config and tensors: trained with theta 10000 on R_2, R_7 and R_11."""
     draft = open_drafter(DRAFT, TARGET)
     spec = draft.spec
     config = {
@@ -82,36 +88,29 @@ def reading(out: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("family", "edit"),
-    [
-        ("vllm", {}),
-        # here nobody's default is safe: without a measurement the conversion is refused
-        ("eagle", {"rope_scaling": {"rope_type": "linear", "factor": 1.0}}),
-    ],
-)
-def test_the_theta_of_the_training_is_found(
-    family: str, edit: dict[str, Any], write: Write, tmp_path: Path
-) -> None:
+def test_the_theta_of_the_training_is_found(write: Write, tmp_path: Path) -> None:
     said: list[str] = []
-    checkpoint = write(family, rope_theta=1e6, **edit)
-    report = convert(checkpoint, TARGET, tmp_path / "out.gguf", say=said.append)
+    report = convert(write("vllm", rope_theta=1e8), TARGET, tmp_path / "out.gguf", say=said.append)
     assert report.spec.rope.theta == 10000.0
     (line,) = reading(report.out)
-    assert line.startswith("rope_theta=10000 (measured: ") and "with 1000000" in line
-    assert [one for one in said if "<- taken" in one][0].startswith("rope_theta=10000 ")
+    assert line.startswith("rope_theta=10000 (measured: ") and "with 100000000" in line
+    assert next(one for one in said if "<- taken" in one).startswith("rope_theta=10000 ")
     assert [path.name for path in tmp_path.glob(".eaglecpp-readings-*")] == []
 
 
-def test_the_layers_of_the_training_are_found(write: Write, tmp_path: Path) -> None:
+def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Path) -> None:
     """Post-layer ids in a family that writes boundaries, as its converter leaves them."""
-    report = convert(write("speculators", **{IDS: [1, 6, 10]}), TARGET, tmp_path / "out.gguf")
-    assert report.spec.aux_layers == (2, 7, 11)
-    assert reading(report.out)[0].startswith("layer_ids=post (measured: ")
+    checkpoint, out = write("speculators", **{IDS: [1, 6, 10]}), tmp_path / "out.gguf"
+    args = [str(checkpoint), "--target", str(TARGET), "-o", str(out), "--json"]
+    result = CliRunner().invoke(command, args)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["spec"]["aux_layers"] == [2, 7, 11]
+    assert "layer_ids=post" in result.stderr and "<- taken" in result.stderr
+    assert reading(out)[0].startswith("layer_ids=post (measured: ")
 
 
 def uneven(n: int) -> np.ndarray[Any, Any]:
-    return np.random.default_rng(3).uniform(0.3, 1.7, n).astype(np.float32)
+    return np.exp(np.random.default_rng(3).normal(0.0, 1.0, n)).astype(np.float32)
 
 
 def uneven_embedding_norm(weights: dict[str, Any]) -> None:
@@ -146,17 +145,24 @@ def test_how_often_the_feature_was_normed_is_found(
     assert reading(report.out)[0].startswith(expected)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "eagle31"])
-def test_the_feed_of_the_training_is_found(kind: str, tmp_path: Path) -> None:
-    """norm_output: true means the state before the norm in SpecForge 0.2.0, and behind it since."""
-    pair = make_pair(tmp_path, kind)
-    path = pair.checkpoint / "config.json"
+def test_the_state_that_was_fed_in_training_is_found(tmp_path: Path) -> None:
+    """norm_output: true means the state before the norm in SpecForge 0.2.0. The drafter is one that feeds it,
+    with a last norm so uneven that the state behind it is another one; the head makes up for that.
+    """
+    pair = make_pair(tmp_path, "eagle3")
+    path, weights = pair.checkpoint / "config.json", load_file(pair.checkpoint / "model.safetensors")
+    scale = uneven(len(weights["norm.weight"]))
+    weights |= {
+        "norm.weight": weights["norm.weight"] * scale,
+        "lm_head.weight": weights["lm_head.weight"] / scale,
+    }
+    save_file(weights, pair.checkpoint / "model.safetensors")
     config = json.loads(path.read_text(encoding="utf-8"))
     config |= {"norm_output": True, "eagle_config": {IDS: [k - 1 for k in config.pop(IDS)]}}
     path.write_text(json.dumps(config), encoding="utf-8")
     report = convert(pair.checkpoint, pair.target.gguf, tmp_path / "out.gguf", type="F32")
-    assert report.family == "SpecForge"
-    assert report.spec.norm_output == (kind == "eagle31"), reading(report.out)
+    assert report.family == "SpecForge" and not report.spec.norm_output
+    assert reading(report.out)[0].startswith("feed=pre (measured: ")
 
 
 def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path) -> None:
@@ -177,10 +183,8 @@ def test_a_target_without_weights_leaves_the_default(tmp_path: Path) -> None:
 
 def test_a_target_that_does_not_run_leaves_the_default_and_says_why(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target").gguf
-    data = target.read_bytes()
-    target.write_bytes(
-        data.replace(b"llama.", b"lamma.").replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma")
-    )
+    data = target.read_bytes().replace(b"llama.", b"lamma.")  # the keys, and the architecture
+    target.write_bytes(data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma"))
     said: list[str] = []
     checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
     report = convert_measured(checkpoint, target, tmp_path / "out.gguf", say=said.append)
@@ -199,23 +203,26 @@ def test_an_open_choice_that_the_drafts_do_not_decide_is_refused(tmp_path: Path)
     assert any("by more than chance" in line for line in said)
 
 
-def test_the_command_prints_the_table_beside_the_report(write: Write, tmp_path: Path) -> None:
-    checkpoint = write("speculators", **{IDS: [1, 6, 10]})
-    args = [str(checkpoint), "--target", str(TARGET), "-o", str(tmp_path / "out.gguf"), "--json"]
-    result = CliRunner().invoke(command, args)
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["spec"]["aux_layers"] == [2, 7, 11]
-    assert "layer_ids=post" in result.stderr and "<- taken" in result.stderr
-
-
 def measured(mean: float, **readings: str) -> Measured:
     rng = np.random.default_rng(1)  # the same places for all
     return Measured(dict(readings), rng.uniform(1, 3, 400) + mean)
 
 
-def test_of_equals_the_one_nearest_to_the_defaults_is_taken() -> None:
-    from eaglecpp.convert import Choice
+def test_an_open_choice_is_decided_by_the_drafts_or_not_at_all() -> None:
+    choices = (Choice("layer_ids", ("boundary", "post"), "", is_open=True),)
+    good, bad = measured(1.0, layer_ids="post"), measured(0.9, layer_ids="boundary")
+    assert choose([bad, good], choices) is good
+    noise = np.random.default_rng(2).normal(0, 1, 400)
+    assert choose([bad, Measured(good.readings, bad.lengths + noise)], choices) is None
 
+
+def test_what_is_certain_but_does_not_matter_leaves_the_default() -> None:
+    choices = (Choice("feed", ("post", "pre"), ""),)
+    default = measured(1.0, feed="post")
+    assert choose([default, measured(1.005, feed="pre")], choices) is default
+
+
+def test_of_equals_the_one_nearest_to_the_defaults_is_taken() -> None:
     choices = (Choice("feed", ("post", "pre"), ""), Choice("rope_theta", ("500000", "10000"), ""))
     noise = np.random.default_rng(2).normal(0, 1, 400)
     best = measured(1.0, feed="pre", rope_theta="10000")
