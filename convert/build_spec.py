@@ -17,7 +17,7 @@ from .config import flag, id_list, integer, number
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
 from .latent import has_latent, parse_latent
-from .layer_ids import LayerIds, layer_ids_choice, resolve_layer_ids
+from .layer_ids import Convention, LayerIds, layer_ids_choice, resolve_layer_ids
 from .parallel import MASK_FEATURE, check_parallel, parse_parallel
 from .readings import Choice, recorded, settle, unread_notes
 from .rope import Magnitude, parse_rope
@@ -219,7 +219,8 @@ def _layer_ids(
     given: Sequence[int] | None,
     readings: Mapping[str, str],
 ) -> LayerIds:
-    forced = readings.get("layer_ids")
+    reading = readings.get("layer_ids")
+    forced: Convention | None = None if reading is None else "post" if reading == "post" else "boundary"
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
     ids, place, agreed = _stated_ids(seen, config)

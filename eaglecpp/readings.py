@@ -138,7 +138,7 @@ def convert_measured(
 
     Where the target cannot be run, or no reading is better than the default one, it is the default's.
     """
-    from eaglecpp.convert import convert_checkpoint, open_choices
+    from eaglecpp.convert import ConvertError, convert_checkpoint, open_choices
 
     stated = {name: options[name] for name in _STATED if name in options}
     choices = open_choices(src, target, **stated)
@@ -149,7 +149,11 @@ def convert_measured(
     try:
         work = Path(out or "draft.gguf").parent
         measured = _measure(src, Path(target), work, choices, given, options | {"type": type}, say)
-    except (EagleError, MemoryError) as error:
+    except (
+        EagleError,
+        ConvertError,
+        MemoryError,
+    ) as error:  # what is wrong with the checkpoint is said below
         say(f"how the checkpoint is to be read could not be measured: {error}")
     else:
         best = choose(measured, choices)
@@ -234,21 +238,20 @@ def own_texts(target: Path, layers: Sequence[int]) -> list[OwnText]:
 
     with Engine.open(target, strategy="off", n_ctx=_ROOM) as engine:
         room = engine.n_ctx - 1
-        texts = []
+        written = []
         for prompt in PROMPTS:
             ids = _prompt(engine, prompt)[: room // 2]
             with engine.session() as session:
                 answer = session.generate(
                     ids, max_tokens=min(N_TOKENS, room - len(ids)), temperature=0.0, ignore_eos=True
                 )
-            texts.append((ids, answer.tokens))
+            written.append((ids, [*ids, *answer.tokens]))
     options = EngineOptions()
     options.target_path, options.n_ctx = str(target), _ROOM
     runner = Target(options, layers)
     try:
         found = []
-        for ids, answer in texts:
-            tokens = [*ids, *answer]
+        for ids, tokens in written:
             features, _ = runner.forward(tokens, want_logits=False)
             found.append(OwnText(tokens, len(ids), dict(zip(layers, features, strict=True))))
     finally:

@@ -46,7 +46,8 @@ class ModelOpt(Dialect):
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         if not seen.has("layers.0."):
             return ()
-        if any(key in seen.eagle_config for key in _OWN_KEYS):
+        own = any(key in seen.eagle_config for key in _OWN_KEYS)
+        if own and not any(c.get("norm_before_fc") for c in (config, seen.eagle_config)):
             return (
                 feature_norm(
                     "twice",
@@ -57,7 +58,7 @@ class ModelOpt(Dialect):
         return (
             feature_norm(
                 "once",
-                "Model Optimizer norms the feature of layers.0 twice, if it is what wrote this checkpoint: "
-                f"eagle_config has none of {', '.join(_OWN_KEYS)}",
+                "Model Optimizer norms the feature of layers.0 twice, if its Hugging Face path trained this: "
+                f"it has no norm_before_fc, and writes {' and '.join(_OWN_KEYS)} into eagle_config",
             ),
         )

@@ -63,6 +63,7 @@ def tensor(path: Path, name: str) -> np.ndarray[Any, Any]:
         ("torchspec", PLAIN, {"rope_scaling": YARN, **THETA}, {"rope_theta": BOTH}),
         ("torchspec", KIMI, THETA, {"rope_theta": BOTH}),
         ("modelopt", PLAIN, {}, {"feature_norm": ("twice", "once")}),
+        ("modelopt", DraftShape(norm_before_fc=True), {}, {"feature_norm": ("once", "twice")}),
         ("modelopt", PLAIN, UNSIGNED, {"feature_norm": ("once", "twice")}),
         ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),  # our own trainer's
     ],
