@@ -18,15 +18,24 @@ if TYPE_CHECKING:
     from .errors import ConvertError
     from .gguf_file import GgufFile, read_gguf, type_name
     from .gguf_head import read_keys
-    from .gguf_weights import read_tensor
+    from .gguf_weights import read_rows, read_tensor
     from .inspection import inspect_file
-    from .pipeline import ConvertReport, DraftCheckpoint, Progress, convert_checkpoint, open_drafter
+    from .pipeline import (
+        ConvertReport,
+        DraftCheckpoint,
+        Progress,
+        convert_checkpoint,
+        open_choices,
+        open_drafter,
+    )
     from .quantize import TypePlan, as_stored, parse_type
+    from .readings import Choice
     from .rope import rope_divisors, unpair_rows
     from .spec import DraftSpec, LatentSpec, RopeSpec
     from .stream import TensorReport
 
 _HOMES = {
+    "Choice": "readings",
     "ConvertError": "errors",
     "ConvertReport": "pipeline",
     "DraftCheckpoint": "pipeline",
@@ -40,16 +49,19 @@ _HOMES = {
     "as_stored": "quantize",
     "convert_checkpoint": "pipeline",
     "inspect_file": "inspection",
+    "open_choices": "pipeline",
     "open_drafter": "pipeline",
     "parse_type": "quantize",
     "read_gguf": "gguf_file",
     "read_keys": "gguf_head",
+    "read_rows": "gguf_weights",
     "read_tensor": "gguf_weights",
     "rope_divisors": "rope",
     "type_name": "gguf_file",
     "unpair_rows": "rope",
 }
 __all__ = [
+    "Choice",
     "ConvertError",
     "ConvertReport",
     "DraftCheckpoint",
@@ -64,10 +76,12 @@ __all__ = [
     "convert_checkpoint",
     "errors",
     "inspect_file",
+    "open_choices",
     "open_drafter",
     "parse_type",
     "read_gguf",
     "read_keys",
+    "read_rows",
     "read_tensor",
     "rope_divisors",
     "type_name",

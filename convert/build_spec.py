@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .config import flag, id_list, integer, number
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
 from .latent import has_latent, parse_latent
-from .layer_ids import Convention, LayerIds, resolve_layer_ids
+from .layer_ids import Convention, LayerIds, layer_ids_choice, resolve_layer_ids
 from .parallel import MASK_FEATURE, check_parallel, parse_parallel
-from .rope import parse_rope
+from .readings import Choice, recorded, settle, unread_notes
+from .rope import Magnitude, parse_rope
 from .spec import DraftSpec
 from .target_info import TargetInfo
 
-__all__ = ["Options", "build_spec"]
+__all__ = ["Options", "build_spec", "find_choices"]
 
 Shapes = Mapping[str, tuple[int, ...]]
 _MAX_RATES = 16
@@ -35,24 +36,41 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 class Options:
     """What the user says about an ambiguous checkpoint.
 
-    feed: which state feeds the next draft step, pre or post norm. window: rows that every layer sees, as an
-    engine was told that serves the drafter so.
+    readings: by name, as `readings.checked_readings` gives them. reasons: why one was given, for the file's
+    record. window: rows that every layer sees, as an engine was told that serves the drafter so.
     """
 
     aux_layers: tuple[int, ...] | None = None
-    layer_ids: Convention | None = None
-    feed: str | None = None
+    readings: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     window: int | None = None
+
+
+def find_choices(
+    seen: Seen, dialect: Dialect, config: Mapping[str, Any], target: TargetInfo, options: Options
+) -> tuple[Choice, ...]:
+    """What the checkpoint leaves open and the options do not say. config: flattened."""
+    if "eaglecpp" in config:  # `eaglecpp train` means what it writes as it is read here
+        return ()
+    found = dialect.choices(seen, config)
+    if not dialect.fuses_embedding and options.aux_layers is None:
+        ids, place, agreed = _stated_ids(seen, config)
+        if not agreed:
+            convention = dialect.convention(seen, place)
+            found += layer_ids_choice(ids, target.block_count, dialect.title, convention)
+    return tuple(choice for choice in found if choice.name not in options.readings)
 
 
 def build_spec(
     seen: Seen, dialect: Dialect, shapes: Shapes, target: TargetInfo, options: Options
-) -> tuple[DraftSpec, tuple[str, ...]]:
-    """The drafter and notes for the user.
+) -> tuple[DraftSpec, dict[str, str], tuple[str, ...]]:
+    """The drafter, the readings that made it, and notes for the user.
 
     shapes: by canonical name. Raises ConfigError, LayerIdError, TargetError.
     """
     config = dialect.flatten(seen)
+    choices = find_choices(seen, dialect, config, target, options)
+    readings = settle(choices, options.readings)
     hidden = integer(config, "hidden_size")
     target_hidden = integer(config, "target_hidden_size", None) or hidden
     vocab = integer(config, "vocab_size")
@@ -63,7 +81,7 @@ def build_spec(
         ids = _last_state(target.block_count, hidden, target_hidden, options)
     else:
         n_aux = _count_features(shapes, target_hidden)
-        ids = _layer_ids(seen, config, dialect, target.block_count, n_aux, options)
+        ids = _layer_ids(seen, config, dialect, target.block_count, n_aux, options.aux_layers, readings)
     gemma = dialect.gemma_layer(config, shapes)
     if has_latent(shapes) and (dialect.fuses_embedding or gemma is not None):
         raise UnsupportedError(f"{dialect.title} drafter with latent attention: not supported")
@@ -71,11 +89,19 @@ def build_spec(
     if MASK_FEATURE in shapes:
         check_parallel(dialect.fuses_embedding or gemma is not None or has_latent(shapes))
         parallel, parallel_note = parse_parallel(config, vocab)
-    latent, latent_note = parse_latent(config) if has_latent(shapes) else (None, "")
-    rope, rope_note = parse_rope(config, deepseek=latent is not None)
+    magnitude: Magnitude = dialect.latent_magnitude if has_latent(shapes) else "transformers"
+    latent, latent_note = (
+        parse_latent(config, magnified=magnitude == "deepseek") if has_latent(shapes) else (None, "")
+    )
+    rope, rope_note = parse_rope(
+        config,
+        magnitude=magnitude,
+        theta=float(readings["rope_theta"]) if "rope_theta" in readings else None,
+        unscaled=readings.get("rope_scaling") == "none",
+    )
     window, sliding, window_note = _sliding(config, n_layers, options.window)
     _check_activation(config, dialect)
-    norm_output, feed_note = _feed(config, options)
+    norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
     # One long call on purpose: every field stands beside the rule it comes from.
     spec = DraftSpec(
         family=dialect.name,
@@ -99,6 +125,7 @@ def build_spec(
         parallel=parallel,
         fc_norm=_matched_flag(config, ("fc_norm", "use_aux_norm"), shapes, "fc_norm."),
         norm_output=norm_output,
+        head_norm=_head_norm(norm_output, readings),
         norm_before_fc=_matched_flag(
             _norm_before_fc(seen, config), ("norm_before_fc",), shapes, "input_norm.weight"
         ),
@@ -112,6 +139,7 @@ def build_spec(
         sliding_layers=sliding,
         latent=latent,
         held_out_rates=_held_out_rates(seen),
+        readings=(*_read_before(config), *recorded(choices, options.readings, options.reasons)),
         stock_boundary_ok=target.block_count not in ids.ids or target.stock_has_last_boundary,
     )
     _check_shared(spec)
@@ -122,11 +150,10 @@ def build_spec(
         parallel_note,
         rope_note,
         window_note,
-        feed_note,
         _head_note(seen, config, spec),
-        *dialect.notes(seen),
+        *unread_notes(choices, options.readings),
     )
-    return spec, tuple(note for note in notes if note)
+    return spec, readings, tuple(note for note in notes if note)
 
 
 def _check_target(target: TargetInfo, target_hidden: int, vocab: int) -> None:
@@ -169,36 +196,50 @@ def _count_features(shapes: Shapes, target_hidden: int) -> int:
     return shape[1] // target_hidden
 
 
-def _layer_ids(
-    seen: Seen, config: Mapping[str, Any], dialect: Dialect, n_blocks: int, n_aux: int, options: Options
-) -> LayerIds:
+def _stated_ids(seen: Seen, config: Mapping[str, Any]) -> tuple[tuple[int, ...] | None, str, bool]:
+    """The ids, the place they are from, and whether both places name the same layers, each in its own way.
+    Raises LayerIdError where the two places contradict each other.
+    """
     top, nested = id_list(config, _IDS), id_list(seen.eagle_config, _IDS, "config.json: eagle_config.")
-    both_agree = bool(top and nested and top == tuple(k + 1 for k in nested))
-    if top and nested and not both_agree and options.aux_layers is None:
+    agreed = bool(top and nested and top == tuple(k + 1 for k in nested))
+    if top and nested and not agreed:
         raise LayerIdError(
             f"config.json: {_IDS} is given twice, {list(top)} at the top level and {list(nested)} in "
             "eagle_config, and the two places have different conventions; say which layers are meant with "
             "--aux-layers"
         )
-    place = "config" if top else "eagle_config"
-    known: Convention | None = "boundary" if both_agree and options.aux_layers is None else None
+    return top or nested, "config" if top else "eagle_config", agreed
+
+
+def _layer_ids(
+    seen: Seen,
+    config: Mapping[str, Any],
+    dialect: Dialect,
+    n_blocks: int,
+    n_aux: int,
+    given: Sequence[int] | None,
+    readings: Mapping[str, str],
+) -> LayerIds:
+    reading = readings.get("layer_ids")
+    forced: Convention | None = None if reading is None else "post" if reading == "post" else "boundary"
+    if given is not None:
+        return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
+    ids, place, agreed = _stated_ids(seen, config)
     return resolve_layer_ids(
-        top or nested,
+        ids,
         n_blocks,
         n_aux,
-        family=dialect.title,
         convention=dialect.convention(seen, place),
-        given=options.aux_layers,
-        forced=known or options.layer_ids,
+        forced="boundary" if agreed else forced,
     )
 
 
 def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:
     """The feature of EAGLE-1 and 2, which is not a choice: the target's last state after its final norm."""
-    if options.aux_layers or options.layer_ids or options.feed:
+    if options.aux_layers or set(options.readings) - {"rope_theta", "rope_scaling"}:
         raise LayerIdError(
-            "--aux-layers, --layer-ids and --feed are for EAGLE-3: an EAGLE-1 or 2 drafter reads the "
-            "target's last hidden state and feeds its own output; leave them out"
+            "--aux-layers, --layer-ids, --feed and readings of norms are for EAGLE-3: an EAGLE-1 or 2 "
+            "drafter reads the target's last hidden state and feeds its own output; leave them out"
         )
     if hidden != target_hidden:
         raise TensorError(
@@ -222,6 +263,13 @@ def _held_out_rates(seen: Seen) -> tuple[float, ...]:
             f"config.json: eaglecpp.held_out.rates: expected numbers from 0 to 1, found {rates!r:.60}"
         )
     return tuple(float(rate) for rate in rates[:_MAX_RATES])
+
+
+def _read_before(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a GGUF that is read back says of the checkpoint that it was made from."""
+    ours = config.get("eaglecpp")
+    found = ours.get("readings") if isinstance(ours, Mapping) else None
+    return tuple(text for text in found if isinstance(text, str)) if isinstance(found, list) else ()
 
 
 def _positive(config: Mapping[str, Any], key: str, default: float) -> float:
@@ -282,15 +330,15 @@ def _norm_before_fc(seen: Seen, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"norm_before_fc": top if nested is None else nested}
 
 
-def _feed(config: Mapping[str, Any], options: Options) -> tuple[bool, str]:
-    stored = flag(config, "norm_output")
-    if options.feed is None:
-        return stored, ""
-    forced = options.feed == "post"
-    return (
-        forced,
-        f"--feed {options.feed} overrides norm_output {str(stored).lower()}" if forced != stored else "",
-    )
+def _head_norm(norm_output: bool, readings: Mapping[str, str]) -> bool:
+    if readings.get("head_norm") != "no":
+        return True
+    if norm_output:
+        raise ConfigError(
+            "reading head_norm=no together with feed=post (or norm_output): a state that the head reads "
+            "without the norm cannot be fed with it; give one of them"
+        )
+    return False
 
 
 def _check_activation(config: Mapping[str, Any], dialect: Dialect) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +22,7 @@ from .inspection import SWITCHES, inspect_file
 from .layer_ids import Convention
 from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .quantize import TYPES
+from .readings import checked_readings
 
 __all__ = ["convert", "inspect", "printable", "run"]
 
@@ -38,6 +39,29 @@ class IdList(click.ParamType[tuple[int, ...]]):
             return tuple(int(part) for part in str(value).split(","))
         except ValueError:
             self.fail(f"expected numbers separated by commas, such as 2,16,29, found {value!r}", param, ctx)
+
+
+class ReadingText(click.ParamType[tuple[str, str]]):
+    """`feed=pre`."""
+
+    name = "reading"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        name, separator, text = str(value).partition("=")
+        try:
+            if not separator:
+                raise ValueError(f"expected NAME=VALUE, such as feed=pre, found {value!r}")
+            return next(iter(checked_readings({name: text}).items()))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0.0 < value < float("inf"):
+        raise click.BadParameter(f"expected a positive number, found {value}", ctx, param)
+    return value
 
 
 @click.command("convert")
@@ -77,6 +101,23 @@ class IdList(click.ParamType[tuple[int, ...]]):
     help="State that is fed to the next draft step; overrides norm_output.",
 )
 @click.option(
+    "--rope-theta",
+    type=float,
+    callback=_positive,
+    metavar="THETA",
+    help="Base of the rotary embedding that the drafter was trained with; overrides the config's.",
+)
+@click.option(
+    "--reading",
+    "readings",
+    type=ReadingText(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="How to read what a checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
+    "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no. "
+    "Several may be given.",
+)
+@click.option(
     "--window",
     type=click.IntRange(1),
     metavar="N",
@@ -91,6 +132,8 @@ def convert(
     aux_layers: tuple[int, ...] | None,
     layer_ids: Convention | None,
     feed: str | None,
+    rope_theta: float | None,
+    readings: Sequence[tuple[str, str]],
     window: int | None,
     as_json: bool,
 ) -> None:
@@ -106,6 +149,8 @@ def convert(
         aux_layers=aux_layers,
         layer_ids=layer_ids,
         feed=feed,
+        rope_theta=rope_theta,
+        readings=readings,
         window=window,
         as_json=as_json,
     )
@@ -120,21 +165,32 @@ def run(
     aux_layers: tuple[int, ...] | None,
     layer_ids: Convention | None,
     feed: str | None,
+    rope_theta: float | None,
+    readings: Sequence[tuple[str, str]],
     window: int | None,
     as_json: bool,
     hub_id: str | None = None,
     target_id: str | None = None,
+    by: Callable[..., ConvertReport] = convert_checkpoint,
 ) -> None:
-    """Converts with a bar and prints the report. hub_id, target_id: as for `convert_checkpoint`."""
+    """Converts with a bar and prints the report. hub_id, target_id: as for `convert_checkpoint`, in place of
+    which `by` is called.
+    """
+    given: dict[str, Any] = dict(readings)
+    short = {"layer_ids": layer_ids, "feed": feed, "rope_theta": rope_theta}
+    for name, value in checked_readings({k: v for k, v in short.items() if v is not None}).items():
+        if given.setdefault(name, value) != value:
+            raise click.UsageError(
+                f"--reading {name}={given[name]} and --{name.replace('_', '-')} {value} contradict each other"
+            )
     with _progress_bar() as progress:
-        report = convert_checkpoint(
+        report = by(
             src,
             target,
             out,
             type_,
             aux_layers=aux_layers,
-            layer_ids=layer_ids,
-            feed=feed,
+            readings=given,
             window=window,
             progress=progress,
             hub_id=hub_id,
@@ -202,6 +258,7 @@ def _report_text(report: ConvertReport) -> str:
         ("switches", ", ".join(switches) or f"none (plain {plain})"),
         ("features", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} blocks, "
                      f"{spec.target_hidden_size} wide (ids: {spec.layer_ids_rule})"),
+        *(("reading", reading) for reading in spec.readings),
         ("vocabulary", f"{spec.draft_vocab_size} of {spec.vocab_size} tokens"),
         *(("note", note) for note in report.notes),
     ]  # fmt: skip

@@ -40,6 +40,7 @@ _REFUSED = {
     "parallel drafting": r"parallel_depth|mask_token_id",
     "scaled rope": r"rope\.scaling\..*",
     "logit_scale": "logit_scale",
+    "a head without a norm": "head_norm",
 }
 """Keys of what is not read back; ignoring one would be another drafter."""
 
@@ -153,7 +154,10 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         # both conventions, so that nothing has to be guessed
         "eagle_aux_hidden_state_layer_ids": layers,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": [k - 1 for k in layers]},
-        **({"eaglecpp": {"held_out": {"rates": rates}}} if rates else {}),
+        "eaglecpp": {
+            "readings": [text.decode(errors="replace") for text in several("eaglecpp.readings", bytes)],
+            **({"held_out": {"rates": rates}} if rates else {}),
+        },
     }
 
 

@@ -111,6 +111,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "draft_vocab_size": d2t.shape[0] if d2t else vocab,
         "aux_layers": _key(file, "target_layers"),
         "layer_ids": file.text("eaglecpp.layer_ids", "") or None,
+        "readings": _texts(file, "eaglecpp.readings"),
         "latent_attention": _latent(file),
         "switches": {name: bool(_key(file, name)) for name in SWITCHES} | _tensor_switches(file),
         "sliding_window": _key(file, "attention.sliding_window"),
@@ -129,6 +130,13 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
             "tokens_sha256": (tokenizer or {}).get("tokens_sha256"),
         },
     }
+
+
+def _texts(file: GgufFile, name: str) -> list[str] | None:
+    value = file.get(name)
+    if not isinstance(value, list) or not all(isinstance(one, bytes) for one in value):
+        return None
+    return [one.decode("utf-8", errors="replace") for one in value]
 
 
 def _latent(file: GgufFile) -> dict[str, Any] | None:

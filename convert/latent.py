@@ -25,8 +25,11 @@ def has_latent(names: Iterable[str]) -> bool:
     return any(".self_attn.kv_a_" in name or ".self_attn.kv_b_" in name for name in names)
 
 
-def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
-    """Ranks, widths and scale, and a note (may be empty). Raises ConfigError, UnsupportedError."""
+def parse_latent(config: Mapping[str, Any], *, magnified: bool = True) -> tuple[LatentSpec, str]:
+    """Ranks, widths and scale, and a note (may be empty). Raises ConfigError, UnsupportedError.
+
+    magnified: yarn multiplies the scores, as DeepSeek has it.
+    """
     if flag(config, "mla_use_output_gate"):
         raise UnsupportedError(
             "config.json: mla_use_output_gate: expected false, found true: latent attention with a gate, as "
@@ -48,7 +51,7 @@ def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
         nope_dim=nope,
         rope_dim=rope,
         value_dim=integer(config, "v_head_dim"),
-        scale=score_multiplier(config) / math.sqrt(nope + rope),
+        scale=(score_multiplier(config) if magnified else 1.0) / math.sqrt(nope + rope),
     )
     return latent, _unrotated_note(config)
 

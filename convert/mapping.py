@@ -53,7 +53,7 @@ def slots(spec: DraftSpec, present: Iterable[str]) -> list[Slot]:
     found: list[Slot] = []
     for row in TENSORS:
         if spec.architecture not in row.archs or (
-            row.name == "output_norm.weight" and not spec.has_all_norms
+            row.name == "output_norm.weight" and not (spec.has_all_norms and spec.head_norm)
         ):
             continue
         if row.attention not in ("", "full" if spec.latent is None else "latent"):

@@ -23,7 +23,7 @@ from .target_info import TargetInfo
 
 __all__ = ["CONVERTER_VERSION", "GGUF_TYPES", "build_metadata"]
 
-CONVERTER_VERSION = "1"
+CONVERTER_VERSION = "2"
 """Raised when the same checkpoint would be written differently."""
 
 GGUF_TYPES: dict[str, tuple[GGUFValueType, GGUFValueType | None]] = {
@@ -57,6 +57,7 @@ def build_metadata(
         "eaglecpp.source.sha256": sha256,
         "eaglecpp.family": spec.family,
         "eaglecpp.layer_ids": spec.layer_ids_rule,
+        **({"eaglecpp.readings": list(spec.readings)} if spec.readings else {}),
         "eaglecpp.target.block_count": spec.target_block_count,
         **({"eaglecpp.held_out_rates": list(spec.held_out_rates)} if spec.held_out_rates else {}),
     }
@@ -134,6 +135,8 @@ def _switches(spec: DraftSpec) -> dict[str, Any]:
     if spec.parallel is not None:
         values["{arch}.mask_token_id"] = spec.parallel.mask_token
         values["{arch}.parallel_depth"] = spec.parallel.depth
+    if not spec.head_norm:
+        values["{arch}.head_norm"] = False
     if spec.logit_scale != 1.0:
         values["{arch}.logit_scale"] = spec.logit_scale
     if any(spec.sliding_layers):
@@ -158,9 +161,14 @@ def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
     fields = []
     for name, value in values.items():
         kind, sub = GGUF_TYPES[specs[name].type]
-        stored = value.encode() if kind is GGUFValueType.STRING else value
+        texts = GGUFValueType.STRING in (kind, sub)
+        stored = _encoded(value) if texts else value
         fields.append(Field(name.replace("{arch}", arch), kind, sub, stored))
     return fields
+
+
+def _encoded(value: Any) -> Any:
+    return [text.encode() for text in value] if isinstance(value, list) else value.encode()
 
 
 def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[str, Field]:

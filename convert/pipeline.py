@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .build_spec import Options, build_spec
+from .build_spec import Options, build_spec, find_choices
 from .canonical import canonical_tensors
 from .checkpoint import Checkpoint, open_checkpoint
 from .dialects import Seen, recognise
@@ -28,6 +28,7 @@ from .mapping import Slot, check_tensors, slots
 from .metadata import build_metadata
 from .quantised import dequantised
 from .quantize import TypePlan, file_type, parse_type
+from .readings import Choice, checked_readings, read_as
 from .spec import DraftSpec
 from .stream import N_WORKERS, TensorReport, TensorStream
 from .target_info import TargetInfo, open_target
@@ -36,7 +37,14 @@ from .verify import verify_file
 from .vocab_map import absolute_ids
 from .writer import replace_file, write_gguf
 
-__all__ = ["ConvertReport", "DraftCheckpoint", "Progress", "convert_checkpoint", "open_drafter"]
+__all__ = [
+    "ConvertReport",
+    "DraftCheckpoint",
+    "Progress",
+    "convert_checkpoint",
+    "open_choices",
+    "open_drafter",
+]
 
 
 @dataclass(frozen=True)
@@ -87,10 +95,33 @@ def open_drafter(
     layer_ids: Convention | None = None,
     feed: str | None = None,
     window: int | None = None,
+    rope_theta: float | None = None,
+    readings: Mapping[str, str] | None = None,
 ) -> DraftCheckpoint:
     """Reads and checks a checkpoint without converting it; arguments and errors as `convert_checkpoint`."""
-    options = _options(aux_layers, layer_ids, feed, window)
+    options = _options(aux_layers, layer_ids, feed, window, rope_theta, readings)
     return _understand(open_checkpoint(src), open_target(target), options)
+
+
+def open_choices(
+    src: str | Path,
+    target: str | Path,
+    aux_layers: Sequence[int] | None = None,
+    layer_ids: Convention | None = None,
+    feed: str | None = None,
+    window: int | None = None,
+    rope_theta: float | None = None,
+    readings: Mapping[str, str] | None = None,
+) -> tuple[Choice, ...]:
+    """What the checkpoint leaves open and the arguments do not say; arguments and errors as
+    `convert_checkpoint`, though not every check is made.
+    """
+    options = _options(aux_layers, layer_ids, feed, window, rope_theta, readings)
+    checkpoint = open_checkpoint(src)
+    tensors, _ = dequantised(checkpoint.tensors, checkpoint.config)
+    seen = _seen(checkpoint, tensors)
+    dialect = recognise(seen)
+    return find_choices(seen, dialect, dialect.flatten(seen), open_target(target), options)
 
 
 def convert_checkpoint(
@@ -106,6 +137,9 @@ def convert_checkpoint(
     target_id: str | None = None,
     share_head: bool = False,
     window: int | None = None,
+    rope_theta: float | None = None,
+    readings: Mapping[str, str] | None = None,
+    reasons: Mapping[str, str] | None = None,
 ) -> ConvertReport:
     """Convert an EAGLE drafter checkpoint to a GGUF.
 
@@ -115,15 +149,17 @@ def convert_checkpoint(
     type: a name in `quantize.TYPES`. aux_layers: boundary ids R_k (with layer_ids="post": block numbers).
     layer_ids: how the checkpoint's ids count, "boundary" or "post".
     feed: "pre" or "post" overrides norm_output.
+    rope_theta: in place of the config's. readings: these three and others by name (`readings.KNOWN`), where a
+    checkpoint can be read in several ways; reasons: why, for the record in the file.
     hub_id: what the checkpoint in the directory `src` was downloaded from; named in the file as its source.
     target_id: likewise for the directory `target`; named in the file as the model it was made for.
     share_head: leave the head out, because it is the target's own, copied for other readers.
     window: rows that every layer sees, for a drafter that is served with a window its config does not name.
 
-    Raises ConvertError (a subclass per cause), and ValueError for unknown values of layer_ids, feed or
-    window.
+    Raises ConvertError (a subclass per cause), and ValueError for unknown readings, for values of theirs or
+    of window that there are not, and for a reading given in two ways.
     """
-    options = _options(aux_layers, layer_ids, feed, window)
+    options = _options(aux_layers, layer_ids, feed, window, rope_theta, readings, reasons)
     tell = progress or (lambda _: None)
     types = parse_type(type)
     checkpoint = open_checkpoint(src)
@@ -146,15 +182,22 @@ def convert_checkpoint(
 
 
 def _options(
-    aux_layers: Sequence[int] | None, layer_ids: Convention | None, feed: str | None, window: int | None
+    aux_layers: Sequence[int] | None,
+    layer_ids: Convention | None,
+    feed: str | None,
+    window: int | None,
+    rope_theta: float | None,
+    readings: Mapping[str, str] | None,
+    reasons: Mapping[str, str] | None = None,
 ) -> Options:
-    if layer_ids not in (None, "boundary", "post"):
-        raise ValueError(f"layer_ids: expected 'boundary' or 'post', found {layer_ids!r}")
-    if feed not in (None, "pre", "post"):
-        raise ValueError(f"feed: expected 'pre' or 'post', found {feed!r}")
     if window is not None and window < 1:
         raise ValueError(f"window: expected a positive number of rows, found {window}")
-    return Options(None if aux_layers is None else tuple(aux_layers), layer_ids, feed, window)
+    found = checked_readings(readings or {})
+    short = {"layer_ids": layer_ids, "feed": feed, "rope_theta": rope_theta}
+    for name, value in checked_readings({k: v for k, v in short.items() if v is not None}).items():
+        if found.setdefault(name, value) != value:
+            raise ValueError(f"reading {name}: given twice, as {value} and as {found[name]}")
+    return Options(None if aux_layers is None else tuple(aux_layers), found, dict(reasons or {}), window)
 
 
 def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetInfo, types: TypePlan) -> Path:
@@ -180,12 +223,14 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
 
 def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
     tensors, quantised_note = dequantised(checkpoint.tensors, checkpoint.config)
-    seen = Seen(checkpoint.config, {name: source.shape for name, source in tensors.items()})
+    seen = _seen(checkpoint, tensors)
     dialect = recognise(seen)
     dialect.check(tensors)
     sources = canonical_tensors(tensors, dialect.flatten(seen), dialect)
     shapes = {name: source.shape for name, source in sources.items()}
-    spec, notes = build_spec(seen, dialect, shapes, target, options)
+    spec, readings, notes = build_spec(seen, dialect, shapes, target, options)
+    sources = read_as(sources, readings)
+    shapes = {name: source.shape for name, source in sources.items()}
     expected = slots(spec, shapes)
     check_tensors(expected, shapes, dialect.title)
     ids, map_note = absolute_ids(
@@ -203,6 +248,10 @@ def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> Dr
     return DraftCheckpoint(
         spec, dialect.title, sources, present, ids, tuple(note for note in all_notes if note)
     )
+
+
+def _seen(checkpoint: Checkpoint, tensors: Mapping[str, TensorSource]) -> Seen:
+    return Seen(checkpoint.config, {name: source.shape for name, source in tensors.items()})
 
 
 def _vocabulary_notes(

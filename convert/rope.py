@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,22 +19,60 @@ from .config import number
 from .errors import ConfigError, UnsupportedError
 from .spec import RopeSpec
 
-__all__ = ["pair_rows", "parse_rope", "rope_divisors", "score_multiplier", "unpair_rows"]
+__all__ = [
+    "Magnitude",
+    "pair_rows",
+    "parse_rope",
+    "rope_divisors",
+    "rope_kind",
+    "scaling_block",
+    "score_multiplier",
+    "stated_theta",
+    "unpair_rows",
+]
+
+Magnitude = Literal["transformers", "deepseek", "none"]
+"""What yarn multiplies by beside the angles: cos and sin alone, DeepSeek's two factors, or nothing."""
 
 
-def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[RopeSpec, str]:
-    """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError.
-
-    deepseek: yarn's magnitude is DeepSeek's, and no other scaling is known.
-    """
-    block_name, block = _scaling_block(config)
+def stated_theta(config: Mapping[str, Any]) -> float:
+    """The base of the rotation that a flat draft config names. Raises ConfigError."""
     theta = next(
-        (number(b, "rope_theta") for b in (block, config) if b.get("rope_theta") is not None),
+        (
+            number(b, "rope_theta")
+            for b in (scaling_block(config)[1], config)
+            if b.get("rope_theta") is not None
+        ),
         10000.0,
     )
     if theta <= 0:
         raise ConfigError(f"config.json: rope_theta: expected a positive number, found {theta}")
+    return theta
+
+
+def rope_kind(config: Mapping[str, Any]) -> str:
+    """The rope type that a flat draft config names; `default` where it names none."""
+    return _kind(scaling_block(config)[1])
+
+
+def parse_rope(
+    config: Mapping[str, Any],
+    *,
+    magnitude: Magnitude = "transformers",
+    theta: float | None = None,
+    unscaled: bool = False,
+) -> tuple[RopeSpec, str]:
+    """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError.
+
+    magnitude: other than `transformers` of latent attention, where no scaling but yarn is known. theta: in
+    place of the config's. unscaled: the config's scaling was never applied.
+    """
+    block_name, block = scaling_block(config)
+    theta = stated_theta(config) if theta is None else theta
     kind = _kind(block)
+    deepseek = magnitude != "transformers"
+    if unscaled:
+        return RopeSpec(theta), ""
     if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
         raise UnsupportedError(
             f"{block_name}: rope type {kind!r}: expected default or yarn; trainers and engines agree on "
@@ -53,7 +91,7 @@ def parse_rope(config: Mapping[str, Any], *, deepseek: bool = False) -> tuple[Ro
     if kind == "llama3":
         return _llama3(theta, block, block_name), ""
     if kind == "yarn" or (deepseek and kind == "deepseek_yarn"):
-        return _yarn(theta, block, block_name, deepseek), "" if deepseek else _mscale_note(block, block_name)
+        return _yarn(theta, block, block_name, magnitude), "" if deepseek else _mscale_note(block, block_name)
     raise UnsupportedError(
         f"{block_name}: rope type {kind!r} is not supported; expected default, linear, llama3 or yarn"
     )
@@ -88,7 +126,7 @@ def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[n
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
 
 
-def _scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The dict that holds the scaling. transformers 5 may nest one per kind of layer; equal ones are one."""
     names = [name for name in ("rope_parameters", "rope_scaling") if config.get(name) is not None]
     blocks = [_flat_block(name, config[name]) for name in names]
@@ -163,7 +201,7 @@ def _llama3(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
     )
 
 
-def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) -> RopeSpec:
+def _yarn(theta: float, block: Mapping[str, Any], where: str, magnitude: Magnitude) -> RopeSpec:
     factor = _factor(block, where)
     context = number(block, "original_max_position_embeddings", None, where=f"config.json: {where}.")
     if context is None or context < 1:
@@ -171,7 +209,11 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) ->
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
     # ggml multiplies cos and sin by 1 + 0.1 ln(factor) on its own; what remains is for us to pass.
-    multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
+    multiplier = {
+        "transformers": _cos_sin_multiplier,
+        "deepseek": _deepseek_multiplier,
+        "none": lambda *_: 1.0,
+    }[magnitude](block, where, factor)
     attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(
         theta,
@@ -226,7 +268,7 @@ def _deepseek_multiplier(block: Mapping[str, Any], where: str, factor: float) ->
 
 def score_multiplier(config: Mapping[str, Any]) -> float:
     """What DeepSeek's yarn multiplies attention scores by, beside cos and sin; 1 without yarn."""
-    where, block = _scaling_block(config)
+    where, block = scaling_block(config)
     if _kind(block) not in ("yarn", "deepseek_yarn"):
         return 1.0
     weight = number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}.")

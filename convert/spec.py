@@ -114,6 +114,8 @@ class DraftSpec:
     parallel: ParallelDraft | None = None
     fc_norm: bool = False
     norm_output: bool = False
+    head_norm: bool = True
+    """Of EAGLE-3: whether there is a last norm. Without it the head reads the state as it is."""
     norm_before_fc: bool = False
     norm_before_residual: bool = False
     qk_norm: bool = False
@@ -126,6 +128,8 @@ class DraftSpec:
     latent: LatentSpec | None = None
     held_out_rates: tuple[float, ...] = ()
     """Acceptance per depth that its training measured, each of the chains that got there; () = not known."""
+    readings: tuple[str, ...] = ()
+    """How the checkpoint was read where it leaves a choice, and why (`readings.recorded`)."""
     stock_boundary_ok: bool = field(default=True)
     """False when an aux layer is n and llama.cpp's features for n are not R_n on this target."""
 
@@ -159,6 +163,7 @@ class DraftSpec:
             "EAGLE-1/2": self.fuses_embedding,
             "fc_norm": self.fc_norm,
             "norm_output": self.norm_output,
+            "a head without a norm": not self.head_norm,
             f"{self.n_aux} aux layers instead of 3": self.n_aux != 3,
             f"{self.n_layers} layers": self.n_layers != 1,
             "q/k norms": self.qk_norm,

@@ -91,10 +91,10 @@ def __getattr__(name: str) -> Any:
 
 
 class _Convert(ModuleType):
-    """The package `eaglecpp.convert`, which can be called, too: `eaglecpp.opening.checkpoint.convert`."""
+    """The package `eaglecpp.convert`, which can be called, too: `eaglecpp.readings.convert`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return importlib.import_module("eaglecpp.opening.checkpoint").convert(*arguments, **options)
+        return importlib.import_module("eaglecpp.readings").convert(*arguments, **options)
 
 
 convert.__class__ = _Convert

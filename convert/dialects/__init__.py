@@ -25,8 +25,8 @@ from .vllm_native import VllmNative
 __all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
 
 DIALECTS: tuple[Dialect, ...] = (
-    MistralEagle(), Eagle1(), DeepSpec(), DeepSpecGemma(), Speculators(), VllmNative(), ModelOpt(),
-    TorchSpec(), Automodel(), SpecForge(), EagleRepo(),
+    MistralEagle(), Eagle1(), DeepSpec(), DeepSpecGemma(), Speculators(), VllmNative(), Automodel(),
+    ModelOpt(), TorchSpec(), SpecForge(), EagleRepo(),
 )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from ..errors import ConfigError
 from ..latent import has_latent
 from ..layer_ids import Convention
+from ..readings import Choice
+from ..rope import Magnitude
 from ..spec import GemmaLayer
 from ..tensor import TensorSource
 
@@ -78,6 +80,8 @@ class Dialect:
     """EAGLE-1 and 2, see `DraftSpec`."""
     activations: tuple[str | None, ...] = (None, "swish", "silu")
     """Values of hidden_act, the one to name last."""
+    latent_magnitude: Magnitude = "deepseek"
+    """What yarn multiplies in drafters with latent attention."""
 
     def matches(self, seen: Seen) -> bool:
         """Whether the checkpoint is in this layout. Dialects are asked in the order of the registry."""
@@ -94,6 +98,10 @@ class Dialect:
         """
         return None
 
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        """What the checkpoint leaves open, beside the layer ids. config: flattened."""
+        return ()
+
     def canonical(self, name: str) -> str | None:
         """Canonical name of a tensor, or None for one that inference never uses."""
         return canonical_name(name)
@@ -106,10 +114,6 @@ class Dialect:
     ) -> GemmaLayer | None:
         """Gemma 4's own layer, where this is one. shapes: by canonical name."""
         return None
-
-    def notes(self, seen: Seen) -> tuple[str, ...]:
-        """Traps of this family the user should hear about."""
-        return ()
 
 
 def canonical_name(name: str) -> str | None:

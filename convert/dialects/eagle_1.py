@@ -10,11 +10,13 @@ copies are named `LlamaForCausalLMEagle`, vLLM's `EagleLlamaForCausalLM`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from ..readings import Choice
 from .base import Dialect, Seen
-from .eagle_repo import checked_theta
+from .eagle_repo import theta_of_scaled_rope
 
 __all__ = ["EAGLE_1_ARCHITECTURES", "Eagle1"]
 
@@ -45,4 +47,7 @@ class Eagle1(Dialect):
                     f"config.json: {key} is {told!r}, but the checkpoint has {'a' if found else 'no'} tensor "
                     f"{tensor}; set it to what the drafter was trained with"
                 )
-        return checked_theta(config)
+        return config
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        return theta_of_scaled_rope(config)

@@ -2,7 +2,9 @@
 """SafeAILab/EAGLE, the reference implementation: `midlayer.*`, everything at the top level of the config.
 
 Its own trainer writes no layer ids (so the default applies); ids found at the top level were added by
-someone else and may mean either convention.
+someone else and may mean either convention. The trainer (eagle/traineagle3/cnets.py) builds its rope
+without the config's theta, while the inference code beside it (eagle/model/cnets.py) reads it, except for
+scaled rope.
 """
 
 from __future__ import annotations
@@ -10,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import number
-from ..errors import ConfigError
+from ..readings import Choice, ignored_theta
 from .base import Dialect, Seen
 
-__all__ = ["EagleRepo", "checked_theta"]
+__all__ = ["EagleRepo", "theta_of_scaled_rope"]
 
 
 class EagleRepo(Dialect):
@@ -24,20 +25,13 @@ class EagleRepo(Dialect):
     def matches(self, seen: Seen) -> bool:
         return seen.has("midlayer.")
 
-    def flatten(self, seen: Seen) -> dict[str, Any]:
-        return checked_theta(seen.config)
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        plain = ignored_theta(config, "its trainer for EAGLE-3 rotates", ("default",))
+        return plain or theta_of_scaled_rope(config)
 
 
-def checked_theta(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config, unless the reference code and serving engines read its rope differently: the code builds
-    scaled rope with base 10000 whatever the config says.
-    """
-    scaling = config.get("rope_scaling")
-    kind = scaling.get("type", scaling.get("rope_type")) if isinstance(scaling, dict) else None
-    if kind == "linear" and number(config, "rope_theta", 10000.0) != 10000.0:
-        raise ConfigError(
-            "config.json: rope_theta together with linear rope_scaling: SafeAILab/EAGLE trains with theta "
-            "10000 in this case, serving engines use rope_theta; set rope_theta to the one the drafter was "
-            "trained with, and architectures to Eagle3LlamaForCausalLM if that is not 10000"
-        )
-    return dict(config)
+def theta_of_scaled_rope(config: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """Trainer and inference of the reference code agree on 10000 here, so that no default is safe."""
+    return ignored_theta(
+        config, "with linear rope_scaling, SafeAILab/EAGLE rotates", ("linear",), is_open=True
+    )

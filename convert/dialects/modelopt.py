@@ -3,11 +3,20 @@
 
 Earlier exports, and Megatron exports of a single layer, call the layer `midlayer.*`; the tensors are the
 same. Ids in `eagle_config` count the block whose output was hooked.
+
+The names `layers.0.*` came with a change of the trainer (2025-12-19): the first layer's input_layernorm
+became the embedding's norm, where an identity had been, and the decoder layer applies it to the feature as
+well, before hidden_norm (modelopt/torch/speculative/plugins/modeling_eagle.py, still so in 0.47.0). Engines
+norm the feature once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..layer_ids import Convention
+from ..readings import Choice, feature_norm
 from .base import Dialect, Seen
 
 __all__ = ["ModelOpt"]
@@ -33,3 +42,23 @@ class ModelOpt(Dialect):
         if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
             return None
         return "post" if ids_key == "eagle_config" else None
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        if not seen.has("layers.0."):
+            return ()
+        own = any(key in seen.eagle_config for key in _OWN_KEYS)
+        if own and not any(c.get("norm_before_fc") for c in (config, seen.eagle_config)):
+            return (
+                feature_norm(
+                    "twice",
+                    "engines norm the feature once, but Model Optimizer's trainer puts input_layernorm "
+                    "before hidden_norm in layers.0",
+                ),
+            )
+        return (
+            feature_norm(
+                "once",
+                "Model Optimizer norms the feature of layers.0 twice, if its Hugging Face path trained this: "
+                f"it has no norm_before_fc, and writes {' and '.join(_OWN_KEYS)} into eagle_config",
+            ),
+        )

@@ -2,16 +2,22 @@
 """sgl-project/SpecForge: `midlayer.*`, ids (if any) in `eagle_config`, counted after the block; no embeddings
 saved.
 
-Its `norm_output` changed meaning (SpecForge#879, 2026-09-15) and no field of a checkpoint tells the two
-apart, so the key is taken at its present meaning and the user is told about `--feed pre`.
+Two things changed their meaning and no field of a checkpoint tells (sgl-project/SpecForge:
+specforge/modeling/draft/llama3_eagle.py). `norm_output` came on 2026-07-19 and is in release 0.2.0: there
+it says whether the head reads the normed state, the default is true, and the state before the norm is fed
+back in every case. Since SpecForge#879 (2026-09-15) it is EAGLE 3.1's switch, as engines read it. And until
+2025-10-30 rope was built without the config's theta, until 2025-11-12 without llama3's scaling.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
 from ..layer_ids import Convention
+from ..readings import Choice, feed, ignored_theta
+from ..rope import rope_kind
 from .base import Dialect, Seen
 
 __all__ = ["SpecForge"]
@@ -40,13 +46,28 @@ class SpecForge(Dialect):
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         return "post" if ids_key == "eagle_config" else None
 
-    def notes(self, seen: Seen) -> tuple[str, ...]:
-        if seen.config.get("norm_output") is not True:
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        if seen.architecture == "PEagleDraftModel":
             return ()
-        return (
-            "norm_output: true is read as the EAGLE 3.1 post-norm feed. SpecForge checkpoints trained "
-            "between "
-            "2026-07-19 and 2026-09-15 may mean the pre-norm feed; if acceptance drops from draft position "
-            "2 on, "
-            "convert again with --feed pre",
-        )
+        switch = config.get("norm_output")
+        if switch is True:
+            return (
+                feed(
+                    "post",
+                    "norm_output: true is EAGLE 3.1's switch since SpecForge#879 (2026-09-15), but means the "
+                    "state before the norm in SpecForge 0.2.0 and in its sources from 2026-07-19 on",
+                ),
+            )
+        if switch is False:
+            why = (
+                "norm_output: false means a head that reads the state without the norm in SpecForge 0.2.0 "
+                "and in its sources from 2026-07-19 to 2026-09-15"
+            )
+            return (Choice("head_norm", ("yes", "no"), why),)
+        if seen.is_latent_class or config.get("fc_norm") is not None:  # younger than both mends
+            return ()
+        theta = ignored_theta(config, "SpecForge before 2025-10-30 trains", ("default", "linear", "llama3"))
+        if rope_kind(config) != "llama3":
+            return theta
+        why = "SpecForge before 2025-11-12 trains without llama3's scaling"
+        return (*theta, Choice("rope_scaling", ("config", "none"), why))

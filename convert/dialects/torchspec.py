@@ -1,14 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export for vLLM.
+"""lightseekorg/TorchSpec: `midlayer.*`, or `layers.0.*` after its export.
 
-Natively ids count the block after which a feature was captured; the vLLM export (only for `model_type:
-kimi_k2`) adds the missing 1. Distinguished from SpecForge by `num_aux_hidden_states` or
-`eagle_config.use_aux_hidden_state`, from Model Optimizer by `_torchspec_version` where the export wrote it.
+Natively ids count the block after which a feature was captured. Until June 2026 only the export for vLLM
+wrote `layers.0.*`, and added the missing 1 for `model_type: kimi_k2`; since 2026-06-30 every export writes
+`layers.0.*`, so that ids under kimi_k2 may count either way. Distinguished from SpecForge by
+`num_aux_hidden_states` or `eagle_config.use_aux_hidden_state`, from Model Optimizer by `_torchspec_version`
+where the export wrote it.
+
+Until 2026-08-09 rope read `config.rope_theta`, which transformers 5 moves into rope_parameters: scaled rope
+then fell back to 10000 (torchspec/models/draft/llama3_eagle.py, deepseek_eagle.py). Linear scaling never read
+it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ..layer_ids import Convention
+from ..readings import Choice, ignored_theta
 from .base import Dialect, Seen
 
 __all__ = ["TorchSpec"]
@@ -28,5 +38,9 @@ class TorchSpec(Dialect):
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         if seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2":
-            return "boundary"
+            return None
         return "post" if ids_key == "eagle_config" else None
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        kinds = ("yarn", "deepseek_yarn", "llama3", "linear")
+        return ignored_theta(config, "TorchSpec before 2026-08-09 may have trained", kinds)

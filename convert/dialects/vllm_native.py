@@ -4,15 +4,18 @@
 (vllm-project/vllm: model_executor/models/registry.py).
 
 `midlayer.*` or `layers.0.*`, optionally after `model.`. The class says nothing about who trained it, so
-explicit ids stay ambiguous unless they explain themselves.
+explicit ids stay ambiguous unless they explain themselves. AngelSlim's trainer (train/models/draft/
+llama_eagle3.py, still so in 0.5.0) builds unscaled and linear rope without the config's theta.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import TensorError
 from ..parallel import MASK_FEATURE
+from ..readings import Choice, ignored_theta
 from .base import Dialect, Seen
 
 __all__ = ["PARALLEL_CLASSES", "VLLM_CLASSES", "VllmNative"]
@@ -49,3 +52,8 @@ class VllmNative(Dialect):
                 'neither; set architectures to ["Eagle3LlamaForCausalLM"] if it was trained without'
             )
         return dict(seen.config)
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        if seen.architecture != "Eagle3LlamaForCausalLM" or seen.shape(MASK_FEATURE) is not None:
+            return ()
+        return ignored_theta(config, "AngelSlim, which writes this class, trains", ("default", "linear"))

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp convert`: a drafter checkpoint to GGUF. Options and report are those of `convert`'s own command;
-here its two arguments may be any reference that eaglecpp understands, and files on the Hub are downloaded.
+here its two arguments may be any reference that eaglecpp understands, files on the Hub are downloaded, and
+where a checkpoint can be read in several ways, these are measured.
 """
 
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import Any
 
 import click
 
 from eaglecpp.cli.progress import Bars
+from eaglecpp.cli.terminal import note
 from eaglecpp.opening.checkpoint import local_checkpoint, local_target
 
 __all__ = ["convert"]
@@ -19,12 +22,21 @@ _plain: Any = importlib.import_module("eaglecpp.convert.cli")
 
 
 def _run(src: str, target: str, **options: Any) -> None:
+    from eaglecpp.readings import convert_measured
+
     with (
         Bars() as bars,
         local_checkpoint(src, bars) as checkpoint,
         local_target(target, bars) as model,
     ):
-        _plain.run(checkpoint.path, model.path, hub_id=checkpoint.hub_id, target_id=model.hub_id, **options)
+        _plain.run(
+            checkpoint.path,
+            model.path,
+            hub_id=checkpoint.hub_id,
+            target_id=model.hub_id,
+            by=partial(convert_measured, say=note),
+            **options,
+        )
 
 
 convert = click.Command(
@@ -32,5 +44,6 @@ convert = click.Command(
     params=_plain.convert.params,
     callback=_run,
     help="Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint folder, a weight file, a "
-    "drafter's GGUF, or hf.co/owner/name.",
+    "drafter's GGUF, or hf.co/owner/name. Where a checkpoint can be read in several ways and the target is a "
+    "GGUF, the target writes a few texts, and the reading that drafts them best is taken.",
 )

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import find_model
@@ -21,10 +20,9 @@ from eaglecpp.references.reference import Reference, read_reference
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
-    from eaglecpp.convert import ConvertReport
     from eaglecpp.store.remote.hub import HubFile, Repository
 
-__all__ = ["LocalFiles", "convert", "local_checkpoint", "local_target"]
+__all__ = ["LocalFiles", "local_checkpoint", "local_target"]
 
 
 @dataclass(frozen=True)
@@ -33,38 +31,6 @@ class LocalFiles:
 
     path: Path
     hub_id: str | None = None
-
-
-def convert(
-    src: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    out: str | os.PathLike[str] | None = None,
-    *,
-    report: Report = silent,
-    **options: Any,
-) -> ConvertReport:
-    """`eaglecpp.convert(...)`: a drafter checkpoint to a GGUF that drafts for `target`.
-
-    src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME[@REVISION]
-    target:  its GGUF, a folder of Hugging Face's form, hf.co/OWNER/NAME, or a stored model
-    report:  is told about downloads
-    options: those of `eaglecpp.convert.convert_checkpoint`: type, aux_layers, layer_ids, feed, progress
-    Raises ModelNotFoundError, DownloadError, ConvertError.
-    """
-    from eaglecpp.convert import convert_checkpoint
-
-    with (
-        local_checkpoint(os.fspath(src), report) as checkpoint,
-        local_target(os.fspath(target), report) as model,
-    ):
-        return convert_checkpoint(
-            checkpoint.path,
-            model.path,
-            None if out is None else Path(out),
-            hub_id=checkpoint.hub_id,
-            target_id=model.hub_id,
-            **options,
-        )
 
 
 @contextmanager

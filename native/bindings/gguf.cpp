@@ -39,6 +39,7 @@ nb::dict draft_spec_dict(const DraftSpec & s) {
     d["norm_before_fc"] = s.norm_before_fc;
     d["fc_norm"] = s.fc_norm;
     d["norm_output"] = s.norm_output;
+    d["head_norm"] = s.head_norm;
     d["has_embedding"] = s.has_embedding;
     d["has_head"] = s.has_head;
     return d;

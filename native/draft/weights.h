@@ -72,7 +72,7 @@ struct DraftWeights {
     std::vector<ggml_tensor *> fc_norm;   // [n_aux] or empty
     ggml_tensor * input_norm = nullptr;   // norm_before_fc
     std::vector<float> mask_feature;      // P-EAGLE: [n_aux * Ht], for rows whose features nobody knows yet
-    ggml_tensor * output_norm = nullptr;  // optional in EAGLE-1
+    ggml_tensor * output_norm = nullptr;  // not in EAGLE-1 without norms, nor without head_norm
     ggml_tensor * head = nullptr;         // own or the target's
     ggml_tensor * rope_freqs = nullptr;   // optional
     std::vector<DraftLayer> layers;

@@ -187,6 +187,12 @@ void DraftFile::read_switches() {
     s.norm_before_fc = gguf_.find_bool(key(keys::norm_before_fc)).value_or(false);
     s.fc_norm = gguf_.find_bool(key(keys::fc_norm)).value_or(false);
     s.norm_output = gguf_.find_bool(key(keys::norm_output)).value_or(false);
+    if (s.arch == keys::arch_eagle31) s.head_norm = gguf_.find_bool(key(keys::head_norm)).value_or(true);
+    if (s.norm_output && !s.head_norm) {
+        fail(ErrorKind::gguf,
+             "%s: '%s' is false and '%s' true, which contradict each other; convert the checkpoint again",
+             path().c_str(), key(keys::head_norm).c_str(), key(keys::norm_output).c_str());
+    }
     s.logit_scale = gguf_.find_f32(key(keys::logit_scale)).value_or(1.0f);
     s.has_embedding = gguf_.find_tensor(keys::t_token_embd) != nullptr;
     s.has_head = gguf_.find_tensor(keys::t_output) != nullptr;
@@ -316,7 +322,7 @@ void DraftFile::check_tensors() const {
     if (s.norm_before_fc) want[keys::t_enc_output_norm] = {{s.n_fc_in()}, true, false};
     if (s.is_parallel()) want[keys::t_mask_feature] = {{s.n_fc_in()}, true, false};
     want[keys::t_token_embd] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
-    if (s.has_all_norms()) want[keys::t_output_norm] = {{s.n_embd}, true, false};
+    if (s.has_all_norms() && s.head_norm) want[keys::t_output_norm] = {{s.n_embd}, true, false};
     want[keys::t_output] = {{s.n_embd, s.n_draft_vocab}, own_tables_needed || s.n_draft_vocab != s.n_vocab, true};
     want[keys::t_rope_freqs] = {{s.rope.n_rot / 2}, false, false};
     for (int i = 0; i < s.n_layer; ++i) {

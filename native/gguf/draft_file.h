@@ -78,6 +78,7 @@ struct DraftSpec {
     bool norm_before_fc = false;
     bool fc_norm = false;
     bool norm_output = false;
+    bool head_norm = true;       // EAGLE-3: false = no last norm, the head reads the state as it is
     bool has_embedding = false;  // own token_embd.weight, else the target's
     bool has_head = false;       // own output.weight, else the target's
 

@@ -58,6 +58,7 @@ constexpr const char * norm_before_residual = "{arch}.norm_before_residual";
 constexpr const char * norm_before_fc = "{arch}.norm_before_fc";
 constexpr const char * fc_norm = "{arch}.fc_norm";
 constexpr const char * norm_output = "{arch}.norm_output";
+constexpr const char * head_norm = "{arch}.head_norm";
 constexpr const char * logit_scale = "{arch}.logit_scale";
 
 // the target it was made for
@@ -151,6 +152,7 @@ constexpr const char * all[] = {
     norm_before_fc,
     fc_norm,
     norm_output,
+    head_norm,
     logit_scale,
     tokenizer_tokens,
     tokenizer_token_type,

@@ -46,6 +46,7 @@ def test_documentation_gives_the_listed_types() -> None:
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 PARALLEL = DraftShape(n_parallel=6)
+HEADLESS = DraftShape(qk_norm=True)  # of the norm before the head
 PARALLEL_KEYS = {"{arch}.mask_token_id", "{arch}.parallel_depth"}
 GEMMAS_KEYS = {
     "{arch}.attention.scale",
@@ -60,7 +61,7 @@ def can_have(shape: DraftShape, name: str) -> bool:
     """Whether an `eagle31` file of one of the shapes above, Gemma's apart, has this optional key."""
     if name.endswith(LATENT_KEYS):
         return shape.latent is not None
-    return name not in GEMMAS_KEYS | PARALLEL_KEYS and "factor" not in name
+    return name not in GEMMAS_KEYS | PARALLEL_KEYS | {"{arch}.head_norm"} and "factor" not in name
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,9 @@ def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
 ) -> None:
     measured = {"eaglecpp": {"held_out": {"length": 2.0, "rates": [0.5, 0.25]}}}
     edit = {"logit_scale": 0.5, **measured} if arch == EAGLE31 else None
-    reader = gguf.GGUFReader(convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit=edit)).out)
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape, edit=edit)
+    given = {"rope_theta": "20000"} if arch == EAGLE31 else None
+    reader = gguf.GGUFReader(convert(checkpoint, readings=given).out)
     found = {name.replace(f"{arch}.", "{arch}.", 1): field for name, field in reader.fields.items()}
     listed = {key.name: key for key in KEYS if arch in key.archs}
     for key in listed.values():
@@ -83,14 +86,17 @@ def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
 
 
 @pytest.mark.parametrize(
-    ("shape", "names"), [(GEMMA, GEMMAS_KEYS), (PARALLEL, PARALLEL_KEYS)], ids=["gemma", "parallel"]
+    ("shape", "names"),
+    [(GEMMA, GEMMAS_KEYS), (PARALLEL, PARALLEL_KEYS), (HEADLESS, {"{arch}.head_norm"})],
+    ids=["gemma", "parallel", "headless"],
 )
 def test_the_keys_of_a_kind_are_written_in_their_types(
     shape: DraftShape, names: set[str], convert: Convert, tmp_path: Path
 ) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", shape=shape)
     aux_layers = None if shape.gemma else shape.layers
-    reader = gguf.GGUFReader(convert(checkpoint, aux_layers=aux_layers).out)
+    readings = {"head_norm": "no"} if shape is HEADLESS else None
+    reader = gguf.GGUFReader(convert(checkpoint, aux_layers=aux_layers, readings=readings).out)
     listed = {key.name: key for key in KEYS}
     for name in names:
         assert reader.fields[name.replace("{arch}", EAGLE31)].types == [GGUF_TYPES[listed[name].type][0]]

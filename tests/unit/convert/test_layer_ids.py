@@ -11,7 +11,7 @@ import pytest
 
 from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import LayerIdError
-from eaglecpp.convert.layer_ids import resolve_layer_ids
+from eaglecpp.convert.layer_ids import layer_ids_choice, resolve_layer_ids
 from helpers.checkpoints import rewrite_config, write_checkpoint
 from helpers.random_drafter import DraftShape
 
@@ -23,14 +23,13 @@ Convert = Callable[..., ConvertReport]
     [
         (None, 32, {}, (2, 16, 29), "default"),
         ([], 32, {}, (2, 16, 29), "default"),
-        ([1, 15, 28], 32, {}, (2, 16, 29), "post+1"),
         ([2, 16, 29], 32, {}, (2, 16, 29), "boundary"),
         ([24, 30, 36], 36, {}, (24, 30, 36), "boundary"),
         ([24, 30, 36], 36, {"convention": "post"}, (24, 30, 36), "boundary"),
         ([1, 17, 33], 36, {"convention": "post"}, (2, 18, 34), "post+1"),
         ([1, 17, 33], 36, {"convention": "boundary"}, (1, 17, 33), "boundary"),
-        ([2, 16, 29], 32, {"convention": "post"}, (2, 16, 29), "boundary"),
-        ([1, 15, 28], 32, {"convention": "boundary"}, (2, 16, 29), "post+1"),
+        ([1, 15, 28], 32, {"convention": "post"}, (2, 16, 29), "post+1"),
+        ([1, 15, 28], 32, {"convention": "boundary"}, (1, 15, 28), "boundary"),
         ([1, 21, 40], 43, {"forced": "post"}, (2, 22, 41), "post+1"),
         ([1, 21, 40], 43, {"forced": "boundary"}, (1, 21, 40), "boundary"),
         ([1, 15, 28], 32, {"forced": "boundary"}, (1, 15, 28), "boundary"),
@@ -49,8 +48,6 @@ def test_rules(
 @pytest.mark.parametrize(
     ("ids", "n_blocks", "n_aux", "options", "message"),
     [
-        ([1, 21, 40], 43, 3, {}, "ambiguous"),
-        ([1, 3, 5], 6, 3, {}, "--layer-ids boundary or --layer-ids post"),
         (None, 32, 4, {}, "default exists only for 3"),
         (None, 6, 3, {}, "distinct ascending"),
         ([2, 16, 29], 32, 4, {}, "expected 4, one per feature of fc.weight, found 3"),
@@ -70,8 +67,44 @@ def test_refusals(
 
 
 def test_a_rule_against_the_familys_convention_is_noted() -> None:
-    assert "post-layer default" in resolve_layer_ids([1, 15, 28], 32, 3, convention="boundary").notes[0]
-    assert not resolve_layer_ids([1, 15, 28], 32, 3, convention="post").notes
+    assert "only possible" in resolve_layer_ids([24, 30, 36], 36, 3, convention="post").notes[0]
+    assert not resolve_layer_ids([24, 30, 36], 36, 3, convention="boundary").notes
+
+
+@pytest.mark.parametrize(
+    ("ids", "n_blocks", "convention", "values"),
+    [
+        (None, 32, None, ()),
+        ([1, 21, 43], 43, None, ()),  # n is a boundary
+        ([1, 21, 40], 43, "post", ()),
+        ([1, 21, 40], 43, "boundary", ()),
+        ([2, 16, 29], 32, None, ()),
+        ([2, 16, 29], 32, "post", ("boundary", "post")),
+        ([1, 15, 28], 32, "post", ()),
+        ([1, 15, 28], 32, "boundary", ("boundary", "post")),  # speculators writes boundaries
+        ([1, 15, 28], 32, None, ("post", "boundary")),
+    ],
+)
+def test_what_ids_can_mean_beside_their_default(
+    ids: list[int] | None, n_blocks: int, convention: Any, values: tuple[str, ...]
+) -> None:
+    found = layer_ids_choice(ids, n_blocks, "this family", convention)
+    assert [choice.values for choice in found] == ([values] if values else [])
+    assert not any(choice.is_open for choice in found)
+
+
+def test_ids_that_explain_nothing_have_no_default() -> None:
+    (choice,) = layer_ids_choice([1, 21, 40], 43, "this family", None)
+    assert choice.is_open and "ambiguous for this family" in choice.why
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((1, 3, 4), (1, 3, 4)), ((1, 3, 6), (1, 3, 6))])
+def test_ids_of_speculators_are_boundaries_whatever_they_look_like(
+    shape: tuple[int, ...], expected: tuple[int, ...], convert: Convert, tmp_path: Path
+) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "speculators", DraftShape(layers=shape)))
+    assert (report.spec.aux_layers, report.spec.layer_ids_rule) == (expected, "boundary")
+    assert any("layer_ids: read as boundary" in note for note in report.notes) == (shape == (1, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -95,15 +128,27 @@ def test_families_without_one_are_refused_until_told(family: str, convert: Conve
     assert convert(checkpoint, aux_layers=[1, 3, 5]).spec.aux_layers == (1, 3, 5)
 
 
-def test_torchspecs_export_for_vllm_holds_boundary_ids(convert: Convert, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [((2, 5, 7), None), ((2, 4, 5), (2, 4, 5)), ((1, 3, 4), (2, 4, 5)), ((1, 3, 8), (1, 3, 8))],
+)
+def test_torchspecs_layers_0_of_kimi_is_told_apart_by_its_ids_or_refused(
+    ids: tuple[int, ...], expected: tuple[int, ...] | None, convert: Convert, tmp_path: Path
+) -> None:
+    """Its export for vLLM writes boundaries there, and exports since June 2026 the blocks before them."""
     checkpoint = write_checkpoint(
         tmp_path / "in",
-        "vllm",
-        DraftShape(layers=(2, 4, 7)),
-        edit={"model_type": "kimi_k2", "architectures": None},
+        "kimi",
+        DraftShape(layers=ids),
+        edit={"model_type": "kimi_k2", "architectures": ["LlamaForCausalLMEagle3"]},
     )
-    report = convert(checkpoint)
-    assert (report.family, report.spec.aux_layers) == ("TorchSpec", (2, 4, 7))
+    if expected:
+        report = convert(checkpoint)
+        assert (report.family, report.spec.aux_layers) == ("TorchSpec", expected)
+        return
+    with pytest.raises(LayerIdError, match="--reading layer_ids=boundary or --reading layer_ids=post"):
+        convert(checkpoint)
+    assert convert(checkpoint, readings={"layer_ids": "post"}).spec.aux_layers == tuple(k + 1 for k in ids)
 
 
 def test_ids_in_two_places_are_boundary_ids_where_both_conventions_agree(

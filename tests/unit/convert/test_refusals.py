@@ -120,7 +120,7 @@ CONFIG = [
     Bad("rope twice", errors.ConfigError,
         r"rope_parameters and rope_scaling contradict each other: factor is 8\.0 and 4\.0",
         edit={"rope_parameters": {**YARN, "rope_theta": 1e4, "factor": 8.0}, "rope_scaling": YARN}),
-    Bad("SafeAILab theta", errors.ConfigError, "rope_theta together with linear rope_scaling",
+    Bad("SafeAILab theta", errors.ConfigError, "--reading rope_theta=500000 or --reading rope_theta=10000",
         family="eagle", edit={"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}),
 ]  # fmt: skip
 MAPS = [

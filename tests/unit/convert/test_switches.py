@@ -278,7 +278,8 @@ def test_feed_overrides_norm_output(
 def test_specforge_checkpoints_warn_about_norm_output(convert: Convert, tmp_path: Path) -> None:
     shape = DraftShape(fc_norm=True, norm_output=True)
     report = convert(write_checkpoint(tmp_path / "in", "specforge", shape))
-    assert any("--feed pre" in note for note in report.notes)
+    (note,) = (note for note in report.notes if "--reading feed=pre" in note)
+    assert "SpecForge 0.2.0" in note
 
 
 def test_layer_types_decide_per_layer(written: Callable[..., Written]) -> None:

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT
+"""The arithmetic of readings that trainers disagree about, against PyTorch: each trainer's own convention as
+a reference, and the native drafter converted under the reading that means it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eaglecpp.convert import convert_checkpoint
+from eaglecpp.lowlevel import Drafter
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape, LatentShape
+from helpers.reference.drafter import Drafter as Reference
+from helpers.reference.layers import LatentAttention, Rope, rms
+from helpers.tiny import TinyTarget
+
+from .cases import KIMI_YARN
+from .conftest import exact_options, random_rows
+from .steps import CHUNKS, TOLERANCE, compare_steps
+
+PLAIN = DraftShape()
+KIMI = replace(DraftShape(latent=LatentShape()), rope={**KIMI_YARN, "beta_fast": 32, "beta_slow": 1})
+
+
+class NormedTwice(Reference):
+    """ModelOpt's first layer: input_layernorm, then hidden_norm, on the feature."""
+
+    def layer(self, i: int, h: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if i > 0:
+            return super().layer(i, h, *rest)
+        # rms(x; w2) of rms(x; w1): the sum with the residual is left to the parent, which norms once
+        self.inner = rms(h, self.w["layers.0.input_layernorm.weight"], self.eps)
+        return super().layer(i, h, *rest)
+
+    def concat(self, embedded: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
+        return super().concat(embedded, rms(self.inner, self.w["layers.0.hidden_norm.weight"], self.eps))
+
+
+class Headless(Reference):
+    """SpecForge 0.2.0 with norm_output false: the head reads the state that is fed."""
+
+    def output(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden
+
+
+class PlainYarn(Reference):
+    """Automodel's latent attention: yarn's frequencies, and nothing else of it."""
+
+    def latent_attention(self, config: dict[str, Any]) -> LatentAttention:
+        latent = super().latent_attention(config)
+        scaling = {**config["rope_scaling"], "attention_factor": 1.0}
+        latent.rope = Rope({**config, "rope_scaling": scaling}, latent.rotated)
+        latent.scale = (latent.nope + latent.rotated) ** -0.5
+        return latent
+
+
+class Base10000(Reference):
+    """SafeAILab's trainer, AngelSlim's and SpecForge's of 2025: no theta from the config, no llama3."""
+
+    def __init__(self, config: dict[str, Any], *rest: Any) -> None:
+        super().__init__({**config, "rope_theta": 10000.0, "rope_scaling": None}, *rest)
+
+
+@pytest.fixture
+def differences(target: TinyTarget, tmp_path: Path) -> Callable[..., list[float]]:
+    """`differences(kind, family, shape, edit, *readings)`: the largest of a logit, under each of them."""
+
+    def run(
+        kind: type[Reference],
+        family: str,
+        shape: DraftShape,
+        edit: Mapping[str, Any],
+        *several: Mapping[str, str],
+    ) -> list[float]:
+        checkpoint = write_checkpoint(tmp_path / "in", family, shape, edit=edit)
+        tables = [torch.from_numpy(target.weights[f"{x}.weight"]) for x in ("model.embed_tokens", "lm_head")]
+        rows = random_rows(shape, sum(CHUNKS))
+        found = []
+        for index, readings in enumerate(several):
+            out = tmp_path / f"{index}.gguf"
+            convert_checkpoint(
+                checkpoint, target.gguf, out, "F32", aux_layers=shape.layers, readings=readings
+            )
+            own = family not in ("specforge", "modelopt")
+            native = Drafter(str(out), exact_options(), None if own else tables[0].numpy())
+            reference = kind.load(checkpoint, *tables)
+            steps = compare_steps(native, reference, rows, teacher_forced=True)
+            found.append(max(step.logits for step in steps))
+        return found
+
+    return run
+
+
+def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]]) -> None:
+    edit = {"norm_output": False}
+    none, normed = differences(Headless, "specforge", PLAIN, edit, {"head_norm": "no"}, {"head_norm": "yes"})
+    assert none < TOLERANCE < normed
+
+
+def test_automodels_yarn_is_exact(differences: Callable[..., list[float]]) -> None:
+    edit = {"architectures": ["LlamaEagle3DraftModel"], "max_position_embeddings": 4096}
+    (found,) = differences(PlainYarn, "automodel", KIMI, edit, {})
+    (other,) = differences(Reference, "automodel", KIMI, edit, {})
+    assert found < TOLERANCE < other
+
+
+@pytest.mark.parametrize(
+    ("family", "edit", "readings"),
+    [
+        ("eagle", {"rope_theta": 5e5}, {"rope_theta": "10000"}),
+        ("vllm", {"rope_theta": 5e5}, {"rope_theta": "10000"}),
+        (
+            "specforge",
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            {"rope_theta": "10000", "rope_scaling": "none"},
+        ),
+    ],
+)
+def test_a_theta_that_the_trainer_ignored_is_exact(
+    family: str, edit: Mapping[str, Any], readings: Mapping[str, str], differences: Callable[..., list[float]]
+) -> None:
+    ignored, followed = differences(Base10000, family, PLAIN, edit, readings, {})
+    assert ignored < TOLERANCE < followed
+
+
+def test_two_norms_as_one_are_nearer_to_the_trainer_than_one_of_them(
+    differences: Callable[..., list[float]],
+) -> None:
+    """Not exact: the size of a row that the first norm has weighed varies from row to row, the more the
+    narrower it is, and these are 64 wide.
+    """
+    twice, once = differences(
+        NormedTwice, "modelopt", PLAIN, {}, {"feature_norm": "twice"}, {"feature_norm": "once"}
+    )
+    assert twice < once / 2

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: MIT
+"""What checkpoints leave open, by family: which readings there are, which is the default, what a given one
+changes in the file, and what is recorded. The arithmetic of each is compared with PyTorch in tests/parity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from eaglecpp.convert import ConvertReport, open_choices
+from eaglecpp.convert.errors import ConfigError, ConvertError, LayerIdError
+from helpers.checkpoints import write_checkpoint
+from helpers.random_drafter import DraftShape, LatentShape
+from helpers.tiny import TinyTarget
+
+Convert = Callable[..., ConvertReport]
+
+PLAIN = DraftShape()
+NEW = DraftShape(fc_norm=True, norm_output=True)
+LINEAR = {"rope_scaling": {"rope_type": "linear", "factor": 2.0}, "rope_theta": 5e5}
+LLAMA3 = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "rope_theta": 5e5}
+YARN = {
+    "type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+KIMI = DraftShape(latent=LatentShape(), rope=YARN)
+THETA = {"rope_theta": 5e5}
+UNSIGNED = {"eagle_config": {"use_aux_hidden_state": True}}
+BOTH = ("500000", "10000")
+
+
+def tensor(path: Path, name: str) -> np.ndarray[Any, Any]:
+    return next(np.array(t.data) for t in gguf.GGUFReader(path).tensors if t.name == name)
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "edit", "expected"),
+    [
+        ("eagle", PLAIN, {}, {}),
+        ("eagle", PLAIN, THETA, {"rope_theta": BOTH}),
+        ("eagle", PLAIN, LLAMA3, {}),
+        ("vllm", PLAIN, THETA, {"rope_theta": BOTH}),
+        ("vllm", PLAIN, LINEAR, {"rope_theta": BOTH}),
+        ("vllm", PLAIN, {"rope_theta": 1e4}, {}),
+        ("specforge", PLAIN, THETA, {"rope_theta": BOTH}),
+        ("specforge", PLAIN, LLAMA3, {"rope_theta": BOTH, "rope_scaling": ("config", "none")}),
+        ("specforge", PLAIN, {"fc_norm": False, **THETA}, {}),  # younger than the mend
+        ("specforge", NEW, THETA, {"feed": ("post", "pre")}),
+        ("specforge", PLAIN, {"norm_output": False}, {"head_norm": ("yes", "no")}),
+        ("speculators", PLAIN, THETA, {}),
+        ("automodel", PLAIN, THETA, {}),
+        ("torchspec", PLAIN, THETA, {}),
+        ("torchspec", PLAIN, {"rope_scaling": YARN, **THETA}, {"rope_theta": BOTH}),
+        ("torchspec", KIMI, THETA, {"rope_theta": BOTH}),
+        ("modelopt", PLAIN, {}, {"feature_norm": ("twice", "once")}),
+        ("modelopt", DraftShape(norm_before_fc=True), {}, {"feature_norm": ("once", "twice")}),
+        ("modelopt", PLAIN, UNSIGNED, {"feature_norm": ("once", "twice")}),
+        ("torchspec", PLAIN, {"eaglecpp": {}, "rope_scaling": YARN, **THETA}, {}),  # our own trainer's
+    ],
+)  # fmt: skip
+def test_the_choices_of_each_family(
+    family: str,
+    shape: DraftShape,
+    edit: dict[str, Any],
+    expected: dict[str, Any],
+    target: TinyTarget,
+    tmp_path: Path,
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", family, shape, edit=edit)
+    choices = open_choices(checkpoint, target.gguf)
+    assert {choice.name: choice.values for choice in choices} == expected
+    assert not any(choice.is_open for choice in choices)
+
+
+def test_what_is_given_is_no_choice_any_more(target: TinyTarget, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit=LLAMA3)
+    names = [choice.name for choice in open_choices(checkpoint, target.gguf, rope_theta=10000)]
+    assert names == ["rope_scaling"]
+
+
+@pytest.mark.parametrize("family", ["eagle", "eagle1"])
+def test_a_theta_that_trainer_and_engines_read_differently_in_any_case_has_no_default(
+    family: str, convert: Convert, target: TinyTarget, tmp_path: Path
+) -> None:
+    shape = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367) if family == "eagle1" else PLAIN
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle", shape, edit=LINEAR)
+    (choice,) = open_choices(checkpoint, target.gguf)
+    assert choice.is_open and choice.values == BOTH
+    with pytest.raises(ConfigError, match="--reading rope_theta=500000 or --reading rope_theta=10000"):
+        convert(checkpoint)
+    assert convert(checkpoint, rope_theta=10000).spec.rope.theta == 1e4
+
+
+def test_a_given_theta_overrides_the_config_of_any_family(convert: Convert, tmp_path: Path) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", "speculators"), rope_theta=20000)
+    assert report.spec.rope.theta == 2e4
+    assert report.spec.readings == ("rope_theta=20000 (given)",)
+
+
+def test_scaling_that_was_never_applied_is_left_out(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit=LLAMA3)
+    assert any(t.name == "rope_freqs.weight" for t in convert(checkpoint).tensors)
+    report = convert(checkpoint, readings={"rope_theta": "10000", "rope_scaling": "none"})
+    assert report.spec.rope.theta == 1e4 and report.spec.rope.scaling == "none"
+    assert not any(t.name == "rope_freqs.weight" for t in report.tensors)
+
+
+def test_readings_and_their_reasons_are_in_the_file(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit=LLAMA3)
+    report = convert(checkpoint, readings={"rope_theta": "10000"}, reasons={"rope_theta": "measured: better"})
+    assert gguf.GGUFReader(report.out).fields["eaglecpp.readings"].contents() == [
+        "rope_scaling=config (default, not measured)",
+        "rope_theta=10000 (measured: better)",
+    ]
+    plain = convert(checkpoint, readings={"rope_theta": "10000", "rope_scaling": "none"})
+    again = convert(plain.out, out=tmp_path / "again.gguf")
+    assert (
+        again.spec.readings
+        == plain.spec.readings
+        == ("rope_theta=10000 (given)", "rope_scaling=none (given)")
+    )
+
+
+def test_an_unmeasured_choice_is_said(convert: Convert, tmp_path: Path) -> None:
+    (note,) = (
+        n for n in convert(write_checkpoint(tmp_path / "in", "eagle", edit=THETA)).notes if "theta" in n
+    )
+    assert "rope_theta: read as 500000; 10000 is possible" in note
+    assert "--reading rope_theta=10000" in note
+
+
+@pytest.mark.parametrize(
+    ("readings", "message"),
+    [
+        ({"norms": "two"}, "expected one of layer_ids"),
+        ({"feed": "both"}, "expected pre or post"),
+        ({"rope_theta": "-1"}, "expected a positive number"),
+        ({"rope_theta": "nan"}, "expected a positive number"),
+    ],
+)
+def test_unknown_readings_are_a_misuse(
+    readings: dict[str, str], message: str, convert: Convert, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        convert(write_checkpoint(tmp_path / "in"), readings=readings)
+
+
+def test_a_reading_given_in_two_ways_is_a_misuse(convert: Convert, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="feed: given twice"):
+        convert(write_checkpoint(tmp_path / "in"), feed="pre", readings={"feed": "post"})
+
+
+def test_readings_that_exclude_each_other_are_refused(convert: Convert, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"head_norm=no together with feed=post"):
+        convert(write_checkpoint(tmp_path / "in", "torchspec", NEW), readings={"head_norm": "no"})
+    with pytest.raises(LayerIdError, match="are for EAGLE-3"):
+        shape = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
+        convert(write_checkpoint(tmp_path / "one", shape=shape), readings={"feature_norm": "twice"})
+
+
+def test_a_head_without_a_norm_has_none_in_the_file(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit={"norm_output": False})
+    report = convert(checkpoint, readings={"head_norm": "no"})
+    assert report.spec.architecture == "eagle31"
+    assert not any(t.name == "output_norm.weight" for t in report.tensors)
+    assert gguf.GGUFReader(report.out).fields["eagle31.head_norm"].contents() is False
+    with pytest.raises(ConvertError, match="a head without a norm cannot be read back"):
+        convert(report.out, out=tmp_path / "again.gguf")
+
+
+def test_two_norms_become_one(convert: Convert, tmp_path: Path) -> None:
+    weights = PLAIN.weights()
+    w1, w2 = (weights[f"layers.0.{name}.weight"] for name in ("input_layernorm", "hidden_norm"))
+    checkpoint = write_checkpoint(tmp_path / "in", "modelopt", PLAIN)
+    found = tensor(convert(checkpoint).out, "blk.0.attn_norm_2.weight")
+    np.testing.assert_allclose(found, w1 * w2 / np.sqrt(np.mean(w1**2)), rtol=1e-6)
+    once = convert(checkpoint, readings={"feature_norm": "once"})
+    np.testing.assert_array_equal(tensor(once.out, "blk.0.attn_norm_2.weight"), w2)
+    np.testing.assert_array_equal(tensor(once.out, "blk.0.attn_norm.weight"), w1)
+
+
+def test_megatron_names_of_model_optimizer_have_one_norm(target: TinyTarget, tmp_path: Path) -> None:
+    weights = {name.replace("layers.0.", "midlayer."): value for name, value in PLAIN.weights().items()}
+    drop = ("embed_tokens.weight", "t2d")
+    checkpoint = write_checkpoint(
+        tmp_path / "in",
+        "modelopt",
+        PLAIN,
+        drop=[name for name in PLAIN.weights() if name.startswith("layers.0.")],
+        add={name: value for name, value in weights.items() if name not in drop},
+    )
+    assert open_choices(checkpoint, target.gguf) == ()
+
+
+def automodel_yarn(convert: Convert, directory: Path, **changes: Any) -> ConvertReport:
+    scaling = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, **changes}
+    scaling = {key: value for key, value in scaling.items() if value is not None}
+    edit = {
+        "architectures": ["LlamaEagle3DraftModel"],
+        "model_type": "kimi_k2",
+        "rope_scaling": scaling,
+        "max_position_embeddings": 2048,
+    }
+    checkpoint = write_checkpoint(directory / "in", "automodel", KIMI, edit=edit)
+    return convert(checkpoint, aux_layers=KIMI.layers)
+
+
+def test_automodels_yarn_has_no_magnitude(convert: Convert, tmp_path: Path) -> None:
+    spec = automodel_yarn(convert, tmp_path).spec
+    assert spec.latent is not None
+    assert spec.latent.scale == pytest.approx(1 / math.sqrt(spec.latent.key_dim))
+    # ggml multiplies cos and sin by attn_factor * (1 + 0.1 ln factor)
+    assert spec.rope.attn_factor * (1 + 0.1 * math.log(4)) == pytest.approx(1.0)
+    assert spec.rope.scaling == "yarn"
+
+
+@pytest.mark.parametrize("changes", [{"beta_fast": None}, {"original_max_position_embeddings": 4096}])
+def test_automodels_yarn_is_left_out_where_its_code_leaves_it_out(
+    changes: dict[str, Any], convert: Convert, tmp_path: Path
+) -> None:
+    spec = automodel_yarn(convert, tmp_path, **changes).spec
+    assert (spec.rope.scaling, spec.rope.theta) == ("none", 10000.0)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: MIT
+"""The reading under which a checkpoint drafts the target's own text best is found and taken: the trained demo
+pair, written as the checkpoints of trainers whose config says something else than what they did.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file, save_file
+
+from eaglecpp.cli.convert import convert as command
+from eaglecpp.convert import Choice, ConvertError, open_drafter
+from eaglecpp.readings import Measured, choose, convert, convert_measured
+from helpers.checkpoints import FAMILIES, write_checkpoint
+from helpers.random_drafter import DraftShape
+from helpers.tiny import make_pair, make_target
+
+PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong here is so wrong that it shows at once."""
+    monkeypatch.setattr("eaglecpp.readings.N_TOKENS", 64)
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
+    """The demo drafter as canonical config and tensors: trained with theta 10000 on R_2, R_7 and R_11."""
+    draft = open_drafter(DRAFT, TARGET)
+    spec = draft.spec
+    config = {
+        "architectures": ["Eagle3LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": spec.hidden_size,
+        "target_hidden_size": spec.target_hidden_size,
+        "intermediate_size": spec.intermediate_size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": spec.n_heads,
+        "num_key_value_heads": spec.n_kv_heads,
+        "head_dim": spec.head_dim,
+        "vocab_size": spec.vocab_size,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "rms_norm_eps": spec.rms_norm_eps,
+        "rope_theta": spec.rope.theta,
+        "max_position_embeddings": spec.context_length,
+        "fc_norm": spec.fc_norm,
+        "norm_output": spec.norm_output,
+        "norm_before_fc": False,
+        "norm_before_residual": False,
+        IDS: list(spec.aux_layers),
+    }
+    assert (spec.aux_layers, spec.rope.theta, spec.target_block_count) == ((2, 7, 11), 10000.0, 14)
+    return config, {name: np.asarray(source.read(), np.float32) for name, source in draft.sources.items()}
+
+
+@pytest.fixture
+def write(trained: Any, tmp_path: Path) -> Write:
+    """`write(family, change, **edit)`: a checkpoint of the demo drafter. change: of the tensors."""
+
+    def run(family: str, change: Callable[[Any], None] = lambda _: None, **edit: Any) -> Path:
+        config, weights = trained[0], {name: value.copy() for name, value in trained[1].items()}
+        change(weights)
+        config, weights = FAMILIES[family](dict(config), weights)
+        directory = tmp_path / family
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps({**config, **edit}), encoding="utf-8")
+        save_file(weights, directory / "model.safetensors")
+        return directory
+
+    return run
+
+
+def reading(out: Path) -> list[str]:
+    found: list[str] = gguf.GGUFReader(out).fields["eaglecpp.readings"].contents()
+    return found
+
+
+def test_the_theta_of_the_training_is_found(write: Write, tmp_path: Path) -> None:
+    said: list[str] = []
+    report = convert(write("vllm", rope_theta=1e8), TARGET, tmp_path / "out.gguf", say=said.append)
+    assert report.spec.rope.theta == 10000.0
+    (line,) = reading(report.out)
+    assert line.startswith("rope_theta=10000 (measured: ") and "with 100000000" in line
+    assert next(one for one in said if "<- taken" in one).startswith("rope_theta=10000 ")
+    assert [path.name for path in tmp_path.glob(".eaglecpp-readings-*")] == []
+
+
+def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Path) -> None:
+    """Post-layer ids in a family that writes boundaries, as its converter leaves them."""
+    checkpoint, out = write("speculators", **{IDS: [1, 6, 10]}), tmp_path / "out.gguf"
+    args = [str(checkpoint), "--target", str(TARGET), "-o", str(out), "--json"]
+    result = CliRunner().invoke(command, args)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["spec"]["aux_layers"] == [2, 7, 11]
+    assert "layer_ids=post" in result.stderr and "<- taken" in result.stderr
+    assert reading(out)[0].startswith("layer_ids=post (measured: ")
+
+
+def uneven(n: int) -> np.ndarray[Any, Any]:
+    return np.exp(np.random.default_rng(3).normal(0.0, 1.0, n)).astype(np.float32)
+
+
+def uneven_embedding_norm(weights: dict[str, Any]) -> None:
+    """The same drafter, with weights of the embedding's norm that a second use on the feature shows."""
+    norm, n = "layers.0.input_layernorm.weight", len(weights["layers.0.input_layernorm.weight"])
+    scale = uneven(n) / weights[norm]
+    weights[norm] *= scale
+    for x in "qkv":
+        weights[f"layers.0.self_attn.{x}_proj.weight"][:, :n] /= scale
+
+
+def normed_twice(weights: dict[str, Any]) -> None:
+    """The same drafter for a trainer that norms the feature with both norms."""
+    uneven_embedding_norm(weights)
+    first = weights["layers.0.input_layernorm.weight"]
+    weights["layers.0.hidden_norm.weight"] /= first / np.sqrt(np.mean(first**2))
+
+
+@pytest.mark.parametrize(
+    ("change", "edit", "expected"),
+    [
+        (uneven_embedding_norm, {}, "feature_norm=once (measured: "),
+        (normed_twice, {"eagle_config": {"use_aux_hidden_state": True}}, "feature_norm=twice (measured: "),
+        # the norms of the demo drafter are so even that both readings are one
+        (lambda _: None, {}, "feature_norm=twice (default, measured as no worse: "),
+    ],
+)
+def test_how_often_the_feature_was_normed_is_found(
+    change: Any, edit: dict[str, Any], expected: str, write: Write, tmp_path: Path
+) -> None:
+    report = convert(write("modelopt", change, **edit), TARGET, tmp_path / "out.gguf")
+    assert reading(report.out)[0].startswith(expected)
+
+
+def test_the_state_that_was_fed_in_training_is_found(tmp_path: Path) -> None:
+    """norm_output: true means the state before the norm in SpecForge 0.2.0. The drafter is one that feeds it,
+    with a last norm so uneven that the state behind it is another one; the head makes up for that.
+    """
+    pair = make_pair(tmp_path, "eagle3")
+    path, weights = pair.checkpoint / "config.json", load_file(pair.checkpoint / "model.safetensors")
+    scale = uneven(len(weights["norm.weight"]))
+    weights |= {
+        "norm.weight": weights["norm.weight"] * scale,
+        "lm_head.weight": weights["lm_head.weight"] / scale,
+    }
+    save_file(weights, pair.checkpoint / "model.safetensors")
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config |= {"norm_output": True, "eagle_config": {IDS: [k - 1 for k in config.pop(IDS)]}}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    report = convert(pair.checkpoint, pair.target.gguf, tmp_path / "out.gguf", type="F32")
+    assert report.family == "SpecForge" and not report.spec.norm_output
+    assert reading(report.out)[0].startswith("feed=pre (measured: ")
+
+
+def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path) -> None:
+    said: list[str] = []
+    convert(write("speculators"), TARGET, tmp_path / "out.gguf", say=said.append)
+    convert(write("vllm", rope_theta=1e6), TARGET, tmp_path / "a.gguf", say=said.append, rope_theta=1e6)
+    assert said == []
+
+
+def test_a_target_without_weights_leaves_the_default(tmp_path: Path) -> None:
+    target = make_target(tmp_path / "target")
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
+    report = convert(checkpoint, target.directory, tmp_path / "out.gguf")
+    assert report.spec.rope.theta == 5e5
+    assert reading(report.out) == ["rope_theta=500000 (default, not measured)"]
+    assert any("Not tried; --reading rope_theta=10000" in note for note in report.notes)
+
+
+def test_a_target_that_does_not_run_leaves_the_default_and_says_why(tmp_path: Path) -> None:
+    target = make_target(tmp_path / "target").gguf
+    data = target.read_bytes().replace(b"llama.", b"lamma.")  # the keys, and the architecture
+    target.write_bytes(data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma"))
+    said: list[str] = []
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
+    report = convert_measured(checkpoint, target, tmp_path / "out.gguf", say=said.append)
+    assert reading(report.out) == ["rope_theta=500000 (default, not measured)"]
+    assert any("could not be measured" in line and "lamma" in line for line in said), said
+
+
+def test_an_open_choice_that_the_drafts_do_not_decide_is_refused(tmp_path: Path) -> None:
+    """Random weights draft nothing under any reading."""
+    target = make_target(tmp_path / "target")
+    shape = DraftShape(layers=(2, 5, 7))
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape)
+    said: list[str] = []
+    with pytest.raises(ConvertError, match="--reading layer_ids=boundary or --reading layer_ids=post"):
+        convert(checkpoint, target.gguf, tmp_path / "out.gguf", say=said.append)
+    assert any("by more than chance" in line for line in said)
+
+
+def measured(mean: float, **readings: str) -> Measured:
+    rng = np.random.default_rng(1)  # the same places for all
+    return Measured(dict(readings), rng.uniform(1, 3, 400) + mean)
+
+
+def test_an_open_choice_is_decided_by_the_drafts_or_not_at_all() -> None:
+    choices = (Choice("layer_ids", ("boundary", "post"), "", is_open=True),)
+    good, bad = measured(1.0, layer_ids="post"), measured(0.9, layer_ids="boundary")
+    assert choose([bad, good], choices) is good
+    noise = np.random.default_rng(2).normal(0, 1, 400)
+    assert choose([bad, Measured(good.readings, bad.lengths + noise)], choices) is None
+
+
+def test_what_is_certain_but_does_not_matter_leaves_the_default() -> None:
+    choices = (Choice("feed", ("post", "pre"), ""),)
+    default = measured(1.0, feed="post")
+    assert choose([default, measured(1.005, feed="pre")], choices) is default
+
+
+def test_of_equals_the_one_nearest_to_the_defaults_is_taken() -> None:
+    choices = (Choice("feed", ("post", "pre"), ""), Choice("rope_theta", ("500000", "10000"), ""))
+    noise = np.random.default_rng(2).normal(0, 1, 400)
+    best = measured(1.0, feed="pre", rope_theta="10000")
+    equal = Measured({"feed": "post", "rope_theta": "10000"}, best.lengths - 0.01 + noise)
+    worse = Measured({"feed": "post", "rope_theta": "500000"}, best.lengths - 0.5)
+    assert choose([worse, equal, best], choices) is equal
