@@ -2,7 +2,7 @@
 """The compiled extension. Nothing outside `eaglecpp.engine`, `eaglecpp.lowlevel` and `eaglecpp.log` imports it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,7 +209,12 @@ class Engine:
         `weights`, `cache` and `compute`.
         """
 
+    @overload
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
+    @overload
+    def tokenize(
+        self, text: bytes, add_special: bool, parse_special: bool, n_most: int
+    ) -> list[int] | None: ...  # None when there are more
     def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
     def token_to_piece(self, token: int, special: bool) -> bytes: ...
     def is_eog(self, token: int) -> bool: ...

@@ -37,7 +37,7 @@ from eaglecpp.engine.places import Places
 from eaglecpp.engine.request import make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError, QueueFullError
+from eaglecpp.errors import EagleError, EngineBrokenError, QueueFullError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
@@ -153,7 +153,7 @@ class AsyncEngine:
         """
         engine = self.engine
         request = make_request(engine.shared, prompt, **options)
-        check_fit(len(request.prompt), engine)
+        engine.vocabulary.check_fit(len(request.prompt))
         task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
@@ -366,15 +366,6 @@ class AsyncEngine:
         if engine is not None:
             with contextlib.suppress(EagleError):
                 engine.close()
-
-
-def check_fit(n_prompt: int, engine: Engine) -> None:
-    """Raises ContextFullError for a prompt that leaves no room for an answer."""
-    if n_prompt >= engine.n_ctx:
-        raise ContextFullError(
-            f"the prompt has {n_prompt} tokens, but the context has {engine.n_ctx} and the answer needs "
-            f"room; raise n_ctx (the model was trained for {engine.native.n_ctx_train}) or shorten the prompt"
-        )
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:

@@ -95,7 +95,7 @@ def make_request(
         raise ValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
     lines = _replay_lines(replay, drafting.has_draft)
     return Request(
-        prompt=shared.vocabulary.prompt_tokens(prompt),
+        prompt=shared.vocabulary.prompt_tokens(prompt, has_to_fit=True),
         sampling=chosen,
         seed=random.getrandbits(31) if chosen.wants_random_seed else int(chosen.seed or 0),
         strategy=resolved,
