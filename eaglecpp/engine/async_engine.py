@@ -54,6 +54,8 @@ class AsyncEngine:
 
     n_queue:    requests that may wait for a place
     n_park_bytes: host memory for parked conversations
+    n_unread:   chunks of a stream that may wait to be taken; a generation beyond that is cancelled. 0 = any
+                number
     turns:      a lock shared with other engines in this process, see `TurnLock`
     """
 
@@ -63,9 +65,11 @@ class AsyncEngine:
         *,
         n_queue: int = 512,
         n_park_bytes: int = 0,
+        n_unread: int = 0,
         turns: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._n_queue = n_queue
+        self._n_unread = n_unread
         self._turns = turns if turns is not None else contextlib.nullcontext()
         self._condition = threading.Condition()
         self._waiting: deque[Task] = deque()
@@ -90,6 +94,7 @@ class AsyncEngine:
         n_parallel: int = 4,
         n_queue: int = 512,
         n_park_bytes: int = 0,
+        n_unread: int = 0,
         turns: AbstractContextManager[Any] | None = None,
         **options: Any,
     ) -> Self:
@@ -98,6 +103,7 @@ class AsyncEngine:
             lambda: Engine.open(target, draft, n_sequences=n_parallel, **options),
             n_queue=n_queue,
             n_park_bytes=n_park_bytes,
+            n_unread=n_unread,
             turns=turns,
         )
         return await own.ready()
@@ -333,6 +339,10 @@ class AsyncEngine:
                 if result.finish_reason is not None:
                     self._leave(task)
                 events.append((task, "chunk", result))
+                if result.finish_reason is None and 0 < self._n_unread < task.events.qsize():
+                    _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
+                    self._leave(task)
+                    events.append((task, "cancelled", None))
         tell(events)
 
     def _leave(self, task: Task) -> None:

@@ -167,7 +167,13 @@ class LoadedModel:
                 return Engine.from_plan(plan.without_drafts())
 
         n_park_bytes = min(config.n_park_bytes, (free_memory() or 1 << 62) // _PARK_SHARE)
-        engine = AsyncEngine(open_engine, n_queue=config.n_queue, n_park_bytes=n_park_bytes, turns=turns)
+        engine = AsyncEngine(
+            open_engine,
+            n_queue=config.n_queue,
+            n_park_bytes=n_park_bytes,
+            n_unread=config.n_unread,
+            turns=turns,
+        )
         engine.wait_opened()
         n_bytes = estimate(source, plan, config.n_parallel)
         return cls(source, engine, plan.strategy.value, n_bytes, notices)

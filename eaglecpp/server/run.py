@@ -20,6 +20,8 @@ from eaglecpp.server.config import ServerConfig
 
 __all__ = ["JsonLog", "PortInUseError", "bind", "serve"]
 
+_SEND_BUFFER = 64 << 10
+_UNREAD_MS = 60_000
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -59,6 +61,11 @@ def bind(host: str, port: int) -> socket.socket:
                 "port: --port"
             ) from None
         raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    # Connections inherit these. What the system buffers for a client that reads nothing is small then, and
+    # after a while it ends the connection itself, with what was written already.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
     listener.listen(2048)
     listener.set_inheritable(True)
     return listener
