@@ -138,6 +138,9 @@ class StepResult:
     logprobs: list[TokenLogprobs]  # empty unless n_probs > 0
     finish: str  # "" | "stop" | "length"
 
+class MadeSampler:
+    """Of `Engine.make_sampler`, for one generation."""
+
 class ParkedSequence:
     """What a conversation holds between two generations, outside of the caches."""
 
@@ -224,8 +227,15 @@ class Engine:
     def can_park(self) -> bool: ...
     def park(self, sequence: int) -> ParkedSequence: ...
     def unpark(self, sequence: int, parked: ParkedSequence) -> bool: ...
-    def begin(self, sequence: int, prompt: Sequence[int], params: GenerateParams) -> int:
-        """Starts a generation; returns how many prompt tokens were reused. Ends a running one of this sequence."""
+    def make_sampler(self, params: GenerateParams) -> MadeSampler:
+        """What of a generation costs time before it begins. For any thread at any time."""
+
+    def begin(
+        self, sequence: int, prompt: Sequence[int], params: GenerateParams, sampler: MadeSampler | None = None
+    ) -> int:
+        """Starts a generation; returns how many prompt tokens were reused. Ends a running one of this sequence.
+        `sampler`: made with the same parameters before; it serves once.
+        """
 
     def step(self, sequences: Sequence[int], for_ms: float = 0.0) -> list[StepResult]:
         """One prefill slice or one round for each; GIL released. While all of them generate, rounds follow each other

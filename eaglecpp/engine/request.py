@@ -39,7 +39,7 @@ class Shared:
 @dataclass(frozen=True)
 class Request:
     """One generation. strategy: resolved; plan: that strategy in words, and why it is the one; exact: "" = as
-    the engine was opened.
+    the engine was opened; sampler: made before the generation begins, which then begins at once.
     """
 
     prompt: list[int]
@@ -54,6 +54,7 @@ class Request:
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
     exact: str = ""
+    sampler: core.MadeSampler | None = None
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""

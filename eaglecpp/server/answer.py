@@ -210,9 +210,10 @@ async def open_answer(pool: ModelPool, ask: Ask, request_s: float = 0.0) -> Asyn
         prompt = await _fitting_prompt(pool, lease, ask, n_ctx, sampling.max_tokens)
         model = lease.model
         strategy = model.wanted("off" if not ask.draft else ask.strategy)
-        stream = model.engine.stream(
-            prompt.tokens, sampling=sampling, strategy=strategy, watch=ask.show_drafts, **_exact(ask)
+        request = await asyncio.to_thread(
+            model.engine.request, prompt.tokens, sampling=sampling, strategy=strategy, **_exact(ask)
         )
+        stream = model.engine.stream(request, watch=ask.show_drafts)
         async with stream:
             assert lease.slot is not None
             answer = Answer(lease.slot, ask, prompt, stream, asked + request_s if request_s > 0 else None)

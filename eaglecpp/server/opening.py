@@ -171,6 +171,7 @@ class LoadedModel:
             open_engine,
             n_queue=config.n_queue,
             n_park_bytes=n_park_bytes,
+            place_s=config.place_s,
             n_unread=config.n_unread,
             turns=turns,
         )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglecpp.errors import EagleError
 from eaglecpp.server.app import make_app
@@ -20,7 +22,8 @@ from eaglecpp.server.config import ServerConfig
 
 __all__ = ["JsonLog", "PortInUseError", "bind", "serve"]
 
-_SEND_BUFFER = 64 << 10
+_SEND_BUFFER = 16 << 10
+_WRITE_BUFFER = 8 << 10
 _UNREAD_MS = 60_000
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -83,6 +86,7 @@ def serve(
     server = _Server(
         uvicorn.Config(
             app,
+            http=_Protocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -95,6 +99,14 @@ def serve(
     server.run(sockets=[listener])
     if not server.started:
         raise EagleError("the server could not start; its log says why")
+
+
+class _Protocol(H11Protocol):
+    """Waits for a client that does not read, instead of buffering for it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
 
 
 class _Server(uvicorn.Server):

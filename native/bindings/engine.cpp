@@ -244,10 +244,29 @@ std::vector<float> score(const EngineHandle & e, const Tokens & tokens) {
     return guarded([&] { return engine->score(tokens); });
 }
 
-int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params) {
-    const auto engine = e.share();
+// A sampler that waits for its generation. The engine is kept for its vocabulary.
+struct MadeSampler {
+    std::shared_ptr<Engine> engine;
+    std::unique_ptr<Sampler> sampler;
+};
+
+MadeSampler make_sampler(const EngineHandle & e, const GenerateParams & params) {
+    MadeSampler made{e.share(), nullptr};
     nb::gil_scoped_release release;
-    return guarded([&] { return engine->begin(id, prompt, params); });
+    guarded([&] { made.sampler = made.engine->make_sampler(params); });
+    return made;
+}
+
+int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params, MadeSampler * made) {
+    const auto engine = e.share();
+    std::unique_ptr<Sampler> sampler;
+    if (made) {
+        if (made->engine != engine || !made->sampler) fail(ErrorKind::value, "a sampler is for one generation here");
+        sampler = std::move(made->sampler);
+        made->engine.reset();
+    }
+    nb::gil_scoped_release release;
+    return guarded([&] { return engine->begin(id, prompt, params, std::move(sampler)); });
 }
 
 std::optional<Tokens> tokenize(const EngineHandle & e, const nb::bytes & bytes, bool add_special, bool parse_special,
@@ -273,6 +292,7 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
 }
 
 void bind_results(nb::module_ & m) {
+    nb::class_<MadeSampler>(m, "MadeSampler");
     nb::class_<ParkedSequence>(m, "ParkedSequence")
         .def_ro("tokens", &ParkedSequence::tokens)
         .def_prop_ro("n_bytes", &ParkedSequence::n_bytes);
@@ -354,7 +374,9 @@ void bind_engine(nb::module_ & m) {
         .def(
             "close_sequence", [](const E & e, int id) { guarded([&] { e.get().close_sequence(id); }); },
             nb::arg("sequence"))
-        .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"))
+        .def("make_sampler", &make_sampler, nb::arg("params"))
+        .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"),
+             nb::arg("sampler").none() = nb::none())
         .def("step", &step, nb::arg("sequences"), nb::arg("for_ms") = 0.0)
         .def(
             "end", [](const E & e, int id, int n_taken) { e.get().end(id, n_taken); }, nb::arg("sequence"),

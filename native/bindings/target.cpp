@@ -5,7 +5,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <climits>
 #include <memory>
 
 #include "base/error.h"
@@ -204,7 +203,7 @@ void bind_target(nb::module_ & m) {
             [](StudyTarget & t, const nb::bytes & bytes, bool add_special, bool parse_special) {
                 const std::string text(bytes.c_str(), bytes.size());
                 nb::gil_scoped_release release;
-                return *t.target().vocab().tokenize(text, add_special, parse_special, INT_MAX);
+                return t.target().vocab().tokenize(text, add_special, parse_special);
             },
             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)

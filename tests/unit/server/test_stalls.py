@@ -22,6 +22,7 @@ from eaglecpp import AsyncEngine, limits
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import TemplateError
 from eaglecpp.engine.turn_lock import TurnLock
+from eaglecpp.errors import GrammarError
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.http import LiveResponse
 from eaglecpp.server.opening import LoadedModel, find_source
@@ -29,7 +30,7 @@ from eaglecpp.server.run import bind
 from helpers.http_server import FAST, MODEL, TARGET, TestServer
 
 BOUND_S = 2.0  # of an answer to /health; some tests run beside others on two cores
-BURNS = "{% for a in range(700) %}{% for b in range(600) %}{% set x = a * b %}{% endfor %}{% endfor %}"
+BURNS = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
 QUESTION = {"role": "user", "content": "What is len?"}
 
 
@@ -201,3 +202,47 @@ def test_a_generation_that_nobody_takes_ends() -> None:
 
     n_chunks, reason = asyncio.run(run())
     assert 20 <= n_chunks < 100 and reason == "cancelled"
+
+
+def test_a_long_answer_gives_its_place_back_when_others_wait() -> None:
+    async def run() -> tuple[str, int, int]:
+        options: dict[str, Any] = {"ignore_eos": True, "strategy": "off"}
+        engine = await AsyncEngine.open(TARGET, n_parallel=1, place_s=0.3, **FAST)
+        async with engine:
+            alone = await engine.generate("What", max_tokens=300, **options)
+            async with engine.stream("What", max_tokens=500, temperature=0.9, **options) as long:
+                await long.started()
+                while not long.completion().tokens or engine.n_waiting:
+                    await asyncio.sleep(0.01)
+                others = [engine.generate("What", max_tokens=300, **options) for _ in range(2)]
+                done = await asyncio.gather(*others, return_exceptions=True)
+                with pytest.raises(TimeoutError, match="others wait for its place"):
+                    async for _ in long:
+                        pass
+            last = done[-1]
+            assert not isinstance(last, BaseException)
+            return str(alone.finish_reason), len(alone.tokens), len(last.tokens)
+
+    reason, n_alone, n_last = asyncio.run(run())
+    assert (reason, n_alone, n_last) == ("length", 300, 300)  # whom nobody waits for goes on to the end
+
+
+def test_what_takes_time_before_a_generation_is_done_beside_the_engine() -> None:
+    """DRY looks through the whole vocabulary for each of its breakers."""
+
+    async def run() -> None:
+        options: dict[str, Any] = {"dry_multiplier": 1.0, "seed": 3, "max_tokens": 20, "temperature": 0.7}
+        engine = await AsyncEngine.open(TARGET, n_parallel=1, **FAST)
+        async with engine:
+            expected = await engine.generate("What", **options)
+            request = await asyncio.to_thread(engine.request, "What", **options)
+            async with engine.stream(request) as stream:
+                tokens = [token async for chunk in stream for token in chunk.tokens]
+            assert tokens == expected.tokens
+            async with engine.stream(request) as stream:
+                with pytest.raises(ValueError, match="a sampler is for one generation"):
+                    await anext(aiter(stream))
+            with pytest.raises(GrammarError):
+                await asyncio.to_thread(engine.request, "What", grammar="not a grammar")
+
+    asyncio.run(run())
