@@ -281,7 +281,7 @@ def template(rng: random.Random) -> Any:
     n = rng.choice((10, 500, 10**6))
     return rng.choice(
         (
-            f"{{% for a in range({n}) %}}{{% for b in range({n}) %}}{{% set x = a * b %}}{{% endfor %}}{{% endfor %}}",
+            f"{{% for a in range({n}) %}}{{% for b in range({n}) %}}{{{{ a * b }}}}{{% endfor %}}{{% endfor %}}",
             f"{{{{ 'a' * {n} }}}}",
             "{{ .Prompt }}",
             "{{ range .Messages }}{{ .Content }}{{ end }}",
@@ -602,9 +602,8 @@ def fuzz(server: Server, given: argparse.Namespace) -> None:
     for watch in watches:
         watch.ends = True
     slowest = [f"{watch.slowest_s:.2f} s" for watch in watches]
-    print(
-        f"{sum(statuses.values())} bodies, {dict(statuses)}; slowest /health {slowest[0]}, victim {slowest[1]}"
-    )
+    print(f"{sum(statuses.values())} bodies, {dict(statuses)}")
+    print(f"slowest /health {slowest[0]}, slowest piece of the other answer {slowest[1]}")
     server.process.terminate()
     server.process.wait(30)
 
