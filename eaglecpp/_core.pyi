@@ -2,7 +2,7 @@
 """The compiled extension. Nothing outside `eaglecpp.engine`, `eaglecpp.lowlevel` and `eaglecpp.log` imports it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,9 @@ class StepResult:
     finish: str  # "" | "stop" | "length"
     error: Exception | None  # why this generation, and no other, has ended; with it come no tokens
 
+class MadeSampler:
+    """Of `Engine.make_sampler`, for one generation."""
+
 class ParkedSequence:
     """What a conversation holds between two generations, outside of the caches."""
 
@@ -210,7 +213,12 @@ class Engine:
         `weights`, `cache` and `compute`.
         """
 
+    @overload
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
+    @overload
+    def tokenize(
+        self, text: bytes, add_special: bool, parse_special: bool, n_most: int
+    ) -> list[int] | None: ...  # None when there are more
     def detokenize(self, tokens: Sequence[int], remove_special: bool, special: bool) -> bytes: ...
     def token_to_piece(self, token: int, special: bool) -> bytes: ...
     def is_eog(self, token: int) -> bool: ...
@@ -220,8 +228,15 @@ class Engine:
     def can_park(self) -> bool: ...
     def park(self, sequence: int) -> ParkedSequence: ...
     def unpark(self, sequence: int, parked: ParkedSequence) -> bool: ...
-    def begin(self, sequence: int, prompt: Sequence[int], params: GenerateParams) -> int:
-        """Starts a generation; returns how many prompt tokens were reused. Ends a running one of this sequence."""
+    def make_sampler(self, params: GenerateParams) -> MadeSampler:
+        """What of a generation costs time before it begins. For any thread at any time."""
+
+    def begin(
+        self, sequence: int, prompt: Sequence[int], params: GenerateParams, sampler: MadeSampler | None = None
+    ) -> int:
+        """Starts a generation; returns how many prompt tokens were reused. Ends a running one of this sequence.
+        `sampler`: made with the same parameters before; it serves once.
+        """
 
     def step(self, sequences: Sequence[int], for_ms: float = 0.0) -> list[StepResult]:
         """One prefill slice or one round for each; GIL released. While all of them generate, rounds follow each other

@@ -17,6 +17,7 @@ import string
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,9 @@ MAX_VALUE = 64 << 20
 MAX_BYTES = 256 << 20
 """Bytes of everything that one rendering makes, added up."""
 MAX_SECONDS = 10.0
-"""Of computing: a busy machine makes no honest template hostile, and templates cannot wait."""
+"""Of computing, for one rendering and for all that `rendered_together` holds: a busy machine makes no honest
+template hostile, and templates cannot wait.
+"""
 
 _NODE = 64  # bytes of a value beside its characters
 _MAX_DEPTH = 100
@@ -57,7 +60,7 @@ class Budget:
         self.measures: dict[int, tuple[Any, _Measure]] = {}
         self._n_steps = 0
         self._n_bytes = 0
-        self._deadline = time.thread_time() + MAX_SECONDS
+        self._deadline = min(time.thread_time() + MAX_SECONDS, _deadline.get())
 
     def step(self) -> None:
         """One loop round or call."""
@@ -82,6 +85,25 @@ class Budget:
 
 
 budget: ContextVar[Budget] = ContextVar("budget")
+_deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
+
+
+@contextmanager
+def rendered_together() -> Iterator[None]:
+    """All renderings inside, which have to be in this thread, share the time of one. Whoever makes room in a
+    prompt renders it many times.
+    """
+    token = _deadline.set(time.thread_time() + MAX_SECONDS)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def check_time_left() -> None:
+    """Before a rendering. Raises TemplateError when those before it took all the time."""
+    if time.thread_time() > _deadline.get():
+        raise stopped(f"it takes longer than {MAX_SECONDS:.0f} s")
 
 
 def chars(n: int) -> int:

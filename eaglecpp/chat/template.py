@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from eaglecpp.chat.families import family_names, family_of, render_family
 from eaglecpp.chat.gotemplate.errors import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
+from eaglecpp.chat.jinja_bounds import check_time_left
 from eaglecpp.chat.message import Message
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class ChatTemplate:
         prefill = ""
         if self.language != "go" and add_generation_prompt and turns and turns[-1].role == "assistant":
             prefill, turns = turns[-1].content, turns[:-1]
+        check_time_left()
         compiled = self._compiled
         if isinstance(compiled, JinjaTemplate):
             values = self._variables(turns, tools, think, add_generation_prompt)

@@ -75,6 +75,10 @@ class Seconds(click.ParamType[float]):
 @click.option(
     "--max-time", type=Seconds(), default="0", help="Maximum time for one answer.  [default: no limit]"
 )
+@click.option("--max-place", type=Seconds(), default="5m", show_default=True,
+              help="How long an answer may take while others wait for a place; 0 = to its end.")  # fmt: skip
+@click.option("--max-unread", type=Seconds(), default="30s", show_default=True,
+              help="How long a client may read nothing before its answer ends; 0 = forever.")  # fmt: skip
 @click.option("--keep-alive", type=Seconds(), default="5m", show_default=True,
               help="How long an unused model stays in memory; negative = forever.")  # fmt: skip
 @click.option("--memory", type=Size(), default="0",
@@ -106,6 +110,8 @@ def serve(
     max_queue: int,
     max_body: int,
     max_time: float,
+    max_place: float,
+    max_unread: float,
     keep_alive: float,
     memory: int,
     cache_ram: int,
@@ -142,6 +148,8 @@ def serve(
         n_queue=max_queue,
         n_body=max_body,
         request_s=max_time,
+        place_s=max_place,
+        unread_s=max_unread,
         keep_alive_s=-1.0 if model is not None else keep_alive,
         n_bytes=memory,
         n_park_bytes=cache_ram,

@@ -28,16 +28,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.parking import ParkingLot
 from eaglecpp.engine.places import Places
-from eaglecpp.engine.request import make_request
+from eaglecpp.engine.request import Request, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError, QueueFullError
+from eaglecpp.errors import EagleError, EngineBrokenError, QueueFullError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
@@ -54,6 +55,9 @@ class AsyncEngine:
 
     n_queue:    requests that may wait for a place
     n_park_bytes: host memory for parked conversations
+    place_s:    seconds for which a generation may keep its place while others wait; 0 = to its end
+    n_unread:   chunks of a stream that may wait to be taken; a generation beyond that is cancelled. 0 = any
+                number
     turns:      a lock shared with other engines in this process, see `TurnLock`
     """
 
@@ -63,9 +67,13 @@ class AsyncEngine:
         *,
         n_queue: int = 512,
         n_park_bytes: int = 0,
+        place_s: float = 0.0,
+        n_unread: int = 0,
         turns: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._n_queue = n_queue
+        self._place_s = place_s
+        self._n_unread = n_unread
         self._turns = turns if turns is not None else contextlib.nullcontext()
         self._condition = threading.Condition()
         self._waiting: deque[Task] = deque()
@@ -90,6 +98,8 @@ class AsyncEngine:
         n_parallel: int = 4,
         n_queue: int = 512,
         n_park_bytes: int = 0,
+        place_s: float = 0.0,
+        n_unread: int = 0,
         turns: AbstractContextManager[Any] | None = None,
         **options: Any,
     ) -> Self:
@@ -98,6 +108,8 @@ class AsyncEngine:
             lambda: Engine.open(target, draft, n_sequences=n_parallel, **options),
             n_queue=n_queue,
             n_park_bytes=n_park_bytes,
+            place_s=place_s,
+            n_unread=n_unread,
             turns=turns,
         )
         return await own.ready()
@@ -144,16 +156,24 @@ class AsyncEngine:
 
     # Generating
 
-    def stream(self, prompt: Prompt, *, watch: bool = False, **options: Any) -> AsyncStream:
-        """Queues a generation; arguments as `Session.stream`. Wrong ones raise here.
-        `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
+    def request(self, prompt: Prompt, **options: Any) -> Request:
+        """A generation for `stream`, checked and with all done that takes time before it begins; arguments
+        and errors as there, and GrammarError. For a thread beside the loop.
+        """
+        shared = self.engine.shared
+        request = make_request(shared, prompt, **options)
+        return replace(request, sampler=shared.native.get().make_sampler(request.params()))
+
+    def stream(self, prompt: Prompt | Request, *, watch: bool = False, **options: Any) -> AsyncStream:
+        """Queues a generation; arguments as `Session.stream`, or what `request` made of them. Wrong ones
+        raise here. `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
         Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError. A grammar is parsed
-        when the generation begins.
+        when the generation begins, in the engine's thread; `request` does that before.
         """
         engine = self.engine
-        request = make_request(engine.shared, prompt, **options)
-        check_fit(len(request.prompt), engine)
+        request = prompt if isinstance(prompt, Request) else make_request(engine.shared, prompt, **options)
+        engine.vocabulary.check_fit(len(request.prompt))
         task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
@@ -261,6 +281,7 @@ class AsyncEngine:
         if is_over or self._broken is not None:
             return False
         self._drop_cancelled()
+        self._make_room()
         self._admit()
         tasks = self._reading() + [task for task in self._running if not task.is_prefilling]
         if tasks:
@@ -290,6 +311,17 @@ class AsyncEngine:
         for task in [task for task in self._running if task.cancelled]:
             self._leave(task)
             tell([(task, "cancelled", None)])
+
+    def _make_room(self) -> None:
+        """Ends generations that had a place for long, as many as others wait for one."""
+        if self._place_s <= 0 or not self._waiting or self._places.has_free:
+            return
+        now = time.perf_counter()
+        late = [task for task in self._running if now - task.begun > self._place_s][: len(self._waiting)]
+        for task in late:
+            self._leave(task)
+            text = f"the answer ended after {self._place_s:g} s: others wait for its place"
+            tell([(task, "error", TimeoutError(text))])
 
     def _admit(self) -> None:
         while True:
@@ -333,6 +365,10 @@ class AsyncEngine:
                 if result.finish_reason is not None:
                     self._leave(task)
                 events.append((task, "chunk", result))
+                if result.finish_reason is None and 0 < self._n_unread < task.events.qsize():
+                    _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
+                    self._leave(task)
+                    events.append((task, "cancelled", None))
         tell(events)
 
     def _leave(self, task: Task) -> None:
@@ -366,15 +402,6 @@ class AsyncEngine:
         if engine is not None:
             with contextlib.suppress(EagleError):
                 engine.close()
-
-
-def check_fit(n_prompt: int, engine: Engine) -> None:
-    """Raises ContextFullError for a prompt that leaves no room for an answer."""
-    if n_prompt >= engine.n_ctx:
-        raise ContextFullError(
-            f"the prompt has {n_prompt} tokens, but the context has {engine.n_ctx} and the answer needs "
-            f"room; raise n_ctx (the model was trained for {engine.native.n_ctx_train}) or shorten the prompt"
-        )
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:

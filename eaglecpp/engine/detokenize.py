@@ -25,9 +25,11 @@ class Detokenizer:
     """
 
     def __init__(self, stop: Iterable[str] = (), errors: str = "replace") -> None:
-        self._stop = tuple(stop)
-        if "" in self._stop:
+        stops = tuple(stop)
+        if "" in stops:
             raise ValueError("a stop string is empty; it would end every answer at once")
+        self._stops = _Stops(stops) if stops else None
+        self._state = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors=errors)
         self._held = ""
         self._finished = False
@@ -56,21 +58,54 @@ class Detokenizer:
     def _advance(self, new: str) -> str:
         if self.stopped:
             return ""
+        if self._stops is None:
+            return new
         text = self._held + new
-        found = [(start + len(stop), start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
-        if found:
-            _, start, self.stopped_by = min(found)
-            self._held = ""
-            return text[:start]
-        n_held = max((_overlap(text, stop) for stop in self._stop), default=0)
-        n_sure = len(text) - n_held
+        for end in range(len(self._held) + 1, len(text) + 1):
+            self._state, n_found = self._stops.step(self._state, text[end - 1])
+            if n_found:
+                self.stopped_by = text[end - n_found : end]
+                self._held = ""
+                return text[: end - n_found]
+        n_sure = len(text) - self._stops.depth[self._state]
         self._held = text[n_sure:]
         return text[:n_sure]
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest ending of `text` that begins `stop`, without being all of it."""
-    for n in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:n]):
-            return n
-    return 0
+class _Stops:
+    """Aho and Corasick's automaton: a step for each character, however many strings are looked for. A state
+    is the longest ending of the text that begins a stop string; depth: its length.
+    """
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        self._next: list[dict[str, int]] = [{}]
+        self._shorter = [0]  # the next longest ending
+        self._found = [0]  # length of the longest stop string that ends here
+        self.depth = [0]
+        for stop in stops:
+            state = 0
+            for depth, char in enumerate(stop, 1):
+                if char not in self._next[state]:
+                    self._next[state][char] = len(self._next)
+                    self._next.append({})
+                    self.depth.append(depth)
+                state = self._next[state][char]
+            self._found += [0] * (len(self._next) - len(self._found))
+            self._found[state] = len(stop)
+        self._shorter = [0] * len(self._next)
+        states = list(self._next[0].values())
+        for state in states:  # grows: those of the same length stand side by side
+            self._found[state] = self._found[state] or self._found[self._shorter[state]]
+            for char, longer in self._next[state].items():
+                self._shorter[longer] = self._go(self._shorter[state], char)
+                states.append(longer)
+
+    def step(self, state: int, char: str) -> tuple[int, int]:
+        """The state after one more character, and the length of the stop string that it completes, or 0."""
+        state = self._go(state, char)
+        return state, self._found[state]
+
+    def _go(self, state: int, char: str) -> int:
+        while state and char not in self._next[state]:
+            state = self._shorter[state]
+        return self._next[state].get(char, 0)

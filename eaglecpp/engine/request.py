@@ -39,7 +39,7 @@ class Shared:
 @dataclass(frozen=True)
 class Request:
     """One generation. strategy: resolved; plan: that strategy in words, and why it is the one; exact: "" = as
-    the engine was opened.
+    the engine was opened; sampler: made before the generation begins, which then begins at once.
     """
 
     prompt: list[int]
@@ -54,6 +54,7 @@ class Request:
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
     exact: str = ""
+    sampler: core.MadeSampler | None = None
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""
@@ -95,7 +96,7 @@ def make_request(
         raise ValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
     lines = _replay_lines(replay, drafting.has_draft)
     return Request(
-        prompt=shared.vocabulary.prompt_tokens(prompt),
+        prompt=shared.vocabulary.prompt_tokens(prompt, has_to_fit=True),
         sampling=chosen,
         seed=random.getrandbits(31) if chosen.wants_random_seed else int(chosen.seed or 0),
         strategy=resolved,

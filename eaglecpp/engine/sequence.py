@@ -40,12 +40,14 @@ class NativeSequence:
         with self._exclusive() as native:
             return native.tokens(self.number)
 
-    def begin(self, prompt: list[int], params: core.GenerateParams) -> tuple[int, int]:
+    def begin(
+        self, prompt: list[int], params: core.GenerateParams, sampler: core.MadeSampler | None = None
+    ) -> tuple[int, int]:
         """Starts a generation, which ends the one before; returns its number and how many prompt tokens were
         reused.
         """
         with self._turn(), self._exclusive() as native:
-            reused = native.begin(self.number, prompt, params)
+            reused = native.begin(self.number, prompt, params, sampler)
             self._generation += 1
             self._running_in = threading.get_ident()
             return self._generation, reused

@@ -48,7 +48,7 @@ class Stream(Iterator[Chunk]):
         self._plan_log: list[str] = []
         self._stats = Timings(plan=request.plan, synth_rates=request.synth_rates)
         self._finish: FinishReason | None = None
-        self._generation, self.reused_n = sequence.begin(request.prompt, request.params())
+        self._generation, self.reused_n = sequence.begin(request.prompt, request.params(), request.sampler)
         self._open = True
 
     def finish(self) -> Completion:

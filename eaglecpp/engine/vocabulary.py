@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from eaglecpp.engine.native import NativeEngine
+from eaglecpp.errors import ContextFullError
 
 __all__ = ["Prompt", "Vocabulary"]
 
@@ -38,9 +39,28 @@ class Vocabulary:
 
     def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
         """As `Engine.tokenize`."""
-        data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
-        add_special = add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
-        return self._engine.get().tokenize(data, add_special, special)
+        data, add_special = self._to_tokenize(text, add_bos, special)
+        tokens = self._engine.get().tokenize(data, add_special, special)
+        assert tokens is not None
+        return tokens
+
+    def fitting(self, text: str | bytes, *, add_bos: bool = True, n_ctx: int = 0) -> list[int]:
+        """The token ids of a prompt's text that leaves room for an answer in a context of `n_ctx` tokens, 0 =
+        the engine's. What cannot fit is not tokenised. Raises ContextFullError.
+        """
+        native = self._engine.get()
+        n_ctx = n_ctx or native.n_ctx
+        data, add_special = self._to_tokenize(text, add_bos, True)
+        tokens = native.tokenize(data, add_special, True, n_ctx - 1)
+        if tokens is None:
+            raise self._context_full(f"at least {n_ctx} tokens", n_ctx)
+        return tokens
+
+    def check_fit(self, n_prompt: int) -> None:
+        """Raises ContextFullError for a prompt that leaves no room for an answer."""
+        n_ctx = self._engine.get().n_ctx
+        if n_prompt >= n_ctx:
+            raise self._context_full(f"{n_prompt} tokens", n_ctx)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """As `Engine.detokenize`."""
@@ -65,17 +85,33 @@ class Vocabulary:
         is_whole = len(tokens) == 1 and self.token_to_piece(tokens[0], special=True) == text.encode()
         return tokens[0] if is_whole else None
 
-    def prompt_tokens(self, prompt: Prompt) -> list[int]:
-        """As `Engine.prompt_tokens`."""
+    def prompt_tokens(self, prompt: Prompt, *, has_to_fit: bool = False) -> list[int]:
+        """As `Engine.prompt_tokens`. has_to_fit: raises ContextFullError for one that leaves no room for an
+        answer.
+        """
         if isinstance(prompt, str | bytes):
-            tokens = self.tokenize(prompt)
+            tokens = self.fitting(prompt) if has_to_fit else self.tokenize(prompt)
         elif isinstance(prompt, Mapping) or not hasattr(prompt, "__iter__"):
             raise TypeError(f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}")
         else:
+            if has_to_fit and hasattr(prompt, "__len__"):
+                self.check_fit(len(prompt))
             tokens = self._checked(prompt)
         if not tokens:
             raise ValueError("the prompt is empty and the model has no BOS token to begin with")
         return tokens
+
+    def _to_tokenize(self, text: str | bytes, add_bos: bool, special: bool) -> tuple[bytes, bool]:
+        """The bytes, and whether llama.cpp has to add a BOS token to them."""
+        data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+        return data, add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
+
+    def _context_full(self, found: str, n_ctx: int) -> ContextFullError:
+        n_train = self._engine.get().n_ctx_train
+        return ContextFullError(
+            f"the prompt has {found}, but the context has {n_ctx} and the answer needs room; raise n_ctx "
+            f"(the model was trained for {n_train}) or shorten the prompt"
+        )
 
     def _special_text(self, token: int) -> bytes:
         return b"" if token < 0 else self.token_to_piece(token, special=True)

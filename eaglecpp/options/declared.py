@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Option, checked
 
 __all__ = ["MAX_SEQUENCES", "TEXT", "DraftOptions", "ModelOptions", "SamplingOptions", "describe", "split"]
@@ -454,6 +455,8 @@ class SamplingOptions(_Validated):
         super().__post_init__()
         if "" in self.stop:
             raise ValueError("stop: a stop string is empty; it would end every answer at once")
+        check_texts("stop", self.stop)
+        check_texts("dry_sequence_breakers", self.dry_sequence_breakers)
 
     @property
     def wants_random_seed(self) -> bool:

@@ -21,6 +21,7 @@ from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.reader import AnswerReader, Piece
 from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.errors import ContextFullError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json
 from eaglecpp.modelfile.parameters import engine_options as parameter_options
 from eaglecpp.options import SamplingOptions, describe
@@ -209,9 +210,10 @@ async def open_answer(pool: ModelPool, ask: Ask, request_s: float = 0.0) -> Asyn
         prompt = await _fitting_prompt(pool, lease, ask, n_ctx, sampling.max_tokens)
         model = lease.model
         strategy = model.wanted("off" if not ask.draft else ask.strategy)
-        stream = model.engine.stream(
-            prompt.tokens, sampling=sampling, strategy=strategy, watch=ask.show_drafts, **_exact(ask)
+        request = await asyncio.to_thread(
+            model.engine.request, prompt.tokens, sampling=sampling, strategy=strategy, **_exact(ask)
         )
+        stream = model.engine.stream(request, watch=ask.show_drafts)
         async with stream:
             assert lease.slot is not None
             answer = Answer(lease.slot, ask, prompt, stream, asked + request_s if request_s > 0 else None)
@@ -246,18 +248,23 @@ async def _fitting_prompt(pool: ModelPool, lease: Lease, ask: Ask, n_ctx: int, m
     prompt, with the answer's own limit, needs it.
     """
     n_room = max_tokens if max_tokens > 0 else 1
-    if n_ctx > lease.model.n_ctx:
-        prompt = await asyncio.to_thread(_prompt, lease.model, replace(ask, truncate=False))
-        n_train = lease.model.engine.engine.native.n_ctx_train or n_ctx
-        n_wanted = min(n_ctx, n_train)
-        if len(prompt.tokens) + n_room > lease.model.n_ctx and n_wanted > lease.model.n_ctx:
-            await pool.enlarge(lease, n_wanted)
+    n_wanted = min(n_ctx, lease.model.engine.engine.native.n_ctx_train or n_ctx)
+    if n_wanted > lease.model.n_ctx and await asyncio.to_thread(_needs, lease.model, ask, n_room):
+        await pool.enlarge(lease, n_wanted)
     return await asyncio.to_thread(_prompt, lease.model, ask, max_tokens)
+
+
+def _needs(model: LoadedModel, ask: Ask, n_room: int) -> bool:
+    """Whether all of the prompt and an answer of n_room tokens need more than the model's context."""
+    try:
+        return len(_prompt(model, replace(ask, truncate=False)).tokens) + n_room > model.n_ctx
+    except ContextFullError:
+        return True
 
 
 def _prompt(model: LoadedModel, ask: Ask, max_tokens: int = 1) -> Prompt:
     if ask.tokens is not None:
-        return Prompt(model.engine.engine.prompt_tokens(ask.tokens), "")
+        return model.text_prompt(ask.tokens)
     if ask.text is not None:
         return model.text_prompt(ask.text)
     n_room = min(max_tokens if max_tokens > 0 else _ROOM, max(1, model.n_ctx // 4))
@@ -313,7 +320,10 @@ def _sampling(
         merged["grammar"] = grammar
     if ask.n_probs is not None:
         merged["n_probs"] = max(1, ask.n_probs)
-    return SamplingOptions(**merged)
+    try:
+        return SamplingOptions(**merged)
+    except (TypeError, ValueError) as error:
+        raise ApiError(400, str(error)) from None
 
 
 def _grammar(ask: Ask) -> str | None:

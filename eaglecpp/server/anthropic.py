@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
@@ -56,7 +57,9 @@ async def count_tokens(request: Request) -> Response:
     body = await read_json(request, server.config.n_body)
     ask = _ask({"max_tokens": 1, **body})
     async with server.pool.use(ask.model) as lease:
-        prompt = lease.model.chat_prompt(ask.messages, tools=ask.tools, think=ask.think, truncate=False)
+        prompt = await asyncio.to_thread(
+            lease.model.chat_prompt, ask.messages, tools=ask.tools, think=ask.think, truncate=False
+        )
     return Response(dump({"input_tokens": len(prompt.tokens)}), media_type="application/json")
 
 

@@ -18,6 +18,9 @@ class ServerConfig:
     """n_parallel: conversations of one model at a time; n_queue: requests that may wait for each model
     n_body:      bytes of a request's body, uploads of blobs aside
     request_s:   the longest that one answer may take, queue included; 0 = no limit
+    place_s:     how long an answer may take while others wait for its place, 0 = to its end
+    unread_s:    how long a client may take nothing of what was sent before its answer ends; 0 = for ever
+    n_unread:    rounds of an answer that may wait until the client has read those before, 0 = any number
     keep_alive_s: how long an unused model stays loaded; < 0 = for ever
     n_bytes:     memory that loaded models may take; 0 = what is free when the server starts, less a part
     n_park_bytes: memory beside that for each model's conversations that wait to go on
@@ -36,6 +39,9 @@ class ServerConfig:
     n_queue: int = 512
     n_body: int = 32 << 20
     request_s: float = 0.0
+    place_s: float = 300.0
+    unread_s: float = 30.0
+    n_unread: int = 1024
     keep_alive_s: float = 300.0
     n_bytes: int = 0
     n_park_bytes: int = 1 << 30

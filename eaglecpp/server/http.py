@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from eaglecpp.limits import JSON_VALUES
 from eaglecpp.server.errors import ApiError, as_api_error, error_body
 
 __all__ = ["ClientGoneError", "LiveResponse", "dump", "field", "read_body", "read_json", "sse", "while_there"]
@@ -26,6 +27,10 @@ _NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: 
 
 class ClientGoneError(Exception):
     """Nobody waits for the answer any more."""
+
+
+class _UnreadError(Exception):
+    """The client takes nothing of what is sent."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -48,12 +53,20 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
     if not data.strip():
         raise ApiError(400, "missing request body")
     try:
+        _check_values(data)
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, found {type(value).__name__}")
     return value
+
+
+def _check_values(data: bytes) -> None:
+    """Raises ApiError for JSON of so many values that reading it would hold everybody up."""
+    n_values = sum(map(data.count, (b",", b"[", b"{")))
+    if n_values > JSON_VALUES:
+        raise ApiError(413, f"the body has up to {n_values} values, at most {JSON_VALUES} are allowed")
 
 
 def field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
@@ -105,8 +118,9 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
 
 
 class LiveResponse(Response):
-    """Sends its headers at once and then what `parts` gives, until that ends or the client leaves. `stack` is
-    closed in either case. An error in `parts` is sent by `on_error`: the status has gone already.
+    """Sends its headers at once and then what `parts` gives, until that ends, the client leaves, or it takes
+    nothing for `ServerConfig.unread_s`. `stack` is closed in any case. An error in `parts` is sent in the
+    stream: the status has gone already.
     """
 
     def __init__(self, parts: AsyncIterator[bytes], stack: AsyncExitStack, media_type: str) -> None:
@@ -132,14 +146,23 @@ class LiveResponse(Response):
                 await _end(pump, gone)
 
     async def _pump(self, scope: Scope, send: Send) -> None:
+        unread_s = scope["app"].state.server.config.unread_s or None
+
         async def say(data: bytes, more: bool = True) -> None:
-            await send({"type": "http.response.body", "body": data, "more_body": more})
+            try:
+                async with asyncio.timeout(unread_s):
+                    await send({"type": "http.response.body", "body": data, "more_body": more})
+            except TimeoutError:
+                raise _UnreadError from None
 
         path = scope["path"]
         try:
             async for part in self.parts:
                 await say(part)
         except OSError:  # the client left while we wrote
+            return
+        except _UnreadError:
+            _log.warning("%s: the client read nothing for %g s; its answer has ended", path, unread_s)
             return
         except Exception as error:
             told = as_api_error(error)

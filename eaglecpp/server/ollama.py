@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -205,7 +206,9 @@ async def _continued(server: Server, ask: Ask, context: list[Any]) -> list[int]:
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in context):
         raise ApiError(400, "context must be a list of token ids, as returned by an earlier answer")
     async with server.pool.use(ask.model, keep_alive_s=ask.keep_alive_s) as lease:
-        prompt = lease.model.chat_prompt(ask.messages, template=ask.template, truncate=False)
+        prompt = await asyncio.to_thread(
+            lease.model.chat_prompt, ask.messages, template=ask.template, truncate=False
+        )
         return [*context, *prompt.tokens]
 
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.server.answer import Answer, Ask, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
@@ -215,6 +216,12 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
             )
     sampling: dict[str, Any] = {}
     if bias := field(body, "logit_bias", dict):
+        if len(bias) > LOGIT_BIASES:
+            raise ApiError(
+                400,
+                f"logit_bias: {len(bias)} entries, at most {LOGIT_BIASES} are allowed",
+                param="logit_bias",
+            )
         try:
             sampling["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
         except (ValueError, TypeError):

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation, fold_system
 from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.chat.jinja_bounds import rendered_together
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.chat.tool_calls import CallMarks, call_marks
 from eaglecpp.engine import AsyncEngine, Engine
-from eaglecpp.errors import MismatchError, ModelNotFoundError
+from eaglecpp.errors import ContextFullError, MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
@@ -166,7 +167,14 @@ class LoadedModel:
                 return Engine.from_plan(plan.without_drafts())
 
         n_park_bytes = min(config.n_park_bytes, (free_memory() or 1 << 62) // _PARK_SHARE)
-        engine = AsyncEngine(open_engine, n_queue=config.n_queue, n_park_bytes=n_park_bytes, turns=turns)
+        engine = AsyncEngine(
+            open_engine,
+            n_queue=config.n_queue,
+            n_park_bytes=n_park_bytes,
+            place_s=config.place_s,
+            n_unread=config.n_unread,
+            turns=turns,
+        )
         engine.wait_opened()
         n_bytes = estimate(source, plan, config.n_parallel)
         return cls(source, engine, plan.strategy.value, n_bytes, notices)
@@ -212,9 +220,11 @@ class LoadedModel:
         n_room: int = 1,
         truncate: bool = True,
         template: str | None = None,
+        n_ctx: int = 0,
     ) -> Prompt:
-        """The prompt of a conversation, behind what the model begins every one with. Where it does not fit,
-        the oldest exchanges are left out, or with `truncate` off it stays too long for the caller to refuse.
+        """The prompt of a conversation, behind what the model begins every one with. Where it does not fit
+        into `n_ctx` tokens (0 = the model's), the oldest exchanges are left out, or with `truncate` off
+        ContextFullError is raised.
         """
         turns = list(messages)
         system = ""
@@ -224,16 +234,24 @@ class LoadedModel:
             system = self.source.modelfile.system
         conversation = Conversation(system, self.source.modelfile.messages, turns)
         made: dict[int, Prompt] = {}
-        chosen = self.template if not template else self._other_template(template)
+        n_ctx = n_ctx or self.n_ctx
 
         def make(part: Sequence[Message]) -> Prompt:
             if len(part) not in made:
-                made[len(part)] = self._prompt(part, tools, think, chosen)
+                made[len(part)] = self._prompt(part, tools, think, chosen, n_ctx)
             return made[len(part)]
 
-        if truncate:
-            conversation.fit(lambda part: len(make(part).tokens), self.n_ctx, n_room)
-        return replace(make(conversation.prompt()), n_left_out=conversation.n_left_out)
+        def count(part: Sequence[Message]) -> int:
+            try:
+                return len(make(part).tokens)
+            except ContextFullError:
+                return n_ctx + 1
+
+        with rendered_together():
+            chosen = self.template if not template else self._other_template(template)
+            if truncate:
+                conversation.fit(count, n_ctx, n_room)
+            return replace(make(conversation.prompt()), n_left_out=conversation.n_left_out)
 
     def _prompt(
         self,
@@ -241,6 +259,7 @@ class LoadedModel:
         tools: Sequence[Mapping[str, Any]],
         think: bool | str | None,
         template: ChatTemplate,
+        n_ctx: int,
     ) -> Prompt:
         folded = fold_system(messages)
         try:
@@ -252,12 +271,14 @@ class LoadedModel:
                 raise
             rendered = template.render(folded, tools=tools, think=think)
             self.folds_system = True
-        engine = self.engine.engine
-        return Prompt(engine.tokenize(rendered.text, add_bos=not rendered.has_bos), rendered.text[-100:])
+        vocabulary = self.engine.engine.vocabulary
+        tokens = vocabulary.fitting(rendered.text, add_bos=not rendered.has_bos, n_ctx=n_ctx)
+        return Prompt(tokens, rendered.text[-100:])
 
-    def text_prompt(self, text: str) -> Prompt:
-        """A prompt without a template."""
-        return Prompt(self.engine.engine.prompt_tokens(text), text[-100:])
+    def text_prompt(self, prompt: str | Sequence[int]) -> Prompt:
+        """A prompt without a template. Raises ContextFullError."""
+        tokens = self.engine.engine.vocabulary.prompt_tokens(prompt, has_to_fit=True)
+        return Prompt(tokens, prompt[-100:] if isinstance(prompt, str) else "")
 
     def _other_template(self, text: str) -> ChatTemplate:
         """A template that a request brings."""

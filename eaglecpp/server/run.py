@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import logging
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglecpp.errors import EagleError
 from eaglecpp.server.app import make_app
@@ -20,6 +22,9 @@ from eaglecpp.server.config import ServerConfig
 
 __all__ = ["JsonLog", "PortInUseError", "bind", "serve"]
 
+_SEND_BUFFER = 16 << 10
+_WRITE_BUFFER = 8 << 10
+_UNREAD_MS = 60_000
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -59,6 +64,11 @@ def bind(host: str, port: int) -> socket.socket:
                 "port: --port"
             ) from None
         raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    # Connections inherit these. What the system buffers for a client that reads nothing is small then, and
+    # after a while it ends the connection itself, with what was written already.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
     listener.listen(2048)
     listener.set_inheritable(True)
     return listener
@@ -83,6 +93,7 @@ def serve(
     server = _Server(
         uvicorn.Config(
             app,
+            http=_Protocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -95,6 +106,14 @@ def serve(
     server.run(sockets=[listener])
     if not server.started:
         raise EagleError("the server could not start; its log says why")
+
+
+class _Protocol(H11Protocol):
+    """Waits for a client that does not read, instead of buffering for it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
 
 
 class _Server(uvicorn.Server):

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: MIT
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <climits>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -17,18 +23,23 @@ namespace eaglecpp {
 
 namespace {
 
-// Owns the engine so that close() can free it while Python still holds the object.
+// Owns the engine so that close() can free it while Python still holds the object. A call that releases the GIL keeps
+// the engine alive by its own `share`: another thread may close it meanwhile.
 class EngineHandle {
   public:
     explicit EngineHandle(const EngineOptions & options) {
         nb::gil_scoped_release release;
-        guarded([&] { engine_ = std::make_unique<Engine>(options); });
+        guarded([&] { engine_ = std::make_shared<Engine>(options); });
     }
     ~EngineHandle() { free(); }
 
     Engine & get() const {
         if (!engine_) fail(ErrorKind::value, "the engine is closed");
         return *engine_;
+    }
+    std::shared_ptr<Engine> share() const {
+        get();
+        return engine_;
     }
     const Target & target() const { return get().target(); }
 
@@ -41,11 +52,17 @@ class EngineHandle {
   private:
     // what a forked child cannot use it cannot free either: a driver would wait for its parent's threads
     void free() {
-        if (lost_by_fork()) (void)engine_.release();
-        engine_.reset();
+        std::shared_ptr<Engine> last = std::move(engine_);
+        if (!last) return;
+        if (lost_by_fork()) {
+            (void)new std::shared_ptr<Engine>(std::move(last));
+            return;
+        }
+        nb::gil_scoped_release release;
+        last.reset();
     }
 
-    std::unique_ptr<Engine> engine_;
+    std::shared_ptr<Engine> engine_;
 };
 
 std::string from_bytes(const nb::bytes & b) {
@@ -148,8 +165,9 @@ nb::list memory_plan(const EngineHandle & e) {
 nb::dict measure_exact(const EngineHandle & e) {
     ExactRows rows;
     {
+        const auto engine = e.share();
         nb::gil_scoped_release release;
-        guarded([&] { rows = e.get().measure_exact_rows(); });
+        guarded([&] { rows = engine->measure_exact_rows(); });
     }
     nb::dict d;
     d["points"] = rows.counts.points();
@@ -203,31 +221,78 @@ nb::dict timings(const EngineHandle & e, int id) {
 }
 
 std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids, double for_ms) {
+    const auto engine = e.share();
     nb::gil_scoped_release release;
-    return guarded([&] { return e.get().step(ids, for_ms); });
+    return guarded([&] { return engine->step(ids, for_ms); });
 }
 
 ParkedSequence park(const EngineHandle & e, int id) {
+    const auto engine = e.share();
     nb::gil_scoped_release release;
-    return guarded([&] { return e.get().park(id); });
+    return guarded([&] { return engine->park(id); });
 }
 
 bool unpark(const EngineHandle & e, int id, const ParkedSequence & parked) {
+    const auto engine = e.share();
     nb::gil_scoped_release release;
-    return guarded([&] { return e.get().unpark(id, parked); });
+    return guarded([&] { return engine->unpark(id, parked); });
 }
 
 std::vector<float> score(const EngineHandle & e, const Tokens & tokens) {
+    const auto engine = e.share();
     nb::gil_scoped_release release;
-    return guarded([&] { return e.get().score(tokens); });
+    return guarded([&] { return engine->score(tokens); });
 }
 
-int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params) {
+// A sampler that waits for its generation. The engine is kept for its vocabulary.
+struct MadeSampler {
+    std::shared_ptr<Engine> engine;
+    std::unique_ptr<Sampler> sampler;
+};
+
+MadeSampler make_sampler(const EngineHandle & e, const GenerateParams & params) {
+    MadeSampler made{e.share(), nullptr};
     nb::gil_scoped_release release;
-    return guarded([&] { return e.get().begin(id, prompt, params); });
+    guarded([&] { made.sampler = made.engine->make_sampler(params); });
+    return made;
+}
+
+int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params, MadeSampler * made) {
+    const auto engine = e.share();
+    std::unique_ptr<Sampler> sampler;
+    if (made) {
+        if (made->engine != engine || !made->sampler) fail(ErrorKind::value, "a sampler is for one generation here");
+        sampler = std::move(made->sampler);
+        made->engine.reset();
+    }
+    nb::gil_scoped_release release;
+    return guarded([&] { return engine->begin(id, prompt, params, std::move(sampler)); });
+}
+
+std::optional<Tokens> tokenize(const EngineHandle & e, const nb::bytes & bytes, bool add_special, bool parse_special,
+                               int n_most) {
+    const std::string text = from_bytes(bytes);
+    const auto engine = e.share();
+    nb::gil_scoped_release release;
+    return guarded([&] { return engine->target().vocab().tokenize(text, add_special, parse_special, n_most); });
+}
+
+nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_special, bool special) {
+    const auto engine = e.share();
+    std::string text;
+    {
+        nb::gil_scoped_release release;
+        const Vocabulary & vocab = engine->target().vocab();
+        for (Token t : tokens) {
+            if (t < 0 || t >= vocab.size()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
+        }
+        guarded([&] { text = vocab.detokenize(tokens, remove_special, special); });
+    }
+    return to_bytes(text);
 }
 
 void bind_results(nb::module_ & m) {
+    nb::class_<MadeSampler>(m, "MadeSampler");
     nb::class_<ParkedSequence>(m, "ParkedSequence")
         .def_ro("tokens", &ParkedSequence::tokens)
         .def_prop_ro("n_bytes", &ParkedSequence::n_bytes);
@@ -291,24 +356,9 @@ void bind_engine(nb::module_ & m) {
         .def("draft_info", &draft_info)
         .def("device_info", &device_info)
         .def("memory_plan", &memory_plan)
-        .def(
-            "tokenize",
-            [](const E & e, const nb::bytes & text, bool add_special, bool parse_special) {
-                return guarded(
-                    [&] { return e.target().vocab().tokenize(from_bytes(text), add_special, parse_special); });
-            },
-            nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
-        .def(
-            "detokenize",
-            [](const E & e, const Tokens & tokens, bool remove_special, bool special) {
-                for (Token t : tokens) {
-                    if (t < 0 || t >= e.target().vocab().size())
-                        fail(ErrorKind::value, "token %d is outside the vocabulary", t);
-                }
-                return to_bytes(
-                    guarded([&] { return e.target().vocab().detokenize(tokens, remove_special, special); }));
-            },
-            nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
+        .def("tokenize", &tokenize, nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"),
+             nb::arg("n_most") = INT_MAX)
+        .def("detokenize", &detokenize, nb::arg("tokens"), nb::arg("remove_special"), nb::arg("special"))
         .def(
             "token_to_piece",
             [](const E & e, Token token, bool special) {
@@ -325,7 +375,9 @@ void bind_engine(nb::module_ & m) {
         .def(
             "close_sequence", [](const E & e, int id) { guarded([&] { e.get().close_sequence(id); }); },
             nb::arg("sequence"))
-        .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"))
+        .def("make_sampler", &make_sampler, nb::arg("params"))
+        .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"),
+             nb::arg("sampler").none() = nb::none())
         .def("step", &step, nb::arg("sequences"), nb::arg("for_ms") = 0.0)
         .def(
             "end", [](const E & e, int id, int n_taken) { e.get().end(id, n_taken); }, nb::arg("sequence"),

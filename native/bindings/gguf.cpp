@@ -64,7 +64,7 @@ static nb::list tensor_list(const DraftFile & file) {
 
 void bind_gguf(nb::module_ & m) {
     nb::class_<DraftFile>(m, "DraftFile")
-        .def(nb::init<const std::string &>(), nb::arg("path"))
+        .def(nb::init<const std::string &>(), nb::arg("path"), nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("info", [](const DraftFile & f) { return draft_spec_dict(f.spec()); })
         .def_prop_ro("d2t", [](const DraftFile & f) { return f.d2t(); })
         .def_prop_ro("tensors", &tensor_list);

@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "base/error.h"
 #include "base/types.h"
@@ -21,9 +22,11 @@ namespace {
 
 class StudyTarget {
   public:
-    StudyTarget(const EngineOptions & options, const std::vector<int32_t> & layers) : target_(options) {
-        target_.open_context(layers);
-        n_layers_ = layers.size();
+    StudyTarget(const EngineOptions & options, const std::vector<int32_t> & layers)
+        : opened_(opened(options, layers)), target_(*opened_), n_layers_(layers.size()) {}
+    ~StudyTarget() {
+        nb::gil_scoped_release release;
+        opened_.reset();
     }
 
     Target & target() { return target_; }
@@ -100,6 +103,13 @@ class StudyTarget {
     }
 
   private:
+    static std::unique_ptr<Target> opened(const EngineOptions & options, const std::vector<int32_t> & layers) {
+        nb::gil_scoped_release release;
+        auto target = std::make_unique<Target>(options);
+        target->open_context(layers);
+        return target;
+    }
+
     void clear() {
         target_.cells().clear();
         in_cache_.clear();
@@ -143,7 +153,8 @@ class StudyTarget {
         }
     }
 
-    Target target_;
+    std::unique_ptr<Target> opened_;
+    Target & target_;
     size_t n_layers_;
     TargetBatch batch_;
     Tokens in_cache_;  // what time_rows left there
@@ -192,8 +203,10 @@ void bind_target(nb::module_ & m) {
         .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
         .def(
             "tokenize",
-            [](StudyTarget & t, const nb::bytes & text, bool add_special, bool parse_special) {
-                return t.target().vocab().tokenize(std::string(text.c_str(), text.size()), add_special, parse_special);
+            [](StudyTarget & t, const nb::bytes & bytes, bool add_special, bool parse_special) {
+                const std::string text(bytes.c_str(), bytes.size());
+                nb::gil_scoped_release release;
+                return t.target().vocab().tokenize(text, add_special, parse_special);
             },
             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)

@@ -144,7 +144,11 @@ static int n_to_pick(int n_needed) {
     return n_needed <= 1 ? n_needed : n_needed <= n_picked_most ? n_picked_most : 0;
 }
 
-int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) {
+std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) const {
+    return std::make_unique<Sampler>(params.sampling, target().vocab(), target().n_ctx());
+}
+
+int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, std::unique_ptr<Sampler> sampler) {
     Use use(*this);
     if (std::count(late_error_.ids.begin(), late_error_.ids.end(), id) > 0) late_error_ = {};
     Sequence & s = conversations_.get(id);
@@ -165,7 +169,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params) 
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     std::optional<SynthAcceptance> synth;
     if (!params.synth_rates.empty()) synth.emplace(params.synth_rates, params.sampling.seed);
-    auto sampler = std::make_unique<Sampler>(params.sampling, target().vocab(), n_ctx);
+    if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
 
     s.is_active = false;

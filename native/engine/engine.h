@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,12 @@ class Engine {
 
     // Starts a generation; returns how many prompt tokens were found in the cache. Ends one under way.
     // Error(context_full | value | grammar)
-    int begin(int id, const Tokens & prompt, const GenerateParams & params);
+    // `sampler`: of `make_sampler` with the same parameters; made here without one.
+    int begin(int id, const Tokens & prompt, const GenerateParams & params, std::unique_ptr<Sampler> sampler = nullptr);
+
+    // What of a generation costs time before it begins: DRY looks through the vocabulary, a grammar is parsed. Safe in
+    // any thread at any time. Error(value | grammar)
+    std::unique_ptr<Sampler> make_sampler(const GenerateParams & params) const;
 
     // Runs a slice of the prompt or a round for each conversation; returns a result for each, in no particular order.
     // While some conversations generate, prompts share their batch if that changes no bits: the slices are then

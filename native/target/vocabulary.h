@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// The target's tokens: text to ids and back.
+// The target's tokens: text to ids and back. Safe for several threads at a time.
 #pragma once
 
 #include <llama.h>
 
+#include <climits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,14 +15,23 @@
 
 namespace eaglecpp {
 
+class TextSplit;
+
 class Vocabulary {
   public:
-    explicit Vocabulary(const llama_model * model) : vocab_(llama_model_get_vocab(model)) {}
+    explicit Vocabulary(const llama_model * model);
 
     const llama_vocab * get() const { return vocab_; }
     int size() const { return llama_vocab_n_tokens(vocab_); }
 
-    std::vector<Token> tokenize(const std::string & text, bool add_special, bool parse_special) const;
+    // The ids that llama.cpp gives for the text, found in time that grows with its length, not with its square. Nothing
+    // when there are more than n_most; that is seen before most of the work is done.
+    // Error(value | out_of_memory) for a text that cannot be tokenised here
+    std::optional<Tokens> tokenize(const std::string & text, bool add_special, bool parse_special, int n_most) const;
+    Tokens tokenize(const std::string & text, bool add_special, bool parse_special) const {
+        return *tokenize(text, add_special, parse_special, INT_MAX);
+    }
+
     std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
     std::string piece(Token token, bool special) const;
     // of all tokens, for grammars; made when they are first asked for
@@ -29,6 +40,7 @@ class Vocabulary {
 
   private:
     const llama_vocab * vocab_;
+    std::shared_ptr<TextSplit> split_;
     mutable std::shared_ptr<const TokenPieces> pieces_;
 };
 

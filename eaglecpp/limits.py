@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+"""The most that one request may ask for, and one model may set: what costs time or memory before anything is
+generated, or with every token. Everyone is held to these, because a stop string in a stranger's Modelfile and
+one in a stranger's request cost the same. SECURITY.md has the list; limits of the server's own are in its
+configuration, those of templates in `eaglecpp.chat.jinja_bounds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["JSON_VALUES", "LOGIT_BIASES", "check_texts"]
+
+STOP_STRINGS = 256
+STOP_CHARS = 16_384
+"""Of all stop strings together."""
+DRY_BREAKERS = 16
+"""Texts that DRY does not match across. llama.cpp looks through the whole vocabulary for each of them."""
+DRY_CHARS = 512
+"""Of all of these together. llama.cpp uses the first 40 bytes of each."""
+LOGIT_BIASES = 16_384
+"""Entries of a request's `logit_bias`."""
+JSON_VALUES = 1_000_000
+"""Values in the body of a request, as its brackets and commas count them."""
+
+_TEXTS = {"stop": (STOP_STRINGS, STOP_CHARS), "dry_sequence_breakers": (DRY_BREAKERS, DRY_CHARS)}
+
+
+def check_texts(name: str, texts: Sequence[str]) -> None:
+    """Raises ValueError for an option that is a list of texts and has more than it may."""
+    n_most, n_chars_most = _TEXTS[name]
+    n_chars = sum(map(len, texts))
+    if len(texts) > n_most:
+        raise ValueError(f"{name}: {len(texts)} texts, at most {n_most} are allowed")
+    if n_chars > n_chars_most:
+        raise ValueError(f"{name}: {n_chars} characters in all, at most {n_chars_most} are allowed")

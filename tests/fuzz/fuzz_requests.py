@@ -1,0 +1,612 @@
+# SPDX-License-Identifier: MIT
+"""Hostile bodies for the endpoints of a running server, with the demo pair.
+
+`python tests/fuzz/fuzz_requests.py [--seconds S] [--seed N] [--skip PART ...] [--body FILE]`
+
+The server is a process of its own. While bodies arrive, /health is asked and somebody else reads an answer.
+What must hold: the process lives, /health answers within a bound, the other answer goes on, every body gets
+an answer of its API within a bound, and none is a 500. A body for which that fails is written to
+`request-failed-*.json`, which `--body` sends again. The seed is printed; it fixes the bodies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import requests
+
+PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+HEALTH_S = 5.0  # of an answer to /health
+VICTIM_S = 15.0  # between two pieces of the other answer
+ANSWER_S = 60.0  # of a hostile body; a template may compute for 10 s, and others wait for places
+PATHS = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/api/chat",
+    "/api/generate",
+    "/v1/messages",
+    "/v1/responses",
+)
+GOOD = (200, 400, 404, 413, 422, 503, 504)
+
+Maker = Callable[[random.Random], Any]
+
+
+def text(rng: random.Random) -> str:
+    """Of any size, mostly small."""
+    parts = (
+        "a",
+        " ",
+        "\n",
+        "<|im_end|>",
+        "<|im_start|>",
+        "'s",
+        "word ",
+        "é",
+        "\U0001f642",
+        "\x00",
+        "{",
+        '"',
+        "\\",
+        "\u2028",
+    )
+    n = rng.choice((0, 1, 3, 40, 40, 2_000, 200_000))
+    if rng.random() < 0.5:
+        return rng.choice(parts) * n
+    return "".join(rng.choices(parts, k=min(n, 5_000)))
+
+
+def number(rng: random.Random) -> Any:
+    return rng.choice(
+        (
+            0,
+            1,
+            -1,
+            2,
+            5,
+            40,
+            1000,
+            10**6,
+            10**9,
+            2**31,
+            2**32,
+            -(2**31),
+            2**63,
+            10**30,
+            0.5,
+            -0.1,
+            1e-9,
+            1e30,
+            1e308,
+            float("inf"),
+            float("nan"),
+            True,
+        )
+    )
+
+
+def junk(rng: random.Random, depth: int = 0) -> Any:
+    """Any JSON."""
+    kind = rng.randrange(9 if depth < 5 else 6)
+    if kind < 2:
+        return number(rng)
+    if kind < 4:
+        return text(rng)
+    if kind == 4:
+        return None
+    if kind == 5:
+        return rng.choice(([], {}, "", False, "\ud800"))
+    if kind == 6:
+        return [junk(rng, depth + 1) for _ in range(rng.randrange(4))]
+    if kind == 7:
+        return {text(rng)[:20]: junk(rng, depth + 1) for _ in range(rng.randrange(4))}
+    return Nested(rng.choice((10, 200, 5_000, 200_000)), rng.random() < 0.5)
+
+
+class Nested:
+    """Brackets, written as text: json.dumps recurses, and so would we."""
+
+    def __init__(self, depth: int, is_list: bool) -> None:
+        self.text = "[" * depth + "]" * depth if is_list else '{"a":' * depth + "1" + "}" * depth
+
+
+def grammar(rng: random.Random) -> str:
+    n = rng.choice((2, 5, 30, 1_000, 100_000, 10**9))
+    some = min(n, 100_000)
+    return rng.choice(
+        (
+            'root ::= "a"{5,2}',
+            f'root ::= "a"{{{n}}}',
+            f'root ::= "a"{{0,{n}}} "b"',
+            f'root ::= {"(" * some}"a"{")" * some}',
+            "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(some)) + f'\nr{some} ::= "a"',
+            "root ::= " + " | ".join(['"a" root'] * min(n, 200)) + ' | "b"',
+            "root ::= x0\n"
+            + "\n".join(f"x{i} ::= x{i + 1} x{i + 1}" for i in range(min(n, 40)))
+            + f'\nx{min(n, 40)} ::= "a"',
+            "root ::= root",
+            'root ::= root "a" | "a"',
+            "root ::= a\na ::= b\nb ::= a",
+            "root ::= [^\\x00-\\U0010ffff]",
+            'root ::= ""',
+            "root ::= [a-z]* [a-z]* [a-z]* [a-z]* [a-z]* [a-z]*",
+            'root ::= ("a"* "a"*)*',
+            "root ::= ((((a?)?)?)?)*\na ::= [a-z]+",
+            f"root ::= [{'a' * some}]",
+            f'root ::= "{"a" * some}"',
+            "not a grammar",
+            "root",
+            "root ::=",
+            'root ::= "\\',
+            text(rng),
+            'root ::= ("yes" | "no")',
+            'root ::= [0-9]+ "\\n"',
+        )
+    )
+
+
+def schema(rng: random.Random, depth: int = 0) -> Any:
+    n = rng.choice((1, 3, 50, 2_000, 300_000, 10**9))
+    if depth < 4 and rng.random() < 0.4:
+        return rng.choice(
+            (
+                lambda: {
+                    "type": "array",
+                    "items": schema(rng, depth + 1),
+                    rng.choice(("minItems", "maxItems")): n,
+                },
+                lambda: {
+                    "type": "object",
+                    "properties": {f"p{i}": schema(rng, depth + 1) for i in range(min(n, 4))},
+                    "required": ["p0"],
+                },
+                lambda: {
+                    rng.choice(("anyOf", "oneOf", "allOf")): [
+                        schema(rng, depth + 1) for _ in range(min(n, 4))
+                    ]
+                },
+                lambda: {"$defs": {"a": schema(rng, depth + 1)}, "$ref": "#/$defs/a"},
+            )
+        )()
+    some = min(n, 20_000)
+    deep: Any = {"type": "string"}
+    for _ in range(min(n, 300)):
+        deep = {"type": "array", "items": deep}
+    return rng.choice(
+        (
+            {"type": "string", "pattern": f"^a{{1,{n}}}$"},
+            {"type": "string", "minLength": n},
+            {"type": "string", "maxLength": n},
+            {"type": "integer", "minimum": number(rng), "maximum": number(rng)},
+            {"enum": [f"v{i}" for i in range(some)]},
+            {
+                "type": "string",
+                "pattern": rng.choice(
+                    ("^(a|b)*$", "(", "^" + "(" * some, "^[a-z]+$", "^(a+)+$", "\\d{3}", text(rng))
+                ),
+            },
+            {"$ref": "#"},
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+            {"$ref": "https://example.com/x.json"},
+            {
+                "type": "object",
+                "properties": {"n": {"$ref": "#/$defs/t"}},
+                "$defs": {"t": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/t"}]}},
+            },
+            {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(some)}},
+            {"const": junk(rng, 3)},
+            deep,
+            {"type": rng.choice(("string", "boolean", "nonsense", ["string", "null"], 5))},
+            {"type": "object"},
+            {},
+            True,
+            junk(rng, 2),
+        )
+    )
+
+
+def tools(rng: random.Random) -> Any:
+    one = {
+        "type": "function",
+        "function": {"name": rng.choice(("f", "", "a b", text(rng)[:50])), "parameters": schema(rng)},
+    }
+    return rng.choice(
+        ([one], [one] * rng.choice((1, 3, 200)), junk(rng), [{"name": "f", "input_schema": schema(rng)}])
+    )
+
+
+def messages(rng: random.Random) -> Any:
+    def one() -> Any:
+        role = rng.choice(("user", "assistant", "system", "tool", "developer", "nobody"))
+        content = rng.choice((text, text, lambda r: [{"type": "text", "text": text(r)}], junk))(rng)
+        return {"role": role, "content": content} | rng.choice(
+            ({}, {}, {"tool_calls": junk(rng)}, {"images": junk(rng)})
+        )
+
+    return rng.choice(([one()], [one() for _ in range(rng.choice((2, 5, 300)))], junk(rng)))
+
+
+def stop(rng: random.Random) -> Any:
+    return rng.choice(
+        (
+            [text(rng)],
+            [str(i) for i in range(rng.choice((3, 256, 300_000)))],
+            ["a" * 100_000],
+            "",
+            [""],
+            junk(rng),
+        )
+    )
+
+
+def logit_bias(rng: random.Random) -> Any:
+    return rng.choice(
+        (
+            {str(rng.randrange(-5, 5000)): number(rng)},
+            {str(i): -100 for i in range(rng.choice((10, 4096, 300_000)))},
+            junk(rng),
+            {"x": 1},
+            {"1": "x"},
+            {" 1": 1, "1": 2, "+1": 3},
+        )
+    )
+
+
+def context(rng: random.Random) -> Any:
+    return rng.choice(
+        (
+            [1, 2, 3],
+            [rng.randrange(4096) for _ in range(rng.choice((10, 2_000, 200_000)))],
+            [-1],
+            [10**12],
+            junk(rng),
+        )
+    )
+
+
+def template(rng: random.Random) -> Any:
+    n = rng.choice((10, 500, 10**6))
+    return rng.choice(
+        (
+            f"{{% for a in range({n}) %}}{{% for b in range({n}) %}}{{{{ a * b }}}}{{% endfor %}}{{% endfor %}}",
+            f"{{{{ 'a' * {n} }}}}",
+            "{{ .Prompt }}",
+            "{{ range .Messages }}{{ .Content }}{{ end }}",
+            "{% for a in",
+            "{{ " * 5000,
+            "{{ messages | tojson * 1000000 }}",
+            "{{- range $i, $m := .Messages }}" * 300,
+            text(rng),
+        )
+    )
+
+
+def options(rng: random.Random) -> Any:
+    made = {
+        "dry_multiplier": lambda: number(rng),
+        "dry_sequence_breakers": lambda: [str(i) for i in range(rng.choice((1, 16, 2000)))],
+        "num_predict": lambda: rng.choice((0, 5, 20)),
+        "num_ctx": lambda: rng.choice((-5, 0, 10, 512, "x")),
+        "stop": lambda: stop(rng),
+        **{
+            name: (lambda: number(rng))
+            for name in (
+                "temperature",
+                "top_k",
+                "top_p",
+                "min_p",
+                "typical_p",
+                "repeat_penalty",
+                "repeat_last_n",
+                "mirostat",
+                "mirostat_tau",
+                "mirostat_eta",
+                "seed",
+                "xtc_probability",
+                "min_keep",
+                "dry_penalty_last_n",
+                "top_n_sigma",
+                "dynatemp_range",
+            )
+        },
+        "rng": lambda: rng.choice(("llama", "coupled", "x")),
+        "ignore_eos": lambda: True,
+        "nonsense": lambda: junk(rng),
+    }
+    return (
+        {name: made[name]() for name in rng.sample(sorted(made), rng.randrange(1, 5))}
+        if rng.random() < 0.9
+        else junk(rng)
+    )
+
+
+def anything(rng: random.Random) -> dict[str, Any]:
+    """Fields of all APIs, with values of any kind."""
+    names = (
+        "n",
+        "n_probs",
+        "logprobs",
+        "top_logprobs",
+        "echo",
+        "suffix",
+        "think",
+        "truncate",
+        "raw",
+        "keep_alive",
+        "draft",
+        "strategy",
+        "exact",
+        "seed",
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "stream_options",
+        "reasoning",
+        "tool_choice",
+        "input",
+        "system",
+        "images",
+        "speculative.n_max",
+        "chat_template_kwargs",
+        "show_drafts",
+        "prompt",
+        "model",
+    )
+    return {rng.choice(names): rng.choice((junk, number, text))(rng) for _ in range(rng.randrange(1, 4))}
+
+
+PARTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "grammar": lambda rng: {"grammar": grammar(rng)},
+    "schema": lambda rng: rng.choice(
+        (
+            lambda s: {"format": s},
+            lambda s: {"response_format": {"type": "json_schema", "json_schema": {"schema": s}}},
+            lambda s: {"response_format": {"type": "json_object", "schema": s}},
+            lambda s: {"format": "json"},
+        )
+    )(schema(rng)),
+    "tools": lambda rng: {"tools": tools(rng)} | ({"tool_choice": "required"} if rng.random() < 0.5 else {}),
+    "stop": lambda rng: {rng.choice(("stop", "stop_sequences")): stop(rng)},
+    "logit_bias": lambda rng: {"logit_bias": logit_bias(rng)},
+    "messages": lambda rng: {"messages": messages(rng)},
+    "prompt": lambda rng: {"prompt": rng.choice((text, context, junk))(rng)},
+    "context": lambda rng: {"context": context(rng)},
+    "template": lambda rng: {"template": template(rng)} | rng.choice(({}, {"context": [1, 2]})),
+    "options": lambda rng: {"options": options(rng)},
+    "anything": anything,
+}
+
+
+def body(rng: random.Random, model: str, parts: list[str]) -> tuple[str, bytes]:
+    """An endpoint and what it is sent."""
+    path = rng.choice(PATHS)
+    out: dict[str, Any] = {
+        "model": model,
+        "prompt": "What is len?",
+        "input": "What is len?",
+        "messages": [{"role": "user", "content": "What is len?"}],
+        "stream": rng.random() < 0.3,
+        "max_tokens": 12,
+        "options": {"num_predict": 12},
+    }
+    for part in rng.sample(parts, min(len(parts), rng.choice((1, 1, 1, 2, 3)))):
+        out |= PARTS[part](rng)
+    if path.startswith("/api") and isinstance(out["options"], dict):
+        out["options"].setdefault("num_predict", 12)
+    marks: dict[str, str] = {}
+
+    def stand_in(value: Any) -> str:
+        if not isinstance(value, Nested):
+            raise TypeError(type(value).__name__)
+        key = f"@@{len(marks)}@@"
+        marks[f'"{key}"'] = value.text
+        return key
+
+    written = json.dumps(out, default=stand_in)
+    for key, brackets in marks.items():
+        written = written.replace(key, brackets)
+    data = written.encode()
+    return path, data if rng.random() < 0.98 else data[: rng.randrange(len(data))]
+
+
+class Fault(Exception):
+    """What must not happen."""
+
+
+def check_answer(path: str, answer: requests.Response) -> None:
+    """Raises Fault for what is no answer of the API."""
+    if answer.status_code not in GOOD:
+        raise Fault(f"status {answer.status_code}: {answer.text[:500]}")
+    kind = answer.headers.get("content-type", "")
+    if kind.startswith("text/event-stream"):
+        rows = [line[6:] for line in answer.content.split(b"\n") if line.startswith(b"data: ")]
+        values = [json.loads(row) for row in rows if row != b"[DONE]"]
+    elif kind.startswith("application/x-ndjson"):
+        values = [json.loads(line) for line in answer.content.splitlines() if line.strip()]
+    else:
+        values = [json.loads(answer.content)]
+    if not values or not all(isinstance(value, dict) for value in values):
+        raise Fault(f"not an answer: {answer.text[:200]}")
+    for value in values:
+        told = value.get("error")
+        message = told.get("message") if isinstance(told, dict) else told
+        if told is not None and (not isinstance(message, str) or "internal error" in message):
+            raise Fault(f"an error without a text, or one of ours: {value}")
+    if answer.status_code != 200 and "error" not in values[0]:
+        raise Fault(f"status {answer.status_code} without an error: {values[0]}")
+
+
+class Watch(threading.Thread):
+    """Asks something again and again; what went wrong, and the longest wait."""
+
+    def __init__(self, ask: Callable[[Watch], None]) -> None:
+        super().__init__(daemon=True)
+        self.ask = ask
+        self.slowest_s = 0.0
+        self.n_asked = 0
+        self.failed = ""
+        self.ends = False
+
+    def run(self) -> None:
+        while not self.ends and not self.failed:
+            try:
+                self.ask(self)
+                self.n_asked += 1
+            except (requests.RequestException, ValueError, AssertionError) as error:
+                self.failed = "" if self.ends else repr(error)[:300]
+
+    def took(self, since: float) -> float:
+        now = time.perf_counter()
+        self.slowest_s = max(self.slowest_s, now - since)
+        return now
+
+
+def health(url: str, watch: Watch) -> None:
+    started = time.perf_counter()
+    assert requests.get(f"{url}/health", timeout=HEALTH_S).status_code == 200
+    watch.took(started)
+    time.sleep(0.02)
+
+
+def victim(url: str, model: str, watch: Watch) -> None:
+    told = {
+        "model": model,
+        "prompt": "What is len?",
+        "stream": True,
+        "options": {"num_predict": 200, "ignore_eos": True, "seed": 1},
+    }
+    last = time.perf_counter()
+    done = False
+    with requests.post(f"{url}/api/generate", json=told, timeout=VICTIM_S, stream=True) as answer:
+        assert answer.status_code in (200, 503), answer.text[:200]
+        for line in answer.iter_lines() if answer.status_code == 200 else ():
+            last = watch.took(last)
+            row = json.loads(line)
+            assert "error" not in row, row
+            done = row.get("done", False)
+        assert done or answer.status_code == 503, "the other answer ended without its end"
+
+
+class Server:
+    """`eaglecpp serve` in a process of its own, with a store of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = (folder / "serve.log").open("wb")
+        target, draft = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
+        environment = os.environ | {
+            "HOME": str(folder),
+            "EAGLECPP_MODELS": str(folder / "models"),
+            "EAGLECPP_PLANNER_CACHE": "0",
+        }
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "eaglecpp",
+            "serve",
+            str(target),
+            "--draft",
+            str(draft),
+            "--port",
+            str(port),
+            "-c",
+            "512",
+            "-t",
+            "1",
+            "--exact",
+            "off",
+            "--max-time",
+            "30s",
+        ]
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=environment)
+        for _ in range(600):
+            try:
+                self.model = str(requests.get(f"{self.url}/v1/models", timeout=5).json()["data"][0]["id"])
+                return
+            except requests.RequestException:
+                if self.process.poll() is not None:
+                    break
+                time.sleep(0.1)
+        self.end(f"the server did not start:\n{(folder / 'serve.log').read_text(errors='replace')[-3000:]}")
+
+    def end(self, message: str) -> NoReturn:
+        self.process.kill()
+        sys.exit(message)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--skip", choices=sorted(PARTS), nargs="*", default=[])
+    parser.add_argument("--body", type=Path, help="a file that an earlier run left")
+    given = parser.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        fuzz(Server(Path(name)), given)
+
+
+def fuzz(server: Server, given: argparse.Namespace) -> None:
+    rng = random.Random(given.seed)
+    parts = [part for part in PARTS if part not in given.skip]
+    watches = [Watch(lambda w: health(server.url, w)), Watch(lambda w: victim(server.url, server.model, w))]
+    for watch in watches:
+        watch.start()
+    statuses: Counter[int] = Counter()
+    started = time.perf_counter()
+    path, data = "", b""
+    try:
+        while time.perf_counter() - started < given.seconds:
+            if given.body:
+                saved = json.loads(given.body.read_text(encoding="utf-8"))
+                path, data = saved["path"], saved["body"].encode("latin-1")
+            else:
+                path, data = body(rng, server.model, parts)
+            answer = requests.post(server.url + path, data=data, timeout=ANSWER_S)
+            check_answer(path, answer)
+            statuses[answer.status_code] += 1
+            for watch, what in zip(watches, ("/health", "the other answer"), strict=True):
+                if watch.failed:
+                    raise Fault(f"{what}: {watch.failed}")
+            if server.process.poll() is not None:
+                raise Fault(f"the server ended with {server.process.returncode}")
+            if given.body:
+                break
+    except (Fault, requests.RequestException, ValueError) as error:
+        time.sleep(0.5)
+        code = server.process.poll()
+        state = "the server lives" if code is None else f"the server ended with {code}"
+        left = Path.cwd() / f"request-failed-{given.seed}.json"
+        left.write_text(json.dumps({"path": path, "body": data.decode("latin-1")}), encoding="utf-8")
+        watched = "; ".join(watch.failed for watch in watches if watch.failed)
+        server.end(
+            f"seed {given.seed}, {path}: {error!r}; {state}; {watched}\nthe body: {left}\n{data[:400]!r}"
+        )
+    for watch in watches:
+        watch.ends = True
+    slowest = [f"{watch.slowest_s:.2f} s" for watch in watches]
+    print(f"{sum(statuses.values())} bodies, {dict(statuses)}")
+    print(f"slowest /health {slowest[0]}, slowest piece of the other answer {slowest[1]}")
+    server.process.terminate()
+    server.process.wait(30)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""Texts to tokens: llama.cpp's own ids, in linear time, no further than asked for, and without holding up
+other threads of Python.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import llama_cpp
+import pytest
+
+from eaglecpp import Engine
+from eaglecpp.errors import ContextFullError, ModelNotFoundError
+from eaglecpp.store import resolve_model
+from helpers.http_server import TARGET
+from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_spm
+
+PRE = ("gpt-2", "default", "qwen2", "llama-bpe", "smollm", "tekken")
+STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")  # pre-tokenizers for which llama.cpp has no code of its own
+N_TEXTS = {"tekken": 25}  # it compiles its pattern for every text
+PARTS = (
+    *(*SPECIALS, "<|im_", "|>", "<|", "</s>", "<s>", "<unk>", "<|endoftext|", "<|bos|>", "<b", "b>", "_"),
+    *("\n", "\r\n", " ", "   ", "\t", "the", " and", "word", "Aa", "aaaa", "1", "1234567", "'s", "'", "!?"),
+    *("...", "é", "中文", "🙂", "▁", "▁the", "\u00a0", "\x04", "\x00"),
+)
+
+
+def some_text(rng: random.Random) -> str:
+    """A mixture; often with much of one thing."""
+    parts = rng.choices(PARTS, k=rng.randrange(1, 6))
+    return "".join(part * (1 if rng.random() < 0.7 else rng.randrange(2, 20))
+                   for part in rng.choices(parts, k=rng.randrange(1, 25)))  # fmt: skip
+
+
+def smollm2() -> Path:
+    try:
+        return resolve_model("smollm2").target
+    except ModelNotFoundError:
+        pytest.skip("SmolLM2 is not installed")
+
+
+MODELS: dict[str, Callable[[Path], Path]] = {
+    "demo": lambda folder: TARGET,
+    "smollm2": lambda folder: smollm2(),
+    **{pre: lambda folder, pre=pre: write_bpe(folder / "bpe.gguf", pre) for pre in PRE},  # type: ignore[misc]
+    "spaced bpe": lambda folder: write_spaced_bpe(folder / "spaced.gguf"),
+    "spm": lambda folder: write_spm(folder / "spm.gguf"),
+    "spm, stripping": lambda folder: write_spm(folder / "phi.gguf", "phi-3"),
+    # of one length, one beginning as the other ends: llama.cpp's order is nobody's promise
+    "overlapping": lambda folder: write_bpe(folder / "overlap.gguf", "gpt-2", ("aab", "baa")),
+}
+
+
+@contextmanager
+def engine_of(name: str, folder: Path) -> Iterator[Engine]:
+    with Engine.open(MODELS[name](folder), n_ctx=256, n_threads=1, exact="off") as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_ids_are_those_of_llama_cpp(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    rng = random.Random(pytestconfig.getoption("--seed"))
+    with engine_of(name, tmp_path) as engine:
+        theirs = llama_cpp.Llama(str(engine.target_path), vocab_only=True, verbose=False)
+        for _ in range(N_TEXTS.get(name, 200)):
+            text = some_text(rng).encode()
+            for add_bos in (False, True):
+                for special in (False, True):
+                    expected = theirs.tokenize(text, add_bos, special)
+                    assert engine.native.tokenize(text, add_bos, special) == expected, text
+        theirs.close()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_text_is_refused_that_has_no_more_tokens_than_asked_for(
+    name: str, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """And each that has more is, whether that is found before or after it is tokenised."""
+    rng = random.Random(pytestconfig.getoption("--seed"))
+    with engine_of(name, tmp_path) as engine:
+        tokenize = engine.native.tokenize
+        for _ in range(N_TEXTS.get(name, 200)):
+            text = (some_text(rng) * rng.choice((1, 1, 8))).encode()
+            special = rng.random() < 0.5
+            tokens = tokenize(text, True, special)
+            assert tokenize(text, True, special, len(tokens)) == tokens, text
+            assert tokenize(text, True, special, len(tokens) + rng.randrange(3)) == tokens, text
+            if tokens:
+                assert tokenize(text, True, special, len(tokens) - 1) is None, text
+                assert tokenize(text, True, special, rng.randrange(len(tokens))) is None, text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<|im_end|>" * 100_000, " " * 4_000_000, "'s" * 5_000_000, "word " * 4_000_000, "a\n" * 4_000_000],
+    ids=["special tokens", "spaces", "'s", "words", "lines"],
+)
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(text: str) -> None:
+    """The longest of these took llama.cpp 98 seconds."""
+    with Engine.open(TARGET, n_ctx=1024, n_threads=1, exact="off") as engine:
+        engine.generate("a", max_tokens=1)
+        started = time.process_time()
+        with pytest.raises(ContextFullError, match=r"has at least 1024 tokens.*the context has 1024"):
+            engine.generate(text)
+        assert time.process_time() - started < 1.0
+
+
+def test_special_tokens_are_found_in_linear_time() -> None:
+    with Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off") as engine:
+        (end,) = engine.tokenize("<|im_end|>", add_bos=False)
+        started = time.process_time()
+        assert engine.tokenize("<|im_end|>" * 200_000, add_bos=False) == [end] * 200_000
+        assert time.process_time() - started < 5.0  # llama.cpp's own search: minutes
+
+
+@pytest.mark.parametrize("pre", STD_REGEX)
+def test_a_long_word_does_not_overflow_the_stack(pre: str, tmp_path: Path) -> None:
+    """std::regex recurses for each character."""
+    path = write_bpe(tmp_path / "bpe.gguf", pre)
+    program = (
+        "import sys\n"
+        "from eaglecpp import Engine\n"
+        "with Engine.open(sys.argv[1], n_ctx=64, n_threads=1, exact='off') as engine:\n"
+        "    for text in ('a', ' ', '\\n', '.', 'é'):\n"
+        "        engine.tokenize(text * 150_000)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program, path], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+class Heartbeat:
+    """A thread of Python that does a little now and then, and notes for how long it could not."""
+
+    def __init__(self) -> None:
+        self._ends = False
+        self._thread = threading.Thread(target=self._run)
+        self.longest_s = 0.0
+
+    def _run(self) -> None:
+        last = time.perf_counter()
+        while not self._ends:
+            time.sleep(0.001)
+            now = time.perf_counter()
+            self.longest_s, last = max(self.longest_s, now - last), now
+
+    def __enter__(self) -> Heartbeat:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        time.sleep(0.01)
+        self._ends = True
+        self._thread.join()
+
+
+def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
+    """On a busy machine they may wait for a processor; but not as long as the work takes."""
+    text = "import os\n\ndef join(paths):\n    return os.path.join(*paths)\n" * 30_000
+    with Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off") as engine:
+        data = text.encode()
+        started = time.perf_counter()
+        with Heartbeat() as other:
+            tokens = engine.native.tokenize(data, False, True)
+        took_s = time.perf_counter() - started
+        assert took_s > 0.2 and other.longest_s < took_s / 3
+        with Heartbeat() as other:
+            engine.native.detokenize(tokens, False, False)
+        assert other.longest_s < 0.1
+
+
+def test_other_threads_run_while_a_model_opens_and_closes() -> None:
+    path = smollm2()
+    with Heartbeat() as other:
+        engine = Engine.open(path, n_ctx=512, n_threads=1, exact="off")
+        engine.close()
+    assert other.longest_s < 0.15
+
+
+def test_an_engine_may_be_closed_while_a_thread_tokenises() -> None:
+    """The thread gets its tokens; nothing is freed under it."""
+    data = b"def join(paths): return 1\n" * 40_000
+    engine = Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off")
+    native, found = engine.native, []
+    thread = threading.Thread(target=lambda: found.append(len(native.tokenize(data, False, True))))
+    thread.start()
+    time.sleep(0.05)
+    engine.close()
+    with pytest.raises(ValueError, match="closed"):
+        native.tokenize(b"a", False, True)
+    thread.join()
+    assert found and found[0] > 40_000
