@@ -27,7 +27,7 @@ from eaglecpp.engine.scoring import Score
 from eaglecpp.engine.session import Conversation, Session
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import EngineBusyError
+from eaglecpp.errors import ContextFullError, EngineBusyError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
@@ -233,11 +233,11 @@ class Engine:
         perplexity. The drafter and sampling options are not used. Uses the loaded weights, and a temporary
         cache, so that conversations keep theirs.
 
-        Raises `ValueError` for a text longer than the context.
+        Raises `ContextFullError` for a text longer than the context.
         """
         tokens = self.prompt_tokens(text)
         if len(tokens) > self.n_ctx:
-            raise ValueError(
+            raise ContextFullError(
                 f"{len(tokens)} tokens do not fit into the context of {self.n_ctx}; open the engine with a "
                 "larger n_ctx, or score the text in pieces"
             )

@@ -16,6 +16,7 @@ from eaglecpp.engine.params import generate_params
 from eaglecpp.engine.rendering import ChatRenderer
 from eaglecpp.engine.synth import synth_rates
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
+from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Timings
 
@@ -92,7 +93,7 @@ def make_request(
     chosen = replace(sampling or shared.sampling, **given)
     resolved, why = drafting.resolve(drafting.strategy if strategy is None else Strategy.parse(strategy))
     if exact is not None and exact not in EXACT:
-        raise ValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
+        raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
     lines = _replay_lines(replay, drafting.has_draft)
     return Request(
         prompt=shared.vocabulary.prompt_tokens(prompt),
@@ -116,9 +117,9 @@ def _replay_lines(lines: Sequence[str] | None, has_draft: bool) -> tuple[str, ..
     if lines is None:
         return ()
     if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
-        raise TypeError("replay must be a list of lines, such as Completion.plan_log")
+        raise InvalidTypeError("replay must be a list of lines, such as Completion.plan_log")
     if not lines:
-        raise ValueError("replay: the plan has no rounds; it must come from a run with log_plan")
+        raise InvalidValueError("replay: the plan has no rounds; it must come from a run with log_plan")
     if not has_draft:
-        raise ValueError("replay needs a drafter: open the engine with draft=...")
+        raise InvalidValueError("replay needs a drafter: open the engine with draft=...")
     return tuple(lines)

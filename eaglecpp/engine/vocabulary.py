@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from eaglecpp.engine.native import NativeEngine
+from eaglecpp.errors import InvalidTypeError, InvalidValueError
 
 __all__ = ["Prompt", "Vocabulary"]
 
@@ -70,11 +71,13 @@ class Vocabulary:
         if isinstance(prompt, str | bytes):
             tokens = self.tokenize(prompt)
         elif isinstance(prompt, Mapping) or not hasattr(prompt, "__iter__"):
-            raise TypeError(f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}")
+            raise InvalidTypeError(
+                f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}"
+            )
         else:
             tokens = self._checked(prompt)
         if not tokens:
-            raise ValueError("the prompt is empty and the model has no BOS token to begin with")
+            raise InvalidValueError("the prompt is empty and the model has no BOS token to begin with")
         return tokens
 
     def _special_text(self, token: int) -> bytes:
@@ -84,7 +87,7 @@ class Vocabulary:
         ids, n_vocab = [operator.index(token) for token in tokens], self.size
         for position, token in enumerate(ids):
             if not 0 <= token < n_vocab:
-                raise ValueError(
+                raise InvalidValueError(
                     f"token id {token} at position {position}: this model's ids are 0 to {n_vocab - 1}"
                 )
         return ids

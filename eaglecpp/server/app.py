@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server import anthropic, library, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
-from eaglecpp.server.errors import ApiError, error_response
-from eaglecpp.server.http import ClientGoneError, dump
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import ClientGoneError, dump, error_response
 from eaglecpp.server.security import Gate
 from eaglecpp.server.state import Server
 

@@ -192,6 +192,16 @@ def test_a_port_in_use_is_told_with_who_uses_it(server: TestServer) -> None:
         bind("127.0.0.1", port)
 
 
+def test_an_answer_is_sent_at_once_on_a_connection_that_is_kept(server: TestServer) -> None:
+    """Nagle's algorithm and a delayed acknowledgement together hold its end back for 40 ms."""
+    session, took = requests.Session(), []
+    for _ in range(20):
+        started = time.perf_counter()
+        assert session.get(f"{server.url}/api/version", timeout=30).status_code == 200
+        took.append(time.perf_counter() - started)
+    assert min(took[1:]) < 0.03, took
+
+
 def test_metrics_are_prometheus_text(server: TestServer) -> None:
     server.post("/api/chat", ask("What is len?", stream=False))
     text = server.get("/metrics").text
