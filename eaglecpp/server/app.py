@@ -40,15 +40,12 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None, preload: str = "") -> ASGIApp:
-    """The application. preload: the model to load before the first request."""
+def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> Access:
+    """The application. files: GGUF files served under a name."""
     server = Server(config, files or {})
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        if preload:
-            async with server.pool.use(preload):
-                pass
         try:
             yield
         finally:
@@ -107,7 +104,7 @@ def _told(handler: Handler) -> Handler:
 
 
 class Access:
-    """Logs and counts requests."""
+    """Logs and counts requests. server: what they share."""
 
     def __init__(self, app: ASGIApp, server: Server) -> None:
         self.app = app

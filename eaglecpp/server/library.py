@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.errors import EagleError
+from eaglecpp.convert import ConvertError
+from eaglecpp.errors import EagleError, GgufError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json, value_text
 from eaglecpp.modelfile.syntax import Command, Document
@@ -176,6 +177,7 @@ async def create(request: Request) -> Response:
             400, "modelfile and path belong to an old API; send from, files, template, parameters ..."
         )
     modelfile = _modelfile(body)
+    uploads = any(body.get(key) for key in ("files", "draft_files", "adapters"))
     quantize = str(body.get("quantize") or body.get("quantization_level") or "")
     draft_type = field(body, "draft_quantize", str, "")
 
@@ -184,17 +186,22 @@ async def create(request: Request) -> Response:
         from eaglecpp.store.remote.pull import pull as pull_model
 
         stores = Stores.open()
-        with tempfile.TemporaryDirectory() as empty:  # a name that is also a file here stays a name
-            create_model(
-                stores,
-                name,
-                modelfile,
-                Path(empty),
-                quantize=quantize,
-                draft_type=draft_type,
-                fetch=lambda base: pull_model(stores, base, report=report).model,
-                report=report,
-            )
+        try:
+            with tempfile.TemporaryDirectory() as empty:  # a name that is also a file here stays a name
+                create_model(
+                    stores,
+                    name,
+                    modelfile,
+                    Path(empty),
+                    quantize=quantize,
+                    draft_type=draft_type,
+                    fetch=lambda base: pull_model(stores, base, report=report).model,
+                    report=report,
+                )
+        except (GgufError, ConvertError) as error:
+            if not uploads:
+                raise
+            raise ApiError(400, str(error)) from None  # the client's own file
         report(Status("success"))
 
     return await _progress(work, is_streamed=field(body, "stream", bool, True))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import logging
 from collections.abc import Iterator
@@ -293,6 +294,14 @@ def test_a_broken_model_file_is_told_and_is_not_the_clients_fault(store_root: Pa
         ):
             answer = own.post(path, body)
             assert answer.status_code == 500 and "broken.gguf" in message_of(answer, path), answer.text
+
+
+def test_a_broken_file_that_a_client_uploads_is_its_own_fault(server: TestServer) -> None:
+    data = TARGET.read_bytes()[:2000]
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert server.post(f"/api/blobs/{digest}", data).status_code == 201
+    answer = server.post("/api/create", {"model": "made", "files": {"a": digest}, "stream": False})
+    assert answer.status_code == 400 and "remaining" in message_of(answer, "/api/create"), answer.text
 
 
 @pytest.mark.parametrize("value", ["\ud800", {"\udfff": float("inf")}, ["a\ud83d", "\ude00b"], float("nan")])
