@@ -34,10 +34,10 @@ from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.parking import ParkingLot
 from eaglecpp.engine.places import Places
-from eaglecpp.engine.request import make_request
+from eaglecpp.engine.request import check_room, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import ContextFullError, EagleError, EngineBrokenError, QueueFullError
+from eaglecpp.errors import EagleError, EngineBrokenError, QueueFullError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
@@ -115,7 +115,10 @@ class AsyncEngine:
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, for facts and the tokenizer. To generate, use the methods here."""
+        """The engine itself, for facts and the tokenizer. To generate, use the methods here; `call` for what
+        else uses the model, such as `score`. Called from another thread, that waits for the round that runs,
+        and the next round waits for it.
+        """
         if self._engine is None:
             raise ValueError("this engine is closed")
         return self._engine
@@ -153,7 +156,7 @@ class AsyncEngine:
         """
         engine = self.engine
         request = make_request(engine.shared, prompt, **options)
-        check_fit(len(request.prompt), engine)
+        check_room(engine.shared, request)
         task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
@@ -232,6 +235,7 @@ class AsyncEngine:
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
+            shared.native.waits = True  # a call of another thread must not make a round fail
             sequences = (NativeSequence(shared.native) for _ in range(self._engine.n_free))
             self._places = Places(sequences, self._lot)
         except BaseException as error:
@@ -366,15 +370,6 @@ class AsyncEngine:
         if engine is not None:
             with contextlib.suppress(EagleError):
                 engine.close()
-
-
-def check_fit(n_prompt: int, engine: Engine) -> None:
-    """Raises ContextFullError for a prompt that leaves no room for an answer."""
-    if n_prompt >= engine.n_ctx:
-        raise ContextFullError(
-            f"the prompt has {n_prompt} tokens, but the context has {engine.n_ctx} and the answer needs "
-            f"room; raise n_ctx (the model was trained for {engine.native.n_ctx_train}) or shorten the prompt"
-        )
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:

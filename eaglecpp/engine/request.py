@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
 from eaglecpp.engine.drafting import Drafting
@@ -16,13 +16,16 @@ from eaglecpp.engine.params import generate_params
 from eaglecpp.engine.rendering import ChatRenderer
 from eaglecpp.engine.synth import synth_rates
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import InvalidTypeError, InvalidValueError
+from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueError
 from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Timings
 
+if TYPE_CHECKING:
+    from eaglecpp.chat.template import Rendered
+
 EXACT = ("auto", "on", "off")
 
-__all__ = ["Request", "Shared", "make_request"]
+__all__ = ["Request", "Shared", "check_room", "make_request"]
 
 
 @dataclass
@@ -35,6 +38,14 @@ class Shared:
     sampling: SamplingOptions
     renderer: ChatRenderer
     count: Callable[[Timings], None]
+
+    def rendered(
+        self, messages: Sequence[Any], options: Mapping[str, Any]
+    ) -> tuple[Rendered, dict[str, Any]]:
+        """A conversation as text, and those of the options that are not about that."""
+        rest = dict(options)
+        of_prompt = {name: rest.pop(name) for name in ("template", "tools", "think") if name in rest}
+        return self.renderer.render(messages, **of_prompt), rest
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,16 @@ def make_request(
         utf8_errors=utf8_errors,
         exact=exact or "",
     )
+
+
+def check_room(shared: Shared, request: Request) -> None:
+    """Raises ContextFullError for a prompt that leaves no room for an answer, as beginning it would."""
+    native = shared.native.get()
+    if len(request.prompt) >= native.n_ctx:
+        raise ContextFullError(
+            f"the prompt has {len(request.prompt)} tokens, but the context has {native.n_ctx} and the answer "
+            f"needs room; raise n_ctx (the model was trained for {native.n_ctx_train}) or shorten the prompt"
+        )
 
 
 def _replay_lines(lines: Sequence[str] | None, has_draft: bool) -> tuple[str, ...]:

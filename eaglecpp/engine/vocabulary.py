@@ -84,7 +84,10 @@ class Vocabulary:
         return b"" if token < 0 else self.token_to_piece(token, special=True)
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
-        ids, n_vocab = [operator.index(token) for token in tokens], self.size
+        try:
+            ids, n_vocab = [operator.index(token) for token in tokens], self.size
+        except TypeError as error:
+            raise InvalidTypeError(f"token ids must be whole numbers: {error}") from None
         for position, token in enumerate(ids):
             if not 0 <= token < n_vocab:
                 raise InvalidValueError(

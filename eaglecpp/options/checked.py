@@ -109,7 +109,7 @@ def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
         pairs = tuple((key(left), float(right)) for left, right in entries)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidTypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
-    if key is int and any(abs(left) > LARGEST_INT for left, _ in pairs):
+    if key is int and any(abs(int(left)) > LARGEST_INT for left, _ in pairs):
         raise InvalidValueError(f"{option.name}: a token id has at most 31 bits; got {value!r:.80}")
     if any(math.isnan(number) for _, number in pairs):
         raise InvalidValueError(f"{option.name}: a value is not a number (nan)")

@@ -56,7 +56,7 @@ def test_a_damaged_file_is_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     name, _, with_draft = command.partition(" ")
     broken = damaged(tmp_path, damage, DRAFT if with_draft else TARGET)
     modelfile = tmp_path / "Modelfile"
