@@ -2,8 +2,9 @@
 """Every exception that eaglecpp raises on purpose, one class per cause, all subclasses of `EagleError`.
 
 Messages say what was expected, what was found, where, and what to do. The extension raises these classes by
-importing this module, so the names are part of its contract. Misuse of a call (a wrong type, a value out of
-range) raises `TypeError` or `ValueError`, as usual in Python. Conversion has its own base class,
+importing this module, so the names are part of its contract. Misuse of a call raises an
+`InvalidArgumentError`, which is also a `TypeError` (a wrong type) or a `ValueError` (a value that cannot be),
+as usual in Python; a bare `TypeError` or `ValueError` is a fault of ours. Conversion has its own base class,
 `eaglecpp.convert.ConvertError`.
 """
 
@@ -17,6 +18,9 @@ __all__ = [
     "EngineBusyError",
     "GgufError",
     "GrammarError",
+    "InvalidArgumentError",
+    "InvalidTypeError",
+    "InvalidValueError",
     "MismatchError",
     "ModelNotFoundError",
     "OutOfMemoryError",
@@ -31,6 +35,20 @@ class EagleError(Exception):
     """Base class of all errors of eaglecpp; catch this to catch them all."""
 
 
+class InvalidArgumentError(EagleError):
+    """An argument that cannot be used as it is. Base class of the two below: whoever serves requests tells
+    the caller these, and logs every other `TypeError` and `ValueError`.
+    """
+
+
+class InvalidTypeError(InvalidArgumentError, TypeError):
+    """An argument of a wrong type."""
+
+
+class InvalidValueError(InvalidArgumentError, ValueError):
+    """An argument of the right type with a value that cannot be."""
+
+
 class GgufError(EagleError):
     """A GGUF file cannot be read: not a GGUF, truncated, inconsistent, or with implausible sizes."""
 
@@ -43,7 +61,7 @@ class UnsupportedError(EagleError):
     """Something eaglecpp or the installed llama.cpp cannot do: an architecture, a backend, an argument."""
 
 
-class ContextFullError(EagleError, ValueError):
+class ContextFullError(InvalidValueError):
     """The prompt does not fit the context. Also a `ValueError`, which is what llama_cpp raises in this
     case.
     """

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from eaglecpp.errors import InvalidValueError
+
 __all__ = ["JSON_VALUES", "LOGIT_BIASES", "check_texts"]
 
 STOP_STRINGS = 256
@@ -27,10 +29,10 @@ _TEXTS = {"stop": (STOP_STRINGS, STOP_CHARS), "dry_sequence_breakers": (DRY_BREA
 
 
 def check_texts(name: str, texts: Sequence[str]) -> None:
-    """Raises ValueError for an option that is a list of texts and has more than it may."""
+    """Raises InvalidValueError for an option that is a list of texts and has more than it may."""
     n_most, n_chars_most = _TEXTS[name]
     n_chars = sum(map(len, texts))
     if len(texts) > n_most:
-        raise ValueError(f"{name}: {len(texts)} texts, at most {n_most} are allowed")
+        raise InvalidValueError(f"{name}: {len(texts)} texts, at most {n_most} are allowed")
     if n_chars > n_chars_most:
-        raise ValueError(f"{name}: {n_chars} characters in all, at most {n_chars_most} are allowed")
+        raise InvalidValueError(f"{name}: {n_chars} characters in all, at most {n_chars_most} are allowed")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from eaglecpp.errors import InvalidValueError
+
 __all__ = ["Message", "Role", "ToolCall"]
 
 
@@ -35,18 +37,23 @@ class ToolCall:
 
     @classmethod
     def from_dict(cls, call: Mapping[str, Any]) -> ToolCall:
-        """From `{"id", "function": {"name", "arguments"}}`; arguments as an object or as JSON text."""
-        function = call.get("function")
+        """From `{"id", "function": {"name", "arguments"}}`; arguments as an object or as JSON text.
+
+        Raises InvalidValueError for another form.
+        """
+        function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise ValueError("tool call: expected an object with function.name")
+            raise InvalidValueError("tool call: expected an object with function.name")
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments)
-            except ValueError as error:
-                raise ValueError(f"tool call {function['name']}: arguments are not JSON: {error}") from None
+            except (ValueError, RecursionError) as error:
+                raise InvalidValueError(
+                    f"tool call {function['name']}: arguments are not JSON: {error}"
+                ) from None
         if not isinstance(arguments, Mapping):
-            raise ValueError(
+            raise InvalidValueError(
                 f"tool call {function['name']}: expected an object of arguments, found {arguments!r}"
             )
         return cls(function["name"], dict(arguments), str(call.get("id") or ""))
@@ -73,17 +80,20 @@ class Message:
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
         """From a message of the Ollama or OpenAI chat API.
 
-        Raises ValueError for a missing role and for content that is not text.
+        Raises InvalidValueError for a missing role and for content that is not text.
         """
         role = message.get("role")
         if not isinstance(role, str) or not role:
-            raise ValueError(f"message: expected a role, found {role!r}")
+            raise InvalidValueError(f"message: expected a role, found {role!r}")
+        calls = message.get("tool_calls") or ()
+        if not isinstance(calls, list | tuple):
+            raise InvalidValueError(f"message: tool_calls must be a list, found {type(calls).__name__}")
         thinking = (message.get(key) for key in ("thinking", "reasoning_content", "reasoning"))
         return cls(
             role=role,
             content=_text(message.get("content")),
             thinking=str(next(filter(None, thinking), "")),
-            tool_calls=tuple(ToolCall.from_dict(call) for call in message.get("tool_calls") or ()),
+            tool_calls=tuple(ToolCall.from_dict(call) for call in calls),
             tool_name=str(message.get("tool_name") or message.get("name") or ""),
             tool_call_id=str(message.get("tool_call_id") or ""),
         )
@@ -109,11 +119,11 @@ def _text(content: object) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise ValueError(f"message: content must be text, found {type(content).__name__}")
+        raise InvalidValueError(f"message: content must be text, found {type(content).__name__}")
     parts: list[str] = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f"message: content of type {kind!r} is not supported, only text is")
+            raise InvalidValueError(f"message: content of type {kind!r} is not supported, only text is")
         parts.append(part["text"])
     return "".join(parts)

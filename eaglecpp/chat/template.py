@@ -21,6 +21,7 @@ from eaglecpp.chat.gotemplate.errors import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.jinja_bounds import check_time_left
 from eaglecpp.chat.message import Message
+from eaglecpp.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from eaglecpp.chat.gotemplate import Template
@@ -243,14 +244,14 @@ class _Chooser:
             case "gguf" if self.gguf:
                 return self._made("jinja", self.gguf, "the GGUF (tokenizer.chat_template)", asked)
             case "modelfile":
-                raise ValueError("chat_template modelfile: the Modelfile has no TEMPLATE")
+                raise InvalidValueError("chat_template modelfile: the Modelfile has no TEMPLATE")
             case "gguf":
-                raise ValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
+                raise InvalidValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
             case "raw":
                 return self._made("go", BARE_PROMPT, "", asked)
         if choice not in family_names():
             known = ", ".join(("auto", "modelfile", "gguf", "raw", *family_names()))
-            raise ValueError(f"chat_template {choice}: unknown; expected one of {known}")
+            raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
         return self._made("family", choice, "", asked)
 
     def _automatic(self, has_token: Callable[[str], bool] | None) -> ChatTemplate:

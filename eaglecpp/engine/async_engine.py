@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.native import checks_arguments
 from eaglecpp.engine.parking import ParkingLot
 from eaglecpp.engine.places import Places
 from eaglecpp.engine.request import Request, make_request
@@ -127,7 +128,10 @@ class AsyncEngine:
 
     @property
     def engine(self) -> Engine:
-        """The engine itself, for facts and the tokenizer. To generate, use the methods here."""
+        """The engine itself, for facts and the tokenizer. To generate, use the methods here; `call` for what
+        else uses the model, such as `score`. Called from another thread, that waits for the round that runs,
+        and the next round waits for it.
+        """
         if self._engine is None:
             raise ValueError("this engine is closed")
         return self._engine
@@ -162,7 +166,8 @@ class AsyncEngine:
         """
         shared = self.engine.shared
         request = make_request(shared, prompt, **options)
-        return replace(request, sampler=shared.native.get().make_sampler(request.params()))
+        with checks_arguments():
+            return replace(request, sampler=shared.native.get().make_sampler(request.params()))
 
     def stream(self, prompt: Prompt | Request, *, watch: bool = False, **options: Any) -> AsyncStream:
         """Queues a generation; arguments as `Session.stream`, or what `request` made of them. Wrong ones
@@ -252,6 +257,7 @@ class AsyncEngine:
         try:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
+            shared.native.waits = True  # a call of another thread must not make a round fail
             sequences = (NativeSequence(shared.native) for _ in range(self._engine.n_free))
             self._places = Places(sequences, self._lot)
         except BaseException as error:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable
 
+from eaglecpp.errors import InvalidValueError
+
 __all__ = ["Detokenizer"]
 
 
@@ -27,7 +29,7 @@ class Detokenizer:
     def __init__(self, stop: Iterable[str] = (), errors: str = "replace") -> None:
         stops = tuple(stop)
         if "" in stops:
-            raise ValueError("a stop string is empty; it would end every answer at once")
+            raise InvalidValueError("a stop string is empty; it would end every answer at once")
         self._stops = _Stops(stops) if stops else None
         self._state = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors=errors)

@@ -9,6 +9,7 @@ from typing import Any
 
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.native import NativeEngine
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import Strategy
 
 __all__ = ["Drafting", "resolve_strategy"]
@@ -17,7 +18,7 @@ __all__ = ["Drafting", "resolve_strategy"]
 def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "") -> tuple[Strategy, str]:
     """As `Engine.resolve`. chains_only: why the target takes no trees, "" when it does."""
     if strategy.kind in ("chain", "tree") and not has_draft:
-        raise ValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
+        raise InvalidValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
     resolved, why = strategy.resolved(has_draft)
     if resolved.kind == "tree" and chains_only:
         return Strategy.parse(f"chain:{resolved.depth}"), f"instead of {strategy}: {chains_only}"

@@ -22,12 +22,12 @@ from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.loading import load
 from eaglecpp.engine.many import ManyStreams
 from eaglecpp.engine.native import NativeEngine
-from eaglecpp.engine.request import Shared
+from eaglecpp.engine.request import Request, Shared, make_request
 from eaglecpp.engine.scoring import Score
 from eaglecpp.engine.session import Conversation, Session
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import EngineBusyError
+from eaglecpp.errors import ContextFullError, EngineBusyError, InvalidArgumentError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
@@ -37,7 +37,7 @@ from eaglecpp.store.errors import Report, silent
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.chat.template import ChatTemplate, Rendered
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
 
 __all__ = ["Engine"]
@@ -170,7 +170,8 @@ class Engine:
         `Session.stream`.
 
         A list of prompts is completed side by side in as many conversations as are free (`n_sequences`); the
-        results are in the order of the prompts.
+        results are in the order of the prompts. All are checked before the first one runs, and an error of
+        the check names the index of its prompt.
         """
         if _is_many(prompt):
             return self._many(prompt, "stream", dict(options)).finish()
@@ -233,11 +234,11 @@ class Engine:
         perplexity. The drafter and sampling options are not used. Uses the loaded weights, and a temporary
         cache, so that conversations keep theirs.
 
-        Raises `ValueError` for a text longer than the context.
+        Raises `ContextFullError` for a text longer than the context.
         """
         tokens = self.prompt_tokens(text)
         if len(tokens) > self.n_ctx:
-            raise ValueError(
+            raise ContextFullError(
                 f"{len(tokens)} tokens do not fit into the context of {self.n_ctx}; open the engine with a "
                 "larger n_ctx, or score the text in pieces"
             )
@@ -452,16 +453,31 @@ class Engine:
     def _many(self, prompts: Sequence[Any], how: str, options: dict[str, Any]) -> ManyStreams:
         """Streams of many prompts. how: "stream" for prompts, "answer" for conversations."""
         main = self._session()
+        checked = [self._check_one(index, prompt, how, options) for index, prompt in enumerate(prompts)]
         own = [self.session() for _ in range(min(self.n_free, len(prompts) - 1))]
 
         def begin(index: int, session: Session) -> Stream:
-            if how == "stream":
-                return session.stream(prompts[index], **options)
-            running = session.answer(prompts[index], True, dict(options))
-            assert isinstance(running, Stream)
-            return running
+            request, rendered = checked[index]
+            if rendered is None:
+                return session.begin(request)
+            return session.begin_answer(rendered.text, rendered.has_bos, request)
 
         return ManyStreams([main, *own], own, len(prompts), begin)
+
+    def _check_one(
+        self, index: int, prompt: Any, how: str, options: Mapping[str, Any]
+    ) -> tuple[Request, Rendered | None]:
+        """One of many, ready to begin, and of a conversation its text. Raises what beginning it would."""
+        rendered = None
+        try:
+            if how == "answer":
+                rendered, options = self._shared.rendered(prompt, options)
+                prompt = self.tokenize(rendered.text, add_bos=not rendered.has_bos)
+            request = make_request(self._shared, prompt, **options)
+            self._shared.vocabulary.check_fit(len(request.prompt))
+        except InvalidArgumentError as error:
+            raise type(error)(f"number {index} of the list: {error}") from None
+        return request, rendered
 
     def _count(self, stats: Timings) -> None:
         """Adds the counters of a generation that has ended."""
@@ -490,5 +506,7 @@ class Engine:
 
 
 def _is_many(prompt: Any) -> TypeGuard[Sequence[Prompt]]:
-    """Whether this is a list of prompts, not one prompt as a list of token ids."""
-    return isinstance(prompt, list | tuple) and bool(prompt) and not hasattr(prompt[0], "__index__")
+    """Whether this is a list of prompts, not one prompt as a list of token ids. An empty list is one of no
+    prompts: a prompt has a token at least.
+    """
+    return isinstance(prompt, list | tuple) and not (prompt and hasattr(prompt[0], "__index__"))

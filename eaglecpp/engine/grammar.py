@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from eaglecpp.errors import GrammarError
+from eaglecpp.errors import GrammarError, InvalidTypeError, InvalidValueError
 
 __all__ = ["resolve_grammar"]
 
@@ -32,7 +32,9 @@ def resolve_grammar(
     """
     given = [name for name, value in _named(grammar, json_schema, response_format) if value]
     if len(given) > 1:
-        raise ValueError(f"give one of grammar, json_schema and response_format, not {' and '.join(given)}")
+        raise InvalidValueError(
+            f"give one of grammar, json_schema and response_format, not {' and '.join(given)}"
+        )
     if grammar:
         return _text(grammar)
     if json_schema:
@@ -47,7 +49,7 @@ def _named(grammar: Any, json_schema: Any, response_format: Any) -> list[tuple[s
 def _text(grammar: Any) -> str:
     text = grammar if isinstance(grammar, str) else getattr(grammar, "_grammar", None)
     if not isinstance(text, str):
-        raise TypeError(f"grammar must be GBNF text or a LlamaGrammar, got {type(grammar).__name__}")
+        raise InvalidTypeError(f"grammar must be GBNF text or a LlamaGrammar, got {type(grammar).__name__}")
     if not _UNICODE.fullmatch(text):
         raise GrammarError("the grammar holds half a surrogate pair, which is not a character")
     return text
@@ -65,7 +67,7 @@ def _from_schema(schema: str | Mapping[str, Any]) -> str:
 
 def _from_format(response_format: Mapping[str, Any]) -> str | None:
     if not isinstance(response_format, Mapping):
-        raise TypeError(
+        raise InvalidTypeError(
             f'response_format must be a dict like {{"type": "json_object"}}, got {response_format!r}'
         )
     kind = response_format.get("type")
@@ -74,9 +76,13 @@ def _from_format(response_format: Mapping[str, Any]) -> str | None:
     nested = response_format.get("json_schema")
     schema = nested.get("schema", nested) if isinstance(nested, Mapping) else response_format.get("schema")
     if kind == "json_schema" and not schema:
-        raise ValueError('response_format of type "json_schema" has no schema in ["json_schema"]["schema"]')
+        raise InvalidValueError(
+            'response_format of type "json_schema" has no schema in ["json_schema"]["schema"]'
+        )
     if kind not in ("json_object", "json_schema"):
-        raise ValueError(f"response_format type must be text, json_object or json_schema; got {kind!r}")
+        raise InvalidValueError(
+            f"response_format type must be text, json_object or json_schema; got {kind!r}"
+        )
     if schema:
         return _from_schema(schema)
     from llama_cpp.llama_grammar import JSON_GBNF

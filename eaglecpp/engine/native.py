@@ -9,10 +9,23 @@ import time
 from collections.abc import Callable, Iterator
 
 from eaglecpp._extension import core
-from eaglecpp.errors import EngineBusyError
+from eaglecpp.errors import EagleError, EngineBusyError, InvalidValueError
 from eaglecpp.log import drain
 
-__all__ = ["NativeEngine"]
+__all__ = ["NativeEngine", "checks_arguments"]
+
+
+@contextlib.contextmanager
+def checks_arguments() -> Iterator[None]:
+    """For native calls that check what the caller asked for: what they refuse is an InvalidValueError, which
+    is the caller's fault, as a bare ValueError of any other call is not.
+    """
+    try:
+        yield
+    except EagleError:
+        raise
+    except ValueError as error:
+        raise InvalidValueError(str(error)) from error
 
 
 class NativeEngine:
@@ -23,7 +36,8 @@ class NativeEngine:
         self._native: core.Engine | None = None
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
         try:
-            self._native = core.Engine(options)
+            with checks_arguments():
+                self._native = core.Engine(options)
         finally:
             drain()
 

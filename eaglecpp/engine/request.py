@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
 from eaglecpp.engine.drafting import Drafting
@@ -16,8 +16,12 @@ from eaglecpp.engine.params import generate_params
 from eaglecpp.engine.rendering import ChatRenderer
 from eaglecpp.engine.synth import synth_rates
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
+from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Timings
+
+if TYPE_CHECKING:
+    from eaglecpp.chat.template import Rendered
 
 EXACT = ("auto", "on", "off")
 
@@ -34,6 +38,14 @@ class Shared:
     sampling: SamplingOptions
     renderer: ChatRenderer
     count: Callable[[Timings], None]
+
+    def rendered(
+        self, messages: Sequence[Any], options: Mapping[str, Any]
+    ) -> tuple[Rendered, dict[str, Any]]:
+        """A conversation as text, and those of the options that are not about that."""
+        rest = dict(options)
+        of_prompt = {name: rest.pop(name) for name in ("template", "tools", "think") if name in rest}
+        return self.renderer.render(messages, **of_prompt), rest
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ def make_request(
     chosen = replace(sampling or shared.sampling, **given)
     resolved, why = drafting.resolve(drafting.strategy if strategy is None else Strategy.parse(strategy))
     if exact is not None and exact not in EXACT:
-        raise ValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
+        raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
     lines = _replay_lines(replay, drafting.has_draft)
     return Request(
         prompt=shared.vocabulary.prompt_tokens(prompt, has_to_fit=True),
@@ -117,9 +129,9 @@ def _replay_lines(lines: Sequence[str] | None, has_draft: bool) -> tuple[str, ..
     if lines is None:
         return ()
     if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
-        raise TypeError("replay must be a list of lines, such as Completion.plan_log")
+        raise InvalidTypeError("replay must be a list of lines, such as Completion.plan_log")
     if not lines:
-        raise ValueError("replay: the plan has no rounds; it must come from a run with log_plan")
+        raise InvalidValueError("replay: the plan has no rounds; it must come from a run with log_plan")
     if not has_draft:
-        raise ValueError("replay needs a drafter: open the engine with draft=...")
+        raise InvalidValueError("replay needs a drafter: open the engine with draft=...")
     return tuple(lines)

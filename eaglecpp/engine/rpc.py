@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from eaglecpp._extension import core
-from eaglecpp.errors import UnsupportedError
+from eaglecpp.errors import InvalidValueError, UnsupportedError
 from eaglecpp.options import DraftOptions
 
 __all__ = ["connect", "greet", "keep_drafter_here"]
@@ -85,7 +85,7 @@ def _address(endpoint: str) -> tuple[str, int]:
     if not (
         colon and host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
     ):
-        raise ValueError(f"rpc: expected host:port, such as 192.168.0.2:50052; got {endpoint!r}")
+        raise InvalidValueError(f"rpc: expected host:port, such as 192.168.0.2:50052; got {endpoint!r}")
     return host, int(port)
 
 

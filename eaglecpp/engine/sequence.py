@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from eaglecpp._extension import core
-from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.native import NativeEngine, checks_arguments
 from eaglecpp.errors import EngineBusyError
 
 __all__ = ["NativeSequence", "step_together"]
@@ -47,7 +47,8 @@ class NativeSequence:
         reused.
         """
         with self._turn(), self._exclusive() as native:
-            reused = native.begin(self.number, prompt, params, sampler)
+            with checks_arguments():
+                reused = native.begin(self.number, prompt, params, sampler)
             self._generation += 1
             self._running_in = threading.get_ident()
             return self._generation, reused

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
+from eaglecpp.chat.prompts import Prompt as PromptTokens
 from eaglecpp.chat.prompts import PromptMemory
-from eaglecpp.engine.request import Shared, make_request
+from eaglecpp.engine.request import Request, Shared, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt
@@ -64,7 +66,10 @@ class Session:
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.
         """
-        request = make_request(self._shared, prompt, **options)
+        return self.begin(make_request(self._shared, prompt, **options))
+
+    def begin(self, request: Request) -> Stream:
+        """Starts a generation that was checked."""
         return Stream(self._sequence, self._shared, request)
 
     @overload
@@ -89,12 +94,24 @@ class Session:
         """`chat` with its options in one dict. A prompt that continues an earlier one and its answer contains
         exactly the tokens of that answer, see `eaglecpp.chat.prompts`.
         """
-        of_prompt = {name: options.pop(name) for name in ("template", "tools", "think") if name in options}
-        rendered = self._shared.renderer.render(messages, **of_prompt)
+        rendered, options = self._shared.rendered(messages, options)
         prompt = self._memory.prompt(rendered.text, rendered.has_bos)
-        running = self.stream(prompt.tokens, **options)
-        running.on_end = lambda result: self._memory.remember(prompt, result)
+        running = self._answer_to(prompt, make_request(self._shared, prompt.tokens, **options))
         return running if stream else running.finish()
+
+    def begin_answer(self, text: str, has_bos: bool, request: Request) -> Stream:
+        """Starts an answer that was checked. request: with the prompt's tokens as a conversation without a
+        past has them; those of its past are taken where they fit.
+        """
+        prompt = self._memory.prompt(text, has_bos)
+        if len(prompt.tokens) >= self._shared.native.get().n_ctx:
+            prompt = PromptTokens(text, request.prompt)
+        return self._answer_to(prompt, replace(request, prompt=prompt.tokens))
+
+    def _answer_to(self, prompt: PromptTokens, request: Request) -> Stream:
+        running = self.begin(request)
+        running.on_end = lambda result: self._memory.remember(prompt, result)
+        return running
 
     @property
     def tokens(self) -> list[int]:

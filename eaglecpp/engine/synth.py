@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 from eaglecpp._extension import core
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import Strategy
 
 __all__ = ["synth_rates"]
@@ -34,9 +35,9 @@ def synth_rates(
     if rates is None and length is None:
         return ()
     if rates is not None and length is not None:
-        raise ValueError("spec_synth_rates and spec_synth_len are alternatives; give only one")
+        raise InvalidValueError("spec_synth_rates and spec_synth_len are alternatives; give only one")
     if strategy.kind == "off":
-        raise ValueError("synthetic acceptance needs drafts, and the strategy is off")
+        raise InvalidValueError("synthetic acceptance needs drafts, and the strategy is off")
     if length is not None:
         depth = strategy.depth or _AUTO_DEPTH
         found = tuple(core.synth_rates(float(length), depth))
@@ -52,17 +53,17 @@ def _parsed(rates: str | Sequence[float]) -> tuple[float, ...]:
     try:
         numbers = tuple(float(part) for part in parts)
     except (TypeError, ValueError):
-        raise ValueError(
+        raise InvalidValueError(
             f"spec_synth_rates: {rates!r} is not a list of numbers such as 0.8,0.6,0.45"
         ) from None
     above = 1.0
     for position, rate in enumerate(numbers, start=1):
         if not (math.isfinite(rate) and 0.0 <= rate <= above):
-            raise ValueError(
+            raise InvalidValueError(
                 f"spec_synth_rates: number {position} is {rate:g}, expected 0 to {above:g}: it is the "
                 "probability that all drafts up to there are accepted, so it cannot rise"
             )
         above = rate
     if not numbers:
-        raise ValueError("spec_synth_rates: no numbers; expected for example 0.8,0.6,0.45")
+        raise InvalidValueError("spec_synth_rates: no numbers; expected for example 0.8,0.6,0.45")
     return numbers

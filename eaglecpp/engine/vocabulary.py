@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from eaglecpp.engine.native import NativeEngine
-from eaglecpp.errors import ContextFullError
+from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueError
 
 __all__ = ["Prompt", "Vocabulary"]
 
@@ -92,13 +92,15 @@ class Vocabulary:
         if isinstance(prompt, str | bytes):
             tokens = self.fitting(prompt) if has_to_fit else self.tokenize(prompt)
         elif isinstance(prompt, Mapping) or not hasattr(prompt, "__iter__"):
-            raise TypeError(f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}")
+            raise InvalidTypeError(
+                f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}"
+            )
         else:
             if has_to_fit and hasattr(prompt, "__len__"):
                 self.check_fit(len(prompt))
             tokens = self._checked(prompt)
         if not tokens:
-            raise ValueError("the prompt is empty and the model has no BOS token to begin with")
+            raise InvalidValueError("the prompt is empty and the model has no BOS token to begin with")
         return tokens
 
     def _to_tokenize(self, text: str | bytes, add_bos: bool, special: bool) -> tuple[bytes, bool]:
@@ -117,10 +119,13 @@ class Vocabulary:
         return b"" if token < 0 else self.token_to_piece(token, special=True)
 
     def _checked(self, tokens: Sequence[int]) -> list[int]:
-        ids, n_vocab = [operator.index(token) for token in tokens], self.size
+        try:
+            ids, n_vocab = [operator.index(token) for token in tokens], self.size
+        except TypeError as error:
+            raise InvalidTypeError(f"token ids must be whole numbers: {error}") from None
         for position, token in enumerate(ids):
             if not 0 <= token < n_vocab:
-                raise ValueError(
+                raise InvalidValueError(
                     f"token id {token} at position {position}: this model's ids are 0 to {n_vocab - 1}"
                 )
         return ids

@@ -14,6 +14,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from eaglecpp.errors import InvalidValueError
+from eaglecpp.options import LARGEST_INT
+
 __all__ = [
     "DEPRECATED",
     "PARAMETERS",
@@ -43,7 +46,7 @@ _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fro
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127  # from here on a number rounds to infinity in single precision
 
 
-class ParameterError(ValueError):
+class ParameterError(InvalidValueError):
     """A parameter that does not exist or a value that it cannot have; the text is Ollama's."""
 
 
@@ -69,10 +72,11 @@ class Parameter:
         """The value, or the end of the range that is nearest to it."""
         if isinstance(value, tuple | bool):
             return value
+        high = LARGEST_INT if self.high is None and self.kind == "int" else self.high
         if self.low is not None and not value >= self.low:
             return type(value)(self.low)
-        if self.high is not None and not value <= self.high:
-            return type(value)(self.high)
+        if high is not None and not value <= high:
+            return type(value)(high)
         return value
 
     @property

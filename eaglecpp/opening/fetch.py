@@ -77,17 +77,15 @@ def pull(
 
     name = model_name(reference)
     packaged = find_packaged(name)
-    pulled = pull_model(
+    return pull_model(
         Stores.open(),
         name if packaged is None else packaged.hub,
         draft=draft,
         draft_type=draft_type,
         insecure=insecure,
         report=report,
+        check=None if packaged is None else packaged.check,
     )
-    if packaged is not None:
-        packaged.check(pulled.model)
-    return pulled
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ResolvedModel:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
 from eaglecpp.opening.context import ContextChoice, choose_for_options
 from eaglecpp.opening.find import Found, find_here
@@ -249,7 +250,7 @@ def _ask_for_text(settings: dict[str, Setting]) -> None:
     """What naming the text in place of a drafter stands for."""
     wanted = settings.get("draft.text_drafts")
     if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
-        raise ValueError(
+        raise InvalidValueError(
             f"draft '{TEXT}' asks for drafts from the text, but text_drafts is 'off'; leave out one of "
             "the two"
         )

@@ -5,7 +5,7 @@ arguments (`typed`, generated). `Strategy` says how to draft.
 
 from __future__ import annotations
 
-from eaglecpp.options.checked import Option
+from eaglecpp.options.checked import LARGEST_INT, Option
 from eaglecpp.options.declared import (
     MAX_SEQUENCES,
     TEXT,
@@ -18,6 +18,7 @@ from eaglecpp.options.declared import (
 from eaglecpp.options.strategy import Strategy
 
 __all__ = [
+    "LARGEST_INT",
     "MAX_SEQUENCES",
     "TEXT",
     "DraftOptions",

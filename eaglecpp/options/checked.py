@@ -8,7 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Option", "checked"]
+from eaglecpp.errors import InvalidTypeError, InvalidValueError
+
+__all__ = ["LARGEST_INT", "Option", "checked"]
+
+LARGEST_INT = 2**31 - 1
+"""Of an option without a maximum of its own: the extension's whole numbers have 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,12 @@ def checked(option: Option, value: Any) -> Any:
         return None
     value = _scalar(option, value)
     if option.choices and value not in option.choices:
-        raise ValueError(f"{option.name} must be one of {', '.join(option.choices)}; got {value!r}")
+        raise InvalidValueError(f"{option.name} must be one of {', '.join(option.choices)}; got {value!r}")
     low, high = option.minimum, option.maximum
+    if option.kind is int and high is None and abs(value) > LARGEST_INT:
+        raise InvalidValueError(f"{option.name} has at most 31 bits ({LARGEST_INT}); got {value!r}")
     if (low is not None and value < low) or (high is not None and value > high):
-        raise ValueError(f"{option.name} must be {_range_text(low, high)}; got {value!r}")
+        raise InvalidValueError(f"{option.name} must be {_range_text(low, high)}; got {value!r}")
     return value
 
 
@@ -57,21 +64,26 @@ def _scalar(option: Option, value: Any) -> Any:
     if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
         return value.__index__()
     if kind is float and hasattr(value, "__float__") and not isinstance(value, bool):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
         if not math.isfinite(number):
-            raise ValueError(f"{option.name} must be a finite number; got {value!r}")
+            raise InvalidValueError(f"{option.name} must be a finite number; got {value!r}")
         return number
     if kind in (bool, str) and isinstance(value, (bool, str)) and type(value) is kind:
         return value
     name = kind.__name__ if isinstance(kind, type) else kind
-    raise TypeError(f"{option.name} must be {name}, got {type(value).__name__} {value!r}")
+    raise InvalidTypeError(f"{option.name} must be {name}, got {type(value).__name__} {value!r}")
 
 
 def _strings(option: Option, value: Any) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else tuple(() if value is None else value)
     for entry in values:
         if not isinstance(entry, str):
-            raise TypeError(f"{option.name} must contain strings, got {type(entry).__name__} {entry!r}")
+            raise InvalidTypeError(
+                f"{option.name} must contain strings, got {type(entry).__name__} {entry!r}"
+            )
     return values
 
 
@@ -80,10 +92,10 @@ def _numbers(option: Option, value: Any) -> tuple[float, ...]:
     try:
         entries = [e for e in value.split(",") if e.strip()] if isinstance(value, str) else list(value or ())
         numbers = tuple(float(entry) for entry in entries)
-    except (TypeError, ValueError):
-        raise TypeError(f"{option.name} must contain numbers, such as 3,1; got {value!r}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidTypeError(f"{option.name} must contain numbers, such as 3,1; got {value!r}") from None
     if any(not math.isfinite(number) or number < 0 for number in numbers) or (numbers and sum(numbers) == 0):
-        raise ValueError(
+        raise InvalidValueError(
             f"{option.name} must contain numbers of at least 0, not all of them 0; got {value!r}"
         )
     return numbers
@@ -95,10 +107,12 @@ def _pairs(option: Option, value: Any) -> tuple[tuple[Any, float], ...]:
     key = str if option.name == "lora" else int
     try:
         pairs = tuple((key(left), float(right)) for left, right in entries)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidTypeError(f"{option.name} must map {key.__name__} to float: {error}") from None
+    if key is int and any(abs(int(left)) > LARGEST_INT for left, _ in pairs):
+        raise InvalidValueError(f"{option.name}: a token id has at most 31 bits; got {value!r:.80}")
     if any(math.isnan(number) for _, number in pairs):
-        raise ValueError(f"{option.name}: a value is not a number (nan)")
+        raise InvalidValueError(f"{option.name}: a value is not a number (nan)")
     return pairs
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Option, checked
 
@@ -252,7 +253,7 @@ class DraftOptions(_Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.text_memory > 0 and self.text_drafts == "off":
-            raise ValueError(
+            raise InvalidValueError(
                 f"text_memory {self.text_memory} needs drafts from the text, but text_drafts is off; "
                 "leave out one of the two"
             )
@@ -454,7 +455,7 @@ class SamplingOptions(_Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if "" in self.stop:
-            raise ValueError("stop: a stop string is empty; it would end every answer at once")
+            raise InvalidValueError("stop: a stop string is empty; it would end every answer at once")
         check_texts("stop", self.stop)
         check_texts("dry_sequence_breakers", self.dry_sequence_breakers)
 
@@ -473,7 +474,7 @@ def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [{} for _ in classes]
     for name, value in options.items():
         if name not in homes:
-            raise TypeError(f"unknown option {name!r}{_nearest(name, homes)}")
+            raise InvalidTypeError(f"unknown option {name!r}{_nearest(name, homes)}")
         parts[homes[name]][name] = value
     return parts
 

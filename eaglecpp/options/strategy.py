@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+from eaglecpp.errors import InvalidTypeError, InvalidValueError
+
 __all__ = ["Strategy"]
 
 
@@ -39,7 +41,7 @@ class Strategy:
         if isinstance(text, Strategy):
             return text
         if not isinstance(text, str):
-            raise TypeError(f"strategy must be a string like 'chain:5', got {type(text).__name__}")
+            raise InvalidTypeError(f"strategy must be a string like 'chain:5', got {type(text).__name__}")
         kind, colon, rest = text.strip().partition(":")
         if kind in ("auto", "off") and not colon:
             return cls(kind)
@@ -47,12 +49,14 @@ class Strategy:
             return cls._chain(text, rest)
         if kind == "tree":
             return cls._tree(text, rest)
-        raise ValueError(f"strategy {text!r}: expected auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N")
+        raise InvalidValueError(
+            f"strategy {text!r}: expected auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N"
+        )
 
     @classmethod
     def _chain(cls, text: str, rest: str) -> Strategy:
         if not re.fullmatch(r"[0-9]{1,4}", rest) or int(rest) < 1:
-            raise ValueError(f"strategy {text!r}: a chain needs a depth of at least 1, as in chain:5")
+            raise InvalidValueError(f"strategy {text!r}: a chain needs a depth of at least 1, as in chain:5")
         return cls("chain", 1, int(rest), int(rest))
 
     @classmethod
@@ -60,12 +64,14 @@ class Strategy:
         entries = [entry.strip().partition("=") for entry in rest.split(",")]
         found = {name: value for name, _, value in entries if re.fullmatch(r"[0-9]{1,4}", value)}
         if set(found) != {"k", "depth", "nodes"} or len(entries) != 3:
-            raise ValueError(
+            raise InvalidValueError(
                 f"strategy {text!r}: a tree needs k, depth and nodes, as in tree:k=4,depth=5,nodes=16"
             )
         k, depth, nodes = int(found["k"]), int(found["depth"]), int(found["nodes"])
         if min(k, depth, nodes) < 1 or nodes < depth:
-            raise ValueError(f"strategy {text!r}: k and depth must be at least 1, nodes at least depth")
+            raise InvalidValueError(
+                f"strategy {text!r}: k and depth must be at least 1, nodes at least depth"
+            )
         return cls("tree", k, depth, nodes)
 
     def resolved(self, has_draft: bool) -> tuple[Strategy, str]:

@@ -81,7 +81,7 @@ def _ask(body: Mapping[str, Any]) -> Ask:
     if kind == "none":
         ask.tools = ()
     else:
-        ask.must_call = must_call(ask, {"any": "required", "tool": choice}.get(kind))
+        ask.must_call = must_call(ask, "required" if kind == "any" else choice if kind == "tool" else None)
     thinking = field(body, "thinking", dict, {})
     if thinking.get("type") in ("enabled", "disabled", "adaptive"):
         ask.think = thinking["type"] != "disabled"

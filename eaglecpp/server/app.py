@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server import anthropic, library, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
-from eaglecpp.server.errors import ApiError, error_response
-from eaglecpp.server.http import ClientGoneError, dump
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import ClientGoneError, dump, error_response
 from eaglecpp.server.security import Gate
 from eaglecpp.server.state import Server
 
@@ -40,15 +40,12 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None, preload: str = "") -> ASGIApp:
-    """The application. preload: the model to load before the first request."""
+def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> Access:
+    """The application. files: GGUF files served under a name."""
     server = Server(config, files or {})
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        if preload:
-            async with server.pool.use(preload):
-                pass
         try:
             yield
         finally:
@@ -107,7 +104,7 @@ def _told(handler: Handler) -> Handler:
 
 
 class Access:
-    """Logs and counts requests."""
+    """Logs and counts requests. server: what they share."""
 
     def __init__(self, app: ASGIApp, server: Server) -> None:
         self.app = app

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from eaglecpp.opening.template import choose_template
 from eaglecpp.references import reference
 from eaglecpp.references.names import ModelName, ModelNameError
+from eaglecpp.references.reference import is_path_text
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.opening import means_path
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import everything, list_entry
 from eaglecpp.store.facts import Facts, metadata, read_facts
+from eaglecpp.store.files import FileState, file_state
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.resolve import resolved
 
@@ -59,20 +60,38 @@ class Library:
         if name in self.files:
             return file_facts(name, self.files[name], verbose)
         model = stored(name)
-        files = [] if model.is_drafter else model.target_files()
-        facts = read_facts(files) if files else None
-        template = None if facts is None else _template(model, facts)
-        found = everything(model, template, verbose)
-        found["details"] = complete_entry(model)["details"]
-        found["modified_at"] = stamp(model.modified)
-        if not found["template"]:
-            found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
-        return found
+        draft = model.draft_file()
+        files = (*(() if model.is_drafter else model.target_files()), *(() if draft is None else (draft,)))
+        found = _stored_facts(model) if verbose else _short_facts(model, tuple(map(file_state, files)))
+        details = complete_entry(model)["details"]
+        return {**found, "details": details, "modified_at": stamp(model.modified)}
+
+
+@lru_cache(maxsize=64)
+def _short_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
+    """Without vocabularies; reading them takes long, and these facts are asked for often. A manifest names
+    all contents of a model, so models that are equal have the same facts.
+    """
+    return _stored_facts(model, verbose=False)
+
+
+def _stored_facts(model: StoredModel, verbose: bool = True) -> dict[str, Any]:
+    facts = None if model.is_drafter else read_facts(model.target_files())
+    template = None if facts is None else _template(model, facts)
+    found = everything(model, template, verbose)
+    if not found["template"]:
+        found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
+    return found
 
 
 def stored(name: str) -> StoredModel:
     """The stored model of that name. Raises ModelNotFoundError."""
     return Stores.open().get(read_name(name))
+
+
+def means_path(name: str) -> bool:
+    """Whether a request's model is meant as a path."""
+    return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
 
 
 def read_name(text: str) -> ModelName:
@@ -97,7 +116,7 @@ def complete_entry(model: StoredModel) -> dict[str, Any]:
 def file_entry(name: str, path: Path) -> dict[str, Any]:
     """The same for a file that is in no store."""
     stat = path.stat()
-    config = _config(path, stat.st_mtime_ns)
+    config = _config(path, file_state(path))
     details = {
         "parent_model": "",
         "format": "gguf",
@@ -117,30 +136,38 @@ def file_entry(name: str, path: Path) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _config(path: Path, mtime: int) -> dict[str, Any]:
+def _config(path: Path, state: FileState) -> dict[str, Any]:
     """The head of a file in the words of stores; lists are asked for often."""
     return read_facts([path]).config()
 
 
 def file_facts(name: str, path: Path, verbose: bool) -> dict[str, Any]:
     """What /api/show says of such a file."""
+    entry = file_entry(name, path)
+    found = _file_facts(path) if verbose else _short_file_facts(path, file_state(path))
+    return {**found, "details": entry["details"], "modified_at": entry["modified_at"]}
+
+
+@lru_cache(maxsize=64)
+def _short_file_facts(path: Path, state: FileState) -> dict[str, Any]:
+    return _file_facts(path, verbose=False)
+
+
+def _file_facts(path: Path, verbose: bool = True) -> dict[str, Any]:
     facts = read_facts([path])
     template = facts.file.text("tokenizer.chat_template", "")
     words = ["completion", *(["tools"] if "tools" in template else [])]
     if "enable_thinking" in template or "<think>" in template:
         words.append("thinking")
-    entry = file_entry(name, path)
     return {
         "license": "",
         "modelfile": f"FROM {path.name}\n",
         "parameters": "",
         "template": template,
         "system": "",
-        "details": entry["details"],
         "messages": [],
         "model_info": metadata(facts.file, arrays=verbose),
         "capabilities": words,
-        "modified_at": entry["modified_at"],
     }
 
 

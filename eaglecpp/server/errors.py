@@ -6,21 +6,26 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from starlette.responses import JSONResponse
-
 from eaglecpp.chat.gotemplate.errors import TemplateError
+from eaglecpp.convert import ConvertError
 from eaglecpp.errors import (
     ContextFullError,
     EagleError,
     EngineBrokenError,
+    EngineBusyError,
+    GrammarError,
+    InvalidArgumentError,
     MismatchError,
     ModelNotFoundError,
     OutOfMemoryError,
     QueueFullError,
     UnsupportedError,
 )
+from eaglecpp.modelfile.errors import ModelfileError
+from eaglecpp.references.names import ModelNameError
+from eaglecpp.store.errors import DownloadError, OfflineError
 
-__all__ = ["ApiError", "as_api_error", "error_body", "error_response"]
+__all__ = ["ApiError", "as_api_error", "error_body"]
 
 _log = logging.getLogger("eaglecpp.server")
 _TYPES = {
@@ -51,9 +56,10 @@ class ApiError(Exception):
         return _TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
 
 
-def as_api_error(error: BaseException) -> ApiError:
-    """What a client is told about an exception. One that nobody foresaw is logged and told without its text,
-    which may hold more than the client should know.
+def as_api_error(error: BaseException, path: str = "") -> ApiError:
+    """What a client is told about an exception. A request's own fault is told as it is, and so is one of a
+    file or of another server, which is nobody's here but the operator's, and logged. Anything else is a fault
+    of ours: it is logged, and told without its text, which may hold more than the client should know.
     """
     match error:
         case ApiError():
@@ -62,22 +68,34 @@ def as_api_error(error: BaseException) -> ApiError:
             return ApiError(404, str(error), code="model_not_found", param="model")
         case ContextFullError():
             return ApiError(400, str(error), code="context_length_exceeded", param="messages")
+        case (
+            InvalidArgumentError()
+            | GrammarError()
+            | UnsupportedError()
+            | MismatchError()
+            | TemplateError()
+            | ModelfileError()
+            | ModelNameError()
+        ):
+            return ApiError(400, str(error))
         case QueueFullError():
             return ApiError(503, f"server busy, please try again: {error}", code="queue_full")
+        case EngineBusyError():
+            return ApiError(503, f"server busy, please try again: {error}", code="engine_busy")
         case OutOfMemoryError():
             return ApiError(503, str(error), code="out_of_memory")
-        case EngineBrokenError():
-            return ApiError(500, str(error), code="engine_broken")
-        case UnsupportedError() | MismatchError() | TemplateError():
-            return ApiError(400, str(error))
-        case EagleError():
-            return ApiError(500 if type(error) is EagleError else 400, str(error))
-        case ValueError() | TypeError() if error.args and isinstance(error.args[0], str):
-            return ApiError(400, str(error))
-        case TimeoutError():
-            return ApiError(504, str(error) or "the request took too long", code="timeout")
-    _log.error("internal error", exc_info=error)
-    return ApiError(500, f"internal error: {type(error).__name__}; the server's log has the details")
+        case EagleError() | ConvertError():
+            _log.error("%s: %s: %s", path or "-", type(error).__name__, error)
+            code = "engine_broken" if isinstance(error, EngineBrokenError) else None
+            return ApiError(_status(error), str(error), code=code)
+    _log.error("%s: internal error", path or "-", exc_info=error)
+    return ApiError(500, "internal error; the server's log has the details")
+
+
+def _status(error: BaseException) -> int:
+    if isinstance(error, OfflineError):
+        return 503
+    return 502 if isinstance(error, DownloadError) else 500
 
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:
@@ -89,10 +107,3 @@ def error_body(error: ApiError, path: str) -> dict[str, Any]:
             "error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
         }
     return {"error": error.message}
-
-
-def error_response(error: BaseException, path: str) -> JSONResponse:
-    """The answer to a request that failed before anything was sent."""
-    told = as_api_error(error)
-    headers = {"Retry-After": "1"} if told.status == 503 else {}
-    return JSONResponse(error_body(told, path), told.status, headers)

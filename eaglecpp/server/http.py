@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
@@ -17,12 +19,25 @@ from starlette.types import Receive, Scope, Send
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.server.errors import ApiError, as_api_error, error_body
 
-__all__ = ["ClientGoneError", "LiveResponse", "dump", "field", "read_body", "read_json", "sse", "while_there"]
+__all__ = [
+    "ClientGoneError",
+    "LiveResponse",
+    "dump",
+    "error_response",
+    "field",
+    "read_body",
+    "read_json",
+    "sse",
+    "while_there",
+]
 
 T = TypeVar("T")
 _log = logging.getLogger("eaglecpp.server")
 _NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number", list: "a list",
           dict: "an object"}  # fmt: skip
+_MAX_DEPTH = 100  # of a body; what is read from it recurses, and must not reach Python's limit
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAY_HOLD_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0")  # NUL: UTF-16 or UTF-32
 
 
 class ClientGoneError(Exception):
@@ -48,18 +63,22 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
-    """The body as a JSON object. Its content type does not matter: curl -d sends none that says JSON."""
+    """The body as a JSON object. Its content type does not matter: curl -d sends none that says JSON. Halves
+    of characters, which a client sends that cuts a text within one, are U+FFFD, as Ollama reads them.
+    """
     data = await read_body(request, limit)
     if not data.strip():
         raise ApiError(400, "missing request body")
     try:
         _check_values(data)
-        value = json.loads(data)
+        value = json.loads(data, parse_constant=_no_number, parse_float=_finite_float)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, found {type(value).__name__}")
-    return value
+    if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
+        _check_depth(value)
+    return dict(_whole_text(value)) if _MAY_HOLD_SURROGATES.search(data) else value
 
 
 def _check_values(data: bytes) -> None:
@@ -75,25 +94,34 @@ def field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) -
     if value is None:
         return default
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is float and is_number:
-        return float(value)
-    if kind is int and is_number and value == value // 1:
-        return int(value)
+    try:
+        if kind is float and is_number:
+            return float(value)
+        if kind is int and is_number and value == value // 1:
+            return int(value)
+    except OverflowError:  # of a whole number beyond all floats
+        raise ApiError(400, f"{name}: the number is too large", param=name) from None
     if kind in (int, float) or not isinstance(value, kind):
         raise ApiError(400, f"{name} must be {_NAMES[kind]}, found {json.dumps(value)[:80]}", param=name)
     return value
 
 
 def dump(value: Any) -> bytes:
-    """One JSON value on one line. What JSON has no word for (an infinite log-probability) becomes null."""
+    """One JSON value on one line, in UTF-8 whatever its texts hold. What JSON has no word for (an infinite
+    log-probability) becomes null, half a character U+FFFD.
+    """
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
-            "utf-8", "surrogatepass"
-        )
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "replace"
-        )
+        text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
+    return _SURROGATE.sub("\ufffd", text).encode()
+
+
+def error_response(error: BaseException, path: str) -> Response:
+    """The answer to a request that failed before anything was sent."""
+    told = as_api_error(error, path)
+    headers = {"Retry-After": "1"} if told.status == 503 else {}
+    return Response(dump(error_body(told, path)), told.status, headers, "application/json")
 
 
 def sse(value: Any, event: str = "") -> bytes:
@@ -165,7 +193,7 @@ class LiveResponse(Response):
             _log.warning("%s: the client read nothing for %g s; its answer has ended", path, unread_s)
             return
         except Exception as error:
-            told = as_api_error(error)
+            told = as_api_error(error, path)
             _log.warning("%s: error in a stream: %s", path, told.message)
             body = error_body(told, path)
             is_lines = self.media_type == "application/x-ndjson"
@@ -192,3 +220,30 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(entry) for name, entry in value.items()}
     return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a finite number")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        inner = (node.values() if isinstance(node, dict) else node for node in level)
+        level = [entry for entries in inner for entry in entries if isinstance(entry, dict | list)]
+        if not level:
+            return
+    raise ApiError(400, f"the body is nested more than {_MAX_DEPTH} levels deep")
+
+
+def _whole_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_whole_text(name): _whole_text(entry) for name, entry in value.items()}
+    return [_whole_text(entry) for entry in value] if isinstance(value, list) else value

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.errors import EagleError
+from eaglecpp.convert import ConvertError
+from eaglecpp.errors import EagleError, GgufError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json, value_text
 from eaglecpp.modelfile.syntax import Command, Document
-from eaglecpp.server.catalog import read_name, stamp
+from eaglecpp.server.catalog import means_path, read_name, stamp
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json
-from eaglecpp.server.opening import means_path
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.layout import is_digest
 
@@ -64,11 +64,12 @@ async def ps(request: Request) -> Response:
     found = []
     for slot in list(server.pool.slots.values()):
         model = slot.model
-        entry = await server.library.entry(model.name)
         engine = model.engine
         found.append(
-            {key: entry[key] for key in ("name", "model", "digest", "details")}
+            {key: model.entry[key] for key in ("digest", "details")}
             | {
+                "name": slot.name,
+                "model": slot.name,
                 "size": model.n_bytes,
                 "size_vram": model.n_bytes if model.on_gpu else 0,
                 "expires_at": stamp(slot.expires_at),
@@ -138,15 +139,13 @@ async def delete(request: Request) -> Response:
         remove_model(stores.own, model.name)
         return str(model.name)
 
-    for loaded in {await asyncio.to_thread(work), name}:
-        await server.pool.unload(loaded)
+    await server.pool.forget(await asyncio.to_thread(work))
     return Response(b"")
 
 
 async def pull(request: Request) -> Response:
     """`POST /api/pull`."""
-    from eaglecpp.store.packaged import find_packaged
-    from eaglecpp.store.remote.pull import pull as pull_model
+    from eaglecpp.opening.fetch import pull as pull_model
 
     server: Server = request.app.state.server
     body = await read_json(request, server.config.n_body)
@@ -157,14 +156,12 @@ async def pull(request: Request) -> Response:
         raise ApiError(400, 'draft must be "auto", "none" or the name of a drafter')
     if draft is not None and draft not in ("auto", "none") and means_path(draft):
         raise ApiError(400, f"invalid drafter name '{draft}'")
-    packaged = find_packaged(name)
     insecure = field(body, "insecure", bool, False)
     if insecure and not server.config.insecure:
         raise ApiError(400, "insecure: this server was not started with --insecure")
 
     def work(report: Callable[[Status], None]) -> None:
-        wanted = name if packaged is None else packaged.hub
-        pull_model(Stores.open(), wanted, draft=draft, insecure=insecure, report=report)
+        pull_model(str(name), draft=draft, insecure=insecure, report=report)
 
     return await _progress(work, is_streamed=field(body, "stream", bool, True))
 
@@ -180,6 +177,7 @@ async def create(request: Request) -> Response:
             400, "modelfile and path belong to an old API; send from, files, template, parameters ..."
         )
     modelfile = _modelfile(body)
+    uploads = any(body.get(key) for key in ("files", "draft_files", "adapters"))
     quantize = str(body.get("quantize") or body.get("quantization_level") or "")
     draft_type = field(body, "draft_quantize", str, "")
 
@@ -188,17 +186,22 @@ async def create(request: Request) -> Response:
         from eaglecpp.store.remote.pull import pull as pull_model
 
         stores = Stores.open()
-        with tempfile.TemporaryDirectory() as empty:  # a name that is also a file here stays a name
-            create_model(
-                stores,
-                name,
-                modelfile,
-                Path(empty),
-                quantize=quantize,
-                draft_type=draft_type,
-                fetch=lambda base: pull_model(stores, base, report=report).model,
-                report=report,
-            )
+        try:
+            with tempfile.TemporaryDirectory() as empty:  # a name that is also a file here stays a name
+                create_model(
+                    stores,
+                    name,
+                    modelfile,
+                    Path(empty),
+                    quantize=quantize,
+                    draft_type=draft_type,
+                    fetch=lambda base: pull_model(stores, base, report=report).model,
+                    report=report,
+                )
+        except (GgufError, ConvertError) as error:
+            if not uploads:
+                raise
+            raise ApiError(400, str(error)) from None  # the client's own file
         report(Status("success"))
 
     return await _progress(work, is_streamed=field(body, "stream", bool, True))
@@ -285,7 +288,7 @@ def _modelfile(body: Mapping[str, Any]) -> Modelfile:
         if field(body, key, str):
             commands.append(Command(key, body[key]))
     licenses = body.get("license")
-    for text in [licenses] if isinstance(licenses, str) else licenses or []:
+    for text in [licenses] if isinstance(licenses, str) else field(body, "license", list, []):
         commands.append(Command("license", str(text)))
     for key, value in field(body, "parameters", dict, {}).items():
         if key not in PARAMETERS:

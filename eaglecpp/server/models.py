@@ -23,7 +23,7 @@ from eaglecpp.opening.context import free_memory
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.metrics import Metrics
-from eaglecpp.server.opening import LoadedModel, Source, estimate, find_source, plan_source
+from eaglecpp.server.opening import Key, LoadedModel, Source, estimate, find_source, plan_source
 
 __all__ = ["Lease", "ModelPool", "Slot"]
 
@@ -33,15 +33,26 @@ _log = logging.getLogger("eaglecpp.server")
 
 
 class Slot:
-    """A loaded model and who uses it. load_ms: what loading took."""
+    """A loaded model and who uses it.
+
+    names:   under which it was asked for, and which still stand for it as far as we know
+    load_ms: what loading took
+    """
 
     def __init__(self, model: LoadedModel, keep_alive_s: float, load_ms: float) -> None:
         self.model = model
+        self.names = {model.name}
         self.n_users = 0
         self.used = time.monotonic()
         self.keep_alive_s = keep_alive_s
         self.load_ms = load_ms
         self.is_leaving = False  # whoever asks for this model now waits for the one that replaces it
+
+    @property
+    def name(self) -> str:
+        """The first of its names that it still has."""
+        name = self.model.name
+        return name if name in self.names else min(self.names, default=name)
 
     @property
     def seconds_left(self) -> float | None:
@@ -70,13 +81,16 @@ class Lease:
 
 
 class ModelPool:
-    """files: GGUF files served under a name, besides what the stores hold."""
+    """files: GGUF files served under a name, besides what the stores hold.
+
+    slots: by what is opened (`Source.key`), so that all names of one model share it
+    """
 
     def __init__(self, config: ServerConfig, metrics: Metrics, files: Mapping[str, Path]) -> None:
         self.config = config
         self.metrics = metrics
         self.files = dict(files)
-        self.slots: dict[str, Slot] = {}
+        self.slots: dict[Key, Slot] = {}
         self.n_bytes = config.n_bytes or int(_SHARE * (free_memory() or 1 << 62))
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -115,17 +129,33 @@ class ModelPool:
         lease.slot.keep_alive_s = keep_alive_s
 
     async def unload(self, name: str) -> bool:
-        """Unloads a model as soon as nobody uses it; False when it is not loaded."""
-        slot = self.slots.get(name)
+        """Unloads a model, by any of its names, as soon as nobody uses it; False when it is not loaded.
+        Raises ModelNotFoundError.
+        """
+        source = await asyncio.to_thread(find_source, name, self.config, self.files)
+        slot = self.slots.get(source.key) or self._named(source.name)
         if slot is None:
             return False
+        await self._end(slot)
+        return True
+
+    async def forget(self, name: str) -> None:
+        """Unloads the model of that name, which is no longer there, unless it has another name. name: as
+        lists have it
+        """
+        slot = self._named(name)
+        if slot is not None:
+            slot.names.discard(name)
+            if not slot.names:
+                await self._end(slot)
+
+    async def _end(self, slot: Slot) -> None:
         slot.keep_alive_s = 0.0
         self._wake_sweeper()
         if slot.n_users == 0:
             async with self._loading:
-                if slot.n_users == 0 and self.slots.get(slot.model.name) is slot:
+                if slot.n_users == 0 and self.slots.get(slot.model.source.key) is slot:
                     await self._unload(slot)
-        return True
 
     async def close(self) -> None:
         """Gives what runs the configured time to end, then frees everything."""
@@ -138,10 +168,20 @@ class ModelPool:
         await asyncio.gather(*(slot.model.engine.close(grace_s=self.config.grace_s) for slot in slots))
 
     def _ready(self, source: Source) -> Slot | None:
-        slot = self.slots.get(source.name)
+        slot = self.slots.get(source.key)
         if slot is None or slot.is_leaving or slot.model.engine.broken is not None:
             return None
-        return slot if slot.model.source.state == source.state else None
+        for other in self.slots.values():
+            if other is not slot and source.name in other.names:  # which it no longer stands for
+                other.names.discard(source.name)
+                if not other.names:
+                    other.keep_alive_s = 0.0
+                    self._wake_sweeper()
+        slot.names.add(source.name)
+        return slot
+
+    def _named(self, name: str) -> Slot | None:
+        return next((slot for slot in self.slots.values() if name in slot.names), None)
 
     async def _loaded(self, source: Source, n_ctx: int, at_least: int = 0) -> Slot:
         """A slot with one more user. Loading goes on when whoever asked for it has left: a thread does it,
@@ -175,8 +215,11 @@ class ModelPool:
             self._wake_sweeper()
 
     async def _load(self, source: Source, n_ctx: int) -> Slot:
-        old = self.slots.get(source.name)
-        if old is not None:  # broken, too short, or not the model that the name stands for now
+        old = self.slots.get(source.key)  # broken, or too short
+        if old is None and (other := self._named(source.name)) is not None:
+            other.names.discard(source.name)  # the name stands for another model now
+            old = None if other.names else other
+        if old is not None:
             old.is_leaving = True
             if old.model.engine.broken is None:
                 await self._until(lambda: old.n_users == 0)
@@ -193,7 +236,7 @@ class ModelPool:
             source.name, load_ms, model.n_ctx, self.config.n_parallel,
             extra={"model": source.name, "load_ms": round(load_ms), "n_ctx": model.n_ctx},
         )  # fmt: skip
-        slot = self.slots[source.name] = Slot(model, self.config.keep_alive_s, load_ms)
+        slot = self.slots[source.key] = Slot(model, self.config.keep_alive_s, load_ms)
         self._wake_sweeper()
         return slot
 
@@ -223,9 +266,9 @@ class ModelPool:
             await self._changed.wait()
 
     async def _unload(self, slot: Slot) -> None:
-        name = slot.model.name
-        if self.slots.get(name) is slot:
-            del self.slots[name]
+        name, key = slot.model.name, slot.model.source.key
+        if self.slots.get(key) is slot:
+            del self.slots[key]
         _log.info("unloading %s", name, extra={"model": name})
         await slot.model.engine.close()
         self._changed.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -16,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message
+from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.server.answer import Answer, Ask, Delta, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json, while_there
@@ -98,7 +100,10 @@ def keep_alive(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value) if value - value == 0 else -1.0
+        try:
+            return float(value) if value - value == 0 else -1.0
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     text = str(value).strip()
     sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
     if re.fullmatch(r"\d+(\.\d*)?", digits):
@@ -176,7 +181,7 @@ def _message(entry: Any, index: int) -> Message:
         raise ApiError(400, "images are not supported by this server: models are loaded for text only")
     try:
         return Message.from_dict(entry)
-    except (ValueError, TypeError, AttributeError) as error:
+    except InvalidArgumentError as error:
         raise ApiError(400, f"messages[{index}]: {error}") from None
 
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.server.answer import Answer, Ask, open_answer
 from eaglecpp.server.errors import ApiError
@@ -224,7 +225,7 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
             )
         try:
             sampling["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise ApiError(400, "logit_bias must map token ids to numbers", param="logit_bias") from None
     if grammar := field(body, "grammar", str):
         sampling["grammar"] = grammar
@@ -251,7 +252,7 @@ def read_message(entry: Any, where: str) -> Message:
         fixed["content"] = [_part(part) for part in entry["content"]]
     try:
         return Message.from_dict(fixed)
-    except (ValueError, TypeError, AttributeError) as error:
+    except InvalidArgumentError as error:
         raise ApiError(400, f"{where}: {error}", param="messages") from None
 
 

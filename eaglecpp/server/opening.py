@@ -24,7 +24,7 @@ from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.chat.tool_calls import CallMarks, call_marks
 from eaglecpp.engine import AsyncEngine, Engine
-from eaglecpp.errors import ContextFullError, MismatchError, ModelNotFoundError
+from eaglecpp.errors import ContextFullError, InvalidValueError, MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
@@ -32,13 +32,16 @@ from eaglecpp.opening.find import Found, find_here, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.opening.template import choose_template
 from eaglecpp.options import MAX_SEQUENCES, Strategy
-from eaglecpp.references.reference import is_path_text
-from eaglecpp.store import Stores, resolve_model
+from eaglecpp.server.catalog import complete_entry, file_entry, means_path
+from eaglecpp.store import Stores
+from eaglecpp.store.files import file_state
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.resolve import model_name, resolve_name
 
 if TYPE_CHECKING:
     from eaglecpp.server.config import ServerConfig
 
-__all__ = ["LoadedModel", "Prompt", "Source", "estimate", "find_source", "means_path", "plan_source"]
+__all__ = ["Key", "LoadedModel", "Prompt", "Source", "estimate", "find_source", "plan_source"]
 
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
@@ -48,13 +51,44 @@ _MIB = 1 << 20
 _log = logging.getLogger("eaglecpp.server")
 
 
+Key = tuple[Any, ...]
+"""What is opened: the files as they are now, and what the model's author says of them."""
+
+
 @dataclass(frozen=True)
 class Source:
-    """What a name stands for now. state: changes when the stored model does."""
+    """What a name stands for now.
+
+    name:   in the one spelling that lists have, whatever the request's was
+    key:    the same for all names of one model
+    stored: the model in its store; None for a file
+    """
 
     name: str
     found: Found
-    state: str
+    key: Key
+    stored: StoredModel | None = None
+
+    @classmethod
+    def of(cls, name: str, found: Found, stored: StoredModel | None = None) -> Source:
+        """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
+        template, messages) on the same weights is another model.
+        """
+        model, said, draft = found.model, found.modelfile, found.draft
+        files = (
+            tuple(map(file_state, _parts(found.target))),
+            None if draft is None else file_state(draft),
+            tuple(map(file_state, model.adapters)),
+        )
+        texts = (said.template, model.stored_template, said.system, said.messages, said.pragmas)
+        key = (files, found.drafts_text, repr((*texts, sorted(said.parameters.items()))))
+        return cls(name, found, key, stored)
+
+    def entry(self) -> dict[str, Any]:
+        """As /api/tags lists it."""
+        if self.stored is None:
+            return file_entry(self.name, self.found.target)
+        return complete_entry(self.stored)
 
     @property
     def modelfile(self) -> Modelfile:
@@ -79,29 +113,22 @@ class Prompt:
 
 
 def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> Source:
-    """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name.
+    """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name. Clients
+    name models; which files are served is the operator's choice.
 
     Raises ModelNotFoundError.
     """
     if name in files:
-        found = find_here(files[name], config.draft)
-        return Source(name, found, f"{files[name]}:{files[name].stat().st_mtime_ns}")
+        return Source.of(name, find_here(files[name], config.draft))
     if means_path(name):
         raise ModelNotFoundError(f"model '{name}' not found")
+    stores = Stores.open()
     try:
-        model = resolve_model(name)
+        model = resolve_name(model_name(name), name, stores)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(f"model '{name}' not found: {error}") from None
-    stored = None if model.name is None else Stores.open().find(model.name)
-    digest = "" if stored is None else stored.digest
-    return Source(name, with_own_draft(model), f"{model.target}:{model.draft}:{digest}")
-
-
-def means_path(name: str) -> bool:
-    """Whether a request's model is meant as a path. Clients name models; which files are served is the
-    operator's choice.
-    """
-    return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
+    assert model.name is not None
+    return Source.of(str(model.name), with_own_draft(model), stores.get(model.name))
 
 
 def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
@@ -130,6 +157,7 @@ class LoadedModel:
         self, source: Source, engine: AsyncEngine, strategy: Strategy, n_bytes: int, notices: Sequence[str]
     ) -> None:
         self.source = source
+        self.entry = source.entry()
         self.engine = engine
         self.strategy = strategy
         self.n_bytes = n_bytes
@@ -196,7 +224,7 @@ class LoadedModel:
         return self.engine.engine.token_to_piece(token)
 
     def wanted(self, strategy: str | None) -> Strategy:
-        """The strategy of a request. Raises ValueError for one that this model cannot run."""
+        """The strategy of a request. Raises InvalidValueError for one that this model cannot run."""
         engine = self.engine.engine
         if strategy is None:
             return self.strategy if engine.has_draft else Strategy("off")
@@ -204,7 +232,7 @@ class LoadedModel:
         if wanted.kind == "auto" and not engine.has_draft:
             return Strategy("off")
         if wanted.nodes > engine.native.n_draft_max:
-            raise ValueError(
+            raise InvalidValueError(
                 f"strategy {wanted} drafts {wanted.nodes} nodes; this server has room for "
                 f"{engine.native.n_draft_max} for each conversation (--draft-max)"
             )

@@ -38,7 +38,7 @@ async def responses(request: Request) -> Response:
         )
     ask = common_ask(body)
     ask.messages = _messages(body)
-    ask.tools = read_tools([t for t in body.get("tools") or [] if _is_function(t)])
+    ask.tools = read_tools([t for t in field(body, "tools", list, []) if _is_function(t)])
     ask.must_call = must_call(ask, body.get("tool_choice"))
     if body.get("tool_choice") == "none":
         ask.tools = ()
@@ -86,7 +86,7 @@ def _item(item: Any, where: str) -> Message:
         try:
             arguments = json.loads(item.get("arguments") or "{}")
             call = ToolCall(str(item["name"]), dict(arguments), str(item.get("call_id") or ""))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise ApiError(400, f"{where}: expected a name and arguments as JSON", param="input") from None
         return Message("assistant", tool_calls=(call,))
     if kind == "function_call_output":

@@ -17,10 +17,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglecpp.errors import EagleError
-from eaglecpp.server.app import make_app
+from eaglecpp.server.app import Access, make_app
 from eaglecpp.server.config import ServerConfig
 
-__all__ = ["JsonLog", "PortInUseError", "bind", "serve"]
+__all__ = ["JsonLog", "PortInUseError", "Runner", "bind", "serve"]
 
 _SEND_BUFFER = 16 << 10
 _WRITE_BUFFER = 8 << 10
@@ -52,7 +52,8 @@ class JsonLog(logging.Formatter):
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises PortInUseError, saying who listens there if that is known."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # where TCP is not named, asyncio leaves Nagle's algorithm on, which holds each answer back for 40 ms
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, _port_option(), 1)
     try:
         listener.bind((host, port))
@@ -88,22 +89,22 @@ def serve(
     listener: socket.socket,
     on_start: Callable[[], None] | None = None,
 ) -> None:
-    """Serves until a signal ends it; running answers get the configured time to finish."""
-    app = make_app(config, files, preload)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=_Protocol,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=max(1, round(config.grace_s)),
-            timeout_keep_alive=75,
-            backlog=2048,
-        ),
+    """Serves until a signal ends it; running answers get the configured time to finish. Raises what keeps the
+    model `preload` from being loaded.
+    """
+    server = Runner(
+        make_app(config, files),
+        preload,
         on_start,
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(config.grace_s)),
+        timeout_keep_alive=75,
+        backlog=2048,
     )
-    server.run(sockets=[listener])
+    with listener:
+        server.run(sockets=[listener])
+    if server.failure is not None:
+        raise server.failure
     if not server.started:
         raise EagleError("the server could not start; its log says why")
 
@@ -116,14 +117,26 @@ class _Protocol(H11Protocol):
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
 
 
-class _Server(uvicorn.Server):
-    """Tells when it is ready."""
+class Runner(uvicorn.Server):
+    """Loads a model before it listens, and tells when it is ready. failure: what kept it from that."""
 
-    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None] | None) -> None:
-        super().__init__(config)
+    def __init__(
+        self, app: Access, preload: str, on_start: Callable[[], None] | None = None, **settings: Any
+    ) -> None:
+        super().__init__(uvicorn.Config(app, http=_Protocol, log_config=None, access_log=False, **settings))
+        self.failure: Exception | None = None
+        self._shared = app.server
+        self._preload = preload
         self._on_start = on_start
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            if self._preload:
+                async with self._shared.pool.use(self._preload):
+                    pass
+        except Exception as error:  # in uvicorn's own start it would be a traceback in the log
+            self.failure, self.should_exit = error, True
+            return
         await super().startup(sockets)
         if self.started and self._on_start is not None:
             self._on_start()

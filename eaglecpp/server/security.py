@@ -16,7 +16,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.errors import ApiError, error_response
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import error_response
 
 __all__ = ["Gate"]
 

@@ -14,15 +14,28 @@ import os
 import shutil
 import sys
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from eaglecpp.human import human_bytes
 from eaglecpp.store.errors import Report, Status, StoreError, silent
 
-__all__ = ["Placed", "check_space", "file_digest", "place", "read_small", "share"]
+__all__ = [
+    "FileState",
+    "Placed",
+    "check_space",
+    "file_digest",
+    "file_state",
+    "known_digest",
+    "place",
+    "read_small",
+    "share",
+]
 
 Placed = Literal["clone", "link", "copy"]
+FileState = tuple[int, int, int, int]
+"""Device, inode, size and mtime in ns: another content of a file has another one."""
 _CHUNK = 4 << 20
 _FICLONE = 0x40049409  # linux/fs.h
 _SPARE = 64 << 20
@@ -45,6 +58,22 @@ def file_digest(path: Path, report: Report = silent, step: Status | None = None)
             if step is not None:
                 report(replace(step, total=total, completed=done))
     return f"sha256:{sha.hexdigest()}"
+
+
+def file_state(path: Path) -> FileState:
+    """What tells that a file is still the one that was read. Raises OSError."""
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def known_digest(path: Path) -> str:
+    """As `file_digest`, computed once in this process for each state of a file."""
+    return _known_digest(path, file_state(path))
+
+
+@lru_cache(maxsize=256)
+def _known_digest(path: Path, state: FileState) -> str:
+    return file_digest(path)
 
 
 def share(source: Path, destination: Path) -> Placed | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Protocol
@@ -20,7 +20,7 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.human import human_bytes
 from eaglecpp.references.names import ModelName
 from eaglecpp.store.errors import DigestError
-from eaglecpp.store.files import file_digest
+from eaglecpp.store.files import FileState, file_state, known_digest
 from eaglecpp.store.manifest import IMAGE, Config, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
@@ -71,10 +71,10 @@ class Packaged:
         is copied or built on must be what its name says. Raises as `target`.
         """
         target, draft = self.target(stores), self.draft_file()
-        digest = file_digest(target) if check else self.digest
+        digest = known_digest(target) if check else self.digest
         layers = {Layer(IMAGE + "model", digest, target.stat().st_size): target}
         if draft:
-            layers[Layer(IMAGE + "draft", file_digest(draft), draft.stat().st_size)] = draft
+            layers[Layer(IMAGE + "draft", known_digest(draft), draft.stat().st_size)] = draft
         by_digest = {layer.digest: file for layer, file in layers.items()}
         manifest = Manifest(tuple(layers))
         return _Readable(
@@ -138,6 +138,11 @@ class _Readable(StoredModel):
 
 def _architecture(file: Path) -> str:
     """What a GGUF is; numpy is not loaded for it."""
+    return _architecture_of(file, file_state(file))
+
+
+@lru_cache(maxsize=16)
+def _architecture_of(file: Path, state: FileState) -> str:
     from eaglecpp.convert import read_keys
 
     return str(read_keys(file).get("general.architecture", ""))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from eaglecpp.errors import EagleError, UnsupportedError
+from eaglecpp.errors import EagleError, InvalidValueError, UnsupportedError
 from eaglecpp.store.errors import Report, Status
 from eaglecpp.store.facts import Facts
 
@@ -40,7 +40,7 @@ def quantize_target(source: Path, facts: Facts, type: str, out: Path, report: Re
 
     types = target_types()
     if type.upper() not in types:
-        raise ValueError(f"unknown type {type!r}; expected one of {', '.join(sorted(types))}")
+        raise InvalidValueError(f"unknown type {type!r}; expected one of {', '.join(sorted(types))}")
     if facts.file_type not in _SOURCES:
         raise UnsupportedError(
             f"{source}: already {facts.file_type}; quantising twice loses quality, so start from F32 or F16"

@@ -28,7 +28,7 @@ from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.store import Stores
 from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
 
-__all__ = ["ResolvedModel", "model_name", "resolve_draft", "resolve_model", "resolved"]
+__all__ = ["ResolvedModel", "model_name", "resolve_draft", "resolve_model", "resolve_name", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,15 @@ def resolve_model(reference: str | os.PathLike[str], stores: Stores | None = Non
     path = Path(text).expanduser()
     if path.is_file():
         return ResolvedModel(text, "path", path)
-    name = model_name(text)
+    return resolve_name(model_name(text), text, stores)
+
+
+def resolve_name(name: ModelName, text: str = "", stores: Stores | None = None) -> ResolvedModel:
+    """As `resolve_model`, for what is known to be a name: a file that is called so is not looked at.
+
+    text: how it was asked for
+    """
+    text = text or str(name)
     stores = stores or Stores.open()
     model = stores.find(name)
     if model is not None:

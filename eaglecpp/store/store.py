@@ -16,7 +16,7 @@ from pathlib import Path
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.errors import DigestError, StoreError
-from eaglecpp.store.files import file_digest, read_small
+from eaglecpp.store.files import known_digest, read_small
 from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifests, ollama_roots
 from eaglecpp.store.manifest import MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import StoredModel
@@ -117,7 +117,7 @@ class Store:
                 f"{again}"
             )
         before = self.linked().get(layer.digest)
-        if before is not None and before[1] != stat.st_mtime_ns and file_digest(path) != layer.digest:
+        if before is not None and before[1] != stat.st_mtime_ns and known_digest(path) != layer.digest:
             raise DigestError(
                 f"{name}: {layer.kind} blob {path} was changed in place: it is the same file as the one the "
                 f"model was created from; {again}"

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: MIT
 """The page of `eaglecpp serve` in a headless Chromium: a question, drafted tokens in colour, stop, side by
-side, the keyboard alone, a phone, what axe finds in all of them, light and dark, and that nothing is asked of
-another host. EAGLECPP_CHROMIUM names the browser, EAGLECPP_SCREENSHOTS a folder.
+side, edits and what they replace, the loaded model, the keyboard alone, a phone, what axe finds in all of
+them, light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser,
+EAGLECPP_SCREENSHOTS a folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 from common import done
 from playwright.sync_api import Page, expect, sync_playwright
@@ -68,6 +72,73 @@ def use_keyboard_only(page: Page) -> None:
     assert page.evaluate("document.activeElement.id") == "setup-open", "the focus comes back"
 
 
+def edit_and_go_back(page: Page) -> None:
+    """An edit changes nothing before it is sent, and can be taken back afterwards; so can a new answer and
+    the end of a conversation. What the page says about it can be seen.
+    """
+    turns, question = page.locator(".turn"), page.get_by_label("Your question")
+    before = turns.all_inner_texts()
+    page.get_by_role("button", name="Edit").first.click()
+    expect(question).to_have_value(QUESTION)
+    expect(page.get_by_text("the answers it had are kept")).to_be_visible()
+    shot(page, "page-editing")
+    check(page, "editing")
+    assert turns.all_inner_texts() == before, "nothing was sent yet"
+    page.reload()
+    assert turns.all_inner_texts() == before
+    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(question).to_have_value("")
+    page.get_by_role("button", name="Edit").first.click()
+    ask(page, "What is len?")
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    expect(turns.first).to_contain_text("What is len?")
+    shot(page, "page-edited")
+    check(page, "an edited question")
+    page.reload()
+    page.get_by_role("button", name="Earlier version").click()
+    expect(turns.first).to_contain_text(QUESTION)
+    expect(turns).to_have_count(len(before))
+    expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
+    page.get_by_role("button", name="Regenerate").last.click()
+    expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)  # the first, side by side, and this
+    expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_role("button", name="Delete this conversation").click()
+    expect(turns).to_have_count(0)
+    shot(page, "page-deleted")
+    page.get_by_role("button", name="Undo").click()
+    expect(turns).to_have_count(len(before))
+    status = page.get_by_role("status")
+    expect(status).to_contain_text("is back")
+    box = status.bounding_box()
+    assert box is not None and box["width"] > 100 and box["height"] > 10, "it can be seen"
+
+
+def open_on_the_loaded_model(page: Page, url: str) -> None:
+    """Whatever model was picked last in this browser."""
+    page.evaluate("localStorage.setItem('eaglecpp.model', JSON.stringify('another:latest'))")
+    page.route("**/api/tags", lambda route: route.fulfill(json={"models": [
+        {"name": "another:latest"}, *requests_json(url, "/api/tags")["models"]]}))  # fmt: skip
+    page.reload()
+    loaded = requests_json(url, "/api/ps")["models"][0]["name"]
+    expect(page.locator("#model")).to_have_value(loaded)
+    page.unroute("**/api/tags")
+    page.route("**/api/tags", lambda route: route.fulfill(json={"models": []}))
+    page.route("**/api/ps", lambda route: route.fulfill(json={"models": []}))
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("eaglecpp pull NAME")
+    check(page, "without a model")
+    page.unroute("**/api/tags")
+    page.unroute("**/api/ps")
+    page.reload()
+
+
+def requests_json(url: str, path: str) -> Any:
+    with urllib.request.urlopen(url + path, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
 def ask(page: Page, text: str) -> None:
     page.get_by_label("Your question").fill(text)
     page.keyboard.press("Enter")
@@ -104,7 +175,9 @@ with serving() as url, sync_playwright() as tools:
     page.get_by_role("switch", name="Side by side").check()
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".pair .answer")).to_have_count(2)
-    expect(page.get_by_text("the speed without drafting")).to_be_visible(timeout=120_000)
+    expect(page.get_by_text("the speed without drafting, measured")).to_be_visible(timeout=120_000)
+    figures = page.locator(".pair .figures").first.inner_text()
+    assert figures.count("×") == 1 and "plain" not in figures, figures
     both = page.locator(".pair .answer .text").all_inner_texts()
     assert both[0] == both[1] == text, both
     assert page.locator(".pair .answer").nth(1).locator(".acc").count() == 0
@@ -115,6 +188,8 @@ with serving() as url, sync_playwright() as tools:
     page.get_by_role("switch", name="Side by side").uncheck()
     page.reload()
     expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
+    edit_and_go_back(page)
+    open_on_the_loaded_model(page, url)
     page.keyboard.press("Control+k")
     expect(page.locator(".turn")).to_have_count(0)
     markup = (
@@ -145,4 +220,7 @@ with serving() as url, sync_playwright() as tools:
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers
     browser.close()
-done(f"question, {n_coloured} coloured pieces, side by side, reload, keys, stop, phone, axe, no other host")
+done(
+    f"question, {n_coloured} coloured pieces, side by side, edits, reload, keys, stop, phone, axe, "
+    "no other host"
+)

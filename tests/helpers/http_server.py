@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import requests
-import uvicorn
 
 from eaglecpp.server.app import make_app
 from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.run import bind
+from eaglecpp.server.run import Runner, bind
 
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
@@ -32,16 +31,15 @@ class TestServer:
         self.config = ServerConfig(**(given | config))
         self.listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        app = make_app(self.config, {MODEL: TARGET} if files is None else files, preload)
-        settings = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
-        self.server = uvicorn.Server(settings)
+        app = make_app(self.config, {MODEL: TARGET} if files is None else files)
+        self.server = Runner(app, preload, timeout_graceful_shutdown=2)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
 
     def __enter__(self) -> Self:
         self.thread.start()
         while not self.server.started:
             if not self.thread.is_alive():
-                raise RuntimeError("the server did not start")
+                raise RuntimeError("the server did not start") from self.server.failure
             self.thread.join(0.02)
         return self
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
 # two thousand ways to read each a, and to go on behind it
 AMBIGUOUS = "root ::= " + " | ".join(['("a" | "aa"){300,999}'] * 2000)
+TEXT = "ab cd ef gh ij"
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 3, "strategy": "chain:3"}
 
 
@@ -306,6 +307,26 @@ def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch:
             assert engine.broken is not None
             with pytest.raises(EngineBrokenError, match="open it again"):
                 engine.stream("ab")
+
+    run(work())
+
+
+def test_what_another_thread_asks_of_the_engine_fails_nobody(models: Models) -> None:
+    """Scoring and rounds wait for each other; an engine of one's own raises EngineBusyError instead."""
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
+        alone = [engine.generate(prompt, **OPTIONS).tokens for prompt in PROMPTS]
+        score = engine.score(TEXT)
+
+    async def work() -> None:
+        async with await opened(models) as engine:
+            made, scores = await asyncio.gather(
+                asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in PROMPTS)),
+                asyncio.gather(
+                    *(asyncio.to_thread(engine.engine.score, "ab cd ef gh ij") for _ in range(20))
+                ),
+            )
+            assert [one.tokens for one in made] == alone
+            assert all(one.perplexity == pytest.approx(score.perplexity) for one in scores)
 
     run(work())
 

@@ -146,7 +146,7 @@ def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("prompt", "error", "text"),
     [
-        ([], ValueError, "the prompt is empty"),
+        ([[]], ValueError, "the prompt is empty"),
         ([1, 10**6], ValueError, "token id 1000000 at position 1"),
         ([-1], ValueError, "token id -1 at position 0"),
         ([1.5], TypeError, "float"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.errors import ContextFullError
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -72,3 +73,39 @@ def test_what_is_wrong_with_one_of_them_ends_all(engine: Engine) -> None:
     with pytest.raises(ValueError, match="token id"):
         engine.generate([[1], [10**6]], **GREEDY)
     assert engine.n_free == engine.model.n_sequences - 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        ("word " * 2000, ContextFullError, "the context has 1024"),
+        ([10**6], ValueError, "token id"),
+        (7.5, TypeError, "prompt must be"),
+    ],
+)
+def test_all_are_checked_before_the_first_one_runs(
+    engine: Engine, wrong: Any, error: type[Exception], said: str
+) -> None:
+    before = engine.stats.predicted_n
+    with pytest.raises(error, match=rf"number 2 of the list: .*{said}"):
+        engine.generate(["ab", "the", wrong, "xyz"], **GREEDY)
+    assert engine.stats.predicted_n == before, "answers were made and lost"
+    assert engine.n_free == engine.model.n_sequences - 1
+    assert len(engine.generate(["ab", "the", "xyz"], **GREEDY)) == 3
+
+
+def test_all_conversations_are_checked_before_the_first_one_runs(engine: Engine) -> None:
+    before = engine.stats.predicted_n
+    talks = [[{"role": "user", "content": text}] for text in ("Hi", "word " * 2000, "And then")]
+    with pytest.raises(ContextFullError, match="number 1 of the list"):
+        engine.chat(talks, **GREEDY)
+    talks[1] = [{"content": "no role"}]
+    with pytest.raises(ValueError, match=r"number 1 of the list: .*expected a role"):
+        engine.chat(talks, **GREEDY)
+    assert engine.stats.predicted_n == before
+
+
+def test_no_prompts_are_no_results(engine: Engine) -> None:
+    assert engine.generate([]) == [] and engine.generate(()) == []
+    with engine.stream([]) as running:
+        assert list(running) == [] and running.completions() == []

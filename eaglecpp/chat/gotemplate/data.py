@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eaglecpp.chat.message import Message
+from eaglecpp.errors import InvalidValueError
 
 from .values import JsonDict, JsonList, Struct, TypeNames
 
@@ -91,13 +92,15 @@ def tool_values(tools: Sequence[Mapping[str, Any]]) -> JsonList:
 def _tool_value(tool: Mapping[str, Any]) -> Struct:
     function = tool.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ValueError("tool: expected {'type': 'function', 'function': {'name': ...}}")
+        raise InvalidValueError("tool: expected {'type': 'function', 'function': {'name': ...}}")
     given = function.get("parameters") or {}
+    if not isinstance(given, Mapping):
+        raise InvalidValueError(f"tool: parameters: expected a JSON schema, found {given!r:.80}")
     parameters = {
         "Type": _text(given, "type"),
         "Defs": given.get("$defs"),
         "Items": given.get("items"),
-        "Required": tuple(given.get("required") or ()),
+        "Required": _list(given, "required"),
         "Properties": _properties(given),
     }
     fields = {
@@ -115,24 +118,31 @@ def _tool_value(tool: Mapping[str, Any]) -> Struct:
 def _properties(schema: Mapping[str, Any]) -> JsonDict:
     properties = schema.get("properties") or {}
     if not isinstance(properties, Mapping):
-        raise ValueError(f"tool: expected an object of properties, found {properties!r}")
+        raise InvalidValueError(f"tool: expected an object of properties, found {properties!r:.80}")
     return JsonDict({name: _property(value) for name, value in properties.items()})
 
 
 def _property(schema: Any) -> Struct:
     if not isinstance(schema, Mapping):
-        raise ValueError(f"tool: expected a JSON schema for a property, found {schema!r}")
-    types = schema.get("type") or ()
+        raise InvalidValueError(f"tool: expected a JSON schema for a property, found {schema!r:.80}")
+    types = schema.get("type")
     fields = {
-        "AnyOf": tuple(_property(option) for option in schema.get("anyOf") or ()),
-        "Type": TypeNames([types] if isinstance(types, str) else types),
+        "AnyOf": tuple(_property(option) for option in _list(schema, "anyOf")),
+        "Type": TypeNames([types] if isinstance(types, str) else map(str, _list(schema, "type"))),
         "Items": schema.get("items"),
         "Description": _text(schema, "description"),
-        "Enum": tuple(schema.get("enum") or ()),
+        "Enum": _list(schema, "enum"),
         "Properties": _properties(schema),
-        "Required": tuple(schema.get("required") or ()),
+        "Required": _list(schema, "required"),
     }
     return Struct("api.ToolProperty", fields, _PROPERTY_JSON, prints_json=True)
+
+
+def _list(schema: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    value = schema.get(key) or ()
+    if not isinstance(value, list | tuple):
+        raise InvalidValueError(f"tool: {key}: expected a list, found {value!r:.80}")
+    return tuple(value)
 
 
 def _text(mapping: Mapping[str, Any], key: str) -> str:

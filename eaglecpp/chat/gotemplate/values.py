@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
+from eaglecpp.errors import InvalidValueError
+
 __all__ = [
     "NO_VALUE",
     "JsonDict",
@@ -221,5 +223,5 @@ def _json_string(text: str) -> str:
 
 def _json_float(value: float) -> str:
     if not math.isfinite(value):
-        raise ValueError(f"json: unsupported value: {float_text(value)}")
+        raise InvalidValueError(f"json: unsupported value: {float_text(value)}")
     return re.sub(r"e-0(\d)$", r"e-\1", float_text(value, low=-6, high=21))

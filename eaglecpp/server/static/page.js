@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
 // The page: conversations, kept in the browser's storage, answered by /api/chat of the server it came from.
+import { branch, fork, turnTo } from "./branches.js";
 import { colour, render } from "./markdown.js";
 
 const $ = (id) => document.getElementById(id);
 const SETTINGS = ["system", "temperature", "top_p", "seed", "num_predict", "think", "strategy", "key"];
 const SWITCHES = ["drafting", "compare", "colour"];
 const N_BARS = 160;
+const SAID_MS = 8000;
 
 let chats = load("chats", []);
 let current = load("current", null);
 let models = null;  // the promise of their list
 let running = [];  // AbortControllers of the answers under way
+let editing = null;  // the index of the question that the next one replaces
+let saidLast = 0;
 
 function load(name, otherwise) {
   try {
@@ -24,13 +28,28 @@ function save(name, value) {
   try {
     localStorage.setItem("eaglecpp." + name, JSON.stringify(value));
   } catch {
-    say("The browser's storage is full; this conversation will not be saved.");
+    complain("The browser's storage is full; this conversation will not be saved.");
   }
 }
 
 const saveChats = () => { save("chats", chats); save("current", current); };
-const say = (text) => { $("status").textContent = text; };
 const chat = () => chats.find((one) => one.id === current);
+
+// One line above the question, which screen readers say. What went wrong stays until something else is said.
+function say(text, ...more) {
+  $("status").className = "";
+  $("status").role = "status";
+  $("status").replaceChildren(text, ...more);
+  clearTimeout(saidLast);
+  saidLast = setTimeout(() => { $("status").replaceChildren(); }, more.length ? 3 * SAID_MS : SAID_MS);
+}
+
+function complain(text) {
+  say(text);
+  clearTimeout(saidLast);
+  $("status").className = "bad";
+  $("status").role = "alert";
+}
 
 function make(name, attributes = {}, ...children) {
   const node = Object.assign(document.createElement(name), attributes);
@@ -49,22 +68,28 @@ async function loadModels() {
     const answer = await fetch("api/tags", { headers: headers() });
     const told = await answer.json();
     if (!answer.ok) throw new Error(told.error);
-    $("model").replaceChildren(...told.models.map((one) => new Option(one.name, one.name)));
-    if (told.models.some((one) => one.name === wanted)) $("model").value = wanted;
-    if (!told.models.length) showError("There is no model on this machine yet: eaglecpp pull NAME");
+    const loaded = await loadedModels();
+    const names = [...new Set([...told.models.map((one) => one.name), ...loaded])];
+    $("model").replaceChildren(...names.map((name) => new Option(name, name)));
+    // What is in memory answers at once; another one is loaded only where somebody picks it.
+    const first = loaded.length && !loaded.includes(wanted) ? loaded[0] : wanted;
+    if (names.includes(first)) $("model").value = first;
+    if (!names.length) complain("There is no model on this machine yet: eaglecpp pull NAME");
   } catch (error) {
-    showError(`Cannot list the server's models: ${error.message}`);
+    complain(`Cannot list the server's models: ${error.message}`);
   }
 }
 
-function showError(text) {
-  $("log").append(make("p", { className: "error", role: "alert", textContent: text }));
+async function loadedModels() {
+  const answer = await fetch("api/ps", { headers: headers() });
+  return answer.ok ? (await answer.json()).models.map((one) => one.name) : [];
 }
 
 // Conversations
 
 function newChat() {
   stop();
+  endEdit();
   const empty = chats.find((one) => !one.turns.length);
   const made = empty ?? { id: crypto.randomUUID?.() ?? String(Date.now()), title: "New conversation", turns: [] };
   if (!empty) chats.unshift(made);
@@ -78,7 +103,7 @@ function drawList() {
   $("chats").replaceChildren(...chats.map((one) => {
     const button = make("button", { type: "button", textContent: one.title, title: one.title });
     if (one.id === current) button.setAttribute("aria-current", "true");
-    button.onclick = () => { stop(); current = one.id; saveChats(); draw(); closeMenu(); };
+    button.onclick = () => { stop(); endEdit(); current = one.id; saveChats(); draw(); closeMenu(); };
     return make("li", {}, button);
   }));
 }
@@ -91,20 +116,39 @@ function draw() {
 }
 
 function drawTurn(turn, index) {
+  const left = editing !== null && index >= editing ? " left" : "";
   if (turn.role === "user") {
     const edit = make("button", { type: "button", textContent: "Edit" });
     edit.onclick = () => editTurn(index);
-    return make("div", { className: "turn user", role: "group", ariaLabel: "You" }, make("div", { className: "text", textContent: turn.content }),
-      make("div", { className: "tools" }, edit));
+    return make("div", { className: "turn user" + left, role: "group", ariaLabel: "You" }, make("div", { className: "text", textContent: turn.content }),
+      make("div", { className: "tools" }, edit, ...drawBranches(turn, index)));
   }
   const views = turn.answers.map((answer) => drawAnswer(answer, turn.answers.length > 1));
   const again = make("button", { type: "button", textContent: "Regenerate" });
-  again.onclick = () => regenerate(index);
+  again.onclick = () => (running.length ? say("Stop the answer first.") : answerLast(index));
   const copy = make("button", { type: "button", textContent: "Copy" });
   copy.onclick = () => copyText(turn.answers[0].content);
-  return make("div", { className: "turn assistant", role: "group", ariaLabel: "Answer" },
+  return make("div", { className: "turn assistant" + left, role: "group", ariaLabel: "Answer" },
     make("div", { className: turn.answers.length > 1 ? "pair" : "" }, ...views),
-    make("div", { className: "tools" }, again, copy));
+    make("div", { className: "tools" }, again, copy, ...drawBranches(turn, index)));
+}
+
+// Where a question was edited, or answered again: ‹ 2 of 3 ›
+function drawBranches(turn, index) {
+  const { at, count } = branch(turn);
+  if (count < 2) return [];
+  const button = (text, label, step) => {
+    const made = make("button", { type: "button", textContent: text, ariaLabel: label, disabled: at + step < 1 || at + step > count });
+    made.onclick = () => {
+      if (running.length) return say("Stop the answer first.");
+      endEdit();
+      turnTo(chat().turns, index, step);
+      saveChats();
+      draw();
+    };
+    return made;
+  };
+  return [button("‹", "Earlier version", -1), make("span", { textContent: `${at} of ${count}` }), button("›", "Later version", 1)];
 }
 
 function drawAnswer(answer, named) {
@@ -144,23 +188,25 @@ async function copyText(text) {
     await navigator.clipboard.writeText(text);
     say("Copied.");
   } catch {
-    say("The browser does not allow this page to copy.");
+    complain("The browser does not allow this page to copy.");
   }
 }
 
+// Nothing changes before the new question is sent.
 function editTurn(index) {
-  stop();
+  editing = index;
+  $("editing").hidden = false;
   $("question").value = chat().turns[index].content;
-  chat().turns.length = index;
-  saveChats();
   draw();
   $("question").focus();
 }
 
-function regenerate(index) {
-  stop();
-  chat().turns.length = index;
-  answerLast();
+function endEdit() {
+  if (editing === null) return;
+  editing = null;
+  $("editing").hidden = true;
+  $("question").value = "";
+  draw();
 }
 
 // Asking
@@ -173,33 +219,37 @@ function options() {
   return out;
 }
 
-function messages() {
+function messages(turns) {
   const out = $("system").value.trim() ? [{ role: "system", content: $("system").value }] : [];
-  for (const turn of chat().turns) {
+  for (const turn of turns) {
     if (turn.role === "user") out.push({ role: "user", content: turn.content });
     else if (turn.answers[0].content) out.push({ role: "assistant", content: turn.answers[0].content });
   }
   return out;
 }
 
-async function answerLast() {
+// index: of an answer that is asked for again
+async function answerLast(index = chat().turns.length) {
+  endEdit();
   const owner = chat();
   setRunning(true);
   await models;  // a question may come before the list of models has
   if (!$("model").value) await (models = loadModels());
-  const asked = messages();
+  const asked = messages(owner.turns.slice(0, index));
   const wanted = options();
   const both = $("compare").checked;
   if (both && wanted.seed === undefined) wanted.seed = Math.floor(Math.random() * 2 ** 31);  // the same text in both
   const turn = { role: "assistant", answers: (both ? [true, false] : [$("drafting").checked]).map((draft) => ({ draft, content: "", thinking: "", pieces: [] })) };
-  owner.turns.push(turn);
+  fork(owner.turns, index, turn);
   saveChats();
   draw();
   setRunning(true);
   say("The answer has started.");
+  let isWhole = true;
   try {
     for (const answer of turn.answers) {  // one after the other, so that their speeds compare
-      if (!(await stream(owner, answer, asked, wanted))) break;
+      isWhole = await stream(owner, answer, asked, wanted, both);
+      if (!isWhole) break;
     }
   } finally {
     setRunning(false);
@@ -208,15 +258,18 @@ async function answerLast() {
   }
   const [first, second] = turn.answers;
   if (both && second.speed) {
-    first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting`;
+    first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting, measured`;
     if (first.content === second.content) first.figures += ", the same text";
     if (chat() === owner) paint(first);
     saveChats();
   }
-  say("The answer is complete.");
+  if (isWhole) say("The answer is complete.");
+  else if (turn.answers.some((one) => one.error)) complain("The answer failed.");
+  else say("Stopped.");
 }
 
-async function stream(owner, answer, asked, wanted) {
+// isPair: the speed without drafting is measured, so that the planner's estimate is not told beside it
+async function stream(owner, answer, asked, wanted, isPair) {
   const control = new AbortController();
   running.push(control);
   clearStrip();
@@ -247,10 +300,10 @@ async function stream(owner, answer, asked, wanted) {
       answer.thinking += part.message?.thinking ?? "";
       if (part.drafts) {
         for (const piece of part.drafts.pieces) if (!piece[2]) addPiece(answer.pieces, piece);
-        showStrip(part.drafts, last, answer.draft && !body.strategy);
+        showStrip(part.drafts, last, answer.draft && !body.strategy && !isPair);
         last = part.drafts;
       }
-      if (part.done) finish(answer, part);
+      if (part.done) finish(answer, part, isPair);
       later();
     }
     return true;
@@ -270,13 +323,13 @@ function addPiece(pieces, [text, accepted]) {
   else pieces.push([text, accepted]);
 }
 
-function finish(answer, part) {
+function finish(answer, part, isPair) {
   const t = part.timings;
   answer.speed = t.predicted_per_second;
   const share = t.predicted_n ? t.draft_n_accepted / t.predicted_n : 0;
   const figures = [`${t.predicted_n} tokens`, `${t.predicted_per_second.toFixed(1)} tokens/s`];
   if (answer.draft && t.draft_n) figures.push(`${t.acceptance_length.toFixed(2)} tokens per round`, `${Math.round(100 * share)} % from drafts`);
-  if (t.plan.speedup && t.plan.strategy === "auto") figures.push(`${t.plan.speedup.toFixed(2)} × plain by the planner's measure`);
+  if (!isPair && t.plan.speedup && t.plan.strategy === "auto") figures.push(`about ${t.plan.speedup.toFixed(2)} × the speed without drafting, estimated`);
   if (part.done_reason === "length") figures.push("cut at the limit");
   if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
   answer.figures = figures.join(" · ");
@@ -308,7 +361,7 @@ function clearStrip() {
 function showStrip(now, last, hasPlan) {
   if (!now.predicted_n) return;
   $("s-speed").textContent = (1000 * now.predicted_n / Math.max(now.predicted_ms, 1)).toFixed(1);
-  $("s-gain").textContent = hasPlan && now.speedup ? `${now.speedup.toFixed(2)} ×` : "–";
+  $("s-gain").textContent = hasPlan && now.speedup ? `about ${now.speedup.toFixed(2)} ×` : "–";
   $("s-length").textContent = now.rounds ? (1 + now.draft_n_accepted / now.rounds).toFixed(2) : "–";
   $("s-rows").textContent = now.draft_n;
   $("s-accepted").textContent = now.draft_n ? `${now.draft_n_accepted} (${Math.round(100 * now.draft_n_accepted / now.draft_n)} %)` : "0";
@@ -341,9 +394,11 @@ $("ask").onsubmit = (event) => {
   event.preventDefault();
   const text = $("question").value.trim();
   if (!text || running.length) return;
+  const { turns } = chat(), index = editing ?? turns.length;
+  if (!index) chat().title = text.slice(0, 60);
+  fork(turns, index, { role: "user", content: text });
+  endEdit();
   $("question").value = "";
-  if (!chat().turns.length) chat().title = text.slice(0, 60);
-  chat().turns.push({ role: "user", content: text });
   answerLast();
 };
 $("question").onkeydown = (event) => {
@@ -355,6 +410,7 @@ $("question").onkeydown = (event) => {
 document.onkeydown = (event) => {
   if (event.key === "Escape" && !$("setup").open) {
     stop();
+    endEdit();
     closeMenu();
   }
   if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) {
@@ -363,6 +419,7 @@ document.onkeydown = (event) => {
   }
 };
 $("stop").onclick = stop;
+$("cancel").onclick = () => { endEdit(); $("question").focus(); };
 $("new").onclick = () => { newChat(); closeMenu(); };
 $("menu").onclick = () => {
   const open = $("side").classList.toggle("open");
@@ -375,11 +432,22 @@ $("setup").onclose = () => {
 };
 $("delete").onclick = () => {
   stop();
-  chats = chats.filter((one) => one.id !== current);
+  endEdit();
+  const gone = chat(), index = chats.indexOf(gone);
+  chats = chats.filter((one) => one !== gone);
   current = chats[0]?.id ?? null;
   saveChats();
   $("setup").close();
   draw();
+  const undo = make("button", { type: "button", textContent: "Undo" });
+  undo.onclick = () => {
+    chats.splice(index, 0, gone);
+    current = gone.id;
+    saveChats();
+    draw();
+    say("The conversation is back.");
+  };
+  if (gone.turns.length) say("The conversation was deleted.", undo);
 };
 $("model").onchange = () => save("model", $("model").value);
 for (const name of SWITCHES) {

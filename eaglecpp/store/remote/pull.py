@@ -10,7 +10,7 @@ when a pull brings a newer target and says nothing about drafters.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,7 @@ def pull(
     draft_type: str = "",
     insecure: bool = False,
     report: Report = silent,
+    check: Callable[[StoredModel], None] | None = None,
 ) -> Pulled:
     """Brings a model into our store, or up to date.
 
@@ -66,12 +67,15 @@ def pull(
                 without, anything else names one; None keeps what the model has and only looks for an offer
     draft_type: tensor type of a drafter that has to be converted
     insecure:   allow http, and TLS certificates that do not check out
+    check:      is asked before success is reported; what it raises is raised here
     Raises DownloadError, DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
     """
     with new_session(verify=not insecure) as session:
         puller = _HubPull if canonical(name).is_hub else _RegistryPull
         job = puller(stores, session, canonical(name), draft, draft_type, insecure, report)
         result = job.run()
+    if check is not None:
+        check(result.model)
     report(Status("success"))
     return result
 

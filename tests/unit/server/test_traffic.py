@@ -209,6 +209,16 @@ def test_no_other_server_can_share_the_port(is_windows: bool, monkeypatch: pytes
     assert chosen == [-5 if is_windows else socket.SO_REUSEADDR]
 
 
+def test_an_answer_is_sent_at_once_on_a_connection_that_is_kept(server: TestServer) -> None:
+    """Nagle's algorithm and a delayed acknowledgement together hold its end back for 40 ms."""
+    session, took = requests.Session(), []
+    for _ in range(20):
+        started = time.perf_counter()
+        assert session.get(f"{server.url}/api/version", timeout=30).status_code == 200
+        took.append(time.perf_counter() - started)
+    assert min(took[1:]) < 0.03, took
+
+
 def test_metrics_are_prometheus_text(server: TestServer) -> None:
     server.post("/api/chat", ask("What is len?", stream=False))
     text = server.get("/metrics").text

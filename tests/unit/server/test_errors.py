@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: MIT
+"""Whose fault an error is: hostile bodies at every endpoint, faults of ours, faults of files and servers."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from eaglecpp import errors
+from eaglecpp.convert import errors as convert_errors
+from eaglecpp.server.errors import as_api_error
+from eaglecpp.server.http import dump
+from eaglecpp.store import Stores
+from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, StoreError
+from helpers.http_server import MODEL, TARGET, TestServer
+
+SHORT = {"temperature": 0, "num_predict": 1}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+    },
+}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}
+OURS = {"draft": True, "strategy": "auto", "exact": "off", "keep_alive": -1}
+OLLAMA = {"model": MODEL, "stream": False, "options": {**SHORT, "seed": 1, "stop": ["x"], "num_ctx": 64},
+          "format": None, "think": None, "logprobs": True, "top_logprobs": 1, **OURS}  # fmt: skip
+OPENAI = {"model": MODEL, "stream": False, "max_tokens": 1, "temperature": 0, "top_p": 1, "seed": 1, "n": 1,
+          "stop": ["x"], "logit_bias": {"1": 1}, "options": {"top_k": 1}, "grammar": None,
+          "response_format": {"type": "text"}, **OURS}  # fmt: skip
+TURNS = [
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": "q"},
+    {"role": "assistant", "content": "a", "tool_calls": [CALL]},
+    {"role": "tool", "content": "r", "tool_call_id": "c1", "tool_name": "f"},
+    {"role": "user", "content": [{"type": "text", "text": "q"}]},
+]
+CLAUDE_TURNS = [
+    {"role": "user", "content": [{"type": "text", "text": "q"}]},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"a": "b"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "r"}]},
+]
+ITEMS = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]},
+    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "r"},
+]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [1]}}}
+BODIES: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "/api/chat", {**OLLAMA, "messages": TURNS, "tools": [TOOL]}),
+    ("POST", "/api/chat", {**OLLAMA, "messages": TURNS[:2], "format": {"enum": [1]}}),
+    ("POST", "/api/generate", {**OLLAMA, "prompt": "p", "system": "s", "template": "{{ .Prompt }}",
+                               "context": [1], "raw": False, "suffix": "", "images": []}),
+    ("POST", "/api/show", {"model": MODEL, "verbose": False}),
+    ("POST", "/api/copy", {"source": "nobody", "destination": "twin"}),
+    ("DELETE", "/api/delete", {"model": "nobody"}),
+    ("POST", "/api/pull", {"model": "hf.co/a/b:latest:c", "draft": "none", "insecure": False,
+                           "stream": False}),
+    ("POST", "/api/create", {"model": "made", "from": "nobody", "files": {"a": "b"}, "adapters": {"a": "b"},
+                             "template": "t", "system": "s", "license": ["l"], "quantize": "no",
+                             "parameters": {"temperature": 1, "stop": ["x"]}, "stream": False,
+                             "messages": [{"role": "user", "content": "q"}]}),
+    ("POST", "/api/push", {"model": MODEL}),
+    ("POST", "/api/embed", {"model": MODEL}),
+    ("POST", "/v1/embeddings", {"model": MODEL}),
+    ("POST", "/v1/chat/completions", {**OPENAI, "messages": TURNS, "tools": [TOOL], "tool_choice": "auto",
+                                      "logprobs": True, "top_logprobs": 1, "reasoning_effort": "low",
+                                      "chat_template_kwargs": {"enable_thinking": False},
+                                      "stream_options": {"include_usage": True}}),
+    ("POST", "/v1/chat/completions", {"model": MODEL, "messages": TURNS[1:2], "max_tokens": 1,
+                                      "response_format": SCHEMA}),
+    ("POST", "/v1/completions", {**OPENAI, "prompt": "p", "echo": True, "logprobs": 1, "suffix": "",
+                                 "best_of": 1}),
+    ("POST", "/v1/responses", {**OPENAI, "input": ITEMS, "instructions": "i", "max_output_tokens": 1,
+                               "tools": [{"type": "function", **TOOL["function"]}], "metadata": {"a": "b"},
+                               "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}}),
+    ("POST", "/v1/messages", {"model": MODEL, "max_tokens": 1, "system": "s", "messages": CLAUDE_TURNS,
+                              "tools": [{"name": "f", "description": "d", "input_schema": {}}],
+                              "tool_choice": {"type": "auto"}, "thinking": {"type": "disabled"},
+                              "stop_sequences": ["x"], "temperature": 0, "stream": False}),
+    ("POST", "/v1/messages/count_tokens", {"model": MODEL, "messages": CLAUDE_TURNS}),
+]  # fmt: skip
+DEEP: list[Any] = []
+for _ in range(90):
+    DEEP = [DEEP]
+HOSTILE: dict[str, Any] = {
+    "null": None, "true": True, "negative": -1, "huge": 10**400, "large": 2**63, "fraction": 0.5,
+    "text": "x", "empty": "", "surrogate": "\ud800",
+    "NUL": "a\0b", "path": "../x", "list": ["\ud800", None], "object": {"\ud800": {"a": None}}, "deep": DEEP,
+    "deep text": "[" * 5000,
+}  # fmt: skip
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every value inside, by its keys and indices."""
+    entries = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, entry in entries:
+        yield (*at, key)
+        yield from places(entry, (*at, key))
+
+
+def changed(body: dict[str, Any], place: tuple[Any, ...], value: Any) -> bytes:
+    made = copy.deepcopy(body)
+    inner: Any = made
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return json.dumps(made).encode()
+
+
+def message_of(answer: requests.Response, path: str) -> str:
+    """The text of an error in the form of the API that `path` belongs to."""
+    answer.content.decode("utf-8")
+    body = answer.json()
+    if not path.startswith("/v1/"):
+        assert set(body) == {"error"}, body
+        return str(body["error"])
+    if path.startswith("/v1/messages"):
+        assert set(body) == {"type", "error"} and set(body["error"]) == {"type", "message"}, body
+    else:
+        assert set(body) == {"error"} and set(body["error"]) == {"message", "type", "param", "code"}, body
+    return str(body["error"]["message"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"), BODIES, ids=[f"{p}-{i}" for i, (_, p, _) in enumerate(BODIES)]
+)
+def test_no_body_is_our_fault(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: dict[str, Any]
+) -> None:
+    """Each hostile value in each place of a body: answered, or refused in the form of the API."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    session, faults = requests.Session(), []
+    for place in places(body):
+        for name, value in HOSTILE.items():
+            data = changed(body, place, value)
+            answer = session.request(method, server.url + path, data=data, timeout=120)
+            if answer.status_code == 200:
+                answer.content.decode("utf-8")
+            elif not message_of(answer, path) or (
+                answer.status_code >= 500 and (path, answer.status_code) != ("/api/pull", 503)
+            ):
+                faults.append((place, name, answer.status_code, answer.text[:200]))
+    assert not faults, "\n".join(map(str, faults))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[" * 100_000, b'{"a":' * 100_000, b"\xff", b'{"model": "\xed\xa0\x80"}', b'{"model": NaN}',
+     b'{"model": 1e999}', b"1" * 9999,
+     b'{"model": ' + b"[" * 500 + b"]" * 500 + b"}", '{"model": "\U0001f600"}'.encode("utf-16"),
+     b'{"model": "a", "model": 7}'],
+    ids=range(10),
+)  # fmt: skip
+@pytest.mark.parametrize("path", sorted({path for method, path, _ in BODIES if method == "POST"}))
+def test_what_is_hardly_json_is_refused_in_the_form_of_the_api(
+    server: TestServer, path: str, data: bytes
+) -> None:
+    answer = server.post(path, data)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert message_of(answer, path)
+
+
+@pytest.mark.parametrize("path", ["/v1/models/%ED%A0%80", "/v1/models/..%2Fx", "/v1/models/a%00b",
+                                  "/v1/models/" + "x" * 5000, "/api/blobs/%ED%A0%80", "/static/%00",
+                                  "/static/..%2Ferrors.py", "/%ED%A0%80"])  # fmt: skip
+def test_no_path_is_our_fault(server: TestServer, path: str) -> None:
+    answer = server.get(path)
+    assert 400 <= answer.status_code < 500 and message_of(answer, path)
+
+
+def test_half_a_character_is_read_as_ollama_reads_it(server: TestServer) -> None:
+    """A client that cuts a text within an emoji sends a lone surrogate: U+FFFD, as Go's decoder has it."""
+    for body in (b'{"model": "\\ud83d", "prompt": "x"}', b'{"model": "\xed\xa0\xbd", "prompt": "x"}'):
+        answer = server.post("/api/generate", body)
+        assert (answer.status_code, "\ufffd" in answer.json()["error"]) == (404, True), answer.text
+    whole = server.post("/api/generate", b'{"model": "\\ud83d\\ude00", "prompt": "x"}')
+    assert "\U0001f600" in whole.json()["error"]
+
+
+def test_a_word_that_is_a_file_here_is_a_name(
+    server: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request names models: what lies in the folder that the server was started in is none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").write_bytes(TARGET.read_bytes())
+    assert server.post("/api/generate", {"model": "weights", "prompt": "x"}).status_code == 404
+
+
+OWN_FAULT = "'NoneType' object is not subscriptable"
+
+
+@pytest.mark.parametrize("kind", [TypeError, ValueError, KeyError, AttributeError, UnicodeError])
+@pytest.mark.parametrize(("method", "path", "body"), [
+    ("GET", "/api/tags", None), ("GET", "/v1/models", None), ("GET", "/v1/models/made", None),
+    ("POST", "/api/show", {"model": "made"}), ("POST", "/api/copy", {"source": "made", "destination": "b"}),
+    ("DELETE", "/api/delete", {"model": "made"}),
+    ("POST", "/api/create", {"model": "made", "from": "made2"}),
+    ("POST", "/api/chat", {"model": "made", "messages": TURNS}),
+    ("POST", "/api/generate", {"model": "made", "prompt": "x"}),
+    ("POST", "/v1/chat/completions", {"model": "made", "messages": TURNS}),
+    ("POST", "/v1/completions", {"model": "made", "prompt": "x"}),
+    ("POST", "/v1/responses", {"model": "made", "input": "x"}),
+    ("POST", "/v1/messages", {"model": "made", "messages": TURNS[1:2], "max_tokens": 1}),
+])  # fmt: skip
+def test_a_fault_of_ours_is_a_500_that_only_the_log_explains(
+    server: TestServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
+    method: str,
+    path: str,
+    body: Any,
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise kind(OWN_FAULT)
+
+    monkeypatch.setattr(Stores, "open", broken)
+    with caplog.at_level(logging.ERROR, "eaglecpp.server"):
+        answer = requests.request(method, server.url + path, json=body, timeout=60)
+    assert answer.status_code == 500, answer.text
+    assert OWN_FAULT not in answer.text and kind.__name__ not in answer.text
+    assert "log" in message_of(answer, path)
+    (record,) = [one for one in caplog.records if one.exc_info]
+    assert record.exc_info and record.exc_info[1] is not None and OWN_FAULT in str(record.exc_info[1])
+    assert path in record.getMessage()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_fault_of_ours_within_an_answer_ends_it_and_is_logged(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise TypeError(OWN_FAULT)
+
+    monkeypatch.setattr("eaglecpp.server.answer.Answer._delta", broken)
+    with caplog.at_level(logging.ERROR, "eaglecpp.server"):
+        answer = server.post("/api/generate", {"model": MODEL, "prompt": "x", "stream": stream})
+    assert answer.status_code == (200 if stream else 500) and OWN_FAULT not in answer.text
+    assert "log" in json.loads(answer.text.splitlines()[-1])["error"]
+    assert [one for one in caplog.records if one.exc_info]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.ModelNotFoundError("x"), 404),
+        (errors.ContextFullError("x"), 400),
+        (errors.InvalidValueError("x"), 400),
+        (errors.InvalidTypeError("x"), 400),
+        (errors.GrammarError("x"), 400),
+        (errors.UnsupportedError("x"), 400),
+        (errors.QueueFullError("x"), 503),
+        (errors.EngineBusyError("x"), 503),
+        (errors.OutOfMemoryError("x"), 503),
+        (OfflineError("x"), 503),
+        (DownloadError("x"), 502),
+        (errors.GgufError("x"), 500),
+        (convert_errors.GgufError("x"), 500),
+        (convert_errors.UnsupportedError("x"), 500),
+        (StoreError("x"), 500),
+        (DigestError("x"), 500),
+        (errors.EngineBrokenError("x"), 500),
+        (errors.VersionError("x"), 500),
+        (errors.EagleError("x"), 500),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_error_of_ours_is_told_with_whose_fault_it_is(error: Exception, status: int) -> None:
+    told = as_api_error(error)
+    assert told.status == status and "x" in told.message
+
+
+def test_a_broken_model_file_is_told_and_is_not_the_clients_fault(store_root: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(TARGET.read_bytes()[:2000])
+    with TestServer(files={"broken": broken}, draft=None) as own:
+        for path, body in (
+            ("/api/generate", {"model": "broken", "prompt": "x"}),
+            ("/api/show", {"model": "broken"}),
+            ("/v1/chat/completions", {"model": "broken", "messages": TURNS[:2]}),
+        ):
+            answer = own.post(path, body)
+            assert answer.status_code == 500 and "broken.gguf" in message_of(answer, path), answer.text
+
+
+def test_a_broken_file_that_a_client_uploads_is_its_own_fault(server: TestServer) -> None:
+    data = TARGET.read_bytes()[:2000]
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert server.post(f"/api/blobs/{digest}", data).status_code == 201
+    answer = server.post("/api/create", {"model": "made", "files": {"a": digest}, "stream": False})
+    assert answer.status_code == 400 and "remaining" in message_of(answer, "/api/create"), answer.text
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": float("inf")}, ["a\ud83d", "\ude00b"], float("nan")])
+def test_what_is_written_is_json_in_utf_8(value: Any) -> None:
+    json.loads(dump(value).decode("utf-8"), parse_constant=lambda text: pytest.fail(text))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""The page's branches in Node: what is edited or answered again can be shown as it was before.
+tests/clients/use_serve_page.py is the page in a browser.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp.server
+
+BRANCHES = Path(eaglecpp.server.__file__).parent / "static" / "branches.js"
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="needs Node")
+
+
+def run(script: str) -> Any:
+    """What the script's `told` is at its end, saved and read again as the browser's storage does after each
+    step.
+    """
+    head = f"""
+        import {{ branch, fork, turnTo }} from {json.dumps(BRANCHES.as_uri())};
+        let turns = [];
+        const told = [];
+        const say = (index, ...texts) => {{
+            for (const text of texts) fork(turns, index++, {{ content: text }});
+            turns = JSON.parse(JSON.stringify(turns));
+        }};
+        const turn = (index, step) => {{
+            turnTo(turns, index, step);
+            turns = JSON.parse(JSON.stringify(turns));
+        }};
+        const tell = () => told.push(turns.map((one) => {{
+            const {{ at, count }} = branch(one);
+            return count > 1 ? `${{one.content}} ${{at}}/${{count}}` : one.content;
+        }}).join(" "));
+    """
+    assert NODE is not None
+    made = subprocess.run(
+        [NODE, "--input-type=module", "-e", f"{head}{script}; console.log(JSON.stringify(told));"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return json.loads(made.stdout)
+
+
+def test_turns_follow_each_other() -> None:
+    assert run('say(0, "q", "a", "r", "b"); tell()') == ["q a r b"]
+
+
+def test_an_edited_question_keeps_the_conversation_that_it_began() -> None:
+    told = run("""
+        say(0, "q", "a", "r", "b");
+        say(0, "Q", "A"); tell();
+        turn(0, -1); tell();
+        turn(0, 1); tell()
+    """)
+    assert told == ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]
+
+
+def test_branches_are_in_the_order_in_which_they_were_made() -> None:
+    told = run("""
+        say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell();
+        turn(0, -1); tell(); turn(0, -1); tell(); turn(0, -1); tell();
+        turn(0, 1); turn(0, 1); turn(0, 1); tell()
+    """)
+    assert told == ["three 3/3 3", "two 2/3 2", "one 1/3 1", "one 1/3 1", "three 3/3 3"]
+
+
+def test_a_branch_has_branches_of_its_own() -> None:
+    told = run("""
+        say(0, "q", "a", "r", "b");
+        say(1, "A"); tell();
+        say(2, "s", "c"); say(2, "t"); tell();
+        turn(1, -1); tell();
+        say(0, "Q"); turn(0, -1); turn(1, 1); tell(); turn(2, -1); tell()
+    """)
+    assert told == ["q A 2/2", "q A 2/2 t 2/2", "q a 1/2 r b", "q 1/2 A 2/2 t 2/2", "q 1/2 A 2/2 s 1/2 c"]
+
+
+def test_what_an_earlier_page_saved_is_read() -> None:
+    assert run('turns = [{ content: "q" }, { content: "a" }]; say(0, "Q"); tell(); turn(0, -1); tell()') == [
+        "Q 2/2",
+        "q 1/2 a",
+    ]
