@@ -149,15 +149,12 @@ def convert_measured(
     try:
         work = Path(out or "draft.gguf").parent
         measured = _measure(src, Path(target), work, choices, given, options | {"type": type}, say)
-    except (
-        EagleError,
-        ConvertError,
-        MemoryError,
-    ) as error:  # what is wrong with the checkpoint is said below
+    except (EagleError, ConvertError, OSError, MemoryError) as error:
+        # what is wrong with the checkpoint or with the place for the file is raised below
         say(f"how the checkpoint is to be read could not be measured: {error}")
     else:
         best = choose(measured, choices)
-        for line in _table(measured, best):
+        for line in _table(measured, best) if len(measured) > 1 else ():
             say(line)
         if best is not None:
             chosen, reasons = given | best.readings, _reasons(best, measured, choices)
@@ -217,6 +214,8 @@ def _measure(
         combinations.append(readings)
     if not combinations and refused is not None:
         raise refused
+    if len(combinations) == 1:
+        return [Measured(combinations[0], np.ones(1))]
     say(
         f"this checkpoint can be read in {len(combinations)} ways ({', '.join(names)}); drafting the "
         "target's own text with each"
@@ -293,6 +292,8 @@ def expected_lengths(
             column = np.ascontiguousarray(features[:, row : row + 1])
             lengths.append(1.0 + _expected(drafter, column, tokens[row + 1 : row + DEPTH + 2], rank))
     drain()
+    if not lengths:
+        raise EagleError(f"{target}: the context is too short to draft {DEPTH} tokens of an answer")
     return np.array(lengths)
 
 
@@ -319,7 +320,8 @@ def _chance(logits: Array, index: int | None) -> float:
     if index is None:
         return 0.0
     weights = np.exp(logits.astype(np.float64) - logits.max())
-    return float(weights[index] / weights.sum())
+    chance = float(weights[index] / weights.sum())
+    return chance if np.isfinite(chance) else 0.0  # a reading may be so wrong that nothing comes out
 
 
 def _shared_tables(
@@ -356,6 +358,7 @@ def _reasons(best: Measured, measured: Sequence[Measured], choices: Sequence[Cho
             and all(one.readings[c.name] == best.readings[c.name] for c in choices if c is not choice)
         ]
         if not others:
+            found[choice.name] = "the only one that can be converted"
             continue
         other = max(others, key=lambda one: one.mean)
         told = f"{best.mean:.2f} tokens in a row, {other.mean:.2f} with {other.readings[choice.name]}"
