@@ -56,6 +56,7 @@ class Family:
     pair: tuple[str, str] | None = None  # kind, architecture of the target
     edit: dict[str, Any] | None = None
     add: dict[str, Any] | None = None
+    readings: dict[str, str] | None = None
 
 
 ONES = np.ones((4, 4), np.float32)
@@ -67,7 +68,7 @@ FAMILIES = [
     Family("EAGLE-3, SpecForge", "specforge"),
     Family("EAGLE-3, vLLM and AngelSlim", "vllm"),
     Family("EAGLE-3, speculators", "speculators"),
-    Family("EAGLE-3, Model Optimizer", "modelopt"),
+    Family("EAGLE-3, Model Optimizer, as engines read it", "modelopt", readings={"feature_norm": "once"}),
     Family("EAGLE-3, Automodel", "automodel"),
     Family("EAGLE 3.1, TorchSpec", "torchspec", EAGLE31, ("eagle31", "llama")),
     Family("EAGLE 3.1 with latent attention (Kimi)", "kimi", LATENT31),
@@ -117,7 +118,12 @@ def row(family: Family, target: TinyTarget, folder: Path) -> dict[str, str]:
     given = None if family.shape.eagle1 or family.shape.gemma else list(family.shape.layers)
     try:
         report = convert_checkpoint(
-            checkpoint, target.gguf, folder / "draft.gguf", type="F32", aux_layers=given
+            checkpoint,
+            target.gguf,
+            folder / "draft.gguf",
+            type="F32",
+            aux_layers=given,
+            readings=family.readings,
         )
     except errors.ConvertError as error:
         return line | {"refused": str(error)}

@@ -3,7 +3,7 @@
 
 Trainers and engines disagree about some checkpoints, and no field of the file tells who wrote it
 (`eaglecpp.convert.open_choices`). But the target tells: it writes a few texts of its own, greedily; then the
-drafter that each reading gives drafts from every place in them, fed with the target's features. Compared is,
+drafter that each reading gives drafts from many places in them, fed with the target's features. Compared is,
 place by place, how many tokens in a row can be expected: 1 + p1 + p1 p2 + ..., with the probability that the
 drafter gives to each of the target's own tokens. (How many it gets right says the same with more noise: on
 the demo pair wrong layers stood out by 2 standard errors so, and by 6 to 8 with probabilities.) The right
@@ -50,6 +50,8 @@ N_TOKENS = 128
 """Of each answer."""
 DEPTH = 4
 """Drafts in a row that are tried at each place."""
+STRIDE = 2
+"""Rows from one place to the next: neighbours say nearly the same."""
 CERTAIN = 3.0
 """Standard errors of the mean difference from which on one reading is better than another. Neighbouring
 places share tokens, so that these are fewer than they look.
@@ -149,15 +151,12 @@ def convert_measured(
     try:
         work = Path(out or "draft.gguf").parent
         measured = _measure(src, Path(target), work, choices, given, options | {"type": type}, say)
-    except (
-        EagleError,
-        ConvertError,
-        MemoryError,
-    ) as error:  # what is wrong with the checkpoint is said below
+    except (EagleError, ConvertError, OSError, MemoryError) as error:
+        # what is wrong with the checkpoint or with the place for the file is raised below
         say(f"how the checkpoint is to be read could not be measured: {error}")
     else:
         best = choose(measured, choices)
-        for line in _table(measured, best):
+        for line in _table(measured, best) if len(measured) > 1 else ():
             say(line)
         if best is not None:
             chosen, reasons = given | best.readings, _reasons(best, measured, choices)
@@ -217,6 +216,8 @@ def _measure(
         combinations.append(readings)
     if not combinations and refused is not None:
         raise refused
+    if len(combinations) == 1:
+        return [Measured(combinations[0], np.ones(1))]
     say(
         f"this checkpoint can be read in {len(combinations)} ways ({', '.join(names)}); drafting the "
         "target's own text with each"
@@ -289,28 +290,34 @@ def expected_lengths(
         tokens, first = text.tokens, text.first
         if first > 1:  # row p embeds the token behind it
             drafter.append(np.ascontiguousarray(features[:, : first - 1]), tokens[1:first])
-        for row in range(first - 1, len(tokens) - DEPTH - 1):
-            column = np.ascontiguousarray(features[:, row : row + 1])
-            lengths.append(1.0 + _expected(drafter, column, tokens[row + 1 : row + DEPTH + 2], rank))
+        for row in range(first - 1, len(tokens) - DEPTH - STRIDE, STRIDE):
+            rows = np.ascontiguousarray(features[:, row : row + STRIDE])
+            lengths.append(1.0 + _expected(drafter, rows, tokens[row + 1 : row + STRIDE + DEPTH + 1], rank))
     drain()
+    if not lengths:
+        raise EagleError(f"{target}: the context is too short to draft {DEPTH} tokens of an answer")
     return np.array(lengths)
 
 
 def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Mapping[int, int]) -> float:
-    """Drafts in a row that can be expected to be `tokens[1:]`. The first of them is what the row embeds."""
+    """Drafts in a row that can be expected behind some rows. tokens: those that the rows embed, then what the
+    drafts should be.
+    """
+    n_rows = features.shape[1]
+    embedded, wanted = tokens[:n_rows], tokens[n_rows:]
     if drafter.info["n_parallel"]:
         n_ahead = min(DEPTH, drafter.info["n_parallel"]) - 1
-        rows = drafter.commit_ahead(features, tokens[:1], n_ahead)
-        chances = [_chance(row, rank.get(token)) for row, token in zip(rows, tokens[1:], strict=False)]
+        rows = drafter.commit_ahead(features, embedded, n_ahead)
+        chances = [_chance(row, rank.get(token)) for row, token in zip(rows, wanted, strict=False)]
         return float(np.cumprod(chances).sum())
-    logits, state = drafter.commit(features, tokens[:1])
-    reached = expected = _chance(logits, rank.get(tokens[1]))
+    logits, state = drafter.commit(features, embedded)
+    reached = expected = _chance(logits, rank.get(wanted[0]))
     for depth in range(1, DEPTH):
         if reached < _LITTLE:
             break
-        rows, states = drafter.extend(state[None], [tokens[depth]], [depth - 2], depth)
+        rows, states = drafter.extend(state[None], [wanted[depth - 1]], [depth - 2], depth)
         state = states[0]
-        reached *= _chance(rows[0], rank.get(tokens[depth + 1]))
+        reached *= _chance(rows[0], rank.get(wanted[depth]))
         expected += reached
     return expected
 
@@ -319,7 +326,8 @@ def _chance(logits: Array, index: int | None) -> float:
     if index is None:
         return 0.0
     weights = np.exp(logits.astype(np.float64) - logits.max())
-    return float(weights[index] / weights.sum())
+    chance = float(weights[index] / weights.sum())
+    return chance if np.isfinite(chance) else 0.0  # a reading may be so wrong that nothing comes out
 
 
 def _shared_tables(
@@ -356,6 +364,7 @@ def _reasons(best: Measured, measured: Sequence[Measured], choices: Sequence[Cho
             and all(one.readings[c.name] == best.readings[c.name] for c in choices if c is not choice)
         ]
         if not others:
+            found[choice.name] = "the only one that can be converted"
             continue
         other = max(others, key=lambda one: one.mean)
         told = f"{best.mean:.2f} tokens in a row, {other.mean:.2f} with {other.readings[choice.name]}"

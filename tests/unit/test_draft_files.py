@@ -108,6 +108,25 @@ def test_a_flawed_eagle_file_is_refused(name: str, target: TinyTarget, tmp_path:
         DraftFile(str(rewritten(converted(tmp_path, target, EAGLE1), **changes)))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"keys": {"eagle31.head_norm": None}}, "missing tensor 'output_norm.weight'"),
+        ({"keys": {"eagle31.norm_output": True}}, "contradict each other"),
+        ({"add": {"output_norm.weight": np.ones(64, np.float32)}}, "unknown tensor 'output_norm.weight'"),
+    ],
+)
+def test_a_head_without_a_norm_is_one_only_where_the_file_says_so(
+    changes: dict[str, Any], message: str, target: TinyTarget, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm")
+    out = tmp_path / "draft.gguf"
+    convert_checkpoint(checkpoint, target.gguf, out, "F32", readings={"head_norm": "no"})
+    assert DraftFile(str(rewritten(out))).info["head_norm"] is False
+    with pytest.raises(GgufError, match=message):
+        DraftFile(str(rewritten(out, **changes)))
+
+
 GEMMA_FLAWS: dict[str, tuple[dict[str, Any], type[EagleError], str]] = {
     "activation": (
         {"eagle31.hidden_activation": "relu"},

@@ -127,6 +127,7 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         f"{spec.n_layers} layers with latent attention": spec.n_layers > 1 and spec.latent is not None,
         "biases": spec.has_bias,
         "a sliding window": any(spec.sliding_layers),
+        "a head without a norm": not spec.head_norm,
         "logit_scale": spec.logit_scale != 1.0,
         "Gemma 4's layer": spec.gemma is not None,
         "parallel drafting": spec.parallel is not None,

@@ -320,3 +320,9 @@ def test_what_the_trainer_cannot_run_is_not_finetuned(
     draft = open_drafter(write_layout(tmp_path / "in", shape=shape), target.gguf, aux_layers=layers)
     with pytest.raises(UnsupportedError, match=reason):
         check_trainable(draft)
+
+
+def test_a_head_without_a_norm_is_not_finetuned(target: TinyTarget, tmp_path: Path) -> None:
+    checkpoint = write_layout(tmp_path / "in", "vllm")
+    with pytest.raises(UnsupportedError, match="a head without a norm"):
+        check_trainable(open_drafter(checkpoint, target.gguf, readings={"head_norm": "no"}))
