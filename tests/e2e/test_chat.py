@@ -103,20 +103,6 @@ def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat
     assert terminal.raw.endswith("\x1b[?2004l"), "the shell gets the terminal back as it was"
 
 
-def test_what_is_typed_during_an_answer_is_there_at_the_next_prompt(chat: Open, home: Path) -> None:
-    with chat("--ignore-eos", n=1900) as terminal:
-        terminal.type("tell me everything" + ENTER)
-        terminal.wait_until(lambda: len(terminal.text) > 400)
-        terminal.type("/bye")
-        terminal.wait_until(lambda: len(terminal.text) > 800)
-        assert "/bye" not in terminal.text
-        terminal.type(CTRL_C)
-        terminal.wait(">>> /bye")
-        terminal.type(ENTER)
-        assert terminal.wait_for_end() == 0
-    assert questions(home) == ["tell me everything"]
-
-
 def test_a_pasted_program_may_begin_with_quotes(chat: Open, home: Path) -> None:
     program = '"""A module."""\n\nimport os\n'
     with chat() as terminal:
