@@ -23,8 +23,9 @@ _ROWS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "
 class Verdict:
     """`n_rows` of the target, a draft and the token before it, cost `row_cost` times one; the drafter gets
     `tokens` of a round and pays while they cost less than `most`. `speed`: of such rounds, in times of plain
-    decoding. `kernels`: plain decoding with eaglecpp's kernels in times of that with llama.cpp's own; None =
-    not measured. Without a drafter only `kernels` means something, and `n_rows` is 0.
+    decoding. `is_measured`: so many rows have run here; else their cost follows from other sizes or from what
+    came with the drafter. `kernels`: plain decoding with eaglecpp's kernels in times of that with
+    llama.cpp's own; None = not measured. Without a drafter only `kernels` means something; `n_rows` is 0.
     """
 
     n_rows: int = 0
@@ -32,6 +33,7 @@ class Verdict:
     most: float = 0.0
     tokens: float = 0.0
     speed: float = 0.0
+    is_measured: bool = False
     kernels: float | None = None
 
     @property
@@ -71,7 +73,7 @@ def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -
     plain: float = report["plain_ms"]
     best = max(report["chains"], key=lambda chain: float(chain["speed"]))
     n_rows = best["nodes"] + 1
-    verify = next(ms for rows, ms, _ in report["verify"] if rows >= n_rows)
+    verify, n_samples = next((ms, n) for rows, ms, n in report["verify"] if rows >= n_rows)
     rest = best["ms"] - verify  # drafting, and the host
     return Verdict(
         n_rows=n_rows,
@@ -79,6 +81,7 @@ def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -
         most=(best["tokens"] * plain - rest) / plain,
         tokens=best["tokens"],
         speed=best["speed"],
+        is_measured=n_samples > 0,
         kernels=kernels,
     )
 

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from eaglecpp.bench import verdict_of
+from eaglecpp.cli.chat.answer import why_plain
+from eaglecpp.results import Timings
 
 
 def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1.0) -> dict[str, Any]:
@@ -48,3 +51,17 @@ def test_without_a_drafter_only_the_kernels_are_spoken_of() -> None:
     assert str(verdict_of(None, kernels=1.63)) == (
         "eaglecpp's kernels make plain decoding 1.6 times as fast as llama.cpp's own."
     )
+
+
+@pytest.mark.parametrize(
+    ("drafted", "n_samples", "tells"), [(0, 1.0, True), (0, 0.0, False), (60, 1.0, False)]
+)
+def test_a_chat_says_why_auto_stays_plain_once_it_was_measured(
+    drafted: int, n_samples: float, tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = report({1: 10.0, 4: 30.0}, {3: 2.6})
+    found["verify"] = [(n, ms, n_samples) for n, ms, _ in found["verify"]]
+    monkeypatch.setattr("eaglecpp.bench.plan_report", lambda engine: found)
+    stats = Timings(predicted_n=100, draft_n_accepted=drafted, plan={"strategy": "auto"})
+    model: Any = SimpleNamespace(engine=None)
+    assert bool(why_plain(stats, model)) == tells

@@ -19,9 +19,10 @@ from eaglecpp.cli.terminal import Watch, silent_keys, stats_line, verbose_lines
 if TYPE_CHECKING:
     from eaglecpp.results import Completion, Timings
 
-__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format"]
+__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format", "why_plain"]
 
 _ENOUGH_TOKENS = 16  # a shorter plain answer says little about the speed
+_ENOUGH_TO_JUDGE = 64  # shorter answers say little about the drafter
 
 
 @dataclass
@@ -141,6 +142,19 @@ def answer_lines(
         lines = ["", *verbose_lines(made.stats, made.total_ms + load_ms, load_ms, speedup)]
         lines.append(f"{'template:':<22}{model.template.describe()}")
     return [*lines, stats_line(made.stats, has_draft=model.can_draft, speedup=speedup)]
+
+
+def why_plain(stats: Timings, model: ChatModel) -> str:
+    """Why `auto` hardly drafted, in a sentence with what was measured here; empty if it did draft, or if that
+    is not known yet.
+    """
+    from eaglecpp.bench import plan_report, verdict_of
+
+    drafted = 20 * stats.draft_n_accepted > stats.predicted_n
+    if stats.plan.get("strategy") != "auto" or drafted or stats.predicted_n < _ENOUGH_TO_JUDGE:
+        return ""
+    found = verdict_of(plan_report(model.engine))
+    return str(found) if found.is_measured and not found.pays else ""
 
 
 def response_format(text: str) -> dict[str, Any]:
