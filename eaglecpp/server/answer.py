@@ -348,6 +348,8 @@ def _call_schema(ask: Ask) -> dict[str, Any]:
         if function.get("name") not in ask.must_call:
             continue
         arguments = function.get("parameters") or {"type": "object"}
+        if isinstance(arguments, Mapping):  # its references mean the tool's own schema
+            arguments = {"$id": function["name"], **arguments}
         forms.append(
             {
                 "type": "object",

@@ -153,11 +153,11 @@ uint32_t GrammarMatcher::close() {
             }
         }
         if (called_.empty()) break;
-        std::pop_heap(called_.begin(), called_.end(), std::greater<>());
-        const uint32_t rule = called_.back();
-        called_.pop_back();
+        const uint32_t rule = called_.front();
         const uint32_t next = keep(calls_[rule]);
         calls_[rule].clear();
+        std::pop_heap(called_.begin(), called_.end(), std::greater<>());  // after what may fail
+        called_.pop_back();
         const Grammar::Rule & r = grammar_->rule(rule);
         for (uint32_t slot = r.begin; slot < r.end; ++slot) {
             const bool is_first = slot == r.begin || grammar_->at(slot - 1).type == Type::end;

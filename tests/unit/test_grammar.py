@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from llama_cpp import LlamaGrammar
 
+from eaglecpp._extension import core
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import GrammarError
 
@@ -63,3 +66,11 @@ def test_what_cannot_be_a_grammar_is_refused(
     with pytest.raises(error) as caught:
         resolve_grammar(**arguments)
     assert text in str(caught.value)
+
+
+def test_the_limits_are_the_documented_ones() -> None:
+    text = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    section = text.partition("## Limits of grammars")[2].partition("\n## ")[0]
+    table = {int(number) for row in section.splitlines() if row.startswith("|")
+             for number in re.findall(r"\b[0-9]+\b", row)}  # fmt: skip
+    assert set(core.grammar_limits().values()) <= table

@@ -263,6 +263,42 @@ void a_long_enumeration_is_cheap() {
     CHECK(endure(text + ") \"\\\"\"", 6) == "");
 }
 
+// Damaged grammars are read or refused, and what is read can be followed.
+void any_text_is_read_or_refused() {
+    const std::vector<std::string> seeds = {
+        "root ::= (\"a\" | x{2,3} [^b-d\\u00e9]*)+ # note\nx ::= <[97]> !<t> . \"\\x41\"?\n",
+        "root ::= s\ns ::= \"(\" s \")\" s | \"\"\nz ::= [\\]\\-a] ( s ( s )? ){0,}\r\n",
+        "root ::= \"日本\"{1,4} | ([ぁ-ゟ] | \"é\")*\n",
+    };
+    const std::string pieces = "()[]{}|*+?.\"\\^-<>!#:=\n ,019axrsuUt\xE6\xFF\x80";
+    Random random(11);
+    int n_read = 0;
+    for (int i = 0; i < 2000; ++i) {
+        std::string text = seeds[random.integer(0, (int)seeds.size() - 1)];
+        for (int n = random.integer(1, 4); n > 0; --n) {
+            const size_t at = (size_t)random.integer(0, (int)text.size() - 1);
+            const size_t size = std::min<size_t>((size_t)random.integer(1, 8), text.size() - at);
+            switch (random.integer(0, 3)) {
+                case 0:
+                    text[at] = pieces[random.integer(0, (int)pieces.size() - 1)];
+                    break;
+                case 1:
+                    text.insert(at, 1, pieces[random.integer(0, (int)pieces.size() - 1)]);
+                    break;
+                case 2:
+                    text.insert((size_t)random.integer(0, (int)text.size()), text.substr(at, size));
+                    break;
+                default:
+                    text.erase(at, text.size() > size ? size : 0);
+            }
+        }
+        const std::string why = endure(text, 8);
+        CHECK_MSG(why.find("another kind") == std::string::npos, why + ": " + text);
+        n_read += why.empty();
+    }
+    CHECK_MSG(n_read > 200 && n_read < 1800, strf("%d", n_read));
+}
+
 // What a draft asks must not change what the text may say, nor use up its steps.
 void drafts_have_steps_of_their_own() {
     GrammarMatcher m = matcher("root ::= s\ns ::= \"a\" | \"a\" s | \"a\" s s | \"a\" s s s");
@@ -286,6 +322,7 @@ int main() {
     hostile_grammars_cost_little_or_end();
     long_texts_need_no_more_memory();
     a_long_enumeration_is_cheap();
+    any_text_is_read_or_refused();
     drafts_have_steps_of_their_own();
     return result();
 }
