@@ -40,8 +40,8 @@ def schema(value: Any) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": value}}}
 
 
-def tool(value: Any) -> dict[str, Any]:
-    function = {"name": "f", "parameters": {"type": "object", "properties": {"x": value}}}
+def calls(parameters: Any) -> dict[str, Any]:
+    function = {"name": "f", "parameters": parameters}
     return {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
 
 
@@ -53,11 +53,12 @@ def deep(n: int) -> Any:
 
 
 Server = tuple[str, "subprocess.Popen[bytes]", str]  # its address, and what it says to the bystander
+PARTS = {"$defs": {"x": {"const": 1}}, "properties": {"x": {"$ref": "#/$defs/x"}}, "required": ["x"]}
 HUGE = {"type": "string", "pattern": "^a{1,300000}$"}
 # body, statuses, a part of the answer
 ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "pattern": (schema(HUGE), (200,), ""),
-    "pattern-in-tool": (tool(HUGE), (200,), ""),
+    "pattern-in-tool": (calls({"type": "object", "properties": {"x": HUGE}}), (200,), ""),
     "patterns": (schema({"type": "string", "pattern": "^a{1,1000000000}$"}), (200,), ""),
     "min-length": (schema({"type": "string", "minLength": 10**9}), (200,), ""),
     "max-length": (schema({"type": "string", "maxLength": 10**9}), (200,), ""),
@@ -70,6 +71,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
         (200,),
         "",
     ),
+    "parts-of-a-tool": (calls(PARTS), (200,), ""),
     "nowhere": (schema({"$ref": "#/$defs/n"}), (400,), "leads nowhere"),
     "parentheses": ({"grammar": "root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000}, (200,), ""),
     "open": ({"grammar": "root ::= " + "(" * 100_000}, (400,), "expected an element or )"),
