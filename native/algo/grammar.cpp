@@ -2,7 +2,7 @@
 #include "algo/grammar.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 
 #include "base/error.h"
 
@@ -352,7 +352,7 @@ class GrammarReader {
     const std::string & text_;
     const Grammar::FindToken & find_token_;
     size_t pos_ = 0;
-    std::unordered_map<std::string, uint32_t> numbers_;
+    std::map<std::string, uint32_t> numbers_;  // no hash: a stranger chooses the names
     std::vector<Group> groups_;
     std::vector<Element> open_;  // of all open groups
     int64_t n_token_names_ = 0;
