@@ -166,7 +166,7 @@ def test_json_answers(talk: Talk) -> None:
 
 def test_a_schema_that_is_none_is_refused_at_once(talk: Talk, capsys: Capture) -> None:
     chat = talk('/set format {"type": 3', "hello")
-    assert "error: the JSON schema cannot be translated" in capsys.readouterr().err
+    assert "error: the JSON schema cannot be read" in capsys.readouterr().err
     assert len(said(chat)) == 2
 
 
