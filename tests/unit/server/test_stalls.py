@@ -246,3 +246,17 @@ def test_what_takes_time_before_a_generation_is_done_beside_the_engine() -> None
                 await asyncio.to_thread(engine.request, "What", grammar="not a grammar")
 
     asyncio.run(run())
+
+
+def test_whose_place_others_wait_for_is_told_so(store_root: Any) -> None:
+    body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
+    with TestServer(preload=MODEL, n_parallel=1, place_s=0.3) as server:
+        events = server.events("/v1/chat/completions", body)
+        assert "choices" in next(events)
+        others = [threading.Thread(target=server.post, args=("/v1/chat/completions", chat())) for _ in "ab"]
+        for other in others:
+            other.start()
+        last = [event for event in events if event != "[DONE]"][-1]
+        for other in others:
+            other.join()
+    assert last["error"]["code"] == "timeout" and "others wait for its place" in last["error"]["message"]
