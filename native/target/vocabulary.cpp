@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 #include <exception>
+#include <utility>
 
 #if !defined(_WIN32)
 #include <pthread.h>
