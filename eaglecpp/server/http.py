@@ -182,12 +182,14 @@ class LiveResponse(Response):
                     await send({"type": "http.response.body", "body": data, "more_body": more})
             except TimeoutError:
                 raise _UnreadError from None
+            except OSError:  # the client left while we wrote
+                raise ClientGoneError from None
 
         path = scope["path"]
         try:
             async for part in self.parts:
                 await say(part)
-        except OSError:  # the client left while we wrote
+        except ClientGoneError:
             return
         except _UnreadError:
             _log.warning("%s: the client read nothing for %g s; its answer has ended", path, unread_s)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bitset>
 #include <cctype>
+#include <cstdio>
 #include <unordered_set>
 
 namespace eaglecpp {

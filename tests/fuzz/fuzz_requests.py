@@ -281,8 +281,7 @@ def template(rng: random.Random) -> Any:
     n = rng.choice((10, 500, 10**6))
     return rng.choice(
         (
-            f"{{% for a in range({n}) %}}{{% for b in range({n}) %}}{{{{ a * b }}}}{{% endfor %}}"
-            "{% endfor %}",
+            f"{{% for a in range({n}) %}}" * 2 + "{{ a * a }}" + "{% endfor %}" * 2,
             f"{{{{ 'a' * {n} }}}}",
             "{{ .Prompt }}",
             "{{ range .Messages }}{{ .Content }}{{ end }}",

@@ -188,7 +188,7 @@ def test_the_answer_of_a_client_that_reads_nothing_ends() -> None:
 
 def test_a_generation_that_nobody_takes_ends() -> None:
     async def run() -> tuple[int, str]:
-        options: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True, "strategy": "off"}
+        options: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True, "strategy": "off"}
         engine = await AsyncEngine.open(TARGET, n_parallel=1, n_unread=20, **FAST)
         async with engine, engine.stream("What", **options) as stuck:
             await stuck.started()
@@ -197,7 +197,7 @@ def test_a_generation_that_nobody_takes_ends() -> None:
                 await asyncio.sleep(0.01)
             reason = stuck.completion().finish_reason
             read = await engine.generate("What", **options)  # whoever reads gets it all
-            assert len(read.tokens) == 400
+            assert len(read.tokens) == 150
             return len([chunk async for chunk in stuck]), reason
 
     n_chunks, reason = asyncio.run(run())
@@ -209,12 +209,12 @@ def test_a_long_answer_gives_its_place_back_when_others_wait() -> None:
         options: dict[str, Any] = {"ignore_eos": True, "strategy": "off"}
         engine = await AsyncEngine.open(TARGET, n_parallel=1, place_s=0.3, **FAST)
         async with engine:
-            alone = await engine.generate("What", max_tokens=300, **options)
-            async with engine.stream("What", max_tokens=500, temperature=0.9, **options) as long:
+            alone = await engine.generate("What", max_tokens=100, **options)
+            async with engine.stream("What", max_tokens=400, temperature=0.9, **options) as long:
                 await long.started()
                 while not long.completion().tokens or engine.n_waiting:
                     await asyncio.sleep(0.01)
-                others = [engine.generate("What", max_tokens=300, **options) for _ in range(2)]
+                others = [engine.generate("What", max_tokens=100, **options) for _ in range(2)]
                 done = await asyncio.gather(*others, return_exceptions=True)
                 with pytest.raises(TimeoutError, match="others wait for its place"):
                     async for _ in long:
@@ -224,7 +224,7 @@ def test_a_long_answer_gives_its_place_back_when_others_wait() -> None:
             return str(alone.finish_reason), len(alone.tokens), len(last.tokens)
 
     reason, n_alone, n_last = asyncio.run(run())
-    assert (reason, n_alone, n_last) == ("length", 300, 300)  # whom nobody waits for goes on to the end
+    assert (reason, n_alone, n_last) == ("length", 100, 100)  # whom nobody waits for goes on to the end
 
 
 def test_what_takes_time_before_a_generation_is_done_beside_the_engine() -> None:
@@ -246,3 +246,17 @@ def test_what_takes_time_before_a_generation_is_done_beside_the_engine() -> None
                 await asyncio.to_thread(engine.request, "What", grammar="not a grammar")
 
     asyncio.run(run())
+
+
+def test_whose_place_others_wait_for_is_told_so(store_root: Any) -> None:
+    body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
+    with TestServer(preload=MODEL, n_parallel=1, place_s=0.3) as server:
+        events = server.events("/v1/chat/completions", body)
+        assert "choices" in next(events)
+        others = [threading.Thread(target=server.post, args=("/v1/chat/completions", chat())) for _ in "ab"]
+        for other in others:
+            other.start()
+        last = [event for event in events if event != "[DONE]"][-1]
+        for other in others:
+            other.join()
+    assert last["error"]["code"] == "timeout" and "others wait for its place" in last["error"]["message"]
