@@ -97,9 +97,11 @@ async def opens(runs):
     await anext(stream)
 
 def generates():
+    stream = engine.stream("ab", **long)
+    next(stream)
     begun.set()
-    while True:
-        engine.generate("ab", **long)
+    for _ in stream:
+        pass
 
 if what == "async":
     asyncio.run(opens(False))
