@@ -36,8 +36,8 @@ _is_exiting = threading.Event()
 
 @atexit.register
 def _wait_for_calls() -> None:
-    """No thread may be inside an exclusive call when the interpreter ends: it stops daemon threads by unwinding
-    their stacks, which C++ answers by ending the process.
+    """No thread may be inside an exclusive call when the interpreter ends: it stops daemon threads by
+    unwinding their stacks, which C++ answers by ending the process.
     """
     _is_exiting.set()
     me = threading.get_ident()
