@@ -297,9 +297,7 @@ class Target:
     @property
     def n_vocab(self) -> int: ...
     @property
-    def n_ubatch(
-        self,
-    ) -> int: ...  # rows of one compute graph; a tree or a round of n_draft_max + 1 rows fits one
+    def n_ubatch(self) -> int: ...  # rows of one compute graph, n_draft_max + 1 at least
     @property
     def taps(self) -> str: ...  # "layer_inp" | "cb_eval" | "none"
     def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...

@@ -118,6 +118,12 @@ def gather() -> dict[str, Any]:
             "the CPU claims AMX, but the first AMX instruction fails (common on virtual machines): eaglecpp "
             "loads models without repacked weights; other llama.cpp programs may crash with SIGILL"
         )
+    kernels = facts["kernels"]
+    if kernels["possible"] and not kernels["active"]:
+        facts["notes"].append(
+            f"eaglecpp's CPU kernels could run on this processor but do not: {kernels['why_not']}. ggml's "
+            "are slower, and with them drafting pays less"
+        )
     waiting = os.environ.get("OMP_WAIT_POLICY", "")
     if waiting.lower() == "passive" and any("OPENMP" in feature for feature in facts["features"]):
         facts["notes"].append(

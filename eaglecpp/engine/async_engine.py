@@ -21,10 +21,12 @@ because it cannot be assigned to one of them.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -89,6 +91,7 @@ class AsyncEngine:
         self._engine: Engine | None = None
         self._thread = threading.Thread(target=self._run, args=(engine,), name="eaglecpp-engine", daemon=True)
         self._thread.start()
+        _started.add(self)
 
     @classmethod
     async def open(
@@ -113,7 +116,11 @@ class AsyncEngine:
             n_unread=n_unread,
             turns=turns,
         )
-        return await own.ready()
+        try:
+            return await own.ready()
+        except BaseException:
+            own._stop()  # cancelled: nobody else has it. The thread ends when llama.cpp has opened the model
+            raise
 
     async def ready(self) -> Self:
         """Waits until the engine is open; raises the error if it could not be opened."""
@@ -235,9 +242,7 @@ class AsyncEngine:
             self._closing = "when idle"
             self._condition.notify()
         await asyncio.to_thread(self._thread.join, grace_s)
-        with self._condition:
-            self._closing = "now"
-            self._condition.notify()
+        self._stop()
         await asyncio.to_thread(self._thread.join)
 
     async def __aenter__(self) -> Self:
@@ -245,6 +250,12 @@ class AsyncEngine:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _stop(self) -> None:
+        """Ends everything after the round under way; the thread frees the engine."""
+        with self._condition:
+            self._closing = "now"
+            self._condition.notify()
 
     def _cancel(self, task: Task) -> None:
         with self._condition:
@@ -408,6 +419,19 @@ class AsyncEngine:
         if engine is not None:
             with contextlib.suppress(EagleError):
                 engine.close()
+
+
+# A thread that the interpreter stops at its exit inside a native call ends the process.
+_started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    engines = list(_started)
+    for engine in engines:
+        engine._stop()
+    for engine in engines:
+        engine._thread.join()
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:

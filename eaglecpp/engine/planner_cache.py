@@ -7,9 +7,10 @@ every minute in between. A file that is damaged, old or from another machine or 
 rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and never
 changes which tokens come out.
 
-A drafter that comes with this package has both files next to it, as learned on the machine where it was made.
-They are a better start on any CPU than nothing, and measurements override them. (A GPU's costs have another
-shape.)
+A drafter that comes with this package has both next to it, as learned on the machine where it was made.
+Acceptance is the same everywhere. Costs are a better start than nothing on a CPU whose kernels are those that
+they were measured with: with other instructions (or on a GPU) a row more costs something else. Measurements
+override both.
 """
 
 from __future__ import annotations
@@ -100,9 +101,9 @@ class PlannerCache:
         has_costs = self._read(self._costs, self._costs_key, native.load_costs)
         has_acceptance = self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
         if self._packaged is not None:
-            costs, acceptance = _packaged_knowledge(self._packaged)
+            kernels, costs, acceptance = _packaged_knowledge(self._packaged)
             on_cpu = all(device["kind"] == "cpu" for device in core.system_info()["devices"])
-            if not has_costs and on_cpu:
+            if not has_costs and on_cpu and kernels == _kernels(native):
                 native.load_costs(costs, _PACKAGED_KEY)
             if not has_acceptance:
                 native.load_acceptance(acceptance, _PACKAGED_KEY)
@@ -113,7 +114,8 @@ class PlannerCache:
         """Writes what was learned beside a drafter, for the package that will carry it."""
         costs, acceptance = native.planner_state(_PACKAGED_KEY, _PACKAGED_KEY)
         path = draft.with_suffix(".planner.json")
-        replace_bytes(path, json.dumps({"costs": costs, "acceptance": acceptance}, indent=1).encode() + b"\n")
+        known = {"kernels": _kernels(native), "costs": costs, "acceptance": acceptance}
+        replace_bytes(path, json.dumps(known, indent=1).encode() + b"\n")
         return path
 
     def save_now_and_then(self, native: core.Engine) -> None:
@@ -152,14 +154,23 @@ class PlannerCache:
         return False
 
 
-def _packaged_knowledge(path: Path) -> tuple[bytes, bytes]:
-    """(costs, acceptance) as written by `write_packaged`; nothing from a damaged file, which is logged."""
+def _packaged_knowledge(path: Path) -> tuple[str, bytes, bytes]:
+    """(kernels, costs, acceptance) as `write_packaged` wrote them; nothing from a damaged file, which is
+    logged.
+    """
     try:
         known = json.loads(path.read_bytes())
-        return known["costs"].encode(), known["acceptance"].encode()
+        return str(known["kernels"]), known["costs"].encode(), known["acceptance"].encode()
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         _log.info("ignoring %s, which is damaged: %r; install eaglecpp again", path, error)
-        return b"", b""
+        return "", b"", b""
+
+
+def _kernels(native: core.Engine) -> str:
+    """Whose kernels compute the target on the CPU, by instruction set: "avx512", "neon", ...; "ggml" for
+    ggml's.
+    """
+    return str(core.system_info()["kernels"]["table"]) if native.device_info()["kernels"] else "ggml"
 
 
 def planner_file(key: str, kind: str) -> Path:

@@ -44,8 +44,8 @@ class EngineHandle {
     const Target & target() const { return get().target(); }
 
     void close() {
-        if (engine_ && engine_->in_use())
-            fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
+        if (!engine_) return;
+        engine_->retire();
         free();
     }
 

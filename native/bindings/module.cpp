@@ -2,7 +2,13 @@
 #include "bindings/bindings.h"
 #include "target/llama_bridge.h"
 
+namespace nb = nanobind;
+
 NB_MODULE(_core, m) {
+    // What is left at exit is held by threads that the interpreter stops in the middle (daemon threads of the program):
+    // nobody can release it then, and the system frees it. Engines of ours that have a thread end before
+    // (async_engine).
+    nb::set_leak_warnings(false);
     m.doc() = "Native engine of eaglecpp; see _core.pyi.";
     eaglecpp::route_logs();  // before anything can be logged to stderr
     eaglecpp::bind_errors(m);

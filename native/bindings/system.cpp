@@ -53,6 +53,7 @@ static nb::dict system_info() {
     const kernels::Status & status = kernels::status();
     nb::dict k;
     k["active"] = status.is_active;
+    k["possible"] = status.is_possible;
     k["table"] = status.table;
     k["why_not"] = status.why_not;
     nb::dict out;

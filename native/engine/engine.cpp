@@ -31,6 +31,10 @@ class Engine::Use {
     Engine & e_;
 };
 
+void Engine::retire() {
+    if (in_use_.exchange(true)) fail(ErrorKind::busy, "the engine is in use by another thread and cannot be closed");
+}
+
 // Every change of what sequences hold goes through here. Whatever is thrown, afterwards either `restore` has made the
 // sequences whole again or the engine is marked as broken: an assertion and an exception that is not ours come from
 // inside llama.cpp, ggml or a driver, and nobody knows what state they leave.

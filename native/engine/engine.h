@@ -28,8 +28,9 @@ class Engine {
     // Error(not_found | gguf | mismatch | unsupported | out_of_memory | value)
     explicit Engine(const EngineOptions & options);
 
-    // a call of another thread is under way
-    bool in_use() const { return in_use_; }
+    // Before the engine is freed: from now on every call fails as one that comes during another does. Error(busy) while
+    // a call of another thread is under way. There is nothing between looking and taking.
+    void retire();
 
     const Target & target() const { return *models_.target; }
     const Drafter * drafter() const { return models_.drafter.get(); }

@@ -6,8 +6,6 @@
 
 #include <ggml-backend.h>
 
-#include <vector>
-
 namespace eaglecpp::kernels::abi {
 
 // ggml-backend-impl.h
@@ -75,6 +73,19 @@ struct Device {
     void * context;
 };
 
+struct RegistryInterface {
+    const char * (*get_name)(ggml_backend_reg_t);
+    size_t (*get_device_count)(ggml_backend_reg_t);
+    ggml_backend_dev_t (*get_device)(ggml_backend_reg_t, size_t);
+    void * (*get_proc_address)(ggml_backend_reg_t, const char *);
+};
+
+struct Registry {
+    int api_version;
+    RegistryInterface iface;
+    void * context;
+};
+
 struct BackendInterface {
     const char * (*get_name)(ggml_backend_t);
     void (*free)(ggml_backend_t);
@@ -137,8 +148,5 @@ class ExtraBufferType {
     virtual bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) = 0;
     virtual TensorTraits * get_tensor_traits(const ggml_tensor * op) = 0;
 };
-
-// ggml_backend_cpu_get_extra_buffer_types
-using ExtraBufferTypes = std::vector<ggml_backend_buffer_type_t> & (*)();
 
 }  // namespace eaglecpp::kernels::abi

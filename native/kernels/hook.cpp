@@ -34,6 +34,7 @@ constexpr const char * known_commit = "0c1e570";
 const KernelTable * table_ = nullptr;
 abi::BufferType * buffer_type_ = nullptr;
 thread_local bool is_loading_ = false;    // inside a LoadScope that asks for our kernels
+thread_local bool is_repacking_ = true;   // not inside a LoadScope without ggml's own types
 thread_local bool is_computing_ = false;  // inside a ComputeScope
 thread_local LateLogits * late_logits_ = nullptr;
 
@@ -110,20 +111,20 @@ class Steps : public abi::TensorTraits {
     }
 };
 
+// Asked in the place of one of ggml's own types, which is asked about all that is not ours.
 class Extra : public abi::ExtraBufferType {
   public:
-    // Asked for weights when they are placed and for every operation on weights of ours.
-    bool supports_op(ggml_backend_dev_t, const ggml_tensor * op) override {
-        if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*table_, op)) return false;
-        const bool is_placing = !op->src[0]->data;
-        if (is_placing && !is_loading_) return false;
-        for (int i = 1; i < 3; ++i) {
-            const ggml_tensor * x = op->src[i];
-            if (x && x->buffer && !ggml_backend_buffer_is_host(x->buffer)) return false;
-        }
-        return true;
-    }
+    bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override { return ggmls->supports_op(dev, op); }
+
     abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
+        abi::TensorTraits * ours = traits(op);
+        return ours ? ours : ggmls->get_tensor_traits(op);
+    }
+
+    abi::ExtraBufferType * ggmls = nullptr;
+
+  private:
+    abi::TensorTraits * traits(const ggml_tensor * op) {
         switch (op->op) {
             case GGML_OP_GLU:
             case GGML_OP_MUL:
@@ -135,20 +136,34 @@ class Extra : public abi::ExtraBufferType {
             case GGML_OP_MUL_MAT_ID:
                 if (Step::is_step(op)) return &steps_;
                 if (is_ours(op->src[0])) return &packed_;
-                return can_multiply_dense(*table_, op) ? &dense_ : nullptr;
+                return is_for(op, dense_) && can_multiply_dense(*table_, op) ? &dense_ : nullptr;
             case GGML_OP_FLASH_ATTN_EXT:
-                return table_->attention && attention_fits(op) ? &attention_ : nullptr;
+                return is_for(op, attention_) && table_->attention && attention_fits(op) ? &attention_ : nullptr;
             default:
                 return nullptr;
         }
     }
 
-  private:
+    // being planned by a thread of ours, or planned so
+    static bool is_for(const ggml_tensor * op, const Tagged & tagged) { return is_computing_ || op->extra == &tagged; }
+
     Packed packed_;
     Dense dense_;
     Attention attention_;
     Steps steps_;
 };
+
+// What a device answers for our weights, when they are placed and for every operation on them.
+bool takes_op(const ggml_tensor * op) {
+    if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*table_, op)) return false;
+    const bool is_placing = !op->src[0]->data;
+    if (is_placing && !is_loading_) return false;
+    for (int i = 1; i < 3; ++i) {
+        const ggml_tensor * x = op->src[i];
+        if (x && x->buffer && !ggml_backend_buffer_is_host(x->buffer)) return false;
+    }
+    return true;
+}
 
 // --- whole graphs
 // ----------------------------------------------------------------------------------------------------
@@ -182,30 +197,76 @@ ggml_backend_reg_t cpu_registry() {
     return cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
 }
 
-// the null-terminated list that llama.cpp goes through when it places weights: a copy that ggml makes once
-ggml_backend_buffer_type_t * placement_list() {
-    ggml_backend_reg_t reg = cpu_registry();
-    const auto get = reg ? (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
-                               reg, "ggml_backend_dev_get_extra_bufts")
-                         : nullptr;
-    return get ? get(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) : nullptr;
+// A pointer of ggml's that other threads may be reading.
+template <typename T>
+struct Patch {
+    T * place;
+    T ggmls;
+
+    void apply(T * at, T ours) {
+        place = at;
+        ggmls = *at;
+        store(ours);
+    }
+    void undo() { store(ggmls); }
+
+  private:
+    void store(T value) {
+        static_assert(sizeof(std::atomic<T>) == sizeof(T) && std::atomic<T>::is_always_lock_free);
+        ((std::atomic<T> *)place)->store(value, std::memory_order_release);
+    }
+};
+
+struct Patches {
+    Patch<void *> extra;
+    Patch<decltype(abi::DeviceInterface::supports_op)> supports_op;
+    Patch<decltype(abi::DeviceInterface::supports_buft)> supports_buft;
+    Patch<decltype(abi::RegistryInterface::get_proc_address)> get_proc_address;
+} patches_;
+
+// What llama.cpp goes through when it places weights, null-terminated: our type in front, where it is not ours to
+// refuse, and then ggml's own.
+std::vector<ggml_backend_buffer_type_t> placement_;
+
+ggml_backend_buffer_type_t * placement_list(ggml_backend_dev_t) {
+    static ggml_backend_buffer_type_t only_ours[] = {(ggml_backend_buffer_type_t)buffer_type_, nullptr};
+    return is_repacking_ ? placement_.data() : only_ours;
 }
 
-// its entries as ggml made it
-const std::vector<ggml_backend_buffer_type_t> & placement_types() {
-    static const std::vector<ggml_backend_buffer_type_t> types = [] {
-        std::vector<ggml_backend_buffer_type_t> found;
-        for (ggml_backend_buffer_type_t * b = placement_list(); b && *b; ++b) found.push_back(*b);
-        return found;
-    }();
-    return types;
+void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
+    if (std::strcmp(name, "ggml_backend_dev_get_extra_bufts") == 0) return (void *)placement_list;
+    return patches_.get_proc_address.ggmls(reg, name);
+}
+
+bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
+    for (int i = 0; i < 4; ++i) {  // as many as ggml looks at
+        if (op->src[i] && op->src[i]->buffer && is_ours(op->src[i])) return takes_op(op);
+    }
+    return patches_.supports_op.ggmls(dev, op);
+}
+
+bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
+    return type == (ggml_backend_buffer_type_t)buffer_type_ || patches_.supports_buft.ggmls(dev, type);
+}
+
+// Returns the type whose questions come to us from now on, null where ggml has none.
+ggml_backend_buffer_type_t find_asked_type(ggml_backend_dev_t cpu) {
+    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
+        cpu_registry(), "ggml_backend_dev_get_extra_bufts");
+    for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
+    for (ggml_backend_buffer_type_t type : placement_) {
+        // KleidiAI knows its weights by this very pointer
+        const bool is_kleidiai = std::strstr(ggml_backend_buft_name(type), "KLEIDIAI");
+        if (!is_kleidiai && ((abi::BufferType *)type)->context) return type;
+    }
+    return nullptr;
 }
 
 // From the very library that holds `known`: llama_cpp loads them with local visibility.
 void * symbol_beside(void * known, const char * name) {
 #ifdef _WIN32
     (void)known, (void)name;
-    return nullptr;  // a vector of another runtime library is nothing to write into
+    return nullptr;  // libraries are not searched there yet
 #else
     Dl_info info;
     if (!known || !dladdr(known, &info)) return nullptr;
@@ -266,27 +327,41 @@ Status install() {
         return s;
     }
     s.table = table_->name;
+#ifdef _WIN32
+    s.why_not = "not made for Windows yet";
+    return s;
+#endif
+    s.is_possible = true;
     if (!is_known_ggml()) {
         s.why_not = std::string("made for ggml ") + known_commit + ", found " + ggml_commit();
         return s;
     }
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     void * in_cpu = cpu ? ggml_backend_reg_get_proc_address(cpu_registry(), "ggml_backend_set_n_threads") : nullptr;
-    const auto list = (abi::ExtraBufferTypes)symbol_beside(in_cpu, "_Z39ggml_backend_cpu_get_extra_buffer_typesv");
     barrier_of_ggml = (Barrier)symbol_beside(in_cpu, "ggml_barrier");
     const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
-    if (!list || !barrier_of_ggml || !init) {
+    if (!barrier_of_ggml || !init) {
         s.why_not = "this libggml does not export what the kernels are hooked into";
         return s;
     }
+    const auto asked = (abi::BufferType *)find_asked_type(cpu);
+    if (!asked) {
+        s.why_not = "this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)";
+        return s;
+    }
+    buffer_type_ = make_weights_buffer_type(*table_, cpu, init);
+    placement_.insert(placement_.begin(), (ggml_backend_buffer_type_t)buffer_type_);
+    placement_.push_back(nullptr);
     static Extra extra;
-    buffer_type_ = make_weights_buffer_type(*table_, cpu, init, &extra);
-    // In front: the first type that takes a matrix gets it. The list for placing weights is copied from this one, once.
-    std::vector<ggml_backend_buffer_type_t> & types = list();
-    types.insert(types.begin(), (ggml_backend_buffer_type_t)buffer_type_);
+    extra.ggmls = (abi::ExtraBufferType *)asked->context;
+    Patches & p = patches_;
+    p.supports_op.apply(&((abi::Device *)cpu)->iface.supports_op, supports_op);
+    p.supports_buft.apply(&((abi::Device *)cpu)->iface.supports_buft, supports_buft);
+    p.get_proc_address.apply(&((abi::Registry *)cpu_registry())->iface.get_proc_address, get_proc_address);
+    p.extra.apply(&asked->context, static_cast<abi::ExtraBufferType *>(&extra));
     s.is_active = trial_succeeds();
     if (!s.is_active) {
-        types.erase(types.begin());
+        p.extra.undo(), p.get_proc_address.undo(), p.supports_buft.undo(), p.supports_op.undo();
         s.why_not = "a trial product through ggml's backend failed";
     }
     return s;
@@ -300,19 +375,23 @@ void get_tensor(ggml_backend_t backend, const ggml_tensor * t, void * to, size_t
     if (!is_late) ggml_backend_tensor_get(t, to, offset, n_bytes);
 }
 
-std::mutex loading_;
-
 }  // namespace
 
 bool is_known_ggml() {
-    return std::strncmp(ggml_commit(), known_commit, std::strlen(known_commit)) == 0;
+    const std::string commit = ggml_commit();
+    return commit.rfind(known_commit, 0) == 0 || commit == "unknown";
 }
 
 const Status & status() {
     static const Status s = [] {
-        Status found = install();
-        log_line(LogLevel::debug,
-                 found.is_active ? "CPU kernels: " + found.table : "CPU kernels off: " + found.why_not);
+        const Status found = install();
+        if (found.is_active) {
+            log_line(LogLevel::debug, "CPU kernels: " + found.table);
+        } else if (found.is_possible) {
+            log_line(LogLevel::warning, "eaglecpp's CPU kernels are off, and ggml's slower ones run: " + found.why_not);
+        } else {
+            log_line(LogLevel::debug, "CPU kernels off: " + found.why_not);
+        }
         return found;
     }();
     return s;
@@ -372,26 +451,17 @@ const float * LateLogits::find(const float * copied) const {
     return (const float *)(from_ + (size_t)row * n_row_);
 }
 
-LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped) : before_(is_loading_), lock_(loading_) {
+LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped)
+    : is_loading_before_(is_loading_), is_repacking_before_(is_repacking_) {
     is_loading_ = kernels && status().is_active;
+    is_repacking_ = repack;
     pack_later(is_mapped);
-    const auto ours = (ggml_backend_buffer_type_t)buffer_type_;
-    const std::vector<ggml_backend_buffer_type_t> & all = placement_types();
-    // Where a model was loaded before the hook came, ours is not in the list. It then takes the place of another, whose
-    // weights are those that we pack.
-    std::vector<ggml_backend_buffer_type_t> wanted;
-    if (is_loading_) wanted.push_back(ours);
-    for (ggml_backend_buffer_type_t b : all) {
-        if (repack && b != ours && wanted.size() < all.size()) wanted.push_back(b);
-    }
-    wanted.resize(all.size(), nullptr);
-    std::copy(wanted.begin(), wanted.end(), placement_list());
 }
 
 LoadScope::~LoadScope() {
-    is_loading_ = before_;
+    is_loading_ = is_loading_before_;
+    is_repacking_ = is_repacking_before_;
     pack_later(false);
-    std::copy(placement_types().begin(), placement_types().end(), placement_list());
 }
 
 ComputeScope::ComputeScope(bool on, LateLogits * logits) : before_(is_computing_), logits_before_(late_logits_) {

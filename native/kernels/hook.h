@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT
-// Puts our kernels into ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node; one
-// of ours, added to that list, runs inside the unmodified backend, in its threads and without splitting graphs. What it
-// takes:
+// Puts our kernels into ggml's CPU backend. That backend asks its "extra buffer types" before it computes a node; what
+// one of them is asked comes to us first, so that we run inside the unmodified backend, in its threads and without
+// splitting graphs. What we take:
 //   - products of weights that were placed in our buffer type when they were loaded (LoadScope);
 //   - in graphs planned inside a ComputeScope: products of F32, F16 and BF16 weights where they lie, and attention;
 //   - in such graphs of a backend that was given to fuse_graphs_of(): what lies between the products (fusion.h).
-// All other code in the process, llama_cpp.Llama for example, keeps ggml's own kernels.
+// All other code in the process, llama_cpp.Llama for example, keeps ggml's own kernels, and may load models and compute
+// graphs at any time: the hook changes nothing of ggml's but four pointers, each at once and before any model of ours
+// is loaded. A thread that is inside ggml meanwhile sees the old one or the new one, and both give it the same. What a
+// LoadScope or a ComputeScope changes is seen by its own thread only.
 #pragma once
 
 #include <ggml-backend.h>
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -18,14 +20,17 @@ namespace eaglecpp::kernels {
 
 struct Status {
     bool is_active = false;
-    std::string table;    // instruction set of the kernels in use
-    std::string why_not;  // a sentence, when not active
+    bool is_possible = false;  // on this processor and system
+    std::string table;         // instruction set of the kernels in use
+    std::string why_not;       // a sentence, when not active
 };
 
-// Whether the ggml in this process is the version that ggml_abi.h was taken from.
+// Whether the ggml in this process is the version that ggml_abi.h was taken from. One that was built without git does
+// not tell; it passes, because the version of llama-cpp-python is checked when eaglecpp is imported, and the kernels
+// are tried before they are used.
 bool is_known_ggml();
 
-// Installs the hook on the first call; must come before the first model is loaded to be of use.
+// Installs the hook on the first call. Warns where it does not become active though it is possible.
 const Status & status();
 
 // The CPU's buffer type for packed weights, null when not active; and whether matrices of this type and number of
@@ -44,8 +49,7 @@ class LoadScope {
     LoadScope & operator=(const LoadScope &) = delete;
 
   private:
-    bool before_;
-    std::unique_lock<std::mutex> lock_;
+    bool is_loading_before_, is_repacking_before_;
 };
 
 // The backend's graphs are computed in steps of several nodes (fusion.h), inside a ComputeScope. Does nothing when the

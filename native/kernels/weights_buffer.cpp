@@ -126,8 +126,7 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
 
 }  // namespace
 
-abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backend_dev_t cpu, abi::BufferInit init,
-                                           abi::ExtraBufferType * context) {
+abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backend_dev_t cpu, abi::BufferInit init) {
     static abi::BufferType type = {};
     table_ = &table;
     init_ = init;
@@ -136,7 +135,6 @@ abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backe
     type.iface.get_alignment = alignment;
     type.iface.get_alloc_size = alloc_size;
     type.device = cpu;
-    type.context = context;
     return &type;
 }
 

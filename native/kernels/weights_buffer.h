@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A buffer type of ggml's CPU backend that keeps weights in our packed form. ggml asks it for the operations on them
-// (abi::ExtraBufferType), as it asks its own repacking types.
+// A buffer type of ggml's CPU backend that keeps weights in our packed form. The hook answers for the operations on
+// them.
 #pragma once
 
 #include "kernels/ggml_abi.h"
@@ -10,8 +10,7 @@ namespace eaglecpp::kernels {
 
 // Weights that cannot be packed are refused by supports_op(); whoever allocates asks can_pack() first.
 // `init`: ggml_backend_buffer_init. One per process, never freed.
-abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backend_dev_t cpu, abi::BufferInit init,
-                                           abi::ExtraBufferType * context);
+abi::BufferType * make_weights_buffer_type(const KernelTable & table, ggml_backend_dev_t cpu, abi::BufferInit init);
 
 // While `on`, weights that this thread writes come from mapped files and are packed later where that is possible.
 void pack_later(bool on);

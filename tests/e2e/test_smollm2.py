@@ -58,6 +58,7 @@ def test_the_drafter_says_what_its_training_measured() -> None:
 
 def test_the_planner_starts_from_what_was_learned_where_it_was_made() -> None:
     known = json.loads(DRAFT.with_suffix(".planner.json").read_text(encoding="utf-8"))
+    assert known["kernels"] == "avx512"
     assert known["costs"].startswith("eaglecpp cost-table")
     assert known["acceptance"].startswith("eaglecpp acceptance")
 

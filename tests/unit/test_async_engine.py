@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import subprocess
+import sys
+import threading
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +50,92 @@ def test_each_task_gets_the_text_it_has_alone(models: Models) -> None:
             return [one.tokens for one in made]
 
     assert run(work()) == alone
+
+
+def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Engine] = []
+    real = Engine.open
+
+    def watched(*arguments: Any, **options: Any) -> Engine:
+        made.append(real(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(Engine, "open", watched)
+
+    def ours() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "eaglecpp-engine"]
+
+    async def work() -> None:
+        for _ in range(3):
+            opening = asyncio.create_task(opened(models))
+            while not ours():
+                await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            while ours():
+                await asyncio.sleep(0.01)
+
+    run(work())
+    assert len(made) == 3 and all(engine.closed for engine in made)
+
+
+LEFT_OPEN = """
+import asyncio, sys, threading
+from eaglecpp import AsyncEngine, Engine
+
+what, target = sys.argv[1:]
+options = dict(n_ctx=2048, n_threads=1, planner_cache=False, exact="off")
+long = dict(max_tokens=1900, ignore_eos=True)
+
+async def opens(runs):
+    global engine, stream
+    engine = await AsyncEngine.open(target, **options)
+    stream = engine.stream("ab", **(long if runs else {"max_tokens": 1}))
+    await anext(stream)
+
+def generates():
+    stream = engine.stream("ab", **long)
+    next(stream)
+    begun.set()
+    for _ in stream:
+        pass
+
+if what == "async":
+    asyncio.run(opens(False))
+elif what == "async stream":
+    asyncio.run(opens(True))
+else:
+    engine = Engine.open(target, **options)
+    if what == "session":
+        session = engine.session()
+        session.generate("ab", max_tokens=3)
+    elif what == "stream":
+        stream = engine.stream("ab", **long)
+        next(stream)
+    elif what == "thread":
+        begun = threading.Event()
+        threading.Thread(target=generates, daemon=True).start()
+        begun.wait()
+    elif what == "error":
+        raise RuntimeError("of the script")
+"""
+
+
+@pytest.mark.parametrize("what", ["engine", "session", "stream", "async", "async stream", "thread", "error"])
+def test_what_was_left_open_ends_quietly_with_the_process(what: str, models: Models) -> None:
+    for _ in range(3 if what == "thread" else 1):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", LEFT_OPEN, what, str(models.target)],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        lines = done.stderr.splitlines()
+        if what == "error":
+            assert lines.pop() == "RuntimeError: of the script" and lines.pop(0).startswith("Traceback")
+            lines = [line for line in lines if not line.startswith("  ")]
+        assert (done.returncode, done.stdout, lines) == (what == "error", "", [])
 
 
 def test_a_stream_gives_chunks_and_then_the_whole(models: Models) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
@@ -204,6 +205,13 @@ def test_a_drafter_of_the_package_brings_what_was_learned_where_it_was_made(
     monkeypatch.setattr("eaglecpp.engine.planner_cache.PACKAGED", draft.parent)
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "fresh"))
     assert plain_ms(draft) is not None
+    known = json.loads(written.read_bytes())
+    for kernels in ("avx2", "ggml", None):  # made with others than run here, or nobody knows with which
+        assert known["kernels"] != kernels
+        written.write_text(json.dumps(known | {"kernels": kernels}))
+        monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / f"by {kernels}"))
+        assert plain_ms(draft) is None
+    written.write_text(json.dumps(known))
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "gpu"))
     info = core.system_info()
     gpu = info["devices"] + [{**info["devices"][0], "name": "CUDA0", "kind": "gpu"}]

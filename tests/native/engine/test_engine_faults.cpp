@@ -3,10 +3,12 @@
 // that it is broken.
 #include <llama.h>
 
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <new>
 #include <stdexcept>
+#include <thread>
 
 #include "../check.h"
 #include "../gguf/draft_files.h"
@@ -31,6 +33,41 @@ static void a_sequence_steps_once_at_a_time() {
     // nothing has happened to either
     while (engine.sequence(a).is_active) engine.step({a, b});
     CHECK(engine.sequence(a).tokens == engine.sequence(b).tokens);
+}
+
+// Whoever frees an engine takes it out of use first: that fails during a call, and no call begins behind it.
+static void nothing_steps_behind_a_retired_engine() {
+    for (int i = 0; i < 40; ++i) {
+        Engine engine(test::tiny_options(target, draft));
+        const int id = engine.open_sequence();
+        engine.begin(id, prompt, test::greedy(tree, 64));
+        std::atomic<bool> has_begun{false}, is_retired{false};
+        std::atomic<int> n_late{0};
+        std::thread steps([&] {
+            for (bool was_retired = false; !was_retired;) {
+                was_retired = is_retired;
+                try {
+                    if (engine.sequence(id).is_active) engine.step({id});
+                    n_late += was_retired && engine.sequence(id).is_active;
+                } catch (const Error & e) {
+                    CHECK(e.kind == ErrorKind::busy);
+                }
+                has_begun = true;
+            }
+        });
+        while (!has_begun) std::this_thread::yield();
+        while (!is_retired) {
+            try {
+                engine.retire();
+                is_retired = true;
+            } catch (const Error & e) {
+                CHECK(e.kind == ErrorKind::busy);
+            }
+        }
+        steps.join();
+        CHECK(n_late == 0);
+        CHECK_THROWS(engine.retire(), "in use by another thread and cannot be closed");
+    }
 }
 
 // Logits lie in memory of the last decode's graph (kernels/hook.h).
@@ -245,6 +282,7 @@ int main() {
     write_draft_file(draft, Kind::eagle31);
     a_sequence_steps_once_at_a_time();
     logits_stay_until_the_next_decode_and_no_longer();
+    nothing_steps_behind_a_retired_engine();
 #ifndef _WIN32
     a_commit_is_all_or_nothing();
     running_out_of_memory_leaves_no_trace();

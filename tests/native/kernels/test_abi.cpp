@@ -73,6 +73,16 @@ static_assert(sizeof(abi::Device) == sizeof(ggml_backend_device), "ggml_backend_
 SAME_FIELD(abi::Device, ggml_backend_device, reg);
 SAME_FIELD(abi::Device, ggml_backend_device, context);
 
+using TheirRegistryI = ggml_backend_reg_i;
+static_assert(sizeof(abi::RegistryInterface) == sizeof(TheirRegistryI), "ggml_backend_reg_i");
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_name);
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_device_count);
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_device);
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_proc_address);
+static_assert(sizeof(abi::Registry) == sizeof(ggml_backend_reg), "ggml_backend_reg");
+SAME_PLACE(abi::Registry, ggml_backend_reg, iface);
+SAME_FIELD(abi::Registry, ggml_backend_reg, context);
+
 static_assert(sizeof(ComputeParams) == sizeof(ggml_compute_params), "ggml_compute_params");
 SAME_FIELD(ComputeParams, ggml_compute_params, ith);
 SAME_FIELD(ComputeParams, ggml_compute_params, nth);
@@ -107,4 +117,3 @@ static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::supports_op
 static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::get_tensor_traits),
                              ggml::cpu::tensor_traits * (ggml::cpu::extra_buffer_type::*)(const ggml_tensor *)>);
 static_assert(sizeof(abi::ExtraBufferType) == sizeof(ggml::cpu::extra_buffer_type));
-static_assert(std::is_same_v<abi::ExtraBufferTypes, decltype(&ggml_backend_cpu_get_extra_buffer_types)>);

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""One process, llama_cpp and eaglecpp: neither changes what the other computes, whichever comes first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.lora import write_lora
+from helpers.tiny import make_target
+
+LORA_AFTER_LLAMA_CPP = """
+import sys
+import llama_cpp
+
+target, adapter = sys.argv[1:]
+theirs = llama_cpp.Llama(target, n_ctx=128, n_threads=1, verbose=False)
+from eaglecpp import Engine
+
+with Engine.open(target, n_ctx=128, n_threads=1, lora={adapter: 1.0}) as engine:
+    assert engine.device_info["kernels"]
+    print(engine.generate("xy zz", max_tokens=8, temperature=0.0, ignore_eos=True).tokens)
+"""
+
+LORA_ALONE = LORA_AFTER_LLAMA_CPP.replace("\ntheirs =", "\n# theirs =")
+
+# The thread is inside a graph of llama.cpp nearly all the time; the hook comes in the middle of one, and
+# models of either are loaded beside it.
+GRAPHS_MEANWHILE = """
+import sys, threading
+import llama_cpp
+
+target, = sys.argv[1:]
+options = dict(n_ctx=128, n_threads=2, verbose=False, logits_all=True)
+
+def logits(llama):
+    llama.reset()
+    llama.eval(list(range(1, 60)))
+    return llama.scores[:59].copy()
+
+llama = llama_cpp.Llama(target, **options)
+alone = logits(llama)
+found, stop = [], threading.Event()
+
+def compute():
+    while not stop.is_set():
+        found.append(bool((logits(llama) == alone).all()))
+
+thread = threading.Thread(target=compute)
+thread.start()
+from eaglecpp import Engine
+
+texts, others = set(), []
+for repack in ("auto", "off"):
+    with Engine.open(target, n_ctx=128, n_threads=1, repack=repack) as engine:
+        assert engine.device_info["kernels"]
+        texts.add(tuple(engine.generate("xy zz", max_tokens=8, temperature=0.0, ignore_eos=True).tokens))
+    others.append(bool((logits(llama_cpp.Llama(target, **options)) == alone).all()))
+stop.set()
+thread.join()
+assert len(found) > 1 and all(found), (len(found), found.count(False))
+assert all(others) and len(texts) == 1, (others, texts)
+"""
+
+
+def run(script: str, *arguments: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, *map(str, arguments)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_adapter_works_where_llama_cpp_loaded_a_model_first(tmp_path: Path) -> None:
+    """An adapter must not follow the weights into a buffer that holds packed matrices only."""
+    target, adapter = make_target(tmp_path, dtype="Q8_0").gguf, tmp_path / "adapter.gguf"
+    write_lora(adapter, target, size=0.01)
+    after = run(LORA_AFTER_LLAMA_CPP, target, adapter)
+    assert after == run(LORA_ALONE, target, adapter)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "Q8_0"])
+def test_graphs_of_llama_cpp_compute_the_same_while_the_kernels_are_installed(
+    dtype: str, tmp_path: Path
+) -> None:
+    run(GRAPHS_MEANWHILE, make_target(tmp_path, dtype=dtype).gguf)
