@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 
 from eaglecpp._extension import core
@@ -30,22 +28,6 @@ def checks_arguments() -> Iterator[None]:
         raise InvalidValueError(str(error)) from error
 
 
-_engines: weakref.WeakSet[NativeEngine] = weakref.WeakSet()
-_is_exiting = threading.Event()
-
-
-@atexit.register
-def _wait_for_calls() -> None:
-    """No thread may be inside an exclusive call when the interpreter ends: it stops daemon threads by
-    unwinding their stacks, which C++ answers by ending the process.
-    """
-    _is_exiting.set()
-    me = threading.get_ident()
-    for engine in list(_engines):
-        while engine._holder.get("thread", me) != me:
-            time.sleep(0.001)
-
-
 class NativeEngine:
     """Owns a `core.Engine`. waits: threads wait for each other instead of raising `EngineBusyError`."""
 
@@ -53,7 +35,6 @@ class NativeEngine:
         self.waits = waits
         self._native: core.Engine | None = None
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
-        _engines.add(self)
         try:
             with checks_arguments():
                 self._native = core.Engine(options)
@@ -86,8 +67,6 @@ class NativeEngine:
         was interrupted still holds the engine, and its next call releases it. `setdefault` is atomic.
         """
         me = threading.get_ident()
-        if _is_exiting.is_set() and threading.current_thread() is not threading.main_thread():
-            threading.Event().wait()  # for ever: the process ends
         while self._holder.setdefault("thread", me) != me:
             if self.waits:
                 time.sleep(0.001)

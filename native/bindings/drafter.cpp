@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "draft/sequence.h"
 #include "engine/options.h"
 #include "target/llama_bridge.h"
@@ -89,7 +90,7 @@ class StudyDrafter {
         for (int a = 0; a < s.n_aux(); ++a) {
             rows.layer.push_back(features.data() + (size_t)a * tokens.size() * s.n_embd_target);
         }
-        nb::gil_scoped_release release;
+        GilRelease release;
         sequence_->commit(rows, tokens.data(), want_output, n_ahead);
     }
 
@@ -113,7 +114,7 @@ class StudyDrafter {
         for (size_t i = 0; i < n; ++i) sequence_->set_state(parents[i], states.data() + i * s.n_embd);
         int first = 0;
         {
-            nb::gil_scoped_release release;
+            GilRelease release;
             first = sequence_->extend(rows);
         }
         parents_.resize(first);

@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "base/process.h"
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "bindings/planner_report.h"
 #include "engine/engine.h"
 #include "gguf/guard.h"
@@ -28,7 +29,7 @@ namespace {
 class EngineHandle {
   public:
     explicit EngineHandle(const EngineOptions & options) {
-        nb::gil_scoped_release release;
+        GilRelease release;
         guarded([&] { engine_ = std::make_shared<Engine>(options); });
     }
     ~EngineHandle() { free(); }
@@ -58,7 +59,7 @@ class EngineHandle {
             (void)new std::shared_ptr<Engine>(std::move(last));
             return;
         }
-        nb::gil_scoped_release release;
+        GilRelease release;
         last.reset();
     }
 
@@ -142,7 +143,7 @@ nb::list memory_plan(const EngineHandle & e) {
     }
     {
         // devices on RPC servers are asked over the network
-        nb::gil_scoped_release release;
+        GilRelease release;
         for (auto & [dev, use] : plan) ggml_backend_dev_memory(dev, &use.free, &use.total);
     }
     nb::list out;
@@ -166,7 +167,7 @@ nb::dict measure_exact(const EngineHandle & e) {
     ExactRows rows;
     {
         const auto engine = e.share();
-        nb::gil_scoped_release release;
+        GilRelease release;
         guarded([&] { rows = engine->measure_exact_rows(); });
     }
     nb::dict d;
@@ -222,25 +223,25 @@ nb::dict timings(const EngineHandle & e, int id) {
 
 std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids, double for_ms) {
     const auto engine = e.share();
-    nb::gil_scoped_release release;
+    GilRelease release;
     return guarded([&] { return engine->step(ids, for_ms); });
 }
 
 ParkedSequence park(const EngineHandle & e, int id) {
     const auto engine = e.share();
-    nb::gil_scoped_release release;
+    GilRelease release;
     return guarded([&] { return engine->park(id); });
 }
 
 bool unpark(const EngineHandle & e, int id, const ParkedSequence & parked) {
     const auto engine = e.share();
-    nb::gil_scoped_release release;
+    GilRelease release;
     return guarded([&] { return engine->unpark(id, parked); });
 }
 
 std::vector<float> score(const EngineHandle & e, const Tokens & tokens) {
     const auto engine = e.share();
-    nb::gil_scoped_release release;
+    GilRelease release;
     return guarded([&] { return engine->score(tokens); });
 }
 
@@ -252,7 +253,7 @@ struct MadeSampler {
 
 MadeSampler make_sampler(const EngineHandle & e, const GenerateParams & params) {
     MadeSampler made{e.share(), nullptr};
-    nb::gil_scoped_release release;
+    GilRelease release;
     guarded([&] { made.sampler = made.engine->make_sampler(params); });
     return made;
 }
@@ -265,7 +266,7 @@ int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateP
         sampler = std::move(made->sampler);
         made->engine.reset();
     }
-    nb::gil_scoped_release release;
+    GilRelease release;
     return guarded([&] { return engine->begin(id, prompt, params, std::move(sampler)); });
 }
 
@@ -273,7 +274,7 @@ std::optional<Tokens> tokenize(const EngineHandle & e, const nb::bytes & bytes, 
                                int n_most) {
     const std::string text = from_bytes(bytes);
     const auto engine = e.share();
-    nb::gil_scoped_release release;
+    GilRelease release;
     return guarded([&] { return engine->target().vocab().tokenize(text, add_special, parse_special, n_most); });
 }
 
@@ -281,7 +282,7 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
     const auto engine = e.share();
     std::string text;
     {
-        nb::gil_scoped_release release;
+        GilRelease release;
         const Vocabulary & vocab = engine->target().vocab();
         for (Token t : tokens) {
             if (t < 0 || t >= vocab.size()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);

@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "gguf/draft_file.h"
 
 namespace nb = nanobind;
@@ -64,7 +65,7 @@ static nb::list tensor_list(const DraftFile & file) {
 
 void bind_gguf(nb::module_ & m) {
     nb::class_<DraftFile>(m, "DraftFile")
-        .def(nb::init<const std::string &>(), nb::arg("path"), nb::call_guard<nb::gil_scoped_release>())
+        .def(nb::init<const std::string &>(), nb::arg("path"), nb::call_guard<GilRelease>())
         .def_prop_ro("info", [](const DraftFile & f) { return draft_spec_dict(f.spec()); })
         .def_prop_ro("d2t", [](const DraftFile & f) { return f.d2t(); })
         .def_prop_ro("tensors", &tensor_list);

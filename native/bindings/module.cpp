@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "target/llama_bridge.h"
 
 namespace nb = nanobind;
@@ -10,6 +11,8 @@ NB_MODULE(_core, m) {
     // (async_engine).
     nb::set_leak_warnings(false);
     m.doc() = "Native engine of eaglecpp; see _core.pyi.";
+    // first registered, so called last: behind what ends threads of ours
+    nb::module_::import_("atexit").attr("register")(nb::cpp_function(&eaglecpp::wait_for_releases));
     eaglecpp::route_logs();  // before anything can be logged to stderr
     eaglecpp::bind_errors(m);
     eaglecpp::bind_system(m);

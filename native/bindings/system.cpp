@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "gguf/keys.h"
 #include "kernels/hook.h"
 #include "target/amx.h"
@@ -34,7 +35,7 @@ static nb::dict system_info() {
     std::vector<DeviceInfo> found;
     {
         // devices on RPC servers are asked over the network
-        nb::gil_scoped_release release;
+        GilRelease release;
         found = list_devices();
     }
     for (const DeviceInfo & info : found) {
@@ -70,7 +71,7 @@ static nb::dict system_info() {
 void bind_system(nb::module_ & m) {
     m.def("version_info", &version_info);
     m.def("system_info", &system_info);
-    m.def("start_rpc_relay", &start_rpc_relay, nb::arg("endpoint"), nb::call_guard<nb::gil_scoped_release>());
+    m.def("start_rpc_relay", &start_rpc_relay, nb::arg("endpoint"), nb::call_guard<GilRelease>());
     m.def("lost_rpc_servers", [] {
         nb::list out;
         for (const LostServer & s : lost_rpc_servers()) out.append(nb::make_tuple(s.endpoint, s.relay, s.why));

@@ -11,6 +11,7 @@
 #include "base/types.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "engine/options.h"
 #include "target/target.h"
 
@@ -25,7 +26,7 @@ class StudyTarget {
     StudyTarget(const EngineOptions & options, const std::vector<int32_t> & layers)
         : opened_(opened(options, layers)), target_(*opened_), n_layers_(layers.size()) {}
     ~StudyTarget() {
-        nb::gil_scoped_release release;
+        GilRelease release;
         opened_.reset();
     }
 
@@ -35,7 +36,7 @@ class StudyTarget {
         const size_t n = tokens.size(), n_vocab = (size_t)target_.vocab().size();
         std::vector<float> features, logits;
         {
-            nb::gil_scoped_release release;
+            GilRelease release;
             // filling these with zeros takes a while, and other threads have targets of their own
             features.resize(n_layers_ * n * target_.model().n_embd());
             if (want_logits) logits.resize(n * n_vocab);
@@ -57,7 +58,7 @@ class StudyTarget {
         std::vector<float> unused, features(n_layers_ * tokens.size() * target_.model().n_embd());
         std::vector<float> logits(tokens.size() * target_.vocab().size());
         {
-            nb::gil_scoped_release release;
+            GilRelease release;
             clear();
             std::vector<float> prefix_features(n_layers_ * prefix.size() * target_.model().n_embd());
             if (!prefix.empty()) run(prefix, false, prefix_features, unused);
@@ -78,7 +79,7 @@ class StudyTarget {
             fail(ErrorKind::value, "%zu rows; expected 1 to %zu, n_draft_max + 1", tokens.size(), n_max);
         }
         check(tokens);
-        nb::gil_scoped_release release;
+        GilRelease release;
         const Pos n_prefix = (Pos)prefix.size();
         if (prefix != in_cache_ || prefix.empty()) {
             clear();
@@ -104,7 +105,7 @@ class StudyTarget {
 
   private:
     static std::unique_ptr<Target> opened(const EngineOptions & options, const std::vector<int32_t> & layers) {
-        nb::gil_scoped_release release;
+        GilRelease release;
         auto target = std::make_unique<Target>(options);
         target->open_context(layers);
         return target;
@@ -177,7 +178,7 @@ class StudySampler {
     std::vector<int> count(const ArrayIn<1> & logits, Pos first, int n) {
         const float * data = checked(logits);
         std::vector<int> counts(sampler_.n_vocab(), 0);
-        nb::gil_scoped_release release;
+        GilRelease release;
         for (int i = 0; i < n; ++i) ++counts[sampler_.sample(data, first + i)];
         return counts;
     }
@@ -205,7 +206,7 @@ void bind_target(nb::module_ & m) {
             "tokenize",
             [](StudyTarget & t, const nb::bytes & bytes, bool add_special, bool parse_special) {
                 const std::string text(bytes.c_str(), bytes.size());
-                nb::gil_scoped_release release;
+                GilRelease release;
                 return t.target().vocab().tokenize(text, add_special, parse_special);
             },
             nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))

@@ -96,6 +96,11 @@ async def opens(runs):
     stream = engine.stream("ab", **(long if runs else {"max_tokens": 1}))
     await anext(stream)
 
+def tokenizes():
+    begun.set()
+    while True:
+        engine.tokenize("ab cd " * 20000)
+
 def generates():
     stream = engine.stream("ab", **long)
     next(stream)
@@ -115,18 +120,22 @@ else:
     elif what == "stream":
         stream = engine.stream("ab", **long)
         next(stream)
-    elif what == "thread":
+    elif what in ("thread", "threads that tokenize"):
         begun = threading.Event()
-        threading.Thread(target=generates, daemon=True).start()
+        for target in [generates] if what == "thread" else 2 * [tokenizes]:
+            threading.Thread(target=target, daemon=True).start()
         begun.wait()
     elif what == "error":
         raise RuntimeError("of the script")
 """
 
 
-@pytest.mark.parametrize("what", ["engine", "session", "stream", "async", "async stream", "thread", "error"])
+@pytest.mark.parametrize(
+    "what",
+    ["engine", "session", "stream", "async", "async stream", "thread", "threads that tokenize", "error"],
+)
 def test_what_was_left_open_ends_quietly_with_the_process(what: str, models: Models) -> None:
-    for _ in range(3 if what == "thread" else 1):
+    for _ in range(3 if what.startswith("thread") else 1):
         done = subprocess.run(
             [sys.executable, "-P", "-c", LEFT_OPEN, what, str(models.target)],
             capture_output=True, text=True, timeout=120, check=False,
