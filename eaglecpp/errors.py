@@ -24,6 +24,7 @@ __all__ = [
     "MismatchError",
     "ModelNotFoundError",
     "OutOfMemoryError",
+    "PlaceLostError",
     "QueueFullError",
     "TrainError",
     "UnsupportedError",
@@ -81,6 +82,10 @@ class TrainError(EagleError):
 
 class OutOfMemoryError(EagleError):
     """Weights, caches or compute buffers did not fit into the memory of a device."""
+
+
+class PlaceLostError(EagleError):
+    """An `AsyncEngine` ended a generation that had kept its place for `place_s` while others waited."""
 
 
 class QueueFullError(EagleError):

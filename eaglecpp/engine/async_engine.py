@@ -41,7 +41,7 @@ from eaglecpp.engine.places import Places
 from eaglecpp.engine.request import Request, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import EagleError, EngineBrokenError, QueueFullError
+from eaglecpp.errors import EagleError, EngineBrokenError, PlaceLostError, QueueFullError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
@@ -338,7 +338,7 @@ class AsyncEngine:
         for task in late:
             self._leave(task)
             text = f"the answer ended after {self._place_s:g} s: others wait for its place"
-            tell([(task, "error", TimeoutError(text))])
+            tell([(task, "error", PlaceLostError(text))])
 
     def _admit(self) -> None:
         while True:

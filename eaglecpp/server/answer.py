@@ -151,13 +151,11 @@ class Answer:
         while True:
             try:
                 left = None if self._deadline is None else max(0.0, self._deadline - time.perf_counter())
-                async with asyncio.timeout(left) as limit:  # wait_for may lose a cancellation until 3.12
+                async with asyncio.timeout(left):  # wait_for may lose a cancellation until 3.12
                     chunk = await anext(chunks)
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                if not limit.expired():
-                    raise  # the engine's, which says why
                 self._stream.cancel()
                 raise ApiError(
                     504, "the request took longer than this server allows", code="timeout"

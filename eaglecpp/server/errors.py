@@ -18,6 +18,7 @@ from eaglecpp.errors import (
     MismatchError,
     ModelNotFoundError,
     OutOfMemoryError,
+    PlaceLostError,
     QueueFullError,
     UnsupportedError,
 )
@@ -82,6 +83,8 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
             return ApiError(503, f"server busy, please try again: {error}", code="queue_full")
         case EngineBusyError():
             return ApiError(503, f"server busy, please try again: {error}", code="engine_busy")
+        case PlaceLostError():
+            return ApiError(504, str(error), code="timeout")
         case OutOfMemoryError():
             return ApiError(503, str(error), code="out_of_memory")
         case EagleError() | ConvertError():

@@ -111,12 +111,21 @@ class Steps : public abi::TensorTraits {
     }
 };
 
+// ggml's classes have other names than those of ggml_abi.h, which UBSan would take for a mistake.
+#if defined(__GNUC__)
+#define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
+#else
+#define FOREIGN_CLASS
+#endif
+
 // Asked in the place of one of ggml's own types, which is asked about all that is not ours.
 class Extra : public abi::ExtraBufferType {
   public:
-    bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override { return ggmls->supports_op(dev, op); }
+    FOREIGN_CLASS bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override {
+        return ggmls->supports_op(dev, op);
+    }
 
-    abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
+    FOREIGN_CLASS abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
         abi::TensorTraits * ours = traits(op);
         return ours ? ours : ggmls->get_tensor_traits(op);
     }

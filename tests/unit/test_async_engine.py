@@ -64,8 +64,11 @@ def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
 
     monkeypatch.setattr(Engine, "open", watched)
 
+    others = set(threading.enumerate())
+
     def ours() -> list[threading.Thread]:
-        return [thread for thread in threading.enumerate() if thread.name == "eaglecpp-engine"]
+        threads = set(threading.enumerate()) - others
+        return [thread for thread in threads if thread.name == "eaglecpp-engine"]
 
     async def work() -> None:
         for _ in range(3):

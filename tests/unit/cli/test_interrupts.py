@@ -15,15 +15,16 @@ if sys.platform == "win32":
     pytest.skip("signals of POSIX", allow_module_level=True)
 
 PROGRAM = """
-import hashlib, sys
+import hashlib, sys, threading
 from eaglecpp.cli.interrupts import Interrupts
 with Interrupts(lambda text: print(text, file=sys.stderr, flush=True)) as interrupts:
     interrupts.waits = sys.argv[1] == "waits"
-    print("ready", file=sys.stderr, flush=True)
+    # once the computation runs, which lets this thread go on beside it
+    threading.Timer(0.3, print, ["ready"], {"file": sys.stderr, "flush": True}).start()
     hashlib.pbkdf2_hmac("sha256", b"a", b"b", int(sys.argv[2]))
     print(interrupts.requested, file=sys.stderr, flush=True)
 """
-FOR_EVER, A_MOMENT = 2**31 - 1, 2_000_000
+FOR_EVER, A_MOMENT = 2**31 - 1, 6_000_000
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from eaglecpp import AsyncEngine, limits
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import TemplateError
 from eaglecpp.engine.turn_lock import TurnLock
-from eaglecpp.errors import GrammarError
+from eaglecpp.errors import GrammarError, PlaceLostError
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.http import LiveResponse
 from eaglecpp.server.opening import LoadedModel, find_source
@@ -216,7 +216,7 @@ def test_a_long_answer_gives_its_place_back_when_others_wait() -> None:
                     await asyncio.sleep(0.01)
                 others = [engine.generate("What", max_tokens=100, **options) for _ in range(2)]
                 done = await asyncio.gather(*others, return_exceptions=True)
-                with pytest.raises(TimeoutError, match="others wait for its place"):
+                with pytest.raises(PlaceLostError, match="others wait for its place"):
                     async for _ in long:
                         pass
             last = done[-1]
