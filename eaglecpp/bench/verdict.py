@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp._extension import core
+from eaglecpp.bench.llama_plain import llama_plain_ms
 from eaglecpp.bench.strategies import measure, plan_report
 
 if TYPE_CHECKING:
@@ -86,14 +88,21 @@ def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -
     )
 
 
-def measure_verdict(engine: Engine, without_kernels: Engine | None = None, seconds: float = 6.0) -> Verdict:
-    """Decodes for about so many seconds, plain and with drafts; `without_kernels`: the same target opened
-    with `kernels="off"` and no drafter, measured for a third of the time.
+def measure_verdict(engine: Engine, seconds: float = 6.0) -> Verdict:
+    """Decodes for about so many seconds, plain and with drafts, and where our kernels run, before and after
+    that with llama.cpp's own, a sixth of the time each.
     """
-    strategies = _STRATEGIES if engine.has_draft else _STRATEGIES[:1]
-    (plain, *_) = measure(engine, strategies, seconds=seconds)
-    kernels = None
-    if without_kernels is not None:
-        (other,) = measure(without_kernels, _STRATEGIES[:1], seconds=seconds / 3)
-        kernels = other.ms / plain.ms
+    info = engine.device_info
+    amx = core.system_info()["amx"]
+
+    def of_llama() -> float | None:
+        if not info["kernels"]:
+            return None
+        repack = not amx["claimed"] or amx["works"]
+        return llama_plain_ms(engine.target_path, info["n_threads"], repack=repack, seconds=seconds / 6)
+
+    before = of_llama()
+    (plain, *_) = measure(engine, _STRATEGIES if engine.has_draft else _STRATEGIES[:1], seconds=seconds)
+    after = of_llama()
+    kernels = None if before is None or after is None else (before + after) / 2 / plain.ms
     return verdict_of(plan_report(engine), kernels)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import ExitStack
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -60,13 +59,10 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[
     from eaglecpp.engine import exactness
 
     options = options | {"exact": "off", "planner_cache": False}
-    with open_engine(model, draft, None, False, options) as engine, ExitStack() as stack:
+    with open_engine(model, draft, None, False, options) as engine:
         found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
         show_progress("measuring speed")
-        other = None
-        if engine.device_info["kernels"]:
-            other = stack.enter_context(open_engine(model, None, None, True, options | {"kernels": "off"}))
-        verdict = measure_verdict(engine, other)
+        verdict = measure_verdict(engine)
         show_progress("")
         return {
             "verdict": verdict.as_dict() | {"text": str(verdict)},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <Python.h>
+#include <nanobind/nanobind.h>
 
 namespace eaglecpp {
 

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""llama.cpp's own plain decoding, in a process that loads nothing of ours: our kernels are inside ggml's
+backend wherever the extension is. Run as a file, this is that process.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+__all__ = ["llama_plain_ms"]
+
+_N_PROMPT = 16
+_LIMIT_S = 300.0  # a process that hangs is no measurement
+
+
+def llama_plain_ms(target: Path, n_threads: int, *, repack: bool, seconds: float) -> float | None:
+    """Milliseconds per token of llama.cpp with its default options on the CPU; None if it could not be
+    measured. repack: False where llama.cpp's repacked weights end the process (AMX that is claimed and does
+    not work).
+    """
+    setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", __file__, json.dumps(setup)],
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=True,
+        )
+        return float(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> float:
+    import llama_cpp
+
+    llama_cpp.llama_backend_init()
+    model_params = llama_cpp.llama_model_default_params()
+    model_params.use_extra_bufts = repack
+    model_params.n_gpu_layers = 0
+    model = llama_cpp.llama_model_load_from_file(target.encode(), model_params)
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx = 512
+    params.n_threads = params.n_threads_batch = n_threads
+    context = llama_cpp.llama_init_from_model(model, params)
+    n_vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+
+    def decode(*tokens: int) -> float:
+        array = (llama_cpp.llama_token * len(tokens))(*tokens)  # the batch points into it
+        batch = llama_cpp.llama_batch_get_one(array, len(tokens))
+        started = time.perf_counter()
+        if llama_cpp.llama_decode(context, batch) != 0:
+            raise SystemExit(1)
+        logits = llama_cpp.llama_get_logits_ith(context, -1)
+        max(range(0, n_vocab, 1000), key=lambda i: logits[i])  # which waits for them
+        return 1000 * (time.perf_counter() - started)
+
+    decode(*(16 + i * 7919 % (n_vocab - 16) for i in range(_N_PROMPT)))
+    ms: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(ms) < 8 or (time.perf_counter() < end and len(ms) < 400):
+        ms.append(decode(16 + len(ms) * 104729 % (n_vocab - 16)))
+    return statistics.median(ms[4:])  # the first build graphs
+
+
+if __name__ == "__main__":
+    sys.stdout.write(str(_measure(**json.loads(sys.argv[1]))))
