@@ -20,6 +20,9 @@ class GilRelease {
     PyThreadState * state_;
 };
 
+// For a process that was forked, which has none of the other threads.
+void forget_releases();
+
 // For atexit: no other thread is in a GilRelease afterwards, nor gets out of one.
 void wait_for_releases();
 

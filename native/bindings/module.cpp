@@ -13,6 +13,10 @@ NB_MODULE(_core, m) {
     m.doc() = "Native engine of eaglecpp; see _core.pyi.";
     // first registered, so called last: behind what ends threads of ours
     nb::module_::import_("atexit").attr("register")(nb::cpp_function(&eaglecpp::wait_for_releases));
+    const nb::module_ os = nb::module_::import_("os");
+    if (nb::hasattr(os, "register_at_fork")) {
+        os.attr("register_at_fork")(nb::arg("after_in_child") = nb::cpp_function(&eaglecpp::forget_releases));
+    }
     eaglecpp::route_logs();  // before anything can be logged to stderr
     eaglecpp::bind_errors(m);
     eaglecpp::bind_system(m);

@@ -37,6 +37,28 @@ assert os.waitpid(pid, 0)[1] == 0
 print(len(engine.generate("xy zz", max_tokens=4).tokens))
 """
 
+# forked while other threads are in native code, of which the child has none
+FORK_BESIDE = """
+import os, signal, sys, threading, time
+from eaglecpp import Engine
+
+target, = sys.argv[1:]
+engine = Engine.open(target, n_ctx=128, n_threads=1)
+
+def tokenizes():
+    while True:
+        engine.tokenize("ab cd " * 100_000)
+
+for _ in range(3):
+    threading.Thread(target=tokenizes, daemon=True).start()
+time.sleep(0.2)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    sys.exit(0)  # through atexit
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
 # address space runs out in the middle of opening a context, as memory does on a small machine
 MEMORY = """
 import resource, sys
@@ -67,6 +89,11 @@ def run(script: str, *arguments: Path) -> str:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_a_forked_child_is_told_instead_of_waiting_for_ever(models: Models) -> None:
     assert run(FORK, models.target, models.draft) == "4\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_child_forked_beside_busy_threads_ends(models: Models) -> None:
+    assert run(FORK_BESIDE, models.target) == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit address space")
