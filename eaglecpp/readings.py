@@ -163,7 +163,7 @@ def convert_measured(
     return convert_checkpoint(src, target, out, type, readings=chosen, reasons=reasons, **options)
 
 
-_STATED = ("aux_layers", "layer_ids", "feed", "rope_theta", "readings")
+_STATED = ("aux_layers", "layer_ids", "feed", "rope_theta", "readings", "window")
 
 
 def choose(measured: Sequence[Measured], choices: Sequence[Choice]) -> Measured | None:
@@ -200,7 +200,7 @@ def _measure(
 
     names = [choice.name for choice in choices]
     values = itertools.islice(itertools.product(*(choice.values for choice in choices)), MOST)
-    stated = {name: value for name, value in options.items() if name in (*_STATED, "window")}
+    stated = {name: value for name, value in options.items() if name in _STATED}
     plain = {name: value for name, value in options.items() if name != "progress"}
     layers: dict[int, tuple[int, ...]] = {}
     combinations: list[Readings] = []

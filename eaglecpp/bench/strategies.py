@@ -19,7 +19,7 @@ from typing import Any
 from eaglecpp.engine import Engine
 from eaglecpp.results import Timings
 
-__all__ = ["PROMPTS", "STRATEGIES", "Measured", "measure", "plan_report"]
+__all__ = ["PROMPTS", "STRATEGIES", "Measured", "measure", "plan_report", "point_at"]
 
 STRATEGIES = (
     "off",
@@ -213,6 +213,12 @@ def _expected(report: dict[str, Any], nodes: list[_Node]) -> dict[str, Any]:
     }
 
 
+def point_at(points: Sequence[tuple[int, float, float]], n_rows: int) -> tuple[int, float, float]:
+    """(rows, ms, samples) of n rows in a report's costs; sizes share a bucket that is named after its largest
+    one.
+    """
+    return next((point for point in points if point[0] >= n_rows), points[-1])
+
+
 def _at(points: Sequence[tuple[int, float, float]], n_rows: int) -> float:
-    """Time of n rows; sizes share a bucket that is named after its largest one."""
-    return next((ms for rows, ms, _ in points if rows >= n_rows), points[-1][1])
+    return point_at(points, n_rows)[1]

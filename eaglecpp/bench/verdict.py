@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
 from eaglecpp.bench.llama_plain import llama_plain_ms
-from eaglecpp.bench.strategies import measure, plan_report
+from eaglecpp.bench.strategies import measure, plan_report, point_at
 
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
@@ -75,7 +75,7 @@ def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -
     plain: float = report["plain_ms"]
     best = max(report["chains"], key=lambda chain: float(chain["speed"]))
     n_rows = best["nodes"] + 1
-    verify, n_samples = next((ms, n) for rows, ms, n in report["verify"] if rows >= n_rows)
+    _, verify, n_samples = point_at(report["verify"], n_rows)
     rest = best["ms"] - verify  # drafting, and the host
     return Verdict(
         n_rows=n_rows,

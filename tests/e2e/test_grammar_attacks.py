@@ -6,9 +6,7 @@ answers `/health` and another client's stream meanwhile, and tells the sender wh
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import pytest
 import requests
 
 from helpers.http_server import DRAFT, MODEL, TARGET
+from helpers.serve_process import free_port, start_server
 
 # What a request may hold others up: far above the limit's own 0.1 s on any machine, below what was found.
 PATIENCE_S = 8.0
@@ -96,34 +95,11 @@ ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     link = tmp_path_factory.mktemp("models") / f"{MODEL}.gguf"
     link.symlink_to(TARGET)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "eaglecpp",
-        "serve",
-        str(link),
-        "--draft",
-        str(DRAFT),
-        "--port",
-        str(port),
-    ]
-    command += ["-c", "512", "-t", "1", "--exact", "off"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        end = time.monotonic() + 120
-        while True:
-            assert process.poll() is None and time.monotonic() < end, "the server did not start"
-            try:
-                requests.get(f"{url}/health", timeout=5)
-                break
-            except requests.ConnectionError:
-                time.sleep(0.05)
+    with start_server(link, DRAFT, port) as process:
         with Bystanders(url) as alone:
             time.sleep(0.5)
         (text,) = alone.texts

@@ -15,8 +15,6 @@ import argparse
 import json
 import os
 import random
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,6 +25,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import requests
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from helpers.serve_process import free_port, start_server
 
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 HEALTH_S = 5.0  # of an answer to /health
@@ -504,47 +505,23 @@ class Server:
     """`eaglecpp serve` in a process of its own, with a store of its own."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self.log = (folder / "serve.log").open("wb")
-        target, draft = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
         environment = os.environ | {
             "HOME": str(folder),
             "EAGLECPP_MODELS": str(folder / "models"),
             "EAGLECPP_PLANNER_CACHE": "0",
         }
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "eaglecpp",
-            "serve",
-            str(target),
-            "--draft",
-            str(draft),
-            "--port",
-            str(port),
-            "-c",
-            "512",
-            "-t",
-            "1",
-            "--exact",
-            "off",
-            "--max-time",
-            "30s",
-        ]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, env=environment)
-        for _ in range(600):
+        target, draft = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
+        log = folder / "serve.log"
+        with log.open("wb") as output:
             try:
-                self.model = str(requests.get(f"{self.url}/v1/models", timeout=5).json()["data"][0]["id"])
-                return
-            except requests.RequestException:
-                if self.process.poll() is not None:
-                    break
-                time.sleep(0.1)
-        self.end(f"the server did not start:\n{(folder / 'serve.log').read_text(errors='replace')[-3000:]}")
+                self.process = start_server(
+                    target, draft, port, "--max-time", "30s", output=output, environment=environment
+                )
+            except RuntimeError as error:
+                sys.exit(f"{error}\n{log.read_text(errors='replace')[-3000:]}")
+        self.model = str(requests.get(f"{self.url}/v1/models", timeout=5).json()["data"][0]["id"])
 
     def end(self, message: str) -> NoReturn:
         self.process.kill()

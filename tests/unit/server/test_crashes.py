@@ -9,9 +9,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +18,7 @@ import requests
 from eaglecpp.store import Stores
 from helpers.http_server import DRAFT, TARGET, TestServer
 from helpers.hub_server import HubServer
+from helpers.serve_process import free_port, start_server
 from helpers.store_check import store_problems
 
 REPO = "user/demo-GGUF"
@@ -95,38 +93,11 @@ def test_a_disk_that_fills_up_ends_the_pull_and_nothing_else(
 def test_a_server_killed_in_the_middle_of_an_answer_leaves_port_and_store(
     store_root: Path, tmp_path: Path
 ) -> None:
-    with TestServer(preload="") as probe:
-        port = probe.listener.getsockname()[1]
+    port = free_port()
     before = sorted(path.name for path in store_root.rglob("*")) if store_root.exists() else []
     body = json.dumps({"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}})
-    command = [
-        sys.executable,
-        "-P",  # not the checkout, which has no extension
-        "-m",
-        "eaglecpp",
-        "serve",
-        str(TARGET),
-        "--draft",
-        str(DRAFT),
-        "--port",
-        str(port),
-    ]
-    command += ["-c", "512", "-t", "1", "--exact", "off"]
-
-    def start() -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        end = time.monotonic() + 120
-        while True:
-            assert process.poll() is None and time.monotonic() < end, "the server did not start"
-            try:
-                requests.get(f"http://127.0.0.1:{port}/health", timeout=5)
-            except requests.ConnectionError:
-                time.sleep(0.05)
-            else:
-                return process
-
     for _ in range(2):  # the second one comes up at once, on the same port and store
-        process = start()
+        process = start_server(TARGET, DRAFT, port)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
             connection.request("POST", "/api/generate", body)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp serve` as a process of its own, with one small pair and one thread."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+import requests
+
+__all__ = ["free_port", "start_server"]
+
+_START_S = 120.0
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def start_server(
+    target: Path,
+    draft: Path,
+    port: int,
+    *options: str,
+    output: int | IO[bytes] = subprocess.DEVNULL,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """A server that answers on that port. Raises RuntimeError when it does not start."""
+    command = [
+        sys.executable, "-P",  # not the checkout, which has no extension
+        "-m", "eaglecpp", "serve", str(target), "--draft", str(draft), "--port", str(port),
+        "-c", "512", "-t", "1", "--exact", "off", *options,
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    end = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            requests.get(f"http://127.0.0.1:{port}/health", timeout=5)
+            return process
+        except requests.RequestException:
+            time.sleep(0.05)
+    process.kill()
+    raise RuntimeError(f"the server did not start; its status is {process.wait()}")
