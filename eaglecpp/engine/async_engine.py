@@ -421,7 +421,7 @@ class AsyncEngine:
                 engine.close()
 
 
-# A thread that the interpreter stops at its exit inside a native call ends the process.
+# Engines that are left open are closed at exit, which keeps what their planners have learned.
 _started: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
 
