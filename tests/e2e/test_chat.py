@@ -53,6 +53,16 @@ def questions(home: Path) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
+def chat_once(chat: Open) -> None:
+    """A chat of one question, saved when it ends."""
+    with chat() as terminal:
+        terminal.type("hello" + ENTER)
+        terminal.wait("[ 12 tokens")
+        terminal.wait_for_prompt()
+        terminal.type(CTRL_D)
+        terminal.wait_for_end()
+
+
 def test_a_message_is_answered_and_ctrl_d_leaves(chat: Open, home: Path) -> None:
     with chat() as terminal:
         terminal.type("hello there" + ENTER)
@@ -186,12 +196,7 @@ def test_strategy_regen_and_resume(chat: Open, models: Models, home: Path) -> No
 def test_c_is_the_context_length_and_touches_no_saved_chat(
     chat: Open, cli: Callable[..., Any], models: Models, home: Path
 ) -> None:
-    with chat() as terminal:
-        terminal.type("hello" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+    chat_once(chat)
     before = [path.read_bytes() for path in (home / "chats").iterdir()]
     with chat("-c", 1024) as terminal:
         assert "context 1024 tokens" in terminal.text and "hello" not in terminal.text
@@ -204,12 +209,7 @@ def test_c_is_the_context_length_and_touches_no_saved_chat(
 
 
 def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home: Path) -> None:
-    with chat() as terminal:
-        terminal.type("hello" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+    chat_once(chat)
     model = saved_chats(home)[0]["model"]
     done = cli("run", model, "--continue", "and then", "-n", "12", *CHAIN, *SHORT)
     assert done.returncode == 0
