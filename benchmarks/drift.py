@@ -246,7 +246,7 @@ def best(model: DraftModel, states: Tensor) -> Tensor:
 
 
 def report(curves: dict[str, dict[str, Curves]], lengths: dict[str, int]) -> str:
-    """The table: one row per setting, drafter and quantity."""
+    """The table: acceptance and size of the state, for each setting and drafter."""
     head = ["setting", "drafter", "quantity", *map(str, range(1, DEPTH + 1)), "length, 5 drafts"]
     rows: list[list[Any]] = []
     for setting in SETTINGS:
@@ -255,8 +255,6 @@ def report(curves: dict[str, dict[str, Curves]], lengths: dict[str, int]) -> str
             label = f"{setting}, {lengths[setting]} tokens"
             rows.append([label, name, "accepted", *found.rates, found.length])
             rows.append([label, name, "state RMS", *found.norms, ""])
-            rows.append([label, name, f"attention on first {N_FIRST}", *found.first, ""])
-            rows.append([label, name, "attention on own drafts", *found.own, ""])
     return table(head, rows)
 
 
