@@ -57,24 +57,34 @@ bool has_i8mm() {
 
 }  // namespace
 
-std::vector<const KernelTable *> usable_tables() {
+std::vector<const KernelTable *> usable_tables([[maybe_unused]] const Processor & has) {
     std::vector<const KernelTable *> tables;
 #if defined(EAGLECPP_KERNELS_X86)
-    __builtin_cpu_init();
-    const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512vnni")) {
-        tables.push_back(&table_avx512);
-    }
-    if (has_avx2 && has_avx_vnni()) tables.push_back(&table_avx_vnni);
-    if (has_avx2) tables.push_back(&table_avx2);
+    if (has.avx2 && has.avx512 && has.avx512_vnni) tables.push_back(&table_avx512);
+    if (has.avx2 && has.avx_vnni) tables.push_back(&table_avx_vnni);
+    if (has.avx2) tables.push_back(&table_avx2);
 #elif defined(EAGLECPP_KERNELS_ARM)
-    if (has_dot_products() && has_i8mm()) tables.push_back(&table_neon_i8mm);
-    if (has_dot_products()) tables.push_back(&table_neon);
+    if (has.dot_products && has.i8mm) tables.push_back(&table_neon_i8mm);
+    if (has.dot_products) tables.push_back(&table_neon);
 #endif
     tables.push_back(&table_portable);
     return tables;
+}
+
+std::vector<const KernelTable *> usable_tables() {
+    Processor has;
+#if defined(EAGLECPP_KERNELS_X86)
+    __builtin_cpu_init();
+    has.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    has.avx512_vnni = __builtin_cpu_supports("avx512vnni");
+    has.avx_vnni = has_avx_vnni();
+#elif defined(EAGLECPP_KERNELS_ARM)
+    has.dot_products = has_dot_products();
+    has.i8mm = has_i8mm();
+#endif
+    return usable_tables(has);
 }
 
 const KernelTable * chosen_table() {

@@ -9,7 +9,17 @@
 
 namespace eaglecpp::kernels {
 
-// The kernel tables that this build contains and this processor can run, best first; the last is the portable form.
+// What a processor offers, as far as the choice depends on it.
+struct Processor {
+    bool avx2 = false, avx512 = false, avx512_vnni = false,
+         avx_vnni = false;  // avx2: and FMA; avx512: F, BW, DQ and VL
+    bool dot_products = false, i8mm = false;
+};
+
+// The kernel tables that this build contains and such a processor can run, best first; the last is the portable form.
+std::vector<const KernelTable *> usable_tables(const Processor & processor);
+
+// The same for this processor.
 std::vector<const KernelTable *> usable_tables();
 
 // The one in use: the best, or the one EAGLECPP_KERNELS names (avx512, avx_vnni, avx2, neon, portable; for tests).

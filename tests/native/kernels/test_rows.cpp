@@ -241,9 +241,41 @@ void check_small_ops(const std::vector<const KernelTable *> & tables) {
     }
 }
 
+std::string names(const Processor & processor) {
+    std::string all;
+    for (const KernelTable * t : usable_tables(processor)) all += std::string(t->name) + " ";
+    return all;
+}
+
+void check_choice_by_processor() {
+    CHECK(names({}) == "portable ");
+#if defined(EAGLECPP_KERNELS_X86)
+    Processor haswell;
+    haswell.avx2 = true;
+    CHECK(names(haswell) == "avx2 portable ");
+    Processor skylake_x = haswell;
+    skylake_x.avx512 = true;
+    CHECK(names(skylake_x) == "avx2 portable ");
+    Processor cascade_lake = skylake_x;
+    cascade_lake.avx512_vnni = true;
+    CHECK(names(cascade_lake) == "avx512 avx2 portable ");
+    Processor alder_lake = haswell;
+    alder_lake.avx_vnni = true;
+    CHECK(names(alder_lake) == "avx_vnni avx2 portable ");
+#elif defined(EAGLECPP_KERNELS_ARM)
+    Processor m1;
+    m1.dot_products = true;
+    CHECK(names(m1) == "neon portable ");
+    Processor m2 = m1;
+    m2.i8mm = true;
+    CHECK(names(m2) == "neon_i8mm neon portable ");
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char ** argv) {
+    check_choice_by_processor();
     std::vector<const KernelTable *> tables = usable_tables();
 #if defined(EAGLECPP_KERNELS_X86)
     const auto runs_avx2 = [](const KernelTable * t) { return std::strcmp(t->name, "avx2") == 0; };
