@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.chat.defaults import run_defaults
-from eaglecpp.cli.opening import needs_draft, note_plan, strategy_of
+from eaglecpp.cli.opening import note_plan, strategy_of
 from eaglecpp.cli.options import (
     argument_bytes,
     engine_options_but,
@@ -34,7 +34,6 @@ from eaglecpp.cli.options import (
 )
 from eaglecpp.cli.terminal import note, stderr_is_terminal, write_json
 from eaglecpp.modelfile.parameters import PARAMETERS
-from eaglecpp.opening.plan import make_plan
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
@@ -216,9 +215,8 @@ def _open(
         parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
         if strategy is None and saved.strategy:
             strategy = Strategy.parse(saved.strategy)
-    needs_draft(strategy, make_plan(source, strategy=strategy, options=options).can_draft)
     with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
-        opened = ChatModel(source, options, strategy, parameters)
+        opened = ChatModel(source, options, strategy, parameters, must_draft=True)
     opened.strategy_set = saved.strategy if saved is not None else ""
     return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
 

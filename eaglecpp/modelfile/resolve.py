@@ -8,7 +8,6 @@ holds several.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from eaglecpp.options import TEXT
 from eaglecpp.references.names import ModelNameError
+from eaglecpp.references.parts import in_order
 from eaglecpp.references.paths import FileSearchError, expand_path
 from eaglecpp.references.reference import Reference, read_reference
 
@@ -27,7 +27,6 @@ from .syntax import Command
 __all__ = ["Plan", "resolve"]
 
 _OTHER_DRAFTERS = ("dflash",)
-_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})\.gguf")
 
 
 @dataclass(frozen=True)
@@ -234,9 +233,9 @@ def _shards(targets: Sequence[Path]) -> tuple[Path, ...] | None:
     """The targets as the ordered parts of one split file, () for none, None when they are several models."""
     if len(targets) <= 1:
         return tuple(targets)
-    wholes = set()
-    for path in targets:
-        match = _SHARD.fullmatch(path.name)
-        wholes.add((path.parent, match[1], int(match[2])) if match else (path, "", 1))
-    one_whole = len(wholes) == 1 and next(iter(wholes))[2] == len(targets)
-    return tuple(sorted(targets)) if one_whole else None
+    by_name = {path.name: path for path in targets if path.parent == targets[0].parent}
+    try:
+        names = in_order(by_name)
+    except ValueError:
+        return None
+    return tuple(by_name[name] for name in names) if len(names) == len(targets) else None

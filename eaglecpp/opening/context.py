@@ -16,19 +16,31 @@ when it is opened.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp.human import human_memory
+from eaglecpp.references.parts import part_paths
 
-__all__ = ["ContextChoice", "choose_for_options", "choose_n_ctx", "free_memory", "head_keys"]
+if TYPE_CHECKING:
+    from eaglecpp.options import ModelOptions
+
+__all__ = [
+    "ContextChoice",
+    "choose_for_options",
+    "choose_n_ctx",
+    "free_memory",
+    "head_keys",
+    "kv_bytes_per_token",
+    "memory_needed",
+]
 
 SAFE_N_CTX = 4096
 _STEPS = (32768, 16384, 8192)
 _SHARE = 4
+_ENGINE_BYTES = 100 << 20
 _TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75,
                "q5_0": 0.6875, "q4_1": 0.625, "q4_0": 0.5625, "iq4_nl": 0.5625}  # fmt: skip
 
@@ -49,11 +61,14 @@ def choose_n_ctx(
     type_v: str = "auto",
     n_ubatch: int = 512,
     n_free: int | None = None,
+    n_weights: int | None = None,
+    n_sequences: int = 1,
 ) -> ContextChoice:
-    """The context length for a target GGUF.
+    """The context length of one conversation with a target GGUF.
 
     type_k, type_v: types of the cache; n_ubatch: tokens per compute graph; n_free: bytes of free memory where
-    the cache goes, None = unknown
+    the cache goes, None = unknown; n_weights: bytes of all that is loaded, None = of the target alone;
+    n_sequences: conversations that share the memory
     """
     keys = head_keys(target)
     n_train = _positive_key(keys, "context_length")
@@ -61,10 +76,14 @@ def choose_n_ctx(
         return ContextChoice(SAFE_N_CTX, "the model does not say what context length it was trained for")
     if n_train <= SAFE_N_CTX:
         return ContextChoice(n_train, "everything the model was trained for", n_train)
-    n_token = _bytes_per_token(keys, type_k, type_v, n_ubatch)
+    n_token = kv_bytes_per_token(keys, type_k, type_v)
+    if n_token:  # and a column of attention scores: F32, one layer at a time
+        n_heads = _numbers(keys, "attention.head_count", _positive_key(keys, "block_count"))
+        n_token += 4.0 * max(n_heads) * n_ubatch
     if not n_token or n_free is None:
         return ContextChoice(SAFE_N_CTX, "the amount of free memory is unknown", n_train)
-    budget = max(n_free - _size(target), 0) // _SHARE
+    n_weights = _size(target) if n_weights is None else n_weights
+    budget = max(n_free - n_weights, 0) // n_sequences // _SHARE
     for n_ctx in (n_train, *_STEPS):
         if n_ctx <= min(n_train, _STEPS[0]) and n_ctx * n_token <= budget:
             why = (
@@ -76,7 +95,7 @@ def choose_n_ctx(
     return ContextChoice(SAFE_N_CTX, _memory_text(SAFE_N_CTX, n_token, n_free), n_train)
 
 
-def choose_for_options(target: Path, options: Mapping[str, Any]) -> ContextChoice:
+def choose_for_options(target: Path, options: Mapping[str, Any], n_weights: int) -> ContextChoice:
     """As `choose_n_ctx`, for options of the model by field name and the memory that is free now."""
     # what "auto" is without flash attention on the CPU; on a GPU the larger of two guesses
     usual = "f32" if options.get("flash_attn") == "off" else "f16"
@@ -87,7 +106,19 @@ def choose_for_options(target: Path, options: Mapping[str, Any]) -> ContextChoic
         type_v=types[1],
         n_ubatch=options.get("n_ubatch", 512),
         n_free=_free_bytes(options),
+        n_weights=n_weights,
+        n_sequences=options.get("n_sequences", 1),
     )
+
+
+def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
+    """Bytes that a model takes once it is open: its files, the caches of all conversations, and what every
+    engine has.
+    """
+    keys = head_keys(target)
+    n_ctx = options.n_ctx if options.n_ctx > 0 else _positive_key(keys, "context_length") or SAFE_N_CTX
+    n_token = kv_bytes_per_token(keys, options.type_k, options.type_v)
+    return n_weights + int(n_token * n_ctx * options.n_sequences) + _ENGINE_BYTES
 
 
 def _free_bytes(options: Mapping[str, Any]) -> int | None:
@@ -117,9 +148,9 @@ def head_keys(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str, n_ubatch: int) -> float:
-    """What one position takes: keys and values in all layers, and its column of attention scores (F32, one
-    layer at a time). Too much for models with windows or recurrent layers.
+def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:
+    """What keys and values of one position take in all layers, 0 when the file does not say. Too much for
+    models with windows or recurrent layers.
     """
     n_layers, n_embd = _positive_key(keys, "block_count"), _positive_key(keys, "embedding_length")
     n_heads = _numbers(keys, "attention.head_count", n_layers)
@@ -131,8 +162,7 @@ def _bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str, n_ubatch
     n_v = _positive_key(keys, "attention.value_length") or head_dim
     if _positive_key(keys, "attention.key_length_mla") and _positive_key(keys, "attention.value_length_mla"):
         n_v = 0  # latent attention: values are a part of what is kept as keys
-    n_kv = sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
-    return n_kv + 4.0 * max(n_heads) * n_ubatch
+    return sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
 
 
 def _positive_key(keys: Mapping[str, Any], name: str) -> int:
@@ -149,11 +179,9 @@ def _numbers(keys: Mapping[str, Any], name: str, n_layers: int) -> Sequence[int]
 
 
 def _size(path: Path) -> int:
-    """Bytes of the file and, for the first part of a split one, of all its parts."""
-    match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", path.name)
-    parts = sorted(path.parent.glob(f"{match[1]}-*-of-{match[2]}.gguf")) if match else [path]
+    """Bytes of the file and, for a part of a split one, of all its parts."""
     try:
-        return sum(part.stat().st_size for part in parts)
+        return sum(part.stat().st_size for part in part_paths(path))
     except OSError:
         return 0
 

@@ -14,6 +14,7 @@ from eaglecpp.errors import EagleError, ModelNotFoundError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import TEXT
+from eaglecpp.references.parts import part_paths
 from eaglecpp.references.reference import is_hub_text, is_path_text
 
 if TYPE_CHECKING:
@@ -50,6 +51,17 @@ class Found:
     def target(self) -> Path:
         """The target's GGUF, of a split one the first part."""
         return self.model.target
+
+    @property
+    def files(self) -> list[Path]:
+        """Everything that is loaded: target in all its parts, drafter, adapters."""
+        draft = [] if self.draft is None else [self.draft]
+        return [*part_paths(self.target), *draft, *self.model.adapters]
+
+    @property
+    def n_weight_bytes(self) -> int:
+        """Bytes of all of it, as far as it is there."""
+        return sum(path.stat().st_size for path in self.files if path.is_file())
 
     @property
     def is_file(self) -> bool:

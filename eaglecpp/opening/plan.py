@@ -198,7 +198,7 @@ def make_plan(
     wanted = _value(settings, "model.n_ctx")  # whatever it is: the options check it
     context = ContextChoice(wanted if isinstance(wanted, int) else 0, _ASKED)
     if choose_context and not context.n_ctx:
-        context = choose_for_options(found.model.target, _values(settings, "model"))
+        context = choose_for_options(found.target, _values(settings, "model"), found.n_weight_bytes)
         settings["model.n_ctx"] = Setting(context.n_ctx, context.why)
     can_draft = found.draft is not None or _value(settings, "draft.text_drafts") == "on"
     if strategy is not None:

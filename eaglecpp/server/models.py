@@ -23,7 +23,7 @@ from eaglecpp.opening.context import free_memory
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.metrics import Metrics
-from eaglecpp.server.opening import Key, LoadedModel, Source, estimate, find_source, plan_source
+from eaglecpp.server.opening import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
 
 __all__ = ["Lease", "ModelPool", "Slot"]
 
@@ -225,10 +225,11 @@ class ModelPool:
                 await self._until(lambda: old.n_users == 0)
             await self._unload(old)
         plan = await asyncio.to_thread(plan_source, source, self.config, n_ctx)
-        await self._make_room(estimate(source, plan, self.config.n_parallel), source.name)
+        if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
+            plan = await asyncio.to_thread(plan_source, source, self.config, n_ctx)
         started = time.perf_counter()
         _log.info("loading %s", source.name, extra={"model": source.name})
-        model = await asyncio.to_thread(LoadedModel.load, source, self.config, n_ctx, self._turns)
+        model = await asyncio.to_thread(LoadedModel.load, source, plan, self.config, self._turns)
         load_ms = 1000 * (time.perf_counter() - started)
         self.metrics.loads.add(1, model=source.name)
         _log.info(
@@ -240,7 +241,8 @@ class ModelPool:
         self._wake_sweeper()
         return slot
 
-    async def _make_room(self, n_bytes: int, name: str) -> None:
+    async def _make_room(self, n_bytes: int, name: str) -> bool:
+        """Unloads others as far as it takes; whether any was."""
         if n_bytes > self.n_bytes:
             raise ApiError(
                 503,
@@ -253,12 +255,14 @@ class ModelPool:
             taken = sum(slot.model.n_bytes for slot in self.slots.values())
             return taken + n_bytes <= self.n_bytes and len(self.slots) < self.config.n_models
 
+        n_slots = len(self.slots)
         while not fits():
             idle = [slot for slot in self.slots.values() if slot.n_users == 0]
             if idle:
                 await self._unload(min(idle, key=lambda slot: slot.used))
             else:
                 await self._until(lambda: fits() or any(s.n_users == 0 for s in self.slots.values()))
+        return len(self.slots) < n_slots
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():

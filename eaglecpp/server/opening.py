@@ -27,11 +27,12 @@ from eaglecpp.engine import AsyncEngine, Engine
 from eaglecpp.errors import ContextFullError, InvalidValueError, MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.model import Modelfile
-from eaglecpp.opening.context import choose_n_ctx, free_memory, head_keys
+from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.find import Found, find_here, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.opening.template import choose_template
 from eaglecpp.options import MAX_SEQUENCES, Strategy
+from eaglecpp.references.parts import part_paths
 from eaglecpp.server.catalog import complete_entry, file_entry, means_path
 from eaglecpp.store import Stores
 from eaglecpp.store.files import file_state
@@ -41,12 +42,11 @@ from eaglecpp.store.resolve import model_name, resolve_name
 if TYPE_CHECKING:
     from eaglecpp.server.config import ServerConfig
 
-__all__ = ["Key", "LoadedModel", "Prompt", "Source", "estimate", "find_source", "plan_source"]
+__all__ = ["Key", "LoadedModel", "Prompt", "Source", "find_source", "n_bytes_of", "plan_source"]
 
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
 _PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
-_MIB = 1 << 20
 
 _log = logging.getLogger("eaglecpp.server")
 
@@ -76,7 +76,7 @@ class Source:
         """
         model, said, draft = found.model, found.modelfile, found.draft
         files = (
-            tuple(map(file_state, _parts(found.target))),
+            tuple(map(file_state, part_paths(found.target))),
             None if draft is None else file_state(draft),
             tuple(map(file_state, model.adapters)),
         )
@@ -94,13 +94,6 @@ class Source:
     def modelfile(self) -> Modelfile:
         """The model's Modelfile; of a bare file, one that only says FROM."""
         return self.found.modelfile
-
-    @property
-    def n_weight_bytes(self) -> int:
-        """Bytes of everything that is loaded."""
-        draft = [self.found.draft] if self.found.draft else []
-        files = [*_parts(self.found.target), *draft, *self.found.model.adapters]
-        return sum(path.stat().st_size for path in files)
 
 
 @dataclass(frozen=True)
@@ -142,12 +135,14 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
     if n_ctx:
         options["n_ctx"] = n_ctx
     defaults = {"model.n_batch": _N_BATCH}
-    plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults)
-    if not plan.context.n_ctx:
-        options["n_ctx"] = _choose_n_ctx(source, config.n_parallel)
-        plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults)
+    plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults, choose_context=True)
     off = plan.strategy.value.kind == "off"
     return plan.without_drafts() if off and source.found.draft is None else plan
+
+
+def n_bytes_of(plan: OpeningPlan) -> int:
+    """Bytes of memory that a model takes when it is opened so."""
+    return memory_needed(plan.target, plan.model_options(), plan.found.n_weight_bytes)
 
 
 class LoadedModel:
@@ -178,10 +173,9 @@ class LoadedModel:
 
     @classmethod
     def load(
-        cls, source: Source, config: ServerConfig, n_ctx: int, turns: AbstractContextManager[Any]
+        cls, source: Source, plan: OpeningPlan, config: ServerConfig, turns: AbstractContextManager[Any]
     ) -> LoadedModel:
-        """Opens the engine, in a thread of its own."""
-        plan = plan_source(source, config, n_ctx)
+        """Opens the engine, in a thread of its own. plan: of `plan_source`."""
         notices = list(plan.notices)
 
         def open_engine() -> Engine:
@@ -204,8 +198,7 @@ class LoadedModel:
             turns=turns,
         )
         engine.wait_opened()
-        n_bytes = estimate(source, plan, config.n_parallel)
-        return cls(source, engine, plan.strategy.value, n_bytes, notices)
+        return cls(source, engine, plan.strategy.value, n_bytes_of(plan), notices)
 
     @property
     def name(self) -> str:
@@ -322,35 +315,3 @@ class LoadedModel:
         return {
             token: mark for mark, token in tokens.items() if token is not None and not self.token_bytes(token)
         }
-
-
-def estimate(source: Source, plan: OpeningPlan, n_parallel: int) -> int:
-    """Bytes that a model takes: its files, caches in F16, and what every engine has."""
-    keys = head_keys(source.found.target)
-    arch = keys.get("general.architecture", "")
-
-    def number(name: str) -> int:
-        value = keys.get(f"{arch}.{name}")
-        value = max(value) if isinstance(value, list) and value else value
-        return value if isinstance(value, int) else 0
-
-    n_heads = number("attention.head_count") or 1
-    n_head_dim = number("attention.key_length") or number("embedding_length") // n_heads
-    n_kv = 2 * number("block_count") * (number("attention.head_count_kv") or n_heads) * n_head_dim
-    n_ctx = plan.model_options().n_ctx
-    n_ctx = n_ctx if n_ctx > 0 else number("context_length") or 4096
-    return source.n_weight_bytes + 2 * n_kv * n_ctx * n_parallel + 100 * _MIB
-
-
-def _choose_n_ctx(source: Source, n_parallel: int) -> int:
-    """As for one conversation, in the share of the memory that each of them has."""
-    n_free = free_memory()
-    if n_free is not None:
-        n_weights = source.n_weight_bytes
-        n_free = n_weights + max(n_free - n_weights, 0) // n_parallel
-    return choose_n_ctx(source.found.target, n_free=n_free).n_ctx
-
-
-def _parts(target: Path) -> list[Path]:
-    match = re.fullmatch(r"(.*)-00001-of-(\d{5})\.gguf", target.name)
-    return sorted(target.parent.glob(f"{match[1]}-*-of-{match[2]}.gguf")) if match else [target]

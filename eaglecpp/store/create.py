@@ -24,6 +24,7 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import ParameterValue
 from eaglecpp.modelfile.resolve import Plan, resolve
 from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references.parts import all_parts
 from eaglecpp.references.reference import Reference
 from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, read_facts
@@ -32,7 +33,6 @@ from eaglecpp.store.manifest import PRAGMAS, Layer
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.drafter import draft_config
 from eaglecpp.store.remote.find_draft import find_draft
-from eaglecpp.store.shards import all_parts
 from eaglecpp.store.store import Stores
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import Transaction

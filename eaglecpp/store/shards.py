@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Split GGUF files: which names belong together, and a folder in which blobs carry those names.
+"""Split GGUF files in a store: a folder in which blobs carry the names of the parts.
 
 llama.cpp finds the other parts of a split file by its name (`x-00001-of-00003.gguf`), which blobs do not
 have. So the parts are linked under their names into `views/<digest of the first part>/`.
@@ -8,45 +8,19 @@ have. So the parts are linked under their names into `views/<digest of the first
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eaglecpp.files import link
 from eaglecpp.references.names import ModelName
+from eaglecpp.references.parts import in_order
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import blob_path, child
 from eaglecpp.store.manifest import Layer
 
-__all__ = ["VIEWS", "all_parts", "in_order", "split_view"]
+__all__ = ["VIEWS", "split_view"]
 
 VIEWS = "views"
-_PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """The names of one split file in the order of the parts.
-
-    Raises ValueError when they are not exactly the parts of one file.
-    """
-    matches = [_PART.fullmatch(name) for name in names]
-    parts = sorted((m for m in matches if m is not None), key=lambda m: int(m[2]))
-    wholes = {(m[1].lower(), int(m[3])) for m in parts}
-    if (
-        None in matches
-        or len(wholes) != 1
-        or [int(m[2]) for m in parts] != [*range(1, next(iter(wholes))[1] + 1)]
-    ):
-        raise ValueError("not all parts of one split file")
-    return [m[0] for m in parts]
-
-
-def all_parts(name: str) -> list[str]:
-    """The names of all parts of the split file that `name` is a part of; just `name` for a whole file."""
-    match = _PART.fullmatch(name)
-    if match is None:
-        return [name]
-    return [f"{match[1]}-{part:05}-of-{match[3]}.gguf" for part in range(1, int(match[3]) + 1)]
 
 
 def split_view(

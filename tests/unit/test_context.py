@@ -127,3 +127,10 @@ def test_truncated_heads_give_what_they_have(tmp_path: Path) -> None:
 
 def test_free_memory_is_a_plausible_number() -> None:
     assert 2**20 < free_memory() < 2**50
+
+
+def test_conversations_share_the_memory_that_all_files_leave(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "m.gguf")
+    alone = choose_n_ctx(model, n_free=20 * GIB)
+    assert choose_n_ctx(model, n_free=20 * GIB, n_sequences=2).n_ctx < alone.n_ctx
+    assert choose_n_ctx(model, n_free=20 * GIB, n_weights=10 * GIB).n_ctx < alone.n_ctx

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eaglecpp.chat.prompts import PromptMaker
 from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.cli.chat.defaults import run_defaults
-from eaglecpp.cli.opening import look_up
+from eaglecpp.cli.opening import look_up, needs_draft
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.opening.context import ContextChoice
@@ -38,8 +38,10 @@ def find_source(
 
 
 class ChatModel:
-    """given: options on the command line by field name; strategy: the requested one, None = the model's.
+    """given: options on the command line by field name; strategy: the requested one, None = the model's;
+    must_draft: raise click.UsageError before loading where a fixed strategy has nothing to draft from.
 
+    `plan` is made once, and again when something is set: how the model is opened with the current options.
     `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name; `set_parameter` and
     `set_strategy` change them.
     """
@@ -50,12 +52,17 @@ class ChatModel:
         given: Mapping[str, Any],
         strategy: Strategy | None = None,
         parameters: Mapping[str, ParameterValue] | None = None,
+        *,
+        must_draft: bool = False,
     ) -> None:
         self.source = source
         self.parameters: dict[str, ParameterValue] = dict(parameters or {})
         self.strategy_set = ""
         self._given = dict(given)
         self._asked = strategy
+        self.plan = self._make_plan()
+        if must_draft:
+            needs_draft(strategy, self.plan.can_draft)
         self.notices: list[str] = list(self.plan.notices)
         self.engine = self._open()
         self.template = self.engine.chat_template
@@ -68,12 +75,7 @@ class ChatModel:
 
     # Options
 
-    @property
-    def plan(self) -> OpeningPlan:
-        """How the model would be opened with the current options."""
-        return self._plan()
-
-    def _plan(self, *, choose_context: bool = False) -> OpeningPlan:
+    def _make_plan(self) -> OpeningPlan:
         fitted = {PARAMETERS[name].option: PARAMETERS[name].fitted(v) for name, v in self.parameters.items()}
         return make_plan(
             self.source,
@@ -81,7 +83,7 @@ class ChatModel:
             options=self._given,
             defaults=run_defaults(),
             later={option: value for option, value in fitted.items() if "." in option},
-            choose_context=choose_context,
+            choose_context=True,
         )
 
     @property
@@ -118,7 +120,10 @@ class ChatModel:
         option = PARAMETERS[name].option
         if option == "strategy":
             return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
-        if not option.startswith("model.") or before == self.parameters:
+        if before == self.parameters:
+            return False
+        if not option.startswith("model."):
+            self.plan = self._make_plan()
             return False
         try:
             self.reopen()
@@ -133,11 +138,12 @@ class ChatModel:
 
         Raises ValueError or UnsupportedError, and changes nothing, if that is impossible.
         """
-        before, self._asked = self._asked, strategy
+        before, self._asked = (self._asked, self.plan), strategy
         try:
+            self.plan = self._make_plan()
             reloaded = self._make_room(strategy)
         except BaseException:
-            self._asked = before
+            self._asked, self.plan = before
             if self.engine.closed:
                 self.reopen()
             raise
@@ -149,6 +155,7 @@ class ChatModel:
         if n_draft_max is not None:
             self._given["n_draft_max"] = n_draft_max
         self.engine.close()
+        self.plan = self._make_plan()  # the memory of the closed one is free now
         self.engine = self._open()
         self.prompts = PromptMaker(self.engine.vocabulary, self.template)
 
@@ -165,7 +172,7 @@ class ChatModel:
     def _open(self) -> Engine:
         from eaglecpp.engine import Engine
 
-        plan = self._plan(choose_context=True)
+        plan = self.plan
         if plan.strategy.value.kind == "off" or not plan.can_draft:
             return Engine.from_plan(plan.without_drafts())
         try:

@@ -19,9 +19,9 @@ from typing import Any
 
 import requests
 
+from eaglecpp.references.parts import all_parts
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError
 from eaglecpp.store.remote.download import BUSY, MAX_SMALL, Remote, Token, get, require_online
-from eaglecpp.store.shards import all_parts
 
 __all__ = [
     "HubFile",

@@ -25,7 +25,7 @@ from eaglecpp.engine.turn_lock import TurnLock
 from eaglecpp.errors import GrammarError, PlaceLostError
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.http import LiveResponse
-from eaglecpp.server.opening import LoadedModel, find_source
+from eaglecpp.server.opening import LoadedModel, find_source, plan_source
 from eaglecpp.server.run import bind
 from helpers.http_server import FAST, MODEL, TARGET, TestServer
 
@@ -96,7 +96,7 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
     """Making room renders a conversation many times."""
     config = ServerConfig(engine=FAST)
     source = find_source(MODEL, config, {MODEL: TARGET})
-    model = LoadedModel.load(source, config, 0, TurnLock())
+    model = LoadedModel.load(source, plan_source(source, config, 0), config, TurnLock())
     template = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
     template += "{% for message in messages %}{{ message.content }}{% endfor %}"
     question, answer = Message("user", "word " * 40), Message("assistant", "word " * 40)
