@@ -1,15 +1,37 @@
 # SPDX-License-Identifier: MIT
-"""docs/cli.md shows the options, docs/which-drafter.md the known drafters as they are."""
+"""Options and drafters on the pages are those of the program; commands on every page exist."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
 DOCS = Path(__file__).parents[3] / "docs"
+
+
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+BLOCKS = re.compile(r"^```(?:\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The `eaglecpp ...` commands that a reader would copy from a page."""
+    found = []
+    for block in BLOCKS.findall(page.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            if "eaglecpp " not in line or "[" in line.split("#")[0]:  # a synopsis
+                continue
+            words = shlex.split(line, comments=True) if line.count('"') % 2 == 0 else []
+            while words and words[0] in ("$", "torchrun"):
+                words = words[1:]
+            if words and words[0] in ("eaglecpp", ".venv/bin/eaglecpp"):
+                found.append(words[1:])
+    return found
 
 
 def load(name: str) -> ModuleType:
@@ -56,3 +78,29 @@ def test_a_table_lists_every_flag(generator: ModuleType) -> None:
         "`--no-mmap`",
     ):
         assert flag in table
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
+def test_commands_on_pages_exist_with_their_options(page: Path) -> None:
+    from eaglecpp.cli import group
+
+    for name, *rest in commands(page):
+        if name.startswith("-"):
+            continue
+        command = group.get_command(click.Context(group), name)
+        assert command is not None, f"{page.name}: eaglecpp {name}"
+        known = {
+            option
+            for parameter in command.params
+            if isinstance(parameter, click.Option)
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        } | {"--help", "-h"}
+        for word in rest:
+            option = word.split("=")[0]
+            if re.fullmatch(r"--?[a-zA-Z][\w-]*", option):
+                assert option in known, f"{page.name}: eaglecpp {name} {option}"
+
+
+def test_the_recipes_have_commands() -> None:
+    assert ["run", "llama3.1:8b"] in commands(DOCS / "recipes.md")
+    assert sum(len(commands(page)) for page in PAGES) > 40
