@@ -68,9 +68,8 @@ try:
     from eaglecpp import _core as core
 except ImportError as error:
     raise VersionError(
-        f"eaglecpp's extension cannot be loaded: {error}. Install eaglecpp for this Python (pip install "
-        "eaglecpp, or pip install . in a checkout). In a checkout the sources may hide the installed "
-        "package: run from another directory"
+        f"eaglecpp's extension cannot be loaded: {error}. Install eaglecpp for this Python (pip install . "
+        "in a checkout). In a checkout the sources may hide the installed package: run from another directory"
     ) from error
 _check_library(llama_cpp.__version__, core.version_info())
 

@@ -115,7 +115,7 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise EagleError(f"{path}: reading Parquet needs pyarrow: pip install 'eaglecpp[parquet]'") from None
+        raise EagleError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
     try:
         number = 0
         for batch in ParquetFile(path).iter_batches():

@@ -373,7 +373,7 @@ def _left_by(out: Path) -> str:
 def _check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException(
-            "training needs PyTorch, which is not installed; to get it: pip install 'eaglecpp[train]'"
+            "training needs PyTorch, which is not installed; to get it: pip install torch matplotlib"
         )
 
 

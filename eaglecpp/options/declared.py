@@ -234,7 +234,7 @@ class DraftOptions(_Validated):
     )
     recall: bool = _option(
         True,
-        "let drafts learn from what the target said of late in the same conversation; on the CPU",
+        "let drafts learn from what the model has just said in the same conversation; on the CPU",
         flags=("--recall",),
     )
     exact: str = _option(

@@ -248,9 +248,7 @@ def _finish(
         if outcome.progress.losses:
             plot(outcome.progress, options.out / "training.png", options.target.name)
     except ImportError:
-        listener.note(
-            "did not draw training.png: matplotlib is not installed (pip install 'eaglecpp[train]')"
-        )
+        listener.note("did not draw training.png: matplotlib is not installed (pip install matplotlib)")
     listener.on_work("trying the drafter", 0, 1)
     compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
     if compared is not None:

@@ -184,4 +184,4 @@ def test_a_picture_without_matplotlib_is_refused_before_anything_runs(models: Mo
     run = [sys.executable, "-P", "-c", code]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: --png needs matplotlib: pip install 'eaglecpp[plot]'\n"
+    assert done.stderr == "error: --png needs matplotlib: pip install matplotlib\n"

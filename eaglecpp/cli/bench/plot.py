@@ -22,7 +22,7 @@ def require() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise click.ClickException("--png needs matplotlib: pip install 'eaglecpp[plot]'") from None
+        raise click.ClickException("--png needs matplotlib: pip install matplotlib") from None
 
 
 def draw(path: Path, measured: Sequence[Any], plan: dict[str, Any] | None) -> None:
