@@ -49,17 +49,18 @@ class Verdict:
     def __str__(self) -> str:
         parts = []
         rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
+        cost = f"{rows} rows cost {self.row_cost:.1f} times one on this machine"
+        cost += " (measured)" if self.is_measured else " (predicted)"
         if self.n_rows and self.pays:
             parts.append(
-                f"Drafting pays here: {rows} rows cost {self.row_cost:.1f} times one on this machine, and "
-                f"this drafter gets {self.tokens:.1f} tokens out of them, about {self.speed:.1f} times as "
-                "fast as plain decoding."
+                f"Drafting pays here: {cost}, and this drafter gets {self.tokens:.1f} tokens out of them, "
+                f"about {self.speed:.1f} times as fast as plain decoding."
             )
         elif self.n_rows:
             need = f"{self.most:.1f} or less" if self.most >= 1 else "more accepted tokens"
             parts.append(
-                f"Drafting does not pay here, so auto leaves it off: {rows} rows cost {self.row_cost:.1f} "
-                f"times one on this machine, and this drafter would need {need}."
+                f"Drafting does not pay here, so auto leaves it off: {cost}, and this drafter would need "
+                f"{need}."
             )
         if self.kernels is not None:
             parts.append(

@@ -42,6 +42,13 @@ def test_dear_rows_do_not_pay_and_the_need_is_what_would_have_broken_even() -> N
     assert "kernels" not in str(found)
 
 
+def test_it_says_whether_a_cost_was_measured_or_follows_from_others() -> None:
+    found = report({1: 10.0, 4: 12.0}, {3: 2.6})
+    assert "on this machine (measured)" in str(verdict_of(found))
+    found["verify"] = [(n, ms, 0.0) for n, ms, _ in found["verify"]]
+    assert "on this machine (predicted)" in str(verdict_of(found))
+
+
 def test_a_drafter_whose_tokens_are_never_accepted_needs_more_of_them() -> None:
     assert "would need more accepted tokens" in str(verdict_of(report({1: 10.0, 2: 10.1}, {1: 1.05})))
 
