@@ -11,9 +11,12 @@ namespace eaglecpp::kernels {
 
 // What a processor offers, as far as the choice depends on it.
 struct Processor {
-    bool avx2 = false, avx512 = false, avx512_vnni = false,
-         avx_vnni = false;  // avx2: and FMA; avx512: F, BW, DQ and VL
-    bool dot_products = false, i8mm = false;
+    bool avx2 = false;    // and FMA
+    bool avx512 = false;  // F, BW, DQ and VL
+    bool avx512_vnni = false;
+    bool avx_vnni = false;
+    bool dot_products = false;
+    bool i8mm = false;
 };
 
 // The kernel tables that this build contains and such a processor can run, best first; the last is the portable form.

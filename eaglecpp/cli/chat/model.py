@@ -122,16 +122,18 @@ class ChatModel:
             return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
         if before == self.parameters:
             return False
-        if not option.startswith("model."):
-            self.plan = self._make_plan()
-            return False
+        reloads = option.startswith("model.")
         try:
-            self.reopen()
+            if reloads:
+                self.reopen()
+            else:
+                self.plan = self._make_plan()
         except BaseException:
             self.parameters = before
-            self.reopen()
+            if reloads:
+                self.reopen()
             raise
-        return True
+        return reloads
 
     def set_strategy(self, strategy: Strategy) -> bool:
         """Changes the strategy; returns whether the model had to be reloaded for it.
