@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+from suite import in_turns, read_suite
 
 import eaglecpp
-from eaglecpp.bench.suite import in_turns, read_suite
 from eaglecpp.lowlevel import system_info, versions
 
 __all__ = [

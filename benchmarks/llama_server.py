@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from eaglecpp.bench.suite_run import REST_SECONDS
+from suite_run import REST_SECONDS
+
 from eaglecpp.lowlevel import system_info
 
 __all__ = ["Answer", "Draft", "LlamaServer", "ServerError", "drafts_in_log"]

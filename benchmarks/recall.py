@@ -33,9 +33,9 @@ from smollm2 import (
     questions,
     until_loops,
 )
+from suite import Question, in_turns
 
 import eaglecpp
-from eaglecpp.bench.suite import Question, in_turns
 
 SETS = ("chat", "humaneval", "documents", "languages")
 HEAD = ("set", "temperature", "answers", "tokens per round, without", "with", "drafting, ms, without", "with")

@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument(
         "--prompts",
         type=Path,
-        help="questions (JSONL, as of `eaglecpp bench --suite`) or JSON with prompt_ids; without it, tokens "
+        help="questions (JSONL, as of bench_suite.py) or JSON with prompt_ids; without it, tokens "
         "that mean nothing",
     )
     parser.add_argument("--temperature", type=float, default=0.0)

@@ -47,14 +47,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from chat_server import ChatServer
 from common import facts, median, note, table, warn_if_busy, write_json
 from compare_stats import geometric_mean
 from llama_server import LlamaServer
+from suite import Question, in_turns, read_suite
+from suite_run import SERVER, SuiteResult, run_suite
 
 import eaglecpp
-from eaglecpp.bench.server import ChatServer
-from eaglecpp.bench.suite import Question, in_turns, read_suite
-from eaglecpp.bench.suite_run import SERVER, SuiteResult, run_suite
 from eaglecpp.train.capture.crowd import loop_start
 
 DATA = Path(__file__).with_name("data")

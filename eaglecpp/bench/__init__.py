@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Measuring: strategies against plain decoding on a few prompts (`strategies`), and suites of prompts by
-category (`suite` reads them, `suite_run` asks them, `server` asks another server); `verdict` says in plain
-words what drafting and the kernels give.
+"""Measuring: strategies against plain decoding on a few prompts (`strategies`); `verdict` says in plain words
+what drafting and the kernels give.
 """
 
 from eaglecpp.bench.strategies import PROMPTS, STRATEGIES, Measured, measure, plan_report

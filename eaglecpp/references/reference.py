@@ -26,7 +26,6 @@ __all__ = [
     "hub_text",
     "is_hub_text",
     "is_path_text",
-    "read_dataset",
     "read_name",
     "read_reference",
 ]
@@ -103,15 +102,6 @@ def read_name(text: str) -> ModelName:
     if text.lower().startswith(_HUB_SCHEME):
         text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
     return canonical(ModelName.parse(text))
-
-
-def read_dataset(text: str) -> tuple[str, str] | None:
-    """(OWNER/NAME, PART) of `hf.co/datasets/OWNER/NAME[:PART]`; None for anything else."""
-    for start in _HUB_STARTS:
-        if text.lower().startswith(f"{start}datasets/"):
-            name, _, part = text[len(start) + len("datasets/") :].partition(":")
-            return name, part
-    return None
 
 
 def hub_text(text: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # imported where they are asked for, with a way out
-OPTIONAL = {"torch", "matplotlib", "pyarrow", "openai", "IPython"}
+OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",
     "huggingface_hub": "huggingface-hub",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.references.names import ModelNameError
-from eaglecpp.references.reference import hub_text, is_path_text, read_dataset, read_name, read_reference
+from eaglecpp.references.reference import hub_text, is_path_text, read_name, read_reference
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,3 @@ def test_a_file_of_a_repository_is_no_path() -> None:
 def test_hf_puts_the_hub_before_a_reference() -> None:
     assert hub_text("o/n:Q4_K_M") == "hf.co/o/n:Q4_K_M"
     assert hub_text("hf://o/n") == "hf://o/n"
-
-
-def test_data_sets_of_the_hub() -> None:
-    assert read_dataset("hf.co/datasets/o/n:part") == ("o/n", "part")
-    assert read_dataset("hf://datasets/o/n") == ("o/n", "")
-    assert read_dataset("hf.co/o/n") is None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: the command, its pictures, and the table by category."""
+"""`eaglecpp bench`: the command and its pictures."""

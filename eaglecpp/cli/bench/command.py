@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp bench`: compares plain decoding, fixed strategies and the planner in turns, as ratios; shows what
-the planner has learned about this machine in tables and pictures; and with `--suite` does so by category
-(`bench_suite`).
+the planner has learned about this machine in tables and pictures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,9 @@ from eaglecpp.cli.options import (
 )
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import not_drafted, note, show_progress, write, write_json
-from eaglecpp.options import MAX_SEQUENCES, DraftOptions, ModelOptions
+from eaglecpp.options import DraftOptions, ModelOptions
 
 __all__ = ["bench"]
-
-
-def _numbers_of_users(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    numbers = tuple(int(part) if part.strip().isdecimal() else 0 for part in value.split(","))
-    if not all(1 <= n <= MAX_SEQUENCES for n in numbers):
-        raise click.BadParameter(f"expected numbers from 1 to {MAX_SEQUENCES} with commas, found {value!r}")
-    return numbers
 
 
 @click.command()
@@ -51,34 +42,12 @@ def _numbers_of_users(context: click.Context, parameter: click.Parameter, value:
 @click.option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
 @click.option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens per answer.")
 @click.option(
-    "--seconds",
-    type=click.FloatRange(0),
-    help="Approximate duration.  [default: 60; with --suite, until its end]",
+    "--seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="Approximate duration."
 )
 @click.option(
     "--temp", "temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 = greedy."
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
-@click.option(
-    "--suite",
-    metavar="FILE",
-    help="Ask the questions in FILE, by category: SPEED-Bench, Spec-Bench, MT-bench, HumanEval or chats; or "
-    "hf.co/datasets/OWNER/NAME[:PART].",
-)
-@click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help="Ask only the first N questions of each category."
-)
-@click.option(
-    "--compare", metavar="URL", help="With --suite: ask an OpenAI-compatible server the same questions."
-)
-@click.option(
-    "--users",
-    metavar="N,...",
-    default="1",
-    show_default=True,
-    callback=_numbers_of_users,
-    help="With --suite: ask this many questions side by side, one run for each number.",
-)
 @click.option(
     "--plan", "with_plan", is_flag=True, help="Show what the planner has learned: costs and acceptance."
 )
@@ -96,13 +65,9 @@ def bench(
     strategies: tuple[str, ...],
     files: tuple[str, ...],
     n_tokens: int | None,
-    seconds: float | None,
+    seconds: float,
     temperature: float,
     seed: int,
-    suite: str | None,
-    limit: int | None,
-    compare: str | None,
-    users: tuple[int, ...],
     with_plan: bool,
     verbose: bool,
     as_json: bool,
@@ -114,35 +79,17 @@ def bench(
     """Measure how fast MODEL decodes here, with and without its drafter, in about a minute."""
     from eaglecpp import bench as measuring
     from eaglecpp.cli.bench import plot as bench_plot
-    from eaglecpp.cli.bench import suite as bench_suite
 
     reference = hub_reference(model, on_hub=on_hub)
-    if max(users) > 1:
-        options["n_sequences"] = max(users)
-    open_model = partial(open_engine, reference, draft, None, False, given(options), verbose=verbose)
     if png is not None:
         bench_plot.require()
-    if suite is not None:
-        if files or with_plan or spec_synth_rates or spec_synth_len:
-            raise click.UsageError("--suite cannot be combined with --file, --plan or --spec-synth-…")
-        bench_suite.run(
-            suite,
-            open_model,
-            strategies,
-            bench_suite.Settings(n_tokens or 128, temperature, seed, limit, seconds, compare, users),
-            as_json=as_json,
-            png=png,
-        )
-        return
-    if compare or limit or users != (1,):
-        raise click.UsageError("--compare, --limit and --users belong to --suite")
-    with open_model() as engine:
+    with open_engine(reference, draft, None, False, given(options), verbose=verbose) as engine:
         chosen = possible_strategies(engine, strategies or measuring.STRATEGIES)
         measured = measuring.measure(
             engine,
             chosen,
             [read_input(file) for file in files] or measuring.PROMPTS,
-            seconds=60.0 if seconds is None else seconds,
+            seconds=seconds,
             n_tokens=n_tokens or 0,
             progress=show_progress,
             temperature=temperature,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The pictures of `eaglecpp bench --png`: speeds of the strategies and, with a plan, the costs of
-verification, the speed expected of every draft size and how reliable the predicted chances were; and of
-`--suite`, acceptance length and speed by category.
+verification, the speed expected of every draft size and how reliable the predicted chances were.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import click
 
 from eaglecpp.files import replaced
 
-__all__ = ["draw", "draw_suite", "require"]
+__all__ = ["draw", "require"]
 
 
 def require() -> None:
@@ -40,34 +39,6 @@ def draw(path: Path, measured: Sequence[Any], plan: dict[str, Any] | None) -> No
         _costs(axes[0][1], plan)
         _curve(axes[1][0], plan)
         _reliability(axes[1][1], plan)
-    _save(figure, path)
-
-
-def draw_suite(path: Path, result: Any) -> None:
-    """Writes the picture of a suite: acceptance length and speed by category. result: `SuiteResult`."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    categories = [*result.categories, "all"]
-    figure = Figure(figsize=(11, 2 + 0.45 * len(categories)), layout="constrained")
-    FigureCanvasAgg(figure)
-    lengths, speeds = figure.subplots(1, 2, sharey=True)
-    drafted = [strategy for strategy in result.strategies if strategy != "off"]
-    height = 0.8 / max(len(drafted), 1)
-    for i, strategy in enumerate(drafted):
-        cells = [result.cells[c, strategy] for c in result.categories] + [result.total(strategy)]
-        at = [row + i * height for row in range(len(cells))]
-        lengths.barh(at, [cell.acceptance_length for cell in cells], height, label=strategy)
-        found = [cell.speed or (0.0, 0.0, 0.0) for cell in cells]
-        errors = [[mean - low for mean, low, _ in found], [high - mean for mean, _, high in found]]
-        speeds.barh(at, [mean for mean, _, _ in found], height, xerr=errors, error_kw={"linewidth": 0.8})
-    lengths.set(title="acceptance length", yticks=[r + 0.4 - height / 2 for r in range(len(categories))])
-    lengths.set_yticklabels(categories)
-    lengths.invert_yaxis()
-    speeds.axvline(1.0, color="gray", linewidth=0.8)
-    speeds.set_title("speed over plain decoding")
-    if drafted:
-        lengths.legend()
     _save(figure, path)
 
 

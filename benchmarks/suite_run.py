@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from eaglecpp.bench.server import ChatServer
-from eaglecpp.bench.suite import Question
+from chat_server import ChatServer
+from suite import Question
+
 from eaglecpp.engine import Engine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Timings

@@ -22,7 +22,6 @@ from typing import Any
 
 from eaglecpp.errors import DataError, EagleError, ModelNotFoundError
 from eaglecpp.json_records import read_objects, short
-from eaglecpp.references.reference import read_dataset
 
 __all__ = ["Question", "Suite", "in_turns", "read_suite"]
 
@@ -67,14 +66,14 @@ def read_suite(reference: str) -> Suite:
 
     Raises DataError for what is not a suite and ModelNotFoundError for what is not there.
     """
-    dataset = read_dataset(reference)
-    if dataset is not None:
-        name, paths = dataset[0], _fetch(*dataset)
+    if reference.startswith(_HUB):
+        name, _, part = reference.removeprefix(_HUB).partition(":")
+        paths = _fetch(name, part)
     else:
         path = Path(reference)
         if not path.is_file():
             raise ModelNotFoundError(
-                f"--suite {reference}: expected a file of prompts ({', '.join(_SUFFIXES)}) or "
+                f"{reference}: expected a file of prompts ({', '.join(_SUFFIXES)}) or "
                 f"{_HUB}OWNER/NAME, found {'a folder' if path.is_dir() else 'nothing there'}"
             )
         name, paths = path.stem, [path]
