@@ -34,10 +34,6 @@ struct PlannerOptions {
     int width = 8;   // rows of a drafter level
     int depth = 10;  // levels
 
-    enum class Goal { fair, throughput };
-    Goal goal = Goal::fair;  // with several conversations: maximise the product or the sum of their speeds
-    double floor = 0.0;      // with several conversations: least speed of each, relative to plain decoding
-
     std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
 };
 
@@ -177,8 +173,6 @@ class Planner {
     void choose_alone(SequencePlan & plan);
     void choose_shared(int n_rows);
     void find_shared(int n_rows, int n_most);
-    bool is_allowed(double ms) const;
-    double goal(double ms) const;
     void weigh_shared(SequencePlan & plan, int n, double ms_per_node);
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
     void weigh(SequencePlan & plan, double value, double speed);

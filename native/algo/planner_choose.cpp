@@ -87,7 +87,7 @@ void Planner::choose_alone(SequencePlan & plan) {
 
 // --- several conversations -----------------------------------------------------------------------------------------
 
-// Nodes of all pools in one order, as many as serve the goal best.
+// Nodes of all pools in one order, as many as serve all best.
 void Planner::choose_shared(int n_rows) {
     const int n_most = std::max(1, costs_.n_rows_max() - n_rows);
     for (SequencePlan * plan : plans_) {
@@ -106,48 +106,36 @@ void Planner::choose_shared(int n_rows) {
     }
 }
 
-// best_heads_: nodes of each plan. For a fixed count both goals are separable and concave, so taking the node that
-// raises the goal most is exact; every count is looked at, because the cost is not convex.
+// best_heads_: nodes of each plan, to maximise the product of the conversations' speeds. For a fixed count its
+// logarithm is separable and concave, so taking the node that raises it most is exact; every count is looked at,
+// because the cost is not convex.
 void Planner::find_shared(int n_rows, int n_most) {
     heads_.assign(plans_.size(), 0);
     best_heads_ = heads_;
     sums_.assign(plans_.size(), 1.0);
     const double rest_ms = costs_.plain_host() + costs_.host() + round_draft_ms_;
+    const auto goal = [&](double ms) {
+        double logs = 0.0;
+        for (double tokens : sums_) logs += std::log(tokens);
+        return logs - n_roots_ * std::log(ms);
+    };
     double best = goal(costs_.verify(n_rows) + rest_ms);
     for (int n = 1; n <= n_most; ++n) {
         int pick = -1;
         double pick_gain = 0.0;
         for (size_t i = 0; i < plans_.size(); ++i) {
             if (!plans_[i]->is_auto_drafting() || heads_[i] == plans_[i]->round.order.size()) continue;
-            const double p = plans_[i]->round.order.p()[heads_[i]];
-            const double gain = options_.goal == PlannerOptions::Goal::fair ? p / sums_[i] : p;
+            const double gain = plans_[i]->round.order.p()[heads_[i]] / sums_[i];
             if (pick < 0 || gain > pick_gain) pick = (int)i, pick_gain = gain;
         }
         if (pick < 0) return;
         sums_[pick] += plans_[pick]->round.order.p()[heads_[pick]++];
         const double ms = costs_.verify(n_rows + n) + rest_ms;
-        if (is_allowed(ms) && is_exact_enough(n_rows + n) && goal(ms) > best) {
+        if (ledger_.covers(rounds(ms) - 1.0) && is_exact_enough(n_rows + n) && goal(ms) > best) {
             best = goal(ms);
             best_heads_ = heads_;
         }
     }
-}
-
-bool Planner::is_allowed(double ms) const {
-    if (!ledger_.covers(rounds(ms) - 1.0)) return false;
-    return *std::min_element(sums_.begin(), sums_.end()) >= options_.floor * rounds(ms);
-}
-
-// of a batch that takes `ms`, with sums_ tokens expected
-double Planner::goal(double ms) const {
-    double tokens = 0.0, logs = 0.0, speeds = 0.0;
-    for (size_t i = 0; i < plans_.size(); ++i) {
-        tokens += sums_[i];
-        logs += std::log(sums_[i]);
-        speeds += plans_[i]->text.recent.speed();
-    }
-    if (options_.goal == PlannerOptions::Goal::fair) return logs - n_roots_ * std::log(ms);
-    return tokens - speeds * rounds(ms);
 }
 
 void Planner::weigh_shared(SequencePlan & plan, int n, double ms_per_node) {

@@ -126,10 +126,7 @@ static void plans_are_legal_whatever_happens() {
 static void several_conversations_share_legally() {
     for (int seed = 0; seed < 20; ++seed) {
         Random random(200 + seed);
-        PlannerOptions options;
-        options.goal = seed % 2 ? PlannerOptions::Goal::throughput : PlannerOptions::Goal::fair;
-        options.floor = seed % 3 ? 0.0 : 0.8;
-        Planner planner(options);
+        Planner planner;
         std::vector<SequencePlan> all(6);
         all[4].use_fixed(Strategy::make("tree", 3, 3, 7));
         all[5].use_fixed(Strategy::make("off", 1, 1, 1));
