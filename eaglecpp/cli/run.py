@@ -32,7 +32,7 @@ from eaglecpp.cli.options import (
     read_input,
     strategy_options,
 )
-from eaglecpp.cli.terminal import note, stderr_is_terminal, write_json
+from eaglecpp.cli.terminal import note, show_progress, stderr_is_terminal, write_json
 from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.options import Strategy
 
@@ -81,7 +81,11 @@ class _RunCommand(click.Command):
     help="Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
     "each option comes from.",
 )
-@click.option("--color", is_flag=True, help="Show accepted draft tokens in colour.")
+@click.option(
+    "--color/--no-color",
+    default=None,
+    help="Show accepted draft tokens in green.  [default: on a terminal, unless NO_COLOR or CLICOLOR=0 is set]",
+)
 @click.option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
 @click.option(
     "--insecure", is_flag=True, help="Allow downloads over http and from servers with invalid certificates."
@@ -106,7 +110,7 @@ def run(
     hidethinking: bool,
     as_json: bool,
     verbose: bool,
-    color: bool,
+    color: bool | None,
     nowordwrap: bool,
     insecure: bool,
     keepalive: str | None,
@@ -283,14 +287,16 @@ def _piped() -> bytes:
 
 @contextlib.contextmanager
 def _patience(seconds: float, text: str) -> Iterator[None]:
-    """Prints the text if the block takes long, on a terminal."""
+    """Shows the text while the block takes long, on a terminal."""
     if not stderr_is_terminal():
         yield
         return
-    waiting = threading.Timer(seconds, note, [text])
+    waiting = threading.Timer(seconds, show_progress, [text])
     waiting.daemon = True
     waiting.start()
     try:
         yield
     finally:
         waiting.cancel()
+        waiting.join()
+        show_progress("")

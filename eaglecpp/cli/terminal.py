@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ __all__ = [
     "stderr_is_terminal",
     "verbose_lines",
     "visible",
+    "wants_colour",
     "write",
     "write_json",
 ]
@@ -84,6 +86,14 @@ def stdout_is_terminal() -> bool:
 def stderr_is_terminal() -> bool:
     """Whether stderr is a terminal."""
     return sys.stderr.isatty()
+
+
+def wants_colour() -> bool:
+    """Whether a terminal may be written to in colour: it can show it, and neither NO_COLOR nor CLICOLOR=0
+    forbids it (no-color.org, bixense.com/clicolors).
+    """
+    env = os.environ
+    return not env.get("NO_COLOR") and env.get("CLICOLOR") != "0" and env.get("TERM") != "dumb"
 
 
 def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:

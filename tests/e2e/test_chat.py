@@ -244,13 +244,18 @@ def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
 
 def test_accepted_tokens_are_green(chat: Open) -> None:
     with chat() as terminal:
+        terminal.wait("accepted drafts are green")
+        terminal.type("hello" + ENTER)
+        terminal.wait("[ 12 tokens")
+        assert "\x1b[32m" in terminal.raw
+        terminal.wait_for_prompt()
         terminal.type("/color" + ENTER)
-        terminal.wait("shown in colour")
+        terminal.wait("no longer marked")
         terminal.wait_for_prompt()
         before = len(terminal.raw)
         terminal.type("hello" + ENTER)
-        terminal.wait("[ 12 tokens")
-        assert "\x1b[32m" in terminal.raw[before:]
+        terminal.wait("[ 12 tokens", count=2)
+        assert "\x1b[32m" not in terminal.raw[before:]
         terminal.type(CTRL_D)
 
 

@@ -226,10 +226,11 @@ class Chat:
         drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
         if model.drafts_text_alone:
             drafter = "drafts from the text"
-        if model.can_draft and model.strategy.kind == "off":
+        if model.can_draft and not self._may_draft():
             drafter = "drafting off"
         context = f"context {model.engine.n_ctx} tokens ({model.context.why})"
-        self.screen.note(" · ".join([model.source.name, drafter, context]))
+        colour = ["accepted drafts are green"] if self.screen.color and self._may_draft() else []
+        self.screen.note(" · ".join([model.source.name, drafter, context, *colour]))
         self.say_notices()
         for message in self.conversation.examples:
             self._show(message.role, message.content)
@@ -237,6 +238,9 @@ class Chat:
             self._show(message.role, _shortened(message.content))
         if self.conversation.question:
             self.screen.note("this question has no answer yet; /regen answers it")
+
+    def _may_draft(self) -> bool:
+        return self.model.can_draft and self.model.strategy.kind != "off"
 
     def _draft_name(self, draft: Path) -> str:
         """The name of a user's file; for a blob, whose name says nothing, its architecture."""

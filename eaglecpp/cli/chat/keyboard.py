@@ -21,11 +21,12 @@ from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.output import ColorDepth
 
 from eaglecpp.cli.chat.commands import COMMANDS
 from eaglecpp.cli.chat.input import CONTINUATION, PROMPT, Ask, is_open
 from eaglecpp.cli.chat.screen import visible
-from eaglecpp.cli.terminal import silent_keys, write
+from eaglecpp.cli.terminal import silent_keys, wants_colour, write
 from eaglecpp.errors import EagleError
 from eaglecpp.modelfile.parameters import PARAMETERS
 
@@ -86,6 +87,7 @@ class Keyboard:
             prompt_continuation=CONTINUATION,
             key_bindings=self._bindings(),
             erase_when_done=True,
+            color_depth=None if wants_colour() else ColorDepth.DEPTH_1_BIT,
             enable_open_in_editor=True,
             tempfile_suffix=".md",
         )

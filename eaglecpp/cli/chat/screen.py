@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from wcwidth import wcwidth
 
 from eaglecpp.chat.reader import Piece
-from eaglecpp.cli.terminal import note, stderr_is_terminal, visible, write
+from eaglecpp.cli.terminal import note, stderr_is_terminal, visible, wants_colour, write
 
 __all__ = ["Screen", "WordWrap", "visible"]
 
@@ -81,7 +81,8 @@ class WordWrap:
 class Screen:
     """One chat, or one answer. `wrap`, `color`, `hide_thinking` may change between answers.
 
-    color:       show accepted draft tokens in colour
+    color:       show accepted draft tokens in green; None = if the terminal may be written to in colour,
+                 which also decides whether notes and thinking are grey
     is_terminal: whether stdout is one; None = find out
     """
 
@@ -89,14 +90,15 @@ class Screen:
         self,
         *,
         wrap: bool = True,
-        color: bool = False,
+        color: bool | None = None,
         hide_thinking: bool = False,
         echo: bool = True,
         is_terminal: bool | None = None,
     ) -> None:
         self.is_terminal = sys.stdout.isatty() if is_terminal is None else is_terminal
         self.wrap = wrap
-        self.color = color
+        self._dim = _DIM if wants_colour() else ""
+        self.color = self.is_terminal and wants_colour() if color is None else color
         self.hide_thinking = hide_thinking
         self.echo = echo
         self._wrapper = WordWrap(self._columns)
@@ -137,7 +139,7 @@ class Screen:
     def note(self, text: str, *, verbatim: bool = False) -> None:
         """Prints a note that is not part of an answer, in grey on a terminal. verbatim: as for `say`."""
         if stderr_is_terminal():
-            text = f"{_DIM}{self._laid_out(text, verbatim)}{_RESET}"
+            text = f"{self._dim}{self._laid_out(text, verbatim)}{_RESET if self._dim else ''}"
         note(text, styled=True)
 
     def _laid_out(self, text: str, verbatim: bool) -> str:
@@ -159,7 +161,7 @@ class Screen:
             self._aside("Thinking...\n" if thinking else "\n...done thinking.\n\n")
             return []
         text = "Thinking...\n" if thinking else "\n...done thinking.\n\n"
-        return self._wrapper.feed(text, _DIM)
+        return self._wrapper.feed(text, self._dim)
 
     def _aside(self, text: str) -> None:
         """Writes thinking to stderr, when a program reads the answer."""
@@ -169,7 +171,7 @@ class Screen:
     def _style_of(self, piece: Piece) -> str:
         if self.color and piece.is_accepted:
             return _DIM_ACCEPTED if piece.is_thinking else _ACCEPTED
-        return _DIM if piece.is_thinking else ""
+        return self._dim if piece.is_thinking else ""
 
     def _write(self, parts: Sequence[tuple[str, str]]) -> None:
         """Writes styled parts at once, with an escape sequence only where the style changes."""

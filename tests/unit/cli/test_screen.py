@@ -19,7 +19,10 @@ GREY, GREEN, RESET = "\x1b[90m", "\x1b[32m", "\x1b[0m"
 
 @pytest.fixture(autouse=True)
 def columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The terminal, where there is one, has 30 columns."""
+    """The terminal, where there is one, has 30 columns and shows colours."""
+    for name in ("NO_COLOR", "CLICOLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((30, 10)))
 
 
@@ -94,8 +97,8 @@ def test_width_zero_wraps_nothing() -> None:
     assert wrapped([text], width=0) == text
 
 
-def test_accepted_tokens_are_coloured_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(color=True, is_terminal=True)
+def test_accepted_tokens_are_green(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen(is_terminal=True)
     screen.show([answer("one "), drafted("two "), drafted("three")])
     screen.end()
     assert capsys.readouterr().out == f"one {GREEN}two{RESET}{GREEN} three{RESET}\n"
@@ -103,6 +106,23 @@ def test_accepted_tokens_are_coloured_when_asked(capsys: pytest.CaptureFixture[s
     screen.show([answer("one "), drafted("two")])
     screen.end()
     assert capsys.readouterr().out == "one two\n"
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("CLICOLOR", "0"), ("TERM", "dumb")])
+def test_colour_is_off_where_it_is_not_wanted_and_on_when_asked(
+    name: str, value: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr("eaglecpp.cli.chat.screen.stderr_is_terminal", lambda: True)
+    monkeypatch.setattr("eaglecpp.cli.terminal.stderr_is_terminal", lambda: True)
+    for color in (None, True):
+        screen = Screen(color=color, is_terminal=True)
+        screen.show([thought("hm"), answer("yes"), drafted(" sir")])
+        screen.end()
+        screen.note("a note")
+    none, asked = capsys.readouterr().out.split("yes")[1:]
+    assert "\x1b" not in none
+    assert asked == f"{GREEN} sir{RESET}\n"
 
 
 def test_thinking_is_grey_between_ollamas_marks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +163,7 @@ def test_control_characters_cannot_rewrite_the_screen(capsys: pytest.CaptureFixt
 
 
 def test_a_pipe_gets_the_answer_alone_and_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(color=True, is_terminal=False)
+    screen = Screen(is_terminal=False)
     text = "word " * 40 + "\x1b[1m"
     screen.show([thought("hm"), drafted(text)])
     screen.end()
