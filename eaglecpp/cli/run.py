@@ -84,7 +84,7 @@ class _RunCommand(click.Command):
 @click.option(
     "--color/--no-color",
     default=None,
-    help="Show accepted draft tokens in green.  [default: on a terminal, unless NO_COLOR or CLICOLOR=0 is set]",
+    help="Show accepted draft tokens in green.  [default: on a terminal, unless NO_COLOR or CLICOLOR=0]",
 )
 @click.option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
 @click.option(
