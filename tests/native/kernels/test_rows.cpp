@@ -65,7 +65,8 @@ const std::vector<Type> types = {
     {"MXFP4", GGML_TYPE_MXFP4, 32, 17, {}},      {"Q2_K", GGML_TYPE_Q2_K, 256, 84, {80, 82}},
     {"Q3_K", GGML_TYPE_Q3_K, 256, 110, {108}},   {"Q4_K", GGML_TYPE_Q4_K, 256, 144, {0, 2}},
     {"Q5_K", GGML_TYPE_Q5_K, 256, 176, {0, 2}},  {"Q6_K", GGML_TYPE_Q6_K, 256, 210, {208}},
-    {"IQ4_XS", GGML_TYPE_IQ4_XS, 256, 136, {0}},
+    {"IQ4_XS", GGML_TYPE_IQ4_XS, 256, 136, {0}}, {"TQ1_0", GGML_TYPE_TQ1_0, 256, 54, {52}},
+    {"TQ2_0", GGML_TYPE_TQ2_0, 256, 66, {64}},
 };
 
 constexpr int n_all_rows = 40;
