@@ -5,9 +5,9 @@
 steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
 libFuzzer, with any other compiler by the harness's own mutator. With the cross-compiler aarch64-linux-gnu-g++
 and qemu-aarch64 the kernels for AArch64 are tested on other machines, too. The Python readers are fuzzed by
-atheris, of which there are wheels for Linux on x86-64. The step gpu, which has to
-be asked for, builds ggml's RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and
-keeps them; that takes some minutes.
+atheris, of which there are wheels for Linux on x86-64. Two steps have to be asked for: training, whole runs
+of `eaglecpp train` (three minutes), and gpu, which builds ggml's RPC and Vulkan backends once, from the
+sources of the pinned llama-cpp-python, and keeps them.
 """
 
 from __future__ import annotations
@@ -211,6 +211,10 @@ def python() -> None:
     run(BIN / "pytest", "-q", "--durations=10")
 
 
+def training() -> None:
+    run(BIN / "pytest", "-q", "-m", "long", ROOT / "tests" / "e2e" / "test_train.py")
+
+
 def gpu() -> str | None:
     """The tests of devices, on each that can be had without hardware; says which could not be had and why."""
     sys.path.insert(0, str(ROOT / "tests"))
@@ -256,12 +260,14 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "neon": neon,
     "fuzz": fuzz,
     "python": python,
+    "training": training,
     "gpu": gpu,
 }
+ASKED_FOR = ("training", "gpu")
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or [name for name in STEPS if name != "gpu"]
+    wanted = sys.argv[1:] or [name for name in STEPS if name not in ASKED_FOR]
     unknown = [name for name in wanted if name not in STEPS]
     if unknown:
         sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}")

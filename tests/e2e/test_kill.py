@@ -1,85 +1,80 @@
 # SPDX-License-Identifier: MIT
-"""kill -9 at random moments of pull, create, rm and convert: the store stays sound, downloads go on.
+"""Commands that share one store at the same time, and a download that is killed half way.
 
-A few kills each; benchmarks/kill_store.py does fifty. tests/unit/store/test_every_kill.py dies at every file
-operation instead of at random.
+tests/unit/store/test_every_kill.py kills create, pull, cp, rm and convert before every file operation.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from helpers.hub_server import HubServer
-from helpers.kill import COMMAND, kill_at_random
-from helpers.kill_scenarios import NAME, KillBench
 from helpers.store_check import orphans, store_problems
-from helpers.tiny import make_pair
 
-N_KILLS = 2
+if TYPE_CHECKING:
+    from conftest import Models
 
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
-    folder = tmp_path_factory.mktemp("kill")
-    with HubServer() as hub:
-        yield KillBench(folder, make_pair(folder / "pair"), hub, bytes_per_s=4_000_000)
+COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
+NAME = "hf.co/user/tiny-GGUF:Q4_K_M"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(5), ids=["pull", "pull-again", "create", "rm", "convert"])
-def test_a_killed_command_leaves_a_sound_store(bench: KillBench, number: int) -> None:
-    scenario = bench.scenarios()[number]
-    kill_at_random(scenario, N_KILLS, bench.environment, bench.folder, seed=number)
-    assert scenario.problems == []
-    assert bench.tidied() == []
+@pytest.fixture
+def served(models: Models) -> bytes:
+    """Another content than that of the file, whose blob would save the download."""
+    return models.target.read_bytes() + b"from the hub"
 
 
-@pytest.mark.slow
-def test_a_pull_killed_half_way_goes_on_where_it_was(bench: KillBench) -> None:
-    bench.forget_all()
-    bench.hub.log.clear()
-    bench.hub.faults.bytes_per_s = 1_000_000
-    size = len(bench.served)
-    child = subprocess.Popen(
-        [COMMAND, "pull", NAME], cwd=bench.folder, env={**os.environ, **bench.environment}
-    )
+@pytest.fixture
+def hub(served: bytes, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with HubServer() as server:
+        server.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": served, "system": b"s"})
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_HOME", str(home / "hf"))
+        yield server
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([COMMAND, *words], cwd=folder, stderr=subprocess.PIPE, text=True, env=os.environ)
+
+
+def test_a_pull_killed_half_way_goes_on_where_it_was(
+    hub: HubServer, served: bytes, home: Path, tmp_path: Path
+) -> None:
+    hub.faults.bytes_per_s = 1_000_000
+    child = started(tmp_path, "pull", NAME)
     partial: list[Path] = []
-    while not partial or partial[0].stat().st_size < size // 2:
-        partial = list(bench.root.glob("blobs/*-partial"))
+    while not partial or partial[0].stat().st_size < len(served) // 2:
+        partial = list((home / "models").glob("blobs/*-partial"))
         assert child.poll() is None
     child.kill()
-    child.wait()
+    child.communicate()
     had = partial[0].stat().st_size
-    bench.hub.faults.bytes_per_s = 0
-    assert bench.run("pull", NAME).returncode == 0
-    assert [request.range for request in bench.hub.content_requests()] == ["", f"bytes={had}-"]
-    assert store_problems(bench.root) == []
+    hub.faults.bytes_per_s = 0
+    again = started(tmp_path, "pull", NAME)
+    assert (again.communicate()[1], again.returncode)[1] == 0
+    assert [request.range for request in hub.content_requests()] == ["", f"bytes={had}-"]
+    assert store_problems(home / "models") == []
 
 
-@pytest.mark.slow
-def test_processes_at_once_share_one_store(bench: KillBench) -> None:
-    bench.forget_all()
-    assert bench.run("create", "last", "-f", "Modelfile").returncode == 0
-    bench.hub.log.clear()
-    bench.hub.faults.bytes_per_s = 4_000_000
-    commands = [("pull", NAME), ("pull", NAME), ("create", "a", "-f", "Modelfile"), ("rm", "last")]
-    children = [
-        subprocess.Popen(
-            [COMMAND, *command],
-            cwd=bench.folder,
-            env={**os.environ, **bench.environment},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for command in commands
-    ]
+def test_processes_at_once_share_one_store(
+    hub: HubServer, models: Models, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
+    first = started(tmp_path, "create", "last")
+    assert (first.communicate()[1], first.returncode)[1] == 0
+    hub.faults.bytes_per_s = 4_000_000
+    commands = [("pull", NAME), ("pull", NAME), ("create", "a"), ("rm", "last")]
+    children = [started(tmp_path, *words) for words in commands]
     ended = [(child.communicate()[1], child.returncode) for child in children]
     assert [code for _, code in ended] == [0, 0, 0, 0], ended
-    assert len(bench.hub.content_requests()) == 1, "the second pull waited for the first"
-    assert store_problems(bench.root) == []
-    assert orphans(bench.root) == []
+    assert len(hub.content_requests()) == 1, "the second pull waited for the first"
+    assert store_problems(home / "models") == []
+    assert orphans(home / "models") == []

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp train` as a process: from text files to a drafter that the engine accepts from."""
+"""`eaglecpp train` as a process: from text files to a drafter that the engine accepts from.
+
+The tests marked `long` run in the step training of tests/run.py; tests/unit/train has the parts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[bytes]]
-WORDS = (
+WORDS = [
     "the",
     "and",
     "that",
@@ -41,7 +44,8 @@ WORDS = (
     "you",
     "all",
     "can",
-)
+]
+QUESTIONS = ("What has she for you?", "Who was that man?", "Can the boy see this?")
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +62,15 @@ def texts(tmp_path: Path) -> Path:
     for i in range(8):
         (folder / f"{i}.txt").write_text(" ".join(rng.choice(WORDS, 60)), encoding="utf-8")
     return folder
+
+
+@pytest.fixture
+def chats(tmp_path: Path) -> Path:
+    """Conversations that only ask."""
+    path = tmp_path / "prompts.jsonl"
+    turns = ([{"role": "user", "content": question}] for question in QUESTIONS)
+    path.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+    return path
 
 
 def train_args(models: Models, texts: Path, out: Path, *more: Any) -> list[Any]:
@@ -81,21 +94,17 @@ def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strate
     return float(found[1])
 
 
-@pytest.mark.parametrize("loss", ["cross-entropy", "lk"])
+@pytest.mark.parametrize("loss", ["cross-entropy", pytest.param("lk", marks=pytest.mark.long)])
 def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
-    loss: str, cli: Cli, models: Models, tmp_path: Path
+    loss: str, cli: Cli, models: Models, chats: Path, tmp_path: Path
 ) -> None:
-    questions = ["What has she for you?", "Who was that man?", "Can the boy see this?"]
-    chats = tmp_path / "prompts.jsonl"
-    turns = ([{"role": "user", "content": question}] for question in questions)
-    chats.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
     answering = ("--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01", "--loss", loss)
     made = [
         result_of(cli(*train_args(models, chats, tmp_path / str(n), *answering, "--steps", n)))
         for n in (0, 80)
     ]
     assert [one["steps"] for one in made] == [0, 80]
-    before, after = (acceptance_length(cli, models.target, one["gguf"], questions[0]) for one in made)
+    before, after = (acceptance_length(cli, models.target, one["gguf"], QUESTIONS[0]) for one in made)
     assert before < 1.6
     assert after > 2.4
     out = tmp_path / "80"
@@ -106,30 +115,24 @@ def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
     assert (len(record["losses"]), record["loss"]) == (80, loss)
 
 
-def test_eagle_1_is_learnt_and_accepted(cli: Cli, models: Models, tmp_path: Path) -> None:
-    questions = ["What has she for you?", "Who was that man?", "Can the boy see this?"]
-    chats = tmp_path / "prompts.jsonl"
-    turns = ([{"role": "user", "content": question}] for question in questions)
-    chats.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
+@pytest.mark.long
+def test_eagle_1_is_learnt_and_accepted(cli: Cli, models: Models, chats: Path, tmp_path: Path) -> None:
     options = ("--eagle1", "--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01")
     made = [
         result_of(cli(*train_args(models, chats, tmp_path / str(n), *options, "--steps", n))) for n in (0, 80)
     ]
     assert read_gguf(Path(made[1]["gguf"])).architecture == "eagle"
-    before, after = (acceptance_length(cli, models.target, one["gguf"], questions[0]) for one in made)
+    before, after = (acceptance_length(cli, models.target, one["gguf"], QUESTIONS[0]) for one in made)
     assert before < 1.6
     assert after > 2.4
 
 
+@pytest.mark.long
 def test_latent_attention_is_learnt_from_a_target_that_has_it(
-    cli: Cli, models: Models, tmp_path: Path
+    cli: Cli, models: Models, chats: Path, tmp_path: Path
 ) -> None:
     """From the target's own GGUF to a drafter of Kimi's kind that is accepted, in chains and in trees."""
     target = make_latent(tmp_path, chat_template=True).target
-    questions = ["What has she for you?", "Who was that man?", "Can the boy see this?"]
-    chats = tmp_path / "prompts.jsonl"
-    turns = ([{"role": "user", "content": question}] for question in questions)
-    chats.write_text("".join(json.dumps({"messages": turn}) + "\n" for turn in turns))
     args = [*train_args(models, chats, tmp_path / "out", "--generate", "--temp", "0", "-n", 40), "--mla"]
     args[args.index(models.target)] = target
     made = result_of(cli(*args, "--held-out", "0", "--lr", "0.01", "--steps", 100))
@@ -143,11 +146,11 @@ def test_latent_attention_is_learnt_from_a_target_that_has_it(
     assert spec.get("eagle31.attention.kv_lora_rank") == 32
 
     draft = Path(made["gguf"])
-    said = cli("run", target, questions[0], "--no-draft", "--temp", 0, "-n", 40, "-t", 1).stdout
+    said = cli("run", target, QUESTIONS[0], "--no-draft", "--temp", 0, "-n", 40, "-t", 1).stdout
     for strategy in ("chain:3", "tree:k=2,depth=4,nodes=8"):
-        assert acceptance_length(cli, target, draft, questions[0], strategy) > 2.2
+        assert acceptance_length(cli, target, draft, QUESTIONS[0], strategy) > 2.2
         options = ("--strategy", strategy, "--temp", 0, "-n", 40, "-t", 1)
-        assert cli("run", target, questions[0], "--draft", draft, *options).stdout == said
+        assert cli("run", target, QUESTIONS[0], "--draft", draft, *options).stdout == said
 
     answers = tmp_path / "out" / "answers.jsonl"
     tuned = train_args(models, answers, tmp_path / "tuned", "--finetune", tmp_path / "out", "--steps", 1)
@@ -184,6 +187,7 @@ def test_ctrl_c_saves_and_resume_goes_on(
     assert Path(resumed["gguf"]).exists()
 
 
+@pytest.mark.long
 def test_a_run_killed_in_its_first_steps_can_be_resumed(
     cli: Cli, start: Start, models: Models, texts: Path, tmp_path: Path
 ) -> None:
@@ -198,6 +202,7 @@ def test_a_run_killed_in_its_first_steps_can_be_resumed(
     assert result_of(done)["steps"] == 3 and "resumed at step 0" in done.stderr
 
 
+@pytest.mark.long
 def test_a_run_killed_before_anything_was_saved_begins_again(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
@@ -207,6 +212,7 @@ def test_a_run_killed_before_anything_was_saved_begins_again(
     assert "nothing was saved yet, so the training begins with its first step" in done.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_before_the_first_step_ends_at_once_and_says_what_is_left(
     start: Start, models: Models, tmp_path: Path
 ) -> None:
@@ -222,6 +228,7 @@ def test_ctrl_c_before_the_first_step_ends_at_once_and_says_what_is_left(
     assert "stopped before the first step; what is in" in err.decode().splitlines()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals of POSIX")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_the_bar_has_a_clock_and_says_what_is_done_from_the_beginning(
@@ -241,7 +248,7 @@ def test_the_bar_has_a_clock_and_says_what_is_done_from_the_beginning(
     assert re.search(r"starting   0%\|.*\[00:0\d<", terminal.raw), "a clock"
 
 
-@pytest.mark.parametrize("what", ["checkpoint", "gguf"])
+@pytest.mark.parametrize("what", [pytest.param("checkpoint", marks=pytest.mark.long), "gguf"])
 def test_finetune_keeps_the_form_of_the_drafter(
     what: str, cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
@@ -260,6 +267,7 @@ def test_finetune_keeps_the_form_of_the_drafter(
     assert record["compared"]["held_out"]["length"] == pytest.approx(record["held_out"]["length"])
 
 
+@pytest.mark.long
 def test_layers_are_added_to_a_drafter_and_kept(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
@@ -284,6 +292,7 @@ def test_layers_are_added_to_a_drafter_and_kept(
     assert fewer.returncode == 1 and "has 3 layers, and none can be left out" in fewer.stderr
 
 
+@pytest.mark.long
 def test_finetune_may_choose_another_vocabulary(
     cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
@@ -324,6 +333,7 @@ def test_finetune_may_choose_another_vocabulary(
     assert refused.returncode == 1 and "uses the target's own head" in refused.stderr
 
 
+@pytest.mark.long
 def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models, tmp_path: Path) -> None:
     out = tmp_path / "out"
     args = ("train", "--target", models.target, "-o", out, "-c", 1024, "-t", 1, "--held-out", 0.2, "--json")

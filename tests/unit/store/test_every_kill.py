@@ -2,8 +2,7 @@
 """A process killed before any one of its file operations leaves a sound store, and the next one tidies up.
 
 Not at random: a child dies at its first operation on the store, the next one at its second, and so on until
-one lives to the end. `sys.addaudithook` announces every operation before it happens. tests/e2e/test_kill.py
-kills real commands at random moments.
+one lives to the end. `sys.addaudithook` announces every operation before it happens.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ from eaglecpp.modelfile import Modelfile
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
+from eaglecpp.store.layout import blob_path
+from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import copy_model, remove_model
+from helpers.hub_server import HubServer, digest_of
 from helpers.store_check import orphans, store_problems
 from helpers.stores import Tiny
 
@@ -77,6 +79,8 @@ def make(stores: Stores, name: str, text: str) -> None:
 def test_create_at_every_step(tiny: Tiny, stores: Stores, root: Path) -> None:
     text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\nPARAMETER top_k 5\n"
     make(stores, "other", f"FROM {tiny.target}\n")
+    make(stores, "m", text)  # what it imports is imported once, not in every child
+    remove_model(stores.own, ModelName.parse("m"))
 
     def check() -> None:
         assert store_problems(root) == []
@@ -135,3 +139,41 @@ def test_cp_at_every_step(tiny: Tiny, stores: Stores, root: Path) -> None:
     )
     assert stores.get(destination).digest == model.digest
     assert orphans(root) == []
+
+
+def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServer) -> None:
+    data = tiny.target.read_bytes()
+    hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data, "system": b"s"})
+    name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
+    blob = blob_path(root, digest_of(data))
+    pull(stores, name)  # what it imports is imported once, not in every child
+    remove_model(stores.own, name)
+
+    def check() -> None:
+        assert store_problems(root) == []
+        if (model := stores.find(name)) is not None:
+            assert model.target_files()[0].read_bytes() == data
+            remove_model(stores.own, name)  # so that the next one has to pull, too
+
+    assert killed_everywhere(root, lambda: pull(stores, name), check) > 30
+    assert stores.get(name).texts("system") == ("s",)
+    assert blob.read_bytes() == data
+    assert orphans(root) == []
+
+
+def test_convert_at_every_step(tiny: Tiny, tmp_path: Path) -> None:
+    from eaglecpp.convert import convert_checkpoint
+
+    folder = tmp_path / "out"
+    folder.mkdir()
+    out = folder / "draft.gguf"
+
+    def check() -> None:
+        assert not out.exists() or out.read_bytes() == tiny.draft.read_bytes()
+        out.unlink(missing_ok=True)
+
+    def convert() -> None:
+        convert_checkpoint(tiny.checkpoint, target=tiny.target, out=out, type="F32")
+
+    assert killed_everywhere(folder, convert, check) > 1
+    assert out.read_bytes() == tiny.draft.read_bytes()
