@@ -73,10 +73,15 @@ def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -
     help="The target: a GGUF or a Hugging Face directory.",
 )
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path), help="Output file.  [default: <SRC's name>-<TYPE>.gguf]"
+    "-o",
+    "--out",
+    "--outfile",
+    type=click.Path(path_type=Path),
+    help="Output file.  [default: <SRC's name>-<TYPE>.gguf]",
 )
 @click.option(
     "--type",
+    "--outtype",
     "type_",
     type=click.Choice(list(TYPES), case_sensitive=False),
     default="Q8_0",

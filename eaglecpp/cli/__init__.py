@@ -22,48 +22,102 @@ from eaglecpp.errors import EagleError
 
 __all__ = ["main"]
 
-# name: ("module:command", one line for the list of commands)
+# name: ("module:command", one line for the list of commands), in the order of a day's work
 COMMANDS = {
-    "check": ("eaglecpp.cli.check:check", "Check a Modelfile, for eaglecpp or for Ollama."),
-    "bench": ("eaglecpp.cli.bench.command:bench", "Measure this machine, with and without drafting."),
-    "convert": ("eaglecpp.cli.convert:convert", "Convert an EAGLE drafter checkpoint to GGUF."),
-    "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
-    "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
-    "doctor": ("eaglecpp.cli.doctor:doctor", "Check this machine and the installation."),
-    "drafters": ("eaglecpp.cli.drafters:drafters", "List known drafters."),
-    "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
-    "inspect": ("eaglecpp.convert.cli:inspect", "Show what is in a GGUF file and what it fits."),
-    "list": ("eaglecpp.cli.list:list_models", "List the models on this machine."),
-    "ps": ("eaglecpp.cli.ps:ps", "List the models that a server has loaded."),
+    "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one thing."),
     "pull": ("eaglecpp.cli.pull:pull", "Download a model, and its drafter, by name."),
-    "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
-    "run": ("eaglecpp.cli.run:run", "Answer a prompt through the model's chat template."),
-    "serve": ("eaglecpp.cli.serve:serve", "Serve models through the APIs of Ollama, OpenAI and Anthropic."),
+    "list": ("eaglecpp.cli.list:list_models", "List the models on this machine."),
     "show": ("eaglecpp.cli.show:show", "Show what a stored model is."),
+    "drafters": ("eaglecpp.cli.drafters:drafters", "List known drafters."),
+    "doctor": ("eaglecpp.cli.doctor:doctor", "Check this machine, and whether drafting pays for a model."),
+    "serve": ("eaglecpp.cli.serve:serve", "Serve models through the APIs of Ollama, OpenAI and Anthropic."),
+    "ps": ("eaglecpp.cli.ps:ps", "List the models that a server has loaded."),
+    "stop": ("eaglecpp.cli.ps:stop", "Let a server free a model's memory."),
+    "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
+    "bench": ("eaglecpp.cli.bench.command:bench", "Measure a model's speed, with and without drafting."),
+    "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
+    "check": ("eaglecpp.cli.check:check", "Check a Modelfile, for eaglecpp or for Ollama."),
+    "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
+    "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
+    "convert": ("eaglecpp.cli.convert:convert", "Convert an EAGLE drafter checkpoint to GGUF."),
+    "inspect": ("eaglecpp.convert.cli:inspect", "Show what is in a GGUF file and what it fits."),
+    "completion": ("eaglecpp.cli.completion:completion", "Print what makes bash, zsh or fish complete."),
 }
+_OTHER_WORDS = {
+    "ls": "list",
+    "models": "list",
+    "chat": "run",
+    "ask": "run",
+    "download": "pull",
+    "info": "show",
+    "remove": "rm",
+    "delete": "rm",
+    "copy": "cp",
+    "start": "serve",
+    "server": "serve",
+    "benchmark": "bench",
+    "quantize": "create",
+}
+"""What other programs call our commands; `ls` works, the others are suggestions."""
 
 
 class LazyGroup(click.Group):
     """A group whose subcommands live in `COMMANDS` and are imported when first asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+        return [*COMMANDS]  # `list` is a module of this package
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`help [COMMAND]` and `version`, as other programs have them."""
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
+        elif args == ["version"]:
+            args = ["--version"]
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        name = "list" if cmd_name == "ls" else cmd_name
+        if name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        module, _, attribute = COMMANDS[name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if ctx.resilient_parsing or word.startswith("-") or self.get_command(ctx, word) is not None:
+            return super().resolve_command(ctx, args)
+        raise click.UsageError(_no_such_command(word), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
 
+def _no_such_command(word: str) -> str:
+    from difflib import get_close_matches
+
+    from eaglecpp.cli.command import stored_names
+
+    if word == "push":
+        return (
+            "eaglecpp uploads nothing: `eaglecpp show MODEL --json` names the files of a model, and "
+            "`hf upload` takes them to the Hub"
+        )
+    if word in _OTHER_WORDS:
+        return f"no such command: {word}; here it is `eaglecpp {_OTHER_WORDS[word]}`"
+    near = [f"eaglecpp {name}" for name in get_close_matches(word, [*COMMANDS], n=1)]
+    near = near or [f"eaglecpp run {name}" for name in get_close_matches(word, stored_names(), n=1)]
+    return f"no such command: {word}" + (f"; did you mean `{near[0]}`?" if near else "")
+
+
 @click.command(
-    cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="eaglecpp", message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -126,6 +180,9 @@ def _report(error: Exception, debug: bool) -> int:
 def _message(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
         where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
+        if isinstance(error, click.NoSuchOption):
+            near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+            return f"no such option: {error.option_name}{near}{where}", 2
         return error.format_message() + where, 2
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eaglecpp.cli.command import Command, option
 from eaglecpp.cli.options import read_input
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
@@ -22,11 +23,16 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp check Modelfile --ollama", "would Ollama take it?"),
+    ],
+)
 @click.argument("file", default="Modelfile", metavar="[MODELFILE]")
-@click.option("--ollama", is_flag=True, help="Report what would keep it from working in Ollama.")
-@click.option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
-@click.option("--json", "as_json", is_flag=True, help="Print {problems, notices} instead.")
+@option("--ollama", is_flag=True, help="Report what would keep it from working in Ollama.")
+@option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
+@option("--json", "as_json", is_flag=True, help="Print {problems, notices} instead.")
 def check(file: str, ollama: bool, strict: bool, as_json: bool) -> None:
     """Check MODELFILE (default: ./Modelfile; - is stdin) without making a model."""
     text = read_input(file)

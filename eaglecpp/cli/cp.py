@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import write
@@ -14,8 +15,13 @@ from eaglecpp.store.transaction import copy_model
 __all__ = ["cp"]
 
 
-@click.command()
-@click.argument("source")
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp cp smollm2 mine", "a second name; nothing is copied"),
+    ],
+)
+@click.argument("source", shell_complete=complete_model)
 @click.argument("destination")
 def cp(source: str, destination: str) -> None:
     """Copy a model: give SOURCE a second name, DESTINATION."""

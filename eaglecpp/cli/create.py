@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from eaglecpp.cli.command import Command, option
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.options import read_input
 from eaglecpp.cli.progress import Bars
@@ -21,20 +22,19 @@ if TYPE_CHECKING:
 __all__ = ["create"]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp create my-model -f Modelfile", "from a Modelfile"),
+    ],
+)
 @click.argument("name")
-@click.option(
-    "-f", "--file", "file", default="Modelfile", show_default=True, help="The Modelfile; - is stdin."
-)
-@click.option(
-    "-q", "--quantize", metavar="TYPE", default="", help="Quantise an F32 or F16 target to this type."
-)
-@click.option(
-    "--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]"
-)
-@click.option("--no-draft", is_flag=True, help="Leave the drafter out.")
-@click.option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
-@click.option("--json", "as_json", is_flag=True, help="Print {name, digest, size, draft} at the end.")
+@option("-f", "--file", "file", default="Modelfile", show_default=True, help="The Modelfile; - is stdin.")
+@option("-q", "--quantize", metavar="TYPE", default="", help="Quantise an F32 or F16 target to this type.")
+@option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
+@option("--no-draft", is_flag=True, help="Leave the drafter out.")
+@option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
+@option("--json", "as_json", is_flag=True, help="Print {name, digest, size, draft} at the end.")
 def create(
     name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, strict: bool, as_json: bool
 ) -> None:

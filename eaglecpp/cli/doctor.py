@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.opening import open_engine
-from eaglecpp.cli.options import engine_options_of, given
+from eaglecpp.cli.options import engine_options_of, given, model_option, only_model
 from eaglecpp.cli.terminal import show_progress, write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import human_memory
@@ -28,18 +29,29 @@ if TYPE_CHECKING:
 __all__ = ["doctor"]
 
 
-@click.command()
-@click.argument("model", required=False)
-@click.option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
-@click.option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp doctor", "is everything in order?"),
+        ("eaglecpp doctor smollm2", "does drafting pay for this model here?"),
+    ],
+)
+@click.argument("model", required=False, shell_complete=complete_model)
+@model_option
+@option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
+@option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
 @engine_options_of(DraftOptions, ModelOptions)
-def doctor(model: str | None, draft: str | None, as_json: bool, **options: Any) -> None:
+def doctor(
+    model: str | None, model_named: str | None, draft: str | None, as_json: bool, **options: Any
+) -> None:
     """Check this machine and the installation. Exit code 1 if something is broken.
 
     With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
     device, measure in which batches the model gives the same bits as plain decoding, and say what drafting
     and the kernels give for it here. Use the options that you would run it with.
     """
+    if model_named is not None:
+        model = only_model(model, model_named)
     facts = gather()
     if model is not None and not facts["problems"]:
         facts["model"] = model_facts(model, draft, given(options))

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, known_drafters, search_drafters
@@ -18,9 +19,15 @@ from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, known_dr
 __all__ = ["drafters"]
 
 
-@click.command()
-@click.argument("target", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print {drafters: [...]}, with the source of each row.")
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp drafters llama3.1:8b", "those for one model"),
+        ("eaglecpp drafters qwen", "those with a word in their names"),
+    ],
+)
+@click.argument("target", required=False, shell_complete=complete_model)
+@option("--json", "as_json", is_flag=True, help="Print {drafters: [...]}, with the source of each row.")
 def drafters(target: str | None, as_json: bool) -> None:
     """List known drafters: all, or those for TARGET (a file, a stored name, a name on the Hub), or those with
     TARGET in their names.

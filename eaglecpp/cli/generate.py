@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.opening import open_engine
 from eaglecpp.cli.options import (
     argument_bytes,
@@ -18,6 +19,8 @@ from eaglecpp.cli.options import (
     given,
     hub_option,
     hub_reference,
+    model_option,
+    only_model,
     read_input,
     strategy_options,
     synth_options,
@@ -31,24 +34,30 @@ if TYPE_CHECKING:
 __all__ = ["generate"]
 
 
-@click.command()
-@click.argument("target")
-@click.option("-p", "--prompt", help="The prompt; - reads standard input.")
-@click.option("-f", "--file", "file", type=click.Path(), help="File with the prompt, used byte for byte.")
+@click.command(
+    cls=Command,
+    examples=[
+        ('eaglecpp generate model.gguf -p "def main():" -n 128', "at most 128 tokens"),
+        ("eaglecpp generate smollm2 -f prompt.txt --temp 0", "greedy, the prompt from a file"),
+    ],
+)
+@click.argument("target", required=False, shell_complete=complete_model)
+@model_option
+@option("-p", "--prompt", help="The prompt; - reads standard input.")
+@option("-f", "--file", "file", type=click.Path(), help="File with the prompt, used byte for byte.")
 @hub_option
 @strategy_options
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print {text, tokens, finish_reason, timings} at the end."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
-@click.option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
-@click.option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
-@click.option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
-@click.option("--replay-plan", type=click.Path(), help="Repeat the decisions in such a file, round by round.")
+@option("--json", "as_json", is_flag=True, help="Print {text, tokens, finish_reason, timings} at the end.")
+@option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
+@option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
+@option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
+@option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
+@option("--replay-plan", type=click.Path(), help="Repeat the decisions in such a file, round by round.")
 @synth_options
 @engine_options
 def generate(
-    target: str,
+    target: str | None,
+    model_named: str | None,
     prompt: str | None,
     file: str | None,
     on_hub: bool,
@@ -68,6 +77,7 @@ def generate(
     """Complete a prompt with TARGET: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
     is applied; see `run` for that.
     """
+    reference = hub_reference(only_model(target, model_named), on_hub=on_hub)
     text = _prompt(prompt, file)
     constraint: dict[str, Any] = {
         "grammar": _text(grammar_file),
@@ -75,8 +85,7 @@ def generate(
     }
     for_engine, for_sampling = _sorted(given(options))
     watch = Watch()
-    target = hub_reference(target, on_hub=on_hub)
-    opened = open_engine(target, draft, strategy, no_draft, for_engine, verbose=verbose)
+    opened = open_engine(reference, draft, strategy, no_draft, for_engine, verbose=verbose)
     with opened as engine, watch.listening():
         stream = engine.stream(
             text,

@@ -13,16 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from eaglecpp.cli import command
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 from eaglecpp.references.reference import hub_text
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "engine_options",
@@ -31,6 +29,8 @@ __all__ = [
     "given",
     "hub_option",
     "hub_reference",
+    "model_option",
+    "only_model",
     "possible_strategies",
     "read_input",
     "strategy_options",
@@ -111,16 +111,19 @@ def engine_options_but(
 def strategy_options(function: F) -> F:
     """Adds --draft, --strategy, --no-draft."""
     decorators = [
-        click.option(
+        command.option(
             "--draft",
+            "-md",
+            "--model-draft",
             metavar="D",
+            shell_complete=command.complete_draft,
             help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto; "
             "text = no drafter, draft from the text itself.",
         ),
-        click.option(
+        command.option(
             "--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"
         ),
-        click.option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
+        command.option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
     ]
     for decorator in reversed(decorators):
         function = decorator(function)
@@ -129,13 +132,13 @@ def strategy_options(function: F) -> F:
 
 def synth_options(function: F) -> F:
     """Adds llama.cpp's two options of synthetic acceptance."""
-    rates = click.option(
+    rates = command.option(
         "--spec-synth-rates",
         metavar="P1,P2,...",
         help="Speed tests only: accept drafts at random, the first d of a round with probability Pd. The "
         "text is then not the target's.",
     )
-    length = click.option(
+    length = command.option(
         "--spec-synth-len",
         type=float,
         metavar="L",
@@ -149,9 +152,31 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
+def model_option(function: F) -> F:
+    """Adds -m, as in llama.cpp; `only_model` says what it means beside a MODEL without it."""
+    return command.option(
+        "-m",
+        "--model",
+        "model_named",
+        metavar="MODEL",
+        shell_complete=command.complete_model,
+        help="The model, in place of MODEL.",
+    )(function)
+
+
+def only_model(model: str | None, named: str | None) -> str:
+    """MODEL, with or without -m. Raises click.UsageError for none and for two."""
+    if model is not None and named is not None:
+        raise click.UsageError(f"two models: {model!r} and -m {named!r}; leave out one of them")
+    found = model if named is None else named
+    if found is None:
+        raise click.UsageError("which model? `eaglecpp list` shows those on this machine")
+    return found
+
+
 def hub_option(function: F) -> F:
     """Adds -hf, as in llama.cpp."""
-    return click.option(
+    return command.option(
         "-hf",
         "--hf-repo",
         "on_hub",
@@ -205,12 +230,12 @@ def _click_option(option: Option) -> Callable[[F], F]:
     if option.kind is bool:
         name = option.flags[0]
         flags = [f"{name}/--no-{name.removeprefix('--')}", option.name]
-        return click.option(*flags, default=None, help=text)
+        return command.option(*flags, default=None, help=text)
     if option.kind == "strings":
-        return click.option(*flags, multiple=True, metavar="TEXT", help=about)
+        return command.option(*flags, multiple=True, metavar="TEXT", help=about)
     if option.kind == "numbers":
-        return click.option(*flags, type=NumbersType(), default=None, metavar="N,N,...", help=about)
-    return click.option(*flags, type=_type(option), default=None, help=text)
+        return command.option(*flags, type=NumbersType(), default=None, metavar="N,N,...", help=about)
+    return command.option(*flags, type=_type(option), default=None, help=text)
 
 
 def _type(option: Option) -> click.ParamType[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp ps`: models that a server has in memory, with Ollama's columns and one for drafts.
+"""`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns and one for drafts.
 
 Asks the server that `eaglecpp serve` runs on this machine. `run` and `generate` load a model for themselves
 and free it at the end, so without a server the list is empty.
@@ -8,32 +8,45 @@ and free it at the end, so without a server the list is empty.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
 
-__all__ = ["ps"]
+__all__ = ["ps", "stop"]
 
 _ALWAYS_YEARS = 10
 
 
-@click.command()
-@click.option(
-    "--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True, help="The server's address."
-)
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=11434, show_default=True, help="The server's port."
-)
-@click.option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key.")
-@click.option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/ps.")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _server_options(function: F) -> F:
+    """Adds --host, --port and --api-key."""
+    options = (
+        option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
+               help="The server's address."),
+        option("--port", type=click.IntRange(1, 65535), default=11434, show_default=True,
+               help="The server's port."),
+        option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key."),
+    )  # fmt: skip
+    for add in reversed(options):
+        function = add(function)
+    return function
+
+
+@click.command(cls=Command)
+@_server_options
+@option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/ps.")
 def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
     """List the models that a server has loaded."""
-    found = _ask(host, port, api_key)
+    found = _ask(host, port, api_key, "GET", "ps", "models")
     if as_json:
         write_json(found or {"models": []})
         return
@@ -55,8 +68,27 @@ def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
         note("no server is running")
 
 
-def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
-    """The server's answer; None if no server is running. Raises click.ClickException for an error."""
+@click.command(cls=Command, examples=[("eaglecpp stop smollm2", "the next request loads it again")])
+@click.argument("model", shell_complete=complete_model)
+@_server_options
+def stop(model: str, host: str, port: int, api_key: str | None) -> None:
+    """Let a running server free MODEL's memory."""
+    found = _ask(host, port, api_key, "GET", "ps", "models")
+    if found is None:
+        raise click.ClickException(f"no server is running at {host}:{port}; `run` frees its model by itself")
+    loaded = [str(one["name"]).removesuffix(":latest") for one in found["models"]]
+    if model.removesuffix(":latest") not in loaded:
+        names = ", ".join(loaded) or "no model"
+        raise click.ClickException(f"{model} is not loaded; the server has {names} in memory")
+    _ask(host, port, api_key, "POST", "generate", "done", {"model": model, "keep_alive": 0})
+
+
+def _ask(
+    host: str, port: int, api_key: str | None, method: str, path: str, key: str, body: Any = None
+) -> dict[str, Any] | None:
+    """The server's answer, which has that key; None if no server is running. Raises click.ClickException for
+    an error.
+    """
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     if not _listens(name.strip("[]"), port):
         return None
@@ -67,14 +99,16 @@ def _ask(host: str, port: int, api_key: str | None) -> dict[str, Any] | None:
     try:
         with requests.Session() as session:
             session.trust_env = False  # no proxy between this machine and itself
-            answer = session.get(f"{address}/api/ps", headers=headers, timeout=10)
+            patience = 10 if body is None else None  # answers in progress end first
+            url = f"{address}/api/{path}"
+            answer = session.request(method, url, headers=headers, json=body, timeout=patience)
     except requests.ConnectionError:
         return None
     except requests.RequestException as error:
         raise click.ClickException(f"{address} does not answer: {error}") from None
     try:
         told = answer.json()
-        if answer.ok and isinstance(told["models"], list):
+        if answer.ok and isinstance(told[key], (list, bool)):
             return dict(told)
         reason = told["error"]
     except (ValueError, KeyError, TypeError):

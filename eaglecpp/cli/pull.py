@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from eaglecpp.cli.command import Command, option
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.options import hub_option, hub_reference
 from eaglecpp.cli.progress import Bars
@@ -14,23 +15,25 @@ from eaglecpp.store.packaged import find_packaged
 __all__ = ["pull"]
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp pull llama3.1:8b --draft auto", "model and drafter, under one name"),
+        ("eaglecpp pull hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M", "from the Hub"),
+    ],
+)
 @click.argument("model")
 @hub_option
-@click.option(
+@option(
     "--draft",
     metavar="D",
     help="Store it with this drafter: auto (the repository's own, or a known one), a path, a stored name, or "
     "hf.co/user/repo.",
 )
-@click.option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
-@click.option(
-    "--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]"
-)
-@click.option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print {name, digest, size, draft, offered} at the end."
-)
+@option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
+@option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
+@option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
+@option("--json", "as_json", is_flag=True, help="Print {name, digest, size, draft, offered} at the end.")
 def pull(
     model: str,
     on_hub: bool,

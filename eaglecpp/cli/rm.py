@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.terminal import write
 from eaglecpp.store import StoreError, Stores
@@ -13,8 +14,13 @@ from eaglecpp.store.transaction import remove_model
 __all__ = ["rm"]
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True, metavar="MODEL...")
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp rm mine", "also frees what no other model needs"),
+    ],
+)
+@click.argument("names", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
 def rm(names: tuple[str, ...]) -> None:
     """Remove models."""
     stores = Stores.open()

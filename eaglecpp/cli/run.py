@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.chat.defaults import run_defaults
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.opening import note_plan, strategy_of
 from eaglecpp.cli.options import (
     argument_bytes,
@@ -29,6 +30,8 @@ from eaglecpp.cli.options import (
     given,
     hub_option,
     hub_reference,
+    model_option,
+    only_model,
     read_input,
     strategy_options,
 )
@@ -48,7 +51,7 @@ _STDIN_PATIENCE_S = 3.0
 _LOAD_PATIENCE_S = 1.0
 
 
-class _RunCommand(click.Command):
+class _RunCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As in Ollama, --think takes a value only after `=`: in `--think hello` the prompt is hello."""
         end = args.index("--") if "--" in args else len(args)
@@ -56,41 +59,50 @@ class _RunCommand(click.Command):
         return super().parse_args(ctx, [*bare, *args[end:]])
 
 
-@click.command(cls=_RunCommand)
-@click.argument("model", required=False)
+@click.command(
+    cls=_RunCommand,
+    examples=[
+        ("eaglecpp run smollm2", "chat; /? lists what can be typed there"),
+        ('eaglecpp run llama3.1:8b "Why is the sky blue?"', "one answer"),
+        ('eaglecpp run smollm2 "Summarise this" < notes.txt', "about a file"),
+        ("eaglecpp run model.gguf --draft drafter.gguf", "files of your own"),
+        ("eaglecpp run --continue", "go on with the last chat"),
+    ],
+)
+@click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", nargs=-1)
+@model_option
+@option("-p", "--prompt", "prompt_named", metavar="TEXT", help="The prompt, in place of PROMPT.")
 @hub_option
 @strategy_options
-@click.option("--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given).")
-@click.option("--system", help="System prompt.")
-@click.option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
-@click.option(
-    "--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high."
-)
-@click.option("--hidethinking", is_flag=True, help="Let the model think, but do not show it.")
-@click.option(
+@option("--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given).")
+@option("--system", "-sys", "--system-prompt", "system", help="System prompt.")
+@option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
+@option("--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high.")
+@option("--hidethinking", is_flag=True, help="Let the model think, but do not show it.")
+@option(
     "--json",
     "as_json",
     is_flag=True,
     help="Print {text, thinking, tokens, finish_reason, timings} at the end.",
 )
-@click.option(
+@option(
     "-v",
     "--verbose",
     is_flag=True,
     help="Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
     "each option comes from.",
 )
-@click.option(
+@option(
     "--color/--no-color",
     default=None,
     help="Show accepted draft tokens in green.  [default: on a terminal, unless NO_COLOR or CLICOLOR=0]",
 )
-@click.option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
-@click.option(
+@option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
+@option(
     "--insecure", is_flag=True, help="Allow downloads over http and from servers with invalid certificates."
 )
-@click.option(
+@option(
     "--keepalive",
     metavar="DURATION",
     help="Accepted for compatibility with Ollama; the model is always freed at the end.",
@@ -99,6 +111,8 @@ class _RunCommand(click.Command):
 def run(
     model: str | None,
     prompt: tuple[str, ...],
+    model_named: str | None,
+    prompt_named: str | None,
     on_hub: bool,
     draft: str | None,
     strategy: Strategy | None,
@@ -124,9 +138,12 @@ def run(
     from eaglecpp.cli.chat.loop import run_chat
     from eaglecpp.cli.chat.screen import Screen
 
-    if model is None and not resume:
-        raise click.UsageError("Missing argument 'MODEL'.")
-    model = None if model is None else hub_reference(model, on_hub=on_hub)
+    if model_named is not None:  # then the first word is one of the prompt's
+        model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
+    if model is not None or not resume:
+        model = hub_reference(only_model(model, None), on_hub=on_hub)
+    if prompt_named is not None:
+        prompt = (*prompt, prompt_named)
     wanted = strategy_of(strategy, no_draft)
     settings = Settings(
         think={None: None, "true": True, "false": False}.get(think, think),

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.options import engine_options_but, given
+from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.options import engine_options_but, given, model_option, only_model
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
@@ -51,56 +52,54 @@ class Seconds(click.ParamType[float]):
         return seconds
 
 
-@click.command()
-@click.argument("model", required=False)
-@click.option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp serve", "every model on this machine, loaded when asked for"),
+        ("eaglecpp serve llama3.1:8b -c 8192 --port 8080", "one model, loaded at once"),
+    ],
+)
+@click.argument("model", required=False, shell_complete=complete_model)
+@model_option
+@option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 = all networks that this machine is in.")  # fmt: skip
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any."
-)
-@click.option(
-    "--draft", metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself."
-)
-@click.option(
-    "--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]"
-)
-@click.option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
-@click.option("-np", "--parallel", type=click.IntRange(1, 128), default=4, show_default=True,
+@option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")
+@option("--draft", metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself.")
+@option("--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
+@option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
+@option("-np", "--parallel", type=click.IntRange(1, 128), default=4, show_default=True,
               help="Conversations per model at a time; each has a context of its own.")  # fmt: skip
-@click.option("--max-queue", type=click.IntRange(0), default=512, show_default=True,
+@option("--max-queue", type=click.IntRange(0), default=512, show_default=True,
               help="Requests that may wait for each model; further ones are refused.")  # fmt: skip
-@click.option(
-    "--max-body", type=Size(), default="32M", show_default=True, help="Maximum size of a request's body."
-)
-@click.option(
-    "--max-time", type=Seconds(), default="0", help="Maximum time for one answer.  [default: no limit]"
-)
-@click.option("--max-place", type=Seconds(), default="5m", show_default=True,
+@option("--max-body", type=Size(), default="32M", show_default=True, help="Maximum size of a request's body.")
+@option("--max-time", type=Seconds(), default="0", help="Maximum time for one answer.  [default: no limit]")
+@option("--max-place", type=Seconds(), default="5m", show_default=True,
               help="How long an answer may take while others wait for a place; 0 = to its end.")  # fmt: skip
-@click.option("--max-unread", type=Seconds(), default="30s", show_default=True,
+@option("--max-unread", type=Seconds(), default="30s", show_default=True,
               help="How long a client may read nothing before its answer ends; 0 = forever.")  # fmt: skip
-@click.option("--keep-alive", type=Seconds(), default="5m", show_default=True,
+@option("--keep-alive", type=Seconds(), default="5m", show_default=True,
               help="How long an unused model stays in memory; negative = forever.")  # fmt: skip
-@click.option("--memory", type=Size(), default="0",
+@option("--memory", type=Size(), default="0",
               help="Memory that models may use.  [default: most of what is free at the start]")  # fmt: skip
-@click.option("--cache-ram", type=Size(), default="1G", show_default=True,
+@option("--cache-ram", type=Size(), default="1G", show_default=True,
               help="Additional memory per model for parked conversations, at most an eighth of what is "
               "free; 0 = their text is read again.")  # fmt: skip
-@click.option("--max-models", type=click.IntRange(1), default=3, show_default=True,
+@option("--max-models", type=click.IntRange(1), default=3, show_default=True,
               help="Models in memory at a time; the least recently used one goes first.")  # fmt: skip
-@click.option("--api-key", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
+@option("--api-key", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
               help="Require this key (repeatable).")  # fmt: skip
-@click.option("--allow-origin", multiple=True, metavar="ORIGIN",
+@option("--allow-origin", multiple=True, metavar="ORIGIN",
               help="Let web pages of this origin use the server (repeatable); * = all.")  # fmt: skip
-@click.option("--allow-host", multiple=True, metavar="NAME",
+@option("--allow-host", multiple=True, metavar="NAME",
               help="Another host name of this machine (repeatable).")  # fmt: skip
-@click.option(
+@option(
     "--insecure", is_flag=True, help="Let requests pull over http or from servers with invalid certificates."
 )
-@click.option("--log-json", is_flag=True, help="Log one JSON object per line.")
+@option("--log-json", is_flag=True, help="Log one JSON object per line.")
 @engine_options_but(taken=("--draft",), classes=(DraftOptions, ModelOptions))
 def serve(
     model: str | None,
+    model_named: str | None,
     host: str,
     port: int,
     draft: str | None,
@@ -133,6 +132,8 @@ def serve(
     from eaglecpp.server.run import bind
     from eaglecpp.server.run import serve as run
 
+    if model_named is not None:
+        model = only_model(model, model_named)
     if no_draft and strategy not in ("", "off"):
         raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
     strategy = "off" if no_draft else str(Strategy.parse(strategy)) if strategy else ""

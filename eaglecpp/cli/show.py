@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.chat.defaults import run_defaults
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
@@ -37,17 +38,21 @@ __all__ = ["show"]
 _HEAD_LINES = 2
 
 
-@click.command()
-@click.argument("name", metavar="MODEL")
-@click.option("--license", "part", flag_value="license", help="Show the license.")
-@click.option(
-    "--modelfile", "part", flag_value="modelfile", help="Show a Modelfile that makes the same model."
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp show smollm2", "what it is and how it is opened"),
+        ("eaglecpp show smollm2 --modelfile", "the Modelfile that makes it"),
+    ],
 )
-@click.option("--parameters", "part", flag_value="parameters", help="Show the parameters.")
-@click.option("--system", "part", flag_value="system", help="Show the system prompt.")
-@click.option("--template", "part", flag_value="template", help="Show the chat template in use, and why.")
-@click.option("-v", "--verbose", is_flag=True, help="Show all metadata.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON, as Ollama's /api/show.")
+@click.argument("name", metavar="MODEL", shell_complete=complete_model)
+@option("--license", "part", flag_value="license", help="Show the license.")
+@option("--modelfile", "part", flag_value="modelfile", help="Show a Modelfile that makes the same model.")
+@option("--parameters", "part", flag_value="parameters", help="Show the parameters.")
+@option("--system", "part", flag_value="system", help="Show the system prompt.")
+@option("--template", "part", flag_value="template", help="Show the chat template in use, and why.")
+@option("-v", "--verbose", is_flag=True, help="Show all metadata.")
+@option("--json", "as_json", is_flag=True, help="Print everything as JSON, as Ollama's /api/show.")
 def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
     """Show what MODEL is."""
     model = Stores.open().get(stored_name(name))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.interrupts import Interrupts
 from eaglecpp.cli.options import given
 from eaglecpp.cli.progress import bars_are_shown, new_bar
@@ -48,113 +49,125 @@ class LayerList(click.ParamType[tuple[int, ...]]):
             self.fail(f"{value!r} is not a list of numbers such as 2,16,29", param, ctx)
 
 
-@click.command()
-@click.option("--target", required=True, metavar="T", help="The target: a GGUF file or a stored name.")
-@click.option(
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp train --target model.gguf -o drafter", "the target writes its own data"),
+        (
+            "eaglecpp train --target smollm2 --data chats.jsonl -o drafter --minutes 60",
+            "an hour, from your chats",
+        ),
+    ],
+)
+@option(
+    "--target",
+    "-m",
+    required=True,
+    metavar="T",
+    shell_complete=complete_model,
+    help="The target: a GGUF file or a stored name.",
+)
+@option(
     "--data",
     type=_EXISTING,
     multiple=True,
     help="What to learn from (repeatable): files or folders of chats (JSON Lines), text or source code. "
     "Without it the target writes conversations itself.",
 )
-@click.option("-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the training state.")
-@click.option(
+@option("-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the training state.")
+@option(
     "--generate",
     is_flag=True,
     help="The data are prompts: the target first answers them, and the drafter learns from its answers.",
 )
-@click.option(
+@option(
     "--conversations",
     type=click.IntRange(1),
     metavar="N",
     help="Let the target write N whole conversations.  [default: 2000 without --data, else none]",
 )
-@click.option(
+@option(
     "--sequences",
     type=click.IntRange(1, MAX_SEQUENCES),
     metavar="N",
     help="Texts that the target writes side by side.  [default: 32, fewer if memory is short]",
 )
-@click.option("--temp", type=click.FloatRange(0), help="Temperature for --generate.  [default: 0.7]")
-@click.option(
+@option("--temp", type=click.FloatRange(0), help="Temperature for --generate.  [default: 0.7]")
+@option(
     "-n", "--predict", type=click.IntRange(1), help="Maximum tokens per answer of --generate.  [default: 512]"
 )
-@click.option("--steps", type=click.IntRange(0), help="Stop after this many steps.")
-@click.option(
-    "--epochs", type=click.FloatRange(0), help="Stop after this many passes over the data.  [default: 2]"
-)
-@click.option("--minutes", type=click.FloatRange(0), help="Stop after this many minutes.")
-@click.option("--resume", is_flag=True, help="Continue the training in the folder.")
-@click.option(
+@option("--steps", type=click.IntRange(0), help="Stop after this many steps.")
+@option("--epochs", type=click.FloatRange(0), help="Stop after this many passes over the data.  [default: 2]")
+@option("--minutes", type=click.FloatRange(0), help="Stop after this many minutes.")
+@option("--resume", is_flag=True, help="Continue the training in the folder.")
+@option(
     "--finetune",
     metavar="CKPT",
     help="Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
     "its vocabulary too, unless --draft-vocab or --draft-layers say otherwise.",
 )
-@click.option(
-    "--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output)."
-)
-@click.option("--mla", is_flag=True, help="Latent attention, as in Kimi's drafters: a much smaller cache.")
-@click.option(
+@option("--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output).")
+@option("--mla", is_flag=True, help="Latent attention, as in Kimi's drafters: a much smaller cache.")
+@option(
     "--eagle1",
     is_flag=True,
     help="EAGLE-1: reads the target's last state and uses its output head, the whole vocabulary.",
 )
-@click.option(
+@option(
     "--ttt-steps",
     type=click.IntRange(1, 16),
     help="Steps of training-time test.  [default: 3 on a CPU, 4 on a GPU]",
 )
-@click.option(
+@option(
     "--later-every",
     type=click.IntRange(1),
     metavar="N",
     help="Run every N-th row in the later steps of training-time test.  [default: 2 on a CPU, 1 on a GPU]",
 )
-@click.option(
+@option(
     "--loss",
     type=click.Choice(["cross-entropy", "lk"]),
     default="cross-entropy",
     show_default=True,
     help="What to learn: the target's probabilities, or increasingly how many drafts it accepts (LK).",
 )
-@click.option(
+@option(
     "--loss-vocab",
     type=click.IntRange(0),
     metavar="N",
     help="Tokens of the draft vocabulary in the loss; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
 )
-@click.option(
+@option(
     "--draft-vocab",
     type=click.IntRange(1),
     metavar="N",
     help="Size of the draft vocabulary, the most frequent tokens; with --finetune, a larger one keeps the "
     "drafter's tokens.  [default: 32000 or all]",
 )
-@click.option(
+@option(
     "--draft-layers",
     type=click.IntRange(1, 16),
     metavar="N",
     help="Layers of the drafter; with --finetune, layers are added that change nothing at first.  "
     "[default: 1, or as many as it has]",
 )
-@click.option(
+@option(
     "--share-head",
     is_flag=True,
     help="Use the target's output head without training it; the whole vocabulary.",
 )
-@click.option(
+@option(
     "--random-start",
     is_flag=True,
     help="Start the layer with random weights, not with the target's last block.",
 )
-@click.option(
+@option(
     "--aux-layers",
     type=LayerList(),
     metavar="IDS",
     help="Layers whose states are read; id k is the state that enters block k.  [default: 2, n/2, n-3]",
 )
-@click.option(
+@option(
     "-c",
     "--n-ctx",
     "--max-length",
@@ -162,68 +175,64 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     type=click.IntRange(8),
     help="Maximum tokens per conversation.  [default: 2048]",
 )
-@click.option(
+@option(
     "--train-on",
     type=click.Choice(["assistant", "all"]),
     help="Which tokens of chats to learn.  [default: assistant]",
 )
-@click.option(
+@option(
     "--held-out",
     type=click.FloatRange(0, 0.5),
     help="Share of the conversations to keep for evaluation.  [default: 0.02]",
 )
-@click.option(
+@option(
     "--cache",
     type=_PATH,
     metavar="DIR",
     help="Keep the target's states on disk, for several passes over the data.",
 )
-@click.option(
+@option(
     "--cache-type", type=click.Choice(["bf16", "int8"]), help="Type of the states on disk.  [default: bf16]"
 )
-@click.option(
+@option(
     "--lr", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: depends on the width]"
 )
-@click.option(
+@option(
     "--batch-tokens",
     type=click.IntRange(1),
     help="Minimum tokens per step.  [default: 1024 on a CPU, 8192 on a GPU]",
 )
-@click.option(
-    "--micro-tokens", type=click.IntRange(1), help="Maximum tokens computed at once.  [default: 4096]"
-)
-@click.option("--weight-decay", type=click.FloatRange(0), help="Weight decay of AdamW.  [default: 0.01]")
-@click.option("--clip", type=click.FloatRange(0, min_open=True), help="Maximum gradient norm.  [default: 1]")
-@click.option(
-    "--eval-steps", type=click.IntRange(1), help="Steps between evaluations.  [default: 20 per run]"
-)
-@click.option(
+@option("--micro-tokens", type=click.IntRange(1), help="Maximum tokens computed at once.  [default: 4096]")
+@option("--weight-decay", type=click.FloatRange(0), help="Weight decay of AdamW.  [default: 0.01]")
+@option("--clip", type=click.FloatRange(0, min_open=True), help="Maximum gradient norm.  [default: 1]")
+@option("--eval-steps", type=click.IntRange(1), help="Steps between evaluations.  [default: 20 per run]")
+@option(
     "--patience",
     type=click.IntRange(1),
     help="Stop after this many evaluations without a better acceptance length.  [default: never]",
 )
-@click.option("--seed", type=click.IntRange(0), help="Seed for weights, order and answers.  [default: 1]")
-@click.option("--type", "type", metavar="TYPE", help="Type of the drafter's GGUF.  [default: Q8_0]")
-@click.option(
+@option("--seed", type=click.IntRange(0), help="Seed for weights, order and answers.  [default: 1]")
+@option("--type", "type", metavar="TYPE", help="Type of the drafter's GGUF.  [default: Q8_0]")
+@option(
     "--qat",
     is_flag=True,
     help="Quantisation-aware training: compute with the weights as --type will store them.",
 )
-@click.option(
+@option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda", "mps"]),
     help="Where to train.  [default: auto]",
 )
-@click.option(
+@option(
     "--dtype",
     type=click.Choice(["auto", "bf16", "fp32"]),
     help="Type to compute in; weights are fp32.  [default: bf16 where it is fast]",
 )
-@click.option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
-@click.option(
+@option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
+@option(
     "-ngl", "--n-gpu-layers", type=click.IntRange(-1), help="Layers of the target on the GPU.  [default: all]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def train(as_json: bool, **options: Any) -> None:
     """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF that it will serve."""
     _check_torch()

@@ -109,8 +109,8 @@ def _pull(stores: Stores, name: ModelName, reference: str, report: Report, insec
         pull(stores, name, insecure=insecure, report=report)
     except DownloadError as error:
         raise ModelNotFoundError(
-            f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "
-            f"downloaded: {error}"
+            f"model {reference!r} is not on this machine (no such file, no stored model"
+            f"{stores.near(reference)}), and cannot be downloaded: {error}"
         ) from error
 
 

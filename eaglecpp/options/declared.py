@@ -85,7 +85,7 @@ class ModelOptions(_Validated):
         parameter="num_batch",
         strangers=2048,
     )
-    n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("--ubatch-size",))
+    n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("-ub", "--ubatch-size"))
     n_threads: int = _option(
         0,
         "threads; 0 = one per physical core, fewer while other processes need the cores",
@@ -94,18 +94,21 @@ class ModelOptions(_Validated):
         parameter="num_thread",
     )
     n_threads_batch: int = _option(
-        0, "threads for reading prompts; 0 = the same as for decoding", minimum=0, flags=("--threads-batch",)
+        0,
+        "threads for reading prompts; 0 = the same as for decoding",
+        minimum=0,
+        flags=("-tb", "--threads-batch"),
     )
     n_gpu_layers: int = _option(
         -1,
         "layers on the GPU; -1 = all",
         minimum=-1,
-        flags=("-ngl", "--n-gpu-layers"),
+        flags=("-ngl", "--n-gpu-layers", "--gpu-layers"),
         parameter="num_gpu",
         strangers=True,
     )
     main_gpu: int = _option(
-        0, "index of the main GPU", minimum=0, flags=("--main-gpu",), parameter="main_gpu"
+        0, "index of the main GPU", minimum=0, flags=("-mg", "--main-gpu"), parameter="main_gpu"
     )
     split_mode: str = _option(
         "layer",
@@ -136,21 +139,21 @@ class ModelOptions(_Validated):
         "auto",
         "flash attention",
         choices=("auto", "on", "off"),
-        flags=("--flash-attn",),
+        flags=("-fa", "--flash-attn"),
         strangers=True,
     )
     type_k: str = _option(
         "auto",
         "type of the K cache; auto = f16, or f32 on the CPU without flash attention",
         choices=_KV_TYPES,
-        flags=("--cache-type-k",),
+        flags=("-ctk", "--cache-type-k"),
         strangers=True,
     )
     type_v: str = _option(
         "auto",
         "type of the V cache; auto = as for K",
         choices=_KV_TYPES,
-        flags=("--cache-type-v",),
+        flags=("-ctv", "--cache-type-v"),
         strangers=True,
     )
     use_mmap: bool = _option(
@@ -214,7 +217,9 @@ class DraftOptions(_Validated):
         0, "maximum tree leaves per round; 0 = what the strategy needs", minimum=0, maximum=MAX_SEQUENCES
     )
     draft_device: str = _option(
-        "auto", "device of the drafter: auto, cpu or a ggml device name", flags=("--draft-device",)
+        "auto",
+        "device of the drafter: auto, cpu or a ggml device name",
+        flags=("--draft-device", "-devd", "--device-draft"),
     )
     draft_type_kv: str = _option(
         "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags=("--draft-cache-type",)
@@ -269,7 +274,7 @@ class SamplingOptions(_Validated):
         -1,
         "maximum tokens to generate; -1 = until the model stops or the context is full",
         minimum=-1,
-        flags=("-n", "--max-tokens"),
+        flags=("-n", "--max-tokens", "--predict", "--n-predict"),
         parameter="num_predict",
         strangers=True,
     )
@@ -337,14 +342,14 @@ class SamplingOptions(_Validated):
         "locally typical sampling; 1 = off",
         minimum=0,
         maximum=1,
-        flags=("--typical-p",),
+        flags=("--typical-p", "--typical"),
         parameter="typical_p",
         strangers=True,
     )
     top_n_sigma: float = _option(
         -1.0,
         "keep logits within n sigma of the best; < 0 = off",
-        flags=("--top-n-sigma",),
+        flags=("--top-n-sigma", "--top-nsigma"),
         strangers=True,
     )
     xtc_probability: float = _option(

@@ -171,8 +171,18 @@ class Stores:
         model = self.look_up(name)
         if model is None:
             hints = "".join(f". {problem}" for problem in self.problems)
-            raise ModelNotFoundError(f"model '{name}' not found; `eaglecpp list` shows all models{hints}")
+            raise ModelNotFoundError(
+                f"model '{name}' not found{self.near(str(name))}; `eaglecpp list` shows all models{hints}"
+            )
         return model
+
+    def near(self, text: str) -> str:
+        """A question for the stored model whose name is most like a mistyped one; "" if none is."""
+        from difflib import get_close_matches
+
+        names = [str(model.name).removesuffix(":latest") for model in self.models()]
+        found = get_close_matches(text.removesuffix(":latest"), names, n=1, cutoff=0.7)
+        return f"; did you mean {found[0]}?" if found else ""
 
     def models(self) -> list[StoredModel]:
         """Ours, then Ollama's, each newest first, then what packages carry; an earlier name hides the same

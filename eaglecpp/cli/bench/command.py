@@ -11,12 +11,15 @@ from typing import Any
 
 import click
 
+from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.opening import open_engine
 from eaglecpp.cli.options import (
     engine_options_of,
     given,
     hub_option,
     hub_reference,
+    model_option,
+    only_model,
     possible_strategies,
     read_input,
     synth_options,
@@ -28,38 +31,40 @@ from eaglecpp.options import DraftOptions, ModelOptions
 __all__ = ["bench"]
 
 
-@click.command()
-@click.argument("model")
-@click.option("--draft", metavar="D", help="The drafter: as for `generate`.")
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp bench smollm2", "plain decoding against drafting, in about a minute"),
+        ("eaglecpp bench model.gguf --draft d.gguf --strategy chain:4", "one strategy"),
+    ],
+)
+@click.argument("model", required=False, shell_complete=complete_model)
+@model_option
+@option("--draft", metavar="D", help="The drafter: as for `generate`.")
 @hub_option
-@click.option(
+@option(
     "--strategy",
     "strategies",
     multiple=True,
     metavar="S",
     help="Compare this one with plain decoding (repeatable).  [default: six fixed ones and auto]",
 )
-@click.option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
-@click.option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens per answer.")
-@click.option(
-    "--seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="Approximate duration."
-)
-@click.option(
-    "--temp", "temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 = greedy."
-)
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
-@click.option(
-    "--plan", "with_plan", is_flag=True, help="Show what the planner has learned: costs and acceptance."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option(
+@option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
+@option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens per answer.")
+@option("--seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="Approximate duration.")
+@option("--temp", "temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 = greedy.")
+@option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
+@option("--plan", "with_plan", is_flag=True, help="Show what the planner has learned: costs and acceptance.")
+@option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@option(
     "--png", type=click.Path(), metavar="FILE", help="Draw the results into this file (needs matplotlib)."
 )
 @synth_options
 @engine_options_of(DraftOptions, ModelOptions)
 def bench(
-    model: str,
+    model: str | None,
+    model_named: str | None,
     draft: str | None,
     on_hub: bool,
     strategies: tuple[str, ...],
@@ -80,7 +85,7 @@ def bench(
     from eaglecpp import bench as measuring
     from eaglecpp.cli.bench import plot as bench_plot
 
-    reference = hub_reference(model, on_hub=on_hub)
+    reference = hub_reference(only_model(model, model_named), on_hub=on_hub)
     if png is not None:
         bench_plot.require()
     with open_engine(reference, draft, None, False, given(options), verbose=verbose) as engine:

@@ -12,6 +12,8 @@ from types import ModuleType
 import click
 import pytest
 
+from eaglecpp.cli import group
+
 DOCS = Path(__file__).parents[3] / "docs"
 
 
@@ -31,6 +33,17 @@ def commands(page: Path) -> list[list[str]]:
                 words = words[1:]
             if words and words[0] in ("eaglecpp", ".venv/bin/eaglecpp"):
                 found.append(words[1:])
+    return found
+
+
+def examples() -> list[list[str]]:
+    """Those in the help texts."""
+    found = []
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        lines = [line for line, _ in getattr(command, "examples", ())]
+        assert all(f"eaglecpp {name}" in line for line in lines)
+        found += [shlex.split(line)[1:] for line in lines if line.startswith("eaglecpp")]
     return found
 
 
@@ -80,15 +93,13 @@ def test_a_table_lists_every_flag(generator: ModuleType) -> None:
         assert flag in table
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS.parent)))
-def test_commands_on_pages_exist_with_their_options(page: Path) -> None:
-    from eaglecpp.cli import group
-
-    for name, *rest in commands(page):
+@pytest.mark.parametrize("page", [*PAGES, None], ids=lambda p: p and str(p.relative_to(DOCS.parent)))
+def test_commands_on_pages_and_in_help_exist_with_their_options(page: Path | None) -> None:
+    for name, *rest in commands(page) if page else examples():
         if name.startswith("-"):
             continue
         command = group.get_command(click.Context(group), name)
-        assert command is not None, f"{page.name}: eaglecpp {name}"
+        assert command is not None, f"{page}: eaglecpp {name}"
         known = {
             option
             for parameter in command.params
@@ -98,7 +109,7 @@ def test_commands_on_pages_exist_with_their_options(page: Path) -> None:
         for word in rest:
             option = word.split("=")[0]
             if re.fullmatch(r"--?[a-zA-Z][\w-]*", option):
-                assert option in known, f"{page.name}: eaglecpp {name} {option}"
+                assert option in known, f"{page}: eaglecpp {name} {option}"
 
 
 def test_the_picture_of_a_chat_is_drawn_alike_everywhere() -> None:

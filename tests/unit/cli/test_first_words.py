@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from eaglecpp.cli import main
+import eaglecpp
+from eaglecpp.cli import COMMANDS, group, main
+from eaglecpp.cli.command import HEADINGS, heading_of
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
 
 
 def test_the_command_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,3 +38,73 @@ def test_the_http_library_does_not_speak_before_the_error(
         assert logger.level == level
     finally:
         logger.setLevel(before)
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["srve"], "did you mean `eaglecpp serve`?"),
+        (["chat"], "here it is `eaglecpp run`"),
+        (["push"], "uploads nothing"),
+        (["smollm"], "did you mean `eaglecpp run smollm2`?"),
+        (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
+        (["generate"], "which model?"),
+        (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
+    ],
+)
+def test_a_word_that_does_not_exist_is_answered_with_one_that_does(
+    args: list[str], hint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.cli.command.stored_names", lambda: ["smollm2"])
+    assert main(args) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_words_of_other_programs_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls"]) == 0
+    assert capsys.readouterr().out.startswith("NAME ")
+    assert main(["version"]) == 0
+    assert capsys.readouterr().out == f"eaglecpp {eaglecpp.__version__}\n"
+    assert main(["help", "run"]) == 0
+    helped = capsys.readouterr().out
+    assert main(["run", "--help"]) == 0
+    assert helped == capsys.readouterr().out
+
+
+def test_llama_cpps_spellings_mean_the_same() -> None:
+    def parsed(name: str, *args: str) -> dict[str, Any]:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        return command.make_context(name, list(args)).params
+
+    ours = "--flash-attn on --cache-type-k q8_0 --cache-type-v q8_0 --n-gpu-layers 9 --ubatch-size 64 "
+    ours += "--threads-batch 2 --main-gpu 1 --max-tokens 5 --draft d.gguf --ctx-size 64"
+    theirs = "-fa on -ctk q8_0 -ctv q8_0 -ngl 9 -ub 64 -tb 2 -mg 1 --predict 5 -md d.gguf -c 64"
+    assert parsed("generate", *ours.split(), "-p", "x") == parsed("generate", *theirs.split(), "-p", "x")
+    assert parsed("convert", "s", "--target", "t", "--outtype", "f16", "--outfile", "o") == parsed(
+        "convert", "s", "--target", "t", "--type", "f16", "-o", "o"
+    )
+
+
+def test_every_option_of_the_engine_stands_under_a_heading_of_its_own_and_examples_come_first() -> None:
+    for name in COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        told = command.get_help(click.Context(command, info_name=name, max_content_width=100))
+        assert "<=" not in told.replace("<= off", "") and "RANGE" not in told, name
+        if name not in ("run", "generate", "serve", "bench", "doctor", "train"):
+            continue
+        assert told.index("\nExamples:") < told.index("\nModel:") < told.index("\nContext and memory:")
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert heading_of(option) != "Options", f"{name} {option.opts}"
+
+
+def test_headings_name_options_that_exist() -> None:
+    known = set()
+    for name in COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        known |= {parameter.name for parameter in command.params}
+    without_flag = {o.name for c in (DraftOptions, ModelOptions, SamplingOptions) for o in describe(c)}
+    assert {word for words in HEADINGS.values() for word in words.split()} <= known | without_flag

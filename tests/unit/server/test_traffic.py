@@ -305,3 +305,14 @@ def test_ps_shows_what_a_server_has_loaded(server: TestServer, capsys: pytest.Ca
     assert told[1].split()[0] == MODEL and "Forever" in told[1]
     assert main(["ps", "--port", port, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["models"][0]["name"] == MODEL
+
+
+def test_stop_frees_a_model(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(server.listener.getsockname()[1])
+    assert main(["stop", "nosuch", "--port", port]) == 1
+    assert f"nosuch is not loaded; the server has {MODEL}" in capsys.readouterr().err
+    assert main(["stop", MODEL, "--port", port]) == 0
+    assert main(["ps", "--port", port]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert main(["stop", MODEL, "--port", "1"]) == 1
+    assert "no server is running" in capsys.readouterr().err

@@ -194,7 +194,7 @@ def test_a_drafter_that_does_not_fit_and_the_way_around(run: Run, tiny: Tiny, tm
         (["rm", "nothing"], 1, "not found"),
         (["rm"], 2, "Missing argument"),
         (["rm", "a b"], 2, "is not a model name"),
-        (["cp", "a", "-x"], 2, "No such option"),
+        (["cp", "a", "-x"], 2, "no such option: -x"),
         (["create", "a/b/c/d"], 2, "is not a model name"),
         (["pull", "m", "--draft", "x", "--no-draft"], 2, "contradict"),
         (["pull", "m:cloud"], 2, "Ollama's cloud"),
