@@ -152,6 +152,8 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    if "_EAGLECPP_COMPLETE" in os.environ:
+        importlib.import_module("eaglecpp.cli.completion")  # whose bash knows names with a colon
     try:
         code = group.main(args=args, prog_name="eaglecpp", standalone_mode=False)
         sys.stdout.flush()
