@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from eaglecpp.chat.message import Message, ToolCall
 
 __all__ = ["Chunk", "Completion", "FinishReason", "Timings", "TokenLogprob"]
 
@@ -171,6 +174,9 @@ class Completion:
     neither that nor a stop string. `finish_reason`: "stop" (the model or a stop string), "length"
     (`max_tokens` or the context), "cancelled". `seed` is the one used, even if it was drawn at random.
     `plan_log`: the decision of every round as a line, if requested.
+
+    `message`: of a chat, the answer as a message for the next call: `content` without the thinking and the
+    tool calls that `text` has as the model wrote them. None for a completion.
     """
 
     text: str
@@ -182,6 +188,17 @@ class Completion:
     stats: Timings
     logprobs: list[TokenLogprob] = field(default_factory=list)
     plan_log: list[str] = field(default_factory=list)
+    message: Message | None = None
+
+    @property
+    def thinking(self) -> str:
+        """What the model thought before its answer; "" if it did not."""
+        return self.message.thinking if self.message is not None else ""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the model asks for, with arguments as JSON values."""
+        return self.message.tool_calls if self.message is not None else ()
 
     @property
     def timings(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def rendered_together() -> Iterator[None]:
     """All renderings inside, which have to be in this thread, share the time of one. Whoever makes room in a
     prompt renders it many times.
     """
-    token = _deadline.set(time.thread_time() + MAX_SECONDS)
+    token = _deadline.set(min(time.thread_time() + MAX_SECONDS, _deadline.get()))
     try:
         yield
     finally:

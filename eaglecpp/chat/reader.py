@@ -69,7 +69,7 @@ class AnswerReader:
 
     def read(self, chunk: Chunk) -> list[Piece]:
         """The pieces that a chunk makes certain."""
-        self._decode(chunk.tokens, chunk.accepted)
+        self.decode(chunk.tokens, chunk.accepted)
         return self._take(chunk.text)
 
     def finish(self, text: str) -> list[Piece]:
@@ -77,7 +77,8 @@ class AnswerReader:
         pieces = self._take(text[len(self.text) :])
         return pieces + self._labelled(self._splitter.finish())
 
-    def _decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
+    def decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
+        """Takes tokens whose text comes later."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
             if token in self._marks:
                 self._decoded.append(_Run(self._marks[token], is_accepted, is_mark=True))

@@ -41,7 +41,7 @@ from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
     from eaglecpp.cli.chat.chat import Chat
-    from eaglecpp.cli.chat.model import ChatModel
+    from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
     from eaglecpp.opening.find import Found
 
@@ -169,7 +169,7 @@ def run(
         stack.callback(chat.close)
         if verbose:
             note_plan(chat.model.engine.plan, chat.model.engine)
-        if think is not None and think != "false" and chat.model.tags is None:
+        if think is not None and think != "false" and chat.model.chat.tags is None:
             note(f"warning: the template of {chat.model.source.name} does not support thinking")
         if question is None:
             run_chat(chat)
@@ -202,7 +202,7 @@ def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
 class _Opened:
     """An opened model and the conversation to continue."""
 
-    model: ChatModel
+    model: RunModel
     folder: ChatFolder
     saved: SavedChat | None
     load_ms: float
@@ -217,7 +217,7 @@ def _open(
     *,
     insecure: bool,
 ) -> _Opened:
-    from eaglecpp.cli.chat.model import ChatModel, find_source
+    from eaglecpp.cli.chat.model import RunModel, find_source
     from eaglecpp.conversations.saved import ChatFolder
     from eaglecpp.data_dir import data_dir
 
@@ -237,7 +237,7 @@ def _open(
         if strategy is None and saved.strategy:
             strategy = Strategy.parse(saved.strategy)
     with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
-        opened = ChatModel(source, options, strategy, parameters, must_draft=True)
+        opened = RunModel(source, options, strategy, parameters, must_draft=True)
     opened.strategy_set = saved.strategy if saved is not None else ""
     return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
 

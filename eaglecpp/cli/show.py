@@ -15,7 +15,6 @@ from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
 from eaglecpp.opening.find import with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
-from eaglecpp.opening.template import choose_template
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import (
     capabilities,
@@ -23,13 +22,13 @@ from eaglecpp.store.describe import (
     head_facts,
     modelfile_text,
     parameter_text,
+    template_in_use,
 )
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.resolve import resolved
 from eaglecpp.store.stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.modelfile.model import Modelfile
     from eaglecpp.store.facts import Facts
 
@@ -73,27 +72,15 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
 def _show_template(model: StoredModel) -> None:
     """Prints the template in use to stdout, and why it was chosen to stderr."""
     facts, _ = head_facts(model)
-    template = _template_in_use(model, facts)
+    template = template_in_use(model, facts)
     write("" if template is None else f"{template.text}\n")
     note("a drafter has no chat template" if template is None else template.describe())
-
-
-def _template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | None:
-    """The template that `run` would use; None for a drafter stored by itself."""
-    if facts is None:
-        return None
-    tokens = set(facts.tokens)
-    return choose_template(
-        resolved(model),
-        facts.file.text("tokenizer.chat_template", ""),
-        lambda text: text.encode() in tokens,
-    )
 
 
 def _everything(model: StoredModel, verbose: bool) -> dict[str, Any]:
     """As in /api/show, and how `run` would open it."""
     facts, _ = head_facts(model)
-    template = _template_in_use(model, facts)
+    template = template_in_use(model, facts)
     return everything(model, template, verbose) | {
         "opening": None if facts is None else _plan(model).as_dict()
     }
@@ -122,7 +109,7 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
         blocks.append(section("Capabilities", [[word] for word in capabilities(model, facts)]))
     if draft is not None:
         blocks.append(section("Draft", _draft_rows(model, draft)))
-    template = _template_in_use(model, facts)
+    template = template_in_use(model, facts)
     if template is not None:
         blocks.append(section("Template", [[template.describe()]]))
         blocks.append(section("Opened with", [list(row) for row in _plan(model).rows()]))

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message
 from eaglecpp.conversations.saved import SavedChat, new_chat, read_chat, write_chat
-from eaglecpp.engine import Engine, Stream
+from eaglecpp.engine import Engine, Session, Stream
 from eaglecpp.results import Completion
 
 if TYPE_CHECKING:
@@ -38,11 +37,10 @@ class ChatSession:
     `left_out` says how many messages. They stay in `history`.
     """
 
-    def __init__(self, engine: Engine, *, system: str | None = None, session: Any = None) -> None:
-        model = engine.plan.model
+    def __init__(self, engine: Engine, *, system: str | None = None, session: Session | None = None) -> None:
         self._engine = engine
-        self._place = engine if session is None else session
-        self._conversation = Conversation((model.system or "") if system is None else system, model.messages)
+        self._place = session
+        self._conversation = engine.shared.chat.conversation(system=system)
         self._saved: SavedChat | None = None
 
     @property
@@ -108,7 +106,7 @@ class ChatSession:
         self._saved = write_chat(Path(path), self._as_saved())
 
     @classmethod
-    def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Any = None) -> Self:
+    def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Session | None = None) -> Self:
         """Continues a saved conversation, with whichever model `engine` has. Raises
         SavedChatError.
         """
@@ -128,8 +126,8 @@ class ChatSession:
     def _answered(self, before: Sequence[Message], options: dict[str, Any]) -> Stream:
         conversation = self._conversation
         try:
-            self._make_room(options)
-            stream: Stream = self._place.chat(conversation.prompt(), stream=True, **options)
+            place = self._engine.default_session if self._place is None else self._place
+            stream = place.answer_fitting(conversation, options)
         except BaseException:
             conversation.messages = list(before)
             raise
@@ -138,19 +136,10 @@ class ChatSession:
         def ended(result: Completion) -> None:
             if remember is not None:
                 remember(result)
-            if result.tokens:
-                conversation.answer(result.text)
+            if result.tokens and result.message is not None:
+                conversation.messages.append(result.message)
             else:
                 conversation.messages = list(before)
 
         stream.on_end = ended
         return stream
-
-    def _make_room(self, options: dict[str, Any]) -> None:
-        n_ctx = self._engine.n_ctx
-        wanted = options.get("max_tokens", self._engine.sampling.max_tokens)
-        room = n_ctx // 4 if wanted < 0 else min(wanted, n_ctx // 4)
-        self._conversation.fit(self._count, n_ctx, max(room, 1))
-
-    def _count(self, messages: Sequence[Message]) -> int:
-        return len(self._engine.chat_prompt(messages))

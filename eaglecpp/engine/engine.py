@@ -22,7 +22,7 @@ from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.loading import load
 from eaglecpp.engine.many import ManyStreams
 from eaglecpp.engine.native import NativeEngine
-from eaglecpp.engine.request import Request, Shared, make_request
+from eaglecpp.engine.request import Answering, Request, Shared, make_request
 from eaglecpp.engine.scoring import Score
 from eaglecpp.engine.session import Conversation, Session
 from eaglecpp.engine.stream import Stream
@@ -37,7 +37,7 @@ from eaglecpp.store.errors import Report, silent
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from eaglecpp.chat.template import ChatTemplate, Rendered
+    from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
 
 __all__ = ["Engine"]
@@ -175,7 +175,7 @@ class Engine:
         """
         if _is_many(prompt):
             return self._many(prompt, "stream", dict(options)).finish()
-        return self._session().generate(prompt, **options)  # type: ignore[arg-type]
+        return self.default_session.generate(prompt, **options)  # type: ignore[arg-type]
 
     @overload
     def stream(  # type: ignore[overload-overlap]
@@ -191,7 +191,7 @@ class Engine:
         """
         if _is_many(prompt):
             return self._many(prompt, "stream", dict(options))
-        return self._session().stream(prompt, **options)  # type: ignore[arg-type]
+        return self.default_session.stream(prompt, **options)  # type: ignore[arg-type]
 
     @overload
     def chat(
@@ -223,11 +223,11 @@ class Engine:
         """Answers `messages` through the model's chat template; arguments as `Session.chat`. A list of
         conversations is answered side by side, see `generate`.
         """
-        if messages and isinstance(messages[0], list | tuple):
-            many = self._many(messages, "answer", dict(options))
+        if isinstance(messages, list | tuple) and messages and isinstance(messages[0], list | tuple):
+            many = self._many(messages, "chat", dict(options))
             return many if stream else many.finish()
         one: Any = messages
-        return self._session().answer(one, stream, dict(options))
+        return self.default_session.chat(one, stream=stream, **options)  # type: ignore[call-overload, no-any-return]
 
     def score(self, text: Prompt) -> Score:
         """The log-probability of each token of `text` (str, bytes or token ids) under the target, and its
@@ -261,7 +261,7 @@ class Engine:
 
     def clear(self) -> None:
         """Forgets the default conversation; the next prompt reuses nothing of it."""
-        self._session().clear()
+        self.default_session.clear()
 
     # Text and tokens
 
@@ -294,12 +294,13 @@ class Engine:
         """The token ids of a rendered conversation, ready for `generate`.
 
         `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`; those of a stored model go
-        before them, and so does its system prompt, unless they begin with one. `template`: Jinja text, or a
+        before them, and so does its system prompt, unless they begin with one; for a template that refuses
+        system messages, one goes before the first question. `template`: text in Jinja or Go, or a
         `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
-        rendered = self._shared.renderer.render(messages, template=template, tools=tools, think=think)
-        return self.tokenize(rendered.text, add_bos=not rendered.has_bos)
+        chat, of_prompt = self._shared.chat_with({"template": template, "tools": tools, "think": think})
+        return chat.prompt(chat.conversation(messages).prompt(), **of_prompt).tokens
 
     # Facts
 
@@ -336,7 +337,7 @@ class Engine:
     @property
     def chat_template(self) -> ChatTemplate:
         """The template that `chat` uses; its `describe()` says why. The bare prompt if there is none."""
-        return self._shared.renderer.template
+        return self._shared.chat.template
 
     @property
     def n_ctx(self) -> int:
@@ -346,12 +347,12 @@ class Engine:
     @property
     def n_tokens(self) -> int:
         """Tokens committed in the default conversation."""
-        return len(self._session().tokens)
+        return len(self.default_session.tokens)
 
     @property
     def tokens(self) -> list[int]:
         """Tokens committed in the default conversation. All but the last have run."""
-        return self._session().tokens
+        return self.default_session.tokens
 
     @property
     def n_vocab(self) -> int:
@@ -451,33 +452,29 @@ class Engine:
         return self._shared.drafting.resolve(strategy)
 
     def _many(self, prompts: Sequence[Any], how: str, options: dict[str, Any]) -> ManyStreams:
-        """Streams of many prompts. how: "stream" for prompts, "answer" for conversations."""
-        main = self._session()
+        """Streams of many prompts. how: "stream" for prompts, "chat" for conversations."""
+        main = self.default_session
         checked = [self._check_one(index, prompt, how, options) for index, prompt in enumerate(prompts)]
         own = [self.session() for _ in range(min(self.n_free, len(prompts) - 1))]
 
         def begin(index: int, session: Session) -> Stream:
-            request, rendered = checked[index]
-            if rendered is None:
-                return session.begin(request)
-            return session.begin_answer(rendered.text, rendered.has_bos, request)
+            one = checked[index]
+            return session.begin(one) if isinstance(one, Request) else session.begin_answer(one)
 
         return ManyStreams([main, *own], own, len(prompts), begin)
 
     def _check_one(
         self, index: int, prompt: Any, how: str, options: Mapping[str, Any]
-    ) -> tuple[Request, Rendered | None]:
-        """One of many, ready to begin, and of a conversation its text. Raises what beginning it would."""
-        rendered = None
+    ) -> Request | Answering:
+        """One of many, ready to begin. Raises what beginning it would."""
         try:
-            if how == "answer":
-                rendered, options = self._shared.rendered(prompt, options)
-                prompt = self.tokenize(rendered.text, add_bos=not rendered.has_bos)
+            if how == "chat":
+                return self._shared.chat_request(prompt, options)
             request = make_request(self._shared, prompt, **options)
             self._shared.vocabulary.check_fit(len(request.prompt))
         except InvalidArgumentError as error:
             raise type(error)(f"number {index} of the list: {error}") from None
-        return request, rendered
+        return request
 
     def _count(self, stats: Timings) -> None:
         """Adds the counters of a generation that has ended."""
@@ -494,7 +491,9 @@ class Engine:
         """Forgets a session that was closed."""
         self._sessions = [one for one in self._sessions if one is not session]
 
-    def _session(self) -> Session:
+    @property
+    def default_session(self) -> Session:
+        """The conversation that the engine's own methods use."""
         if self._main is None:
             self._main = self.session()
         return self._main

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eaglecpp._extension import core
+from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.drafting import Drafting, resolve_strategy
 from eaglecpp.engine.exactness import Exactness, settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.params import engine_options
 from eaglecpp.engine.planner_cache import PlannerCache
-from eaglecpp.engine.rendering import ChatRenderer
 from eaglecpp.engine.request import Shared
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.log import drain
@@ -54,7 +54,7 @@ def load(plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None]) ->
             vocabulary,
             Drafting(native, has_draft, strategy, min(options.n_leaves_max, options.n_draft_max)),
             plan.sampling_options(),
-            ChatRenderer(native, vocabulary, plan.model),
+            ChatModel(vocabulary, plan.model, lambda: native.get().chat_template()),
             count,
         )
         if (possible := shared.drafting.resolve(strategy))[0] != resolved:

@@ -13,7 +13,6 @@ from eaglecpp.engine.drafting import Drafting
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.params import generate_params
-from eaglecpp.engine.rendering import ChatRenderer
 from eaglecpp.engine.synth import synth_rates
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
@@ -21,11 +20,15 @@ from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.template import Rendered
+    from eaglecpp.chat.message import Message
+    from eaglecpp.chat.model import ChatModel, ChatPrompt
+    from eaglecpp.chat.prompts import PromptMemory
+    from eaglecpp.results import Completion
 
 EXACT = ("auto", "on", "off")
+_FORMS = ("grammar", "json_schema", "response_format")
 
-__all__ = ["Request", "Shared", "make_request"]
+__all__ = ["Answering", "Request", "Shared", "make_request"]
 
 
 @dataclass
@@ -36,22 +39,53 @@ class Shared:
     vocabulary: Vocabulary
     drafting: Drafting
     sampling: SamplingOptions
-    renderer: ChatRenderer
+    chat: ChatModel
     count: Callable[[Timings], None]
 
-    def rendered(
-        self, messages: Sequence[Any], options: Mapping[str, Any]
-    ) -> tuple[Rendered, dict[str, Any]]:
-        """A conversation as text, and those of the options that are not about that."""
+    def chat_with(self, options: dict[str, Any]) -> tuple[ChatModel, dict[str, Any]]:
+        """The model with the template that `options` ask for, and those that are about the prompt; both are
+        taken out of `options`. Raises UnsupportedError without any template.
+        """
+        template = options.pop("template", None)
+        chat = self.chat.with_template(template)
+        if template is None:
+            chat.require_template()
+        form = resolve_grammar(*(options.pop(name, None) for name in _FORMS))
+        if form is not None:
+            options["grammar"] = form
+        think = chat.thinking(options.pop("think", None), has_form=form is not None)
+        return chat, {"tools": options.pop("tools", None) or (), "think": think}
+
+    def chat_request(
+        self, messages: Sequence[Any], options: Mapping[str, Any], memory: PromptMemory | None = None
+    ) -> Answering:
+        """A conversation to be answered, checked; options as `Session.chat`. memory: of the caches that the
+        prompt will meet.
+        """
         rest = dict(options)
-        of_prompt = {name: rest.pop(name) for name in ("template", "tools", "think") if name in rest}
-        return self.renderer.render(messages, **of_prompt), rest
+        chat, of_prompt = self.chat_with(rest)
+        prompt = chat.prompt(chat.conversation(messages).prompt(), memory, n_ctx=0, **of_prompt)
+        return self.answering(chat, prompt, rest)
+
+    def answering(self, chat: ChatModel, prompt: ChatPrompt, options: Mapping[str, Any]) -> Answering:
+        """A prompt to be answered, checked; options without those about the prompt."""
+        request = make_request(self, prompt.tokens, **options)
+        return Answering(prompt, replace(request, read=lambda completion: chat.message(prompt, completion)))
+
+
+@dataclass(frozen=True)
+class Answering:
+    """An answer that was checked and has not begun."""
+
+    prompt: ChatPrompt
+    request: Request
 
 
 @dataclass(frozen=True)
 class Request:
     """One generation. strategy: resolved; plan: that strategy in words, and why it is the one; exact: "" = as
-    the engine was opened; sampler: made before the generation begins, which then begins at once.
+    the engine was opened; sampler: made before the generation begins, which then begins at once; read: turns
+    the result of a chat into a message.
     """
 
     prompt: list[int]
@@ -67,6 +101,7 @@ class Request:
     utf8_errors: str
     exact: str = ""
     sampler: core.MadeSampler | None = None
+    read: Callable[[Completion], Message] | None = None
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from eaglecpp.chat.prompts import Prompt as PromptTokens
 from eaglecpp.chat.prompts import PromptMemory
-from eaglecpp.engine.request import Request, Shared, make_request
+from eaglecpp.engine.request import Answering, Request, Shared, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt
@@ -18,6 +17,7 @@ from eaglecpp.results import Completion
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from eaglecpp.chat.conversation import Conversation as Talk
     from eaglecpp.chat.message import Message
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 
@@ -39,7 +39,7 @@ class Session:
     def __init__(self, shared: Shared, on_close: Callable[[Session], None] = lambda session: None) -> None:
         self._shared = shared
         self._sequence = NativeSequence(shared.native)
-        self._memory = PromptMemory(shared.vocabulary)
+        self.memory = PromptMemory(shared.vocabulary)
         self._on_close = on_close
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
@@ -88,29 +88,29 @@ class Session:
         `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as `stream`. Raises
         `UnsupportedError` if the model has no template and none is given.
         """
-        return self.answer(messages, stream, dict(options))
-
-    def answer(self, messages: Conversation, stream: bool, options: dict[str, Any]) -> Completion | Stream:
-        """`chat` with its options in one dict. A prompt that continues an earlier one and its answer contains
-        exactly the tokens of that answer, see `eaglecpp.chat.prompts`.
-        """
-        rendered, options = self._shared.rendered(messages, options)
-        prompt = self._memory.prompt(rendered.text, rendered.has_bos)
-        running = self._answer_to(prompt, make_request(self._shared, prompt.tokens, **options))
+        running = self.begin_answer(self._shared.chat_request(messages, options, self.memory))
         return running if stream else running.finish()
 
-    def begin_answer(self, text: str, has_bos: bool, request: Request) -> Stream:
-        """Starts an answer that was checked. request: with the prompt's tokens as a conversation without a
-        past has them; those of its past are taken where they fit.
-        """
-        prompt = self._memory.prompt(text, has_bos)
-        if len(prompt.tokens) >= self._shared.native.get().n_ctx:
-            prompt = PromptTokens(text, request.prompt)
-        return self._answer_to(prompt, replace(request, prompt=prompt.tokens))
+    def answer_fitting(self, conversation: Talk, options: dict[str, Any]) -> Stream:
+        """Answers a conversation, out of which old messages are left if it is too long; options as `chat`."""
+        rest = dict(options)
+        chat, of_prompt = self._shared.chat_with(rest)
+        sampling = rest.get("sampling") or self._shared.sampling
+        max_tokens = rest.get("max_tokens", sampling.max_tokens)
+        n_ctx = self._shared.native.get().n_ctx
+        prompt = chat.fitting(conversation, self.memory, n_ctx=n_ctx, max_tokens=max_tokens, **of_prompt)
+        return self.begin_answer(self._shared.answering(chat, prompt, rest))
 
-    def _answer_to(self, prompt: PromptTokens, request: Request) -> Stream:
+    def begin_answer(self, answering: Answering) -> Stream:
+        """Starts an answer that was checked, with the tokens of this conversation's past where they fit. A
+        prompt that continues an earlier one and its answer then has exactly the tokens of that answer.
+        """
+        rendered, request = answering.prompt.rendered, answering.request
+        tokens = self.memory.continued(rendered)
+        if tokens is not None and len(tokens) < self._shared.native.get().n_ctx:
+            request = replace(request, prompt=tokens)
         running = self.begin(request)
-        running.on_end = lambda result: self._memory.remember(prompt, result)
+        running.on_end = lambda result: self.memory.remember(rendered, result)
         return running
 
     @property
@@ -121,7 +121,7 @@ class Session:
     def clear(self) -> None:
         """Forgets the conversation; the next prompt reuses nothing of it."""
         self._sequence.clear()
-        self._memory.clear()
+        self.memory.clear()
 
     def close(self) -> None:
         """Returns the conversation's place to the engine. A second call does nothing."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Self
 
 from eaglecpp._extension import core
@@ -93,7 +94,7 @@ class Stream(Iterator[Chunk]):
         """Everything generated so far. "cancelled" is the reason of a stream closed early or still
         running.
         """
-        return Completion(
+        made = Completion(
             text="".join(self._texts),
             tokens=list(self._tokens),
             accepted=list(self._accepted),
@@ -104,6 +105,7 @@ class Stream(Iterator[Chunk]):
             logprobs=list(self._logprobs),
             plan_log=list(self._plan_log),
         )
+        return made if self._request.read is None else replace(made, message=self._request.read(made))
 
     def close(self) -> None:
         """Ends the generation where it is; text held back so far is added to `completion()`. Never raises."""

@@ -18,25 +18,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.reader import AnswerReader, Piece
-from eaglecpp.chat.tool_calls import ToolReader
+from eaglecpp.chat.model import ChatPrompt
+from eaglecpp.chat.template import Rendered
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ContextFullError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json
 from eaglecpp.modelfile.parameters import engine_options as parameter_options
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.opening import LoadedModel, Prompt
+from eaglecpp.server.opening import LoadedModel
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.reader import Piece
     from eaglecpp.engine.async_stream import AsyncStream
     from eaglecpp.results import Completion, TokenLogprob
     from eaglecpp.server.models import Lease, ModelPool, Slot
 
-__all__ = ["Answer", "Ask", "Delta", "open_answer"]
+__all__ = ["Answer", "Ask", "Delta", "make_prompt", "open_answer"]
 
 _PATIENCE_S = 1.0  # of a status that waits for the engine to take the request up; clients give up after 30 s
-_ROOM = 512  # tokens that truncation leaves for an answer whose length nobody limits
 _FIELDS = {option.name for option in describe(SamplingOptions)} - {"grammar", "n_probs", "logit_bias"}
 
 
@@ -98,7 +98,7 @@ class Answer:
     """
 
     def __init__(
-        self, slot: Slot, ask: Ask, prompt: Prompt, stream: AsyncStream, deadline: float | None
+        self, slot: Slot, ask: Ask, prompt: ChatPrompt, stream: AsyncStream, deadline: float | None
     ) -> None:
         self.slot = slot
         self.ask = ask
@@ -112,10 +112,8 @@ class Answer:
         self.load_ms = 0.0  # of the model, where this request had to wait for that
         self._stream = stream
         self._deadline = deadline
-        model = slot.model
-        marks = dict(model.think_marks) | (model.call_marks if ask.tools else {})
-        self._reader = AnswerReader(model.token_bytes, model.tags, marks, prompt.end)
-        self._tools = _tool_reader(model, ask)
+        chat = slot.model.chat.with_template(ask.template)
+        self._reader, self._tools = chat.reader(prompt), chat.tool_reader(prompt.tools)
 
     @property
     def model(self) -> LoadedModel:
@@ -243,7 +241,7 @@ def _count(pool: ModelPool, answer: Answer) -> None:
     pool.metrics.total_s.observe(time.perf_counter() - answer.started)
 
 
-async def _fitting_prompt(pool: ModelPool, lease: Lease, ask: Ask, n_ctx: int, max_tokens: int) -> Prompt:
+async def _fitting_prompt(pool: ModelPool, lease: Lease, ask: Ask, n_ctx: int, max_tokens: int) -> ChatPrompt:
     """The prompt; the model is opened again with a longer context only where one was asked for and the
     prompt, with the answer's own limit, needs it.
     """
@@ -251,38 +249,29 @@ async def _fitting_prompt(pool: ModelPool, lease: Lease, ask: Ask, n_ctx: int, m
     n_wanted = min(n_ctx, lease.model.engine.engine.native.n_ctx_train or n_ctx)
     if n_wanted > lease.model.n_ctx and await asyncio.to_thread(_needs, lease.model, ask, n_room):
         await pool.enlarge(lease, n_wanted)
-    return await asyncio.to_thread(_prompt, lease.model, ask, max_tokens)
+    return await asyncio.to_thread(make_prompt, lease.model, ask, max_tokens)
 
 
 def _needs(model: LoadedModel, ask: Ask, n_room: int) -> bool:
     """Whether all of the prompt and an answer of n_room tokens need more than the model's context."""
     try:
-        return len(_prompt(model, replace(ask, truncate=False)).tokens) + n_room > model.n_ctx
+        return len(make_prompt(model, replace(ask, truncate=False)).tokens) + n_room > model.n_ctx
     except ContextFullError:
         return True
 
 
-def _prompt(model: LoadedModel, ask: Ask, max_tokens: int = 1) -> Prompt:
-    if ask.tokens is not None:
-        return model.text_prompt(ask.tokens)
-    if ask.text is not None:
-        return model.text_prompt(ask.text)
-    n_room = min(max_tokens if max_tokens > 0 else _ROOM, max(1, model.n_ctx // 4))
-    return model.chat_prompt(
-        ask.messages,
-        tools=ask.tools,
-        think=_think(model, ask),
-        n_room=n_room,
-        truncate=ask.truncate,
-        template=ask.template,
-    )
-
-
-def _think(model: LoadedModel, ask: Ask) -> bool | str | None:
-    """A grammar forbids thinking, so a template that opens a thought unasked must not."""
-    if not model.thinks:
-        return None
-    return False if ask.think is None and (ask.format is not None or ask.must_call) else ask.think
+def make_prompt(model: LoadedModel, ask: Ask, max_tokens: int = 1) -> ChatPrompt:
+    """What the model reads. Raises ContextFullError where it may not be truncated, or that does not help."""
+    given = ask.text if ask.tokens is None else ask.tokens
+    if given is not None:
+        tokens = model.engine.engine.vocabulary.prompt_tokens(given, has_to_fit=True)
+        return ChatPrompt(Rendered(ask.text or "", has_bos=False), tokens)
+    chat = model.chat.with_template(ask.template)
+    conversation = chat.conversation(ask.messages)
+    think = chat.thinking(ask.think, has_form=ask.format is not None or bool(ask.must_call))
+    if not ask.truncate:
+        return chat.prompt(conversation.prompt(), n_ctx=model.n_ctx, tools=ask.tools, think=think)
+    return chat.fitting(conversation, n_ctx=model.n_ctx, max_tokens=max_tokens, tools=ask.tools, think=think)
 
 
 def _parameters(ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -362,12 +351,3 @@ def _call_schema(ask: Ask) -> dict[str, Any]:
             400, f"tool_choice names a tool that is not in this request: {', '.join(ask.must_call)}"
         )
     return forms[0] if len(forms) == 1 else {"anyOf": forms}
-
-
-def _tool_reader(model: LoadedModel, ask: Ask) -> ToolReader | None:
-    if not ask.tools:
-        return None
-    functions = [tool.get("function", tool) for tool in ask.tools]
-    schemas = {str(one.get("name", "")): one.get("parameters") for one in functions}
-    tools = {name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas.items()}
-    return ToolReader(model.calls, tools=tools)

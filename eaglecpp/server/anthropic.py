@@ -7,13 +7,14 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.server.answer import Answer, Ask, open_answer
+from eaglecpp.server.answer import Answer, Ask, make_prompt, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
 from eaglecpp.server.openai import common_ask, must_call
@@ -57,9 +58,7 @@ async def count_tokens(request: Request) -> Response:
     body = await read_json(request, server.config.n_body)
     ask = _ask({"max_tokens": 1, **body})
     async with server.pool.use(ask.model) as lease:
-        prompt = await asyncio.to_thread(
-            lease.model.chat_prompt, ask.messages, tools=ask.tools, think=ask.think, truncate=False
-        )
+        prompt = await asyncio.to_thread(make_prompt, lease.model, replace(ask, truncate=False))
     return Response(dump({"input_tokens": len(prompt.tokens)}), media_type="application/json")
 
 

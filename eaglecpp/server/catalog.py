@@ -9,22 +9,17 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from eaglecpp.opening.template import choose_template
 from eaglecpp.references import reference
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import is_path_text
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
-from eaglecpp.store.describe import everything, list_entry
-from eaglecpp.store.facts import Facts, metadata, read_facts
+from eaglecpp.store.describe import everything, list_entry, template_in_use
+from eaglecpp.store.facts import metadata, read_facts
 from eaglecpp.store.files import FileState, file_state
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.resolve import resolved
-
-if TYPE_CHECKING:
-    from eaglecpp.chat.template import ChatTemplate
 
 __all__ = ["Library", "read_name", "stamp"]
 
@@ -77,7 +72,7 @@ def _short_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str,
 
 def _stored_facts(model: StoredModel, verbose: bool = True) -> dict[str, Any]:
     facts = None if model.is_drafter else read_facts(model.target_files())
-    template = None if facts is None else _template(model, facts)
+    template = template_in_use(model, facts)
     found = everything(model, template, verbose)
     if not found["template"]:
         found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
@@ -169,12 +164,6 @@ def _file_facts(path: Path, verbose: bool = True) -> dict[str, Any]:
         "model_info": metadata(facts.file, arrays=verbose),
         "capabilities": words,
     }
-
-
-def _template(model: StoredModel, facts: Facts) -> ChatTemplate:
-    tokens = set(facts.tokens)
-    gguf = facts.file.text("tokenizer.chat_template", "")
-    return choose_template(resolved(model), gguf, lambda text: text.encode() in tokens)
 
 
 def stamp(when: datetime) -> str:

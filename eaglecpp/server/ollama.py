@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from starlette.responses import Response
 
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import InvalidArgumentError
-from eaglecpp.server.answer import Answer, Ask, Delta, open_answer
+from eaglecpp.server.answer import Answer, Ask, Delta, make_prompt, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, field, read_json, while_there
 
@@ -64,7 +65,7 @@ async def generate(request: Request) -> Response:
     body = await read_json(request, server.config.n_body)
     ask = _common(body)
     text, system = field(body, "prompt", str, ""), field(body, "system", str, "")
-    ask.template = field(body, "template", str)
+    ask.template = field(body, "template", str) or None
     is_raw, context = field(body, "raw", bool, False), field(body, "context", list, [])
     if field(body, "suffix", str, ""):
         raise ApiError(400, f"{ask.model} does not support insert: suffix is not supported by this server")
@@ -211,9 +212,7 @@ async def _continued(server: Server, ask: Ask, context: list[Any]) -> list[int]:
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in context):
         raise ApiError(400, "context must be a list of token ids, as returned by an earlier answer")
     async with server.pool.use(ask.model, keep_alive_s=ask.keep_alive_s) as lease:
-        prompt = await asyncio.to_thread(
-            lease.model.chat_prompt, ask.messages, template=ask.template, truncate=False
-        )
+        prompt = await asyncio.to_thread(make_prompt, lease.model, replace(ask, truncate=False))
         return [*context, *prompt.tokens]
 
 

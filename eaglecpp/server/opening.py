@@ -9,28 +9,19 @@ calls it in threads.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.conversation import Conversation, fold_system
-from eaglecpp.chat.gotemplate import TemplateError
-from eaglecpp.chat.jinja_bounds import rendered_together
-from eaglecpp.chat.message import Message
-from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.chat.thinking import ThinkTags, tags_of
-from eaglecpp.chat.tool_calls import CallMarks, call_marks
 from eaglecpp.engine import AsyncEngine, Engine
-from eaglecpp.errors import ContextFullError, InvalidValueError, MismatchError, ModelNotFoundError
+from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.find import Found, find_here, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
-from eaglecpp.opening.template import choose_template
 from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references.parts import part_paths
 from eaglecpp.server.catalog import complete_entry, file_entry, means_path
@@ -40,11 +31,11 @@ from eaglecpp.store.model import StoredModel
 from eaglecpp.store.resolve import model_name, resolve_name
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.model import ChatModel
     from eaglecpp.server.config import ServerConfig
 
-__all__ = ["Key", "LoadedModel", "Prompt", "Source", "find_source", "n_bytes_of", "plan_source"]
+__all__ = ["Key", "LoadedModel", "Source", "find_source", "n_bytes_of", "plan_source"]
 
-_CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
 _PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
 
@@ -96,15 +87,6 @@ class Source:
         return self.found.modelfile
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt's tokens, the end of its text, and how many messages had to be left out for want of room."""
-
-    tokens: list[int] = field(repr=False)
-    end: str
-    n_left_out: int = 0
-
-
 def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> Source:
     """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name. Clients
     name models; which files are served is the operator's choice.
@@ -146,7 +128,7 @@ def n_bytes_of(plan: OpeningPlan) -> int:
 
 
 class LoadedModel:
-    """A model in memory: its engine, template and defaults. Made by `load`; used by one server."""
+    """A model in memory: its engine and defaults. Made by `load`; used by one server."""
 
     def __init__(
         self, source: Source, engine: AsyncEngine, strategy: Strategy, n_bytes: int, notices: Sequence[str]
@@ -158,18 +140,11 @@ class LoadedModel:
         self.n_bytes = n_bytes
         self.notices = list(notices)
         self.n_ctx = engine.engine.n_ctx
-        self.folds_system = False
-        self.template = engine.engine.chat_template
-        self.tags: ThinkTags | None = (
-            None if self.template.language == "family" else tags_of(self.template.text)
-        )
-        self.calls: CallMarks | None = call_marks(self.template.text)
-        self.think_marks = self._marks(
-            self.tags.open + self.tags.close + self.tags.plain if self.tags else ""
-        )
-        self.call_marks = self._marks(
-            self.calls.open + self.calls.close + self.calls.inside if self.calls else ""
-        )
+
+    @property
+    def chat(self) -> ChatModel:
+        """Prompts and answers."""
+        return self.engine.engine.shared.chat
 
     @classmethod
     def load(
@@ -205,16 +180,9 @@ class LoadedModel:
         return self.source.name
 
     @property
-    def thinks(self) -> bool:
-        return self.tags is not None
-
-    @property
     def on_gpu(self) -> bool:
         """Whether layers lie on a GPU."""
         return self.engine.engine.model.n_gpu_layers != 0 and bool(gpus())
-
-    def token_bytes(self, token: int) -> bytes:
-        return self.engine.engine.token_to_piece(token)
 
     def wanted(self, strategy: str | None) -> Strategy:
         """The strategy of a request. Raises InvalidValueError for one that this model cannot run."""
@@ -231,87 +199,3 @@ class LoadedModel:
             )
         engine.resolve(wanted)
         return wanted
-
-    def chat_prompt(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        think: bool | str | None = None,
-        n_room: int = 1,
-        truncate: bool = True,
-        template: str | None = None,
-        n_ctx: int = 0,
-    ) -> Prompt:
-        """The prompt of a conversation, behind what the model begins every one with. Where it does not fit
-        into `n_ctx` tokens (0 = the model's), the oldest exchanges are left out, or with `truncate` off
-        ContextFullError is raised.
-        """
-        turns = list(messages)
-        system = ""
-        if turns and turns[0].role == "system":
-            system = turns.pop(0).content
-        elif self.source.modelfile.system:
-            system = self.source.modelfile.system
-        conversation = Conversation(system, self.source.modelfile.messages, turns)
-        made: dict[int, Prompt] = {}
-        n_ctx = n_ctx or self.n_ctx
-
-        def make(part: Sequence[Message]) -> Prompt:
-            if len(part) not in made:
-                made[len(part)] = self._prompt(part, tools, think, chosen, n_ctx)
-            return made[len(part)]
-
-        def count(part: Sequence[Message]) -> int:
-            try:
-                return len(make(part).tokens)
-            except ContextFullError:
-                return n_ctx + 1
-
-        with rendered_together():
-            chosen = self.template if not template else self._other_template(template)
-            if truncate:
-                conversation.fit(count, n_ctx, n_room)
-            return replace(make(conversation.prompt()), n_left_out=conversation.n_left_out)
-
-    def _prompt(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        think: bool | str | None,
-        template: ChatTemplate,
-        n_ctx: int,
-    ) -> Prompt:
-        folded = fold_system(messages)
-        try:
-            if self.folds_system:
-                messages = folded
-            rendered = template.render(messages, tools=tools, think=think)
-        except TemplateError:
-            if folded == list(messages):
-                raise
-            rendered = template.render(folded, tools=tools, think=think)
-            self.folds_system = True
-        vocabulary = self.engine.engine.vocabulary
-        tokens = vocabulary.fitting(rendered.text, add_bos=not rendered.has_bos, n_ctx=n_ctx)
-        return Prompt(tokens, rendered.text[-100:])
-
-    def text_prompt(self, prompt: str | Sequence[int]) -> Prompt:
-        """A prompt without a template. Raises ContextFullError."""
-        tokens = self.engine.engine.vocabulary.prompt_tokens(prompt, has_to_fit=True)
-        return Prompt(tokens, prompt[-100:] if isinstance(prompt, str) else "")
-
-    def _other_template(self, text: str) -> ChatTemplate:
-        """A template that a request brings."""
-        engine = self.engine.engine
-        model = replace(self.source.found.model, modelfile=replace(self.source.modelfile, template=text))
-        bos_text, eos_text = engine.vocabulary.border_texts
-        return choose_template(model, "", engine.vocabulary.has_token, bos_text=bos_text, eos_text=eos_text)
-
-    def _marks(self, text: str) -> dict[int, str]:
-        """The control tokens, which have no text of their own, among the marks in `text`."""
-        vocabulary = self.engine.engine.vocabulary
-        tokens = {mark: vocabulary.token_of(mark) for mark in _CONTROL.findall(text)}
-        return {
-            token: mark for mark, token in tokens.items() if token is not None and not self.token_bytes(token)
-        }

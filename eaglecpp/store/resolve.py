@@ -11,12 +11,13 @@ Nothing is downloaded: a reference that is not here is ModelNotFoundError with t
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from eaglecpp.chat.message import Message
+from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
@@ -61,10 +62,22 @@ class ResolvedModel:
         """The `chat_template` pragma: which template is used; "auto" unless the author says."""
         return self.modelfile.settings.chat_template if self.modelfile is not None else "auto"
 
-    @property
-    def has_own_template(self) -> bool:
-        """Whether there is anything to choose from besides what the GGUF carries."""
-        return bool(self.template or self.stored_template) or self.template_choice != "auto"
+    def chat_template(
+        self, gguf: str, has_token: Callable[[str], bool], bos_text: str = "", eos_text: str = ""
+    ) -> ChatTemplate:
+        """The chat template, and why it is this one. gguf: what the target's file carries, "" for none;
+        has_token: whether the vocabulary has one token of that text. Raises ValueError for a `chat_template`
+        pragma that names what is not there.
+        """
+        return ChatTemplate.choose(
+            modelfile=self.template,
+            stored=self.stored_template,
+            gguf=gguf,
+            choice=self.template_choice,
+            has_token=has_token,
+            bos_text=bos_text,
+            eos_text=eos_text,
+        )
 
     @property
     def system(self) -> str | None:

@@ -15,7 +15,7 @@ import pytest
 import eaglecpp
 from eaglecpp import Engine
 from eaglecpp.cli import main
-from eaglecpp.cli.chat.model import ChatModel, find_source
+from eaglecpp.cli.chat.model import RunModel, find_source
 from eaglecpp.cli.doctor import _model_lines
 from eaglecpp.cli.terminal import not_drafted, stats_line
 from eaglecpp.errors import ModelNotFoundError
@@ -185,7 +185,7 @@ def test_doctor_measures_it(models: Models, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_chat_drafts_from_the_text(models: Models) -> None:
-    model = ChatModel(find_source(str(models.target), "text"), {"n_ctx": 512, "n_threads": 1})
+    model = RunModel(find_source(str(models.target), "text"), {"n_ctx": 512, "n_threads": 1})
     try:
         assert model.can_draft and model.drafts_text_alone and str(model.strategy) == "auto"
         model.set_strategy(eaglecpp.Strategy.parse("chain:20"))

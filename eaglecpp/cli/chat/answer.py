@@ -10,13 +10,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.prompts import Prompt
-from eaglecpp.chat.reader import AnswerReader
-from eaglecpp.cli.chat.model import ChatModel
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.terminal import Watch, silent_keys, stats_line, verbose_lines
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.model import ChatPrompt
+    from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.results import Completion, Timings
 
 __all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format", "why_plain"]
@@ -94,7 +93,7 @@ class PlainSpeed:
 
 
 def answer(
-    model: ChatModel, prompt: Prompt, screen: Screen, settings: Settings, *, seed_step: int = 0
+    model: RunModel, prompt: ChatPrompt, screen: Screen, settings: Settings, *, seed_step: int = 0
 ) -> Answer:
     """Generates and shows one answer. seed_step: added to a fixed seed, so that a second try differs.
 
@@ -104,10 +103,10 @@ def answer(
     sampling = model.sampling()
     if seed_step and not sampling.wants_random_seed:
         sampling = replace(sampling, seed=(int(sampling.seed or 0) + seed_step) % 0xFFFFFFFF)
-    reader = AnswerReader(model.engine.token_to_piece, model.tags, model.marks, prompt.text[-100:])
+    reader = model.chat.reader(prompt)
     watch = Watch()
     with watch.listening(), silent_keys():
-        stream = model.engine.stream(
+        stream = model.engine.default_session.stream(
             prompt.tokens,
             sampling=sampling,
             strategy=model.strategy,
@@ -128,23 +127,23 @@ def answer(
             screen.show(reader.finish(stream.completion().text))
             screen.end()
     completion = stream.completion()
-    model.prompts.remember(prompt, completion)
+    model.memory.remember(prompt.rendered, completion)
     total_ms = 1000 * (time.perf_counter() - started)
     return Answer(completion, reader.content, reader.thinking, watch.requested, total_ms)
 
 
 def answer_lines(
-    made: Answer, model: ChatModel, settings: Settings, load_ms: float, speedup: float | None
+    made: Answer, model: RunModel, settings: Settings, load_ms: float, speedup: float | None
 ) -> list[str]:
     """The lines after an answer. load_ms: 0 if the model was already loaded."""
     lines = []
     if settings.verbose:
         lines = ["", *verbose_lines(made.stats, made.total_ms + load_ms, load_ms, speedup)]
-        lines.append(f"{'template:':<22}{model.template.describe()}")
+        lines.append(f"{'template:':<22}{model.chat.template.describe()}")
     return [*lines, stats_line(made.stats, has_draft=model.can_draft, speedup=speedup)]
 
 
-def why_plain(stats: Timings, model: ChatModel) -> str:
+def why_plain(stats: Timings, model: RunModel) -> str:
     """Why `auto` hardly drafted, in a sentence with what was measured here; empty if it did draft, or if that
     is not known yet.
     """

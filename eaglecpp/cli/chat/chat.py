@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, answer_lines, why_plain
 from eaglecpp.cli.chat.input import PROMPT, Ask
@@ -22,7 +21,9 @@ from eaglecpp.errors import EngineBrokenError
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat.model import ChatModel
+    from eaglecpp.chat.conversation import Conversation
+    from eaglecpp.chat.model import ChatPrompt
+    from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.cli.chat.screen import Screen
 
 __all__ = ["Chat"]
@@ -40,7 +41,7 @@ class Chat:
 
     def __init__(
         self,
-        model: ChatModel,
+        model: RunModel,
         ask: Ask,
         screen: Screen,
         settings: Settings | None = None,
@@ -75,8 +76,7 @@ class Chat:
 
     def opening(self, system: str | None = None) -> Conversation:
         """An empty conversation with the model's system prompt and examples."""
-        modelfile = self.model.source.modelfile
-        return Conversation((modelfile.system or "") if system is None else system, modelfile.messages)
+        return self.model.chat.conversation(system=system)
 
     # Turns
 
@@ -107,14 +107,14 @@ class Chat:
 
     def n_prompt(self) -> int:
         """The number of tokens of the conversation at the beginning of the next prompt."""
-        return self._count(self.conversation.prompt())
+        messages = self.conversation.prompt()
+        return len(self.model.chat.prompt(messages, self.model.memory, think=self._think()).tokens)
 
     def _reply(self, before: Sequence[Message], show_stats: bool = True) -> Answer | None:
         """Answers the question at the end; `before` is restored if there is no answer."""
         try:
-            self._make_room()
+            prompt = self._prompt()
             self.save()
-            prompt = self.model.prompts.prompt(self.conversation.prompt(), self.settings.think)
             made = answer(self.model, prompt, self.screen, self.settings, seed_step=self._n_tries)
         except BaseException as error:
             self._restore(before)
@@ -131,14 +131,27 @@ class Chat:
             self._report(made)
         return made
 
-    def _make_room(self) -> None:
-        """Leaves old messages out of the prompt if they no longer fit, with a note."""
+    def _think(self) -> bool | str | None:
+        return self.model.chat.thinking(self.settings.think, has_form=bool(self.settings.format))
+
+    def _prompt(self) -> ChatPrompt:
+        """The next prompt. Messages that no longer fit are left out, with a note."""
+        conversation, n_ctx = self.conversation, self.model.engine.n_ctx
+        n_before = conversation.n_left_out
+        prompt = self.model.chat.fitting(
+            conversation,
+            self.model.memory,
+            n_ctx=n_ctx,
+            max_tokens=self.model.sampling().max_tokens,
+            think=self._think(),
+        )
+        left_out = conversation.messages[n_before : conversation.n_left_out]
+        if left_out:
+            self._note_left_out(left_out)
+        return prompt
+
+    def _note_left_out(self, left_out: Sequence[Message]) -> None:
         n_ctx = self.model.engine.n_ctx
-        max_tokens = self.model.sampling().max_tokens
-        room = n_ctx // 4 if max_tokens < 0 else min(max_tokens, n_ctx // 4)
-        left_out = self.conversation.fit(self._count, n_ctx, max(room, 1))
-        if not left_out:
-            return
         questions = [_quoted(message.content) for message in left_out if message.role == Role.USER]
         which = questions[0] if len(questions) == 1 else f"{questions[0]} to {questions[-1]}"
         n_train = self.model.engine.native.n_ctx_train
@@ -147,9 +160,6 @@ class Chat:
             f"note: the context of {n_ctx} tokens is full. The model no longer sees {len(left_out)} older "
             f"messages ({which}){longer}"
         )
-
-    def _count(self, messages: Sequence[Message]) -> int:
-        return len(self.model.prompts.prompt(messages, self.settings.think).tokens)
 
     def _report(self, made: Answer) -> None:
         """Prints notices and statistics after an answer."""
@@ -172,7 +182,7 @@ class Chat:
     def say_notices(self) -> None:
         """Prints the model's notices, once."""
         notices, self.model.notices = self.model.notices, []
-        if self.model.prompts.folds_system and not self._told_folding:
+        if self.model.chat.folds_system and not self._told_folding:
             self._told_folding = True
             notices.append("this template takes no system prompt, so it is put before the first question")
         for notice in notices:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`ChatModel`: an opened model with everything a conversation needs, and how it is opened again.
+"""`RunModel`: an opened model with everything a conversation needs, and how it is opened again.
 
 It opens an `OpeningPlan`, made from the defaults of `run`, the Modelfile, the command line and what was set
 in the chat. Nothing here prints.
@@ -7,12 +7,9 @@ in the chat. Nothing here prints.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.prompts import PromptMaker
-from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.opening import look_up, needs_draft
 from eaglecpp.errors import MismatchError
@@ -23,11 +20,11 @@ from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import SamplingOptions, Strategy
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.model import ChatModel
+    from eaglecpp.chat.prompts import PromptMemory
     from eaglecpp.engine import Engine
 
-__all__ = ["ChatModel", "find_source"]
-
-_CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z]+\]|<[^<>|]+>")
+__all__ = ["RunModel", "find_source"]
 
 
 def find_source(
@@ -37,7 +34,7 @@ def find_source(
     return look_up(reference, draft, wants_draft=wants_draft, insecure=insecure).absolute()
 
 
-class ChatModel:
+class RunModel:
     """given: options on the command line by field name; strategy: the requested one, None = the model's;
     must_draft: raise click.UsageError before loading where a fixed strategy has nothing to draft from.
 
@@ -65,13 +62,17 @@ class ChatModel:
             needs_draft(strategy, self.plan.can_draft)
         self.notices: list[str] = list(self.plan.notices)
         self.engine = self._open()
-        self.template = self.engine.chat_template
-        self.notices += self.template.notices
-        self.prompts = PromptMaker(self.engine.vocabulary, self.template)
-        self.tags: ThinkTags | None = (
-            None if self.template.language == "family" else tags_of(self.template.text)
-        )
-        self.marks = self._find_marks()
+        self.notices += self.chat.template.notices
+
+    @property
+    def chat(self) -> ChatModel:
+        """Prompts and answers."""
+        return self.engine.shared.chat
+
+    @property
+    def memory(self) -> PromptMemory:
+        """Of the prompts and answers that are in the caches."""
+        return self.engine.default_session.memory
 
     # Options
 
@@ -159,11 +160,10 @@ class ChatModel:
         self.engine.close()
         self.plan = self._make_plan()  # the memory of the closed one is free now
         self.engine = self._open()
-        self.prompts = PromptMaker(self.engine.vocabulary, self.template)
 
-    def other(self, source: Found) -> ChatModel:
+    def other(self, source: Found) -> RunModel:
         """Another model opened with the same options."""
-        return ChatModel(source, self._given, self._asked, self.parameters)
+        return RunModel(source, self._given, self._asked, self.parameters)
 
     def close(self) -> None:
         """Frees the model."""
@@ -198,7 +198,7 @@ class ChatModel:
             return True
         _, why = self.engine.resolve(strategy)
         try:  # an empty generation: only the engine knows what it has room for
-            self.engine.stream(self.prompts.spoken_tokens, strategy=strategy, max_tokens=0).close()
+            self.engine.stream(self.memory.last_tokens, strategy=strategy, max_tokens=0).close()
         except ValueError:
             self.reopen(n_draft_max=strategy.nodes)
             return True
@@ -206,15 +206,3 @@ class ChatModel:
             self.reopen()
             return True
         return False
-
-    def _find_marks(self) -> dict[int, str]:
-        """The control tokens in the thinking tags, with their texts."""
-        if self.tags is None:
-            return {}
-        texts = _CONTROL.findall(self.tags.open + self.tags.close + self.tags.plain)
-        tokens = {text: self.engine.vocabulary.token_of(text) for text in texts}
-        return {
-            token: text
-            for text, token in tokens.items()
-            if token is not None and not self.engine.token_to_piece(token)
-        }

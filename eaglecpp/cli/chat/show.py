@@ -72,7 +72,7 @@ def modelfile_to_save(chat: Chat) -> Modelfile:
 
 def _info(chat: Chat) -> str:
     engine, source = chat.model.engine, chat.model.source
-    native, metadata = engine.native, engine.metadata
+    native, metadata, tags = engine.native, engine.metadata, chat.model.chat.tags
     sections = [
         (
             "Model",
@@ -90,8 +90,8 @@ def _info(chat: Chat) -> str:
             "Chat",
             [
                 ("context", f"{engine.n_ctx} tokens ({chat.model.context.why})"),
-                ("template", chat.model.template.describe()),
-                ("thinking", "no" if chat.model.tags is None else f"between {chat.model.tags.open} tags"),
+                ("template", chat.model.chat.template.describe()),
+                ("thinking", "no" if tags is None else f"between {tags.open} tags"),
             ],
         ),
     ]
@@ -162,7 +162,7 @@ def _system(chat: Chat) -> str:
 
 
 def _template(chat: Chat) -> str:
-    template = chat.model.template
+    template = chat.model.chat.template
     return f"{template.text}\n\n({template.describe()})"
 
 

@@ -12,7 +12,7 @@ import pytest
 from eaglecpp.cli.chat.answer import Settings
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.loop import run_chat
-from eaglecpp.cli.chat.model import ChatModel, find_source
+from eaglecpp.cli.chat.model import RunModel, find_source
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.conversations.saved import ChatFolder, SavedChat
 from eaglecpp.opening.find import Found
@@ -67,7 +67,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
 
         where = source or find_source(str(models.target), str(models.draft))
         wanted = None if strategy is None else Strategy.parse(strategy)
-        model = ChatModel(where, SHORT | (options or {}), wanted)
+        model = RunModel(where, SHORT | (options or {}), wanted)
         chat = Chat(model, ask, Screen(is_terminal=False), Settings(**settings), folder=folder, saved=saved)
         opened.append(chat)
         run_chat(chat)

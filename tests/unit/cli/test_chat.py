@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp.chat.message import Message
+from eaglecpp.chat.model import ChatPrompt
 from eaglecpp.chat.reader import Piece
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.model import ChatModel, find_source
+from eaglecpp.cli.chat.model import RunModel, find_source
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
 from helpers.opening import found_file
+from helpers.sayer import THOUGHTFUL, make_thinker
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -37,6 +39,10 @@ def said(chat: Chat) -> list[tuple[str, str]]:
 def with_modelfile(models: Models, text: str) -> Found:
     """The tiny pair with a Modelfile of its own."""
     return found_file(models.target, text, models.draft)
+
+
+def prompt_of(model: RunModel, messages: Sequence[Message]) -> ChatPrompt:
+    return model.chat.prompt(messages, model.memory)
 
 
 # Turns
@@ -55,9 +61,8 @@ def test_questions_are_answered_and_remembered(talk: Talk, capsys: pytest.Captur
 
 def test_the_second_turn_costs_only_its_new_tokens(talk: Talk) -> None:
     chat = talk("hello there", "go on")
-    prompts, messages = chat.model.prompts, chat.conversation.messages
-    n_first = len(prompts.prompt(messages[:1]).tokens)
-    n_second = len(prompts.prompt(messages[:3]).tokens)
+    messages = chat.conversation.messages
+    n_first, n_second = (len(prompt_of(chat.model, messages[:n]).tokens) for n in (1, 3))
     # all but the last generated token, which no forward pass has seen yet
     assert chat.totals.reused_n == n_first + 11
     assert chat.totals.prompt_n == n_second - 11
@@ -68,9 +73,9 @@ def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
     alone = {"recall": False}
     chat = talk("hello there", "/set parameter num_predict 40", "go on", options=alone)
     model, messages = chat.model, chat.conversation.messages
-    fresh = ChatModel(model.source, SHORT | alone, Strategy.parse("chain:3"))
-    first = fresh.engine.generate(fresh.prompts.prompt(messages[:1]).tokens, sampling=fresh.sampling())
-    tokens = model.prompts.prompt(messages[:3]).tokens
+    fresh = RunModel(model.source, SHORT | alone, Strategy.parse("chain:3"))
+    first = fresh.engine.generate(prompt_of(fresh, messages[:1]).tokens, sampling=fresh.sampling())
+    tokens = prompt_of(model, messages[:3]).tokens
     fresh.engine.clear()
     fresh.set_parameter("num_predict", 40)
     second = fresh.engine.generate(tokens, sampling=fresh.sampling())
@@ -84,22 +89,22 @@ def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
 
 def test_prompts_go_on_with_the_tokens_of_the_answer(models: Models) -> None:
     """Also where the tokenizer would cut the text otherwise: the caches hold what the model said."""
-    model = ChatModel(find_source(str(models.target)), SHORT)
+    model = RunModel(find_source(str(models.target)), SHORT)
     question = Message("user", "x")
-    first = model.prompts.prompt([question])
+    first = prompt_of(model, [question])
     made = model.engine.generate(first.tokens, max_tokens=2)
     letters = [token for char in " the" for token in model.engine.tokenize(char, add_bos=False)]
     assert model.engine.tokenize(" the", add_bos=False) != letters
-    model.prompts.remember(first, replace(made, text=" the", tokens=letters))
-    second = model.prompts.prompt([question, Message("assistant", " the"), Message("user", "y")])
+    model.memory.remember(first.rendered, replace(made, text=" the", tokens=letters))
+    second = prompt_of(model, [question, Message("assistant", " the"), Message("user", "y")])
     assert second.tokens[: len(first.tokens) + 4] == [*first.tokens, *letters]
-    assert model.engine.detokenize(second.tokens, special=True).endswith(second.text)
+    assert model.engine.detokenize(second.tokens, special=True).endswith(second.rendered.text)
     third = model.engine.generate(second.tokens, max_tokens=2)
-    model.prompts.remember(second, third)
-    again = model.prompts.prompt([question, Message("assistant", " the"), Message("user", "y")])
+    model.memory.remember(second.rendered, third)
+    again = prompt_of(model, [question, Message("assistant", " the"), Message("user", "y")])
     assert again.tokens == second.tokens, "also when the question is asked again"
-    other = model.prompts.prompt([question, Message("assistant", "else"), Message("user", "y")])
-    assert other.tokens == model.engine.tokenize(other.text)
+    other = prompt_of(model, [question, Message("assistant", "else"), Message("user", "y")])
+    assert other.tokens == model.engine.tokenize(other.rendered.text)
     model.close()
 
 
@@ -202,7 +207,7 @@ def test_the_models_own_messages_are_shown_and_stay(
 
 def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: Models) -> None:
     source = with_modelfile(models, "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n")
-    model = ChatModel(source, {"top_k": 9, "n_threads": 1})
+    model = RunModel(source, {"top_k": 9, "n_threads": 1})
     assert (model.sampling().top_k, model.sampling().top_p, model.engine.n_ctx) == (9, 0.5, 256)
     assert model.sampling().min_p == 0.0, "Ollama's default, not llama.cpp's"
     assert not model.set_parameter("top_k", 3)
@@ -213,7 +218,7 @@ def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: 
 
 
 def test_the_context_comes_from_the_model_when_nobody_asks(models: Models) -> None:
-    model = ChatModel(find_source(str(models.target)), {"n_threads": 1})
+    model = RunModel(find_source(str(models.target)), {"n_threads": 1})
     assert (model.engine.n_ctx, model.context.why) == (2048, "everything the model was trained for")
     model.close()
 
@@ -225,10 +230,10 @@ def test_a_strategy_of_the_modelfile_is_used(models: Models) -> None:
         ("#eaglecpp: strategy tree:k=2,depth=3,nodes=6\n", "tree:k=2,depth=3,nodes=6"),
         ("", "auto"),
     ):
-        model = ChatModel(with_modelfile(models, text), {"n_threads": 1, "n_ctx": 128})
+        model = RunModel(with_modelfile(models, text), {"n_threads": 1, "n_ctx": 128})
         assert str(model.strategy) == strategy
         model.close()
-    asked = ChatModel(
+    asked = RunModel(
         with_modelfile(models, "PARAMETER draft_num_predict 2\n"), {"n_ctx": 128}, Strategy.parse("off")
     )
     assert (str(asked.strategy), asked.engine.has_draft) == ("off", False)
@@ -254,7 +259,7 @@ def test_a_template_without_system_role_gets_it_in_the_question_and_that_is_said
     )
     source = with_modelfile(models, f'SYSTEM Be brief.\nTEMPLATE """{template}"""\n')
     chat = talk("hello", "more", source=source)
-    assert chat.model.prompts.prompt(chat.conversation.prompt()[:2]).text == "<Be brief.\n\nhello>"
+    assert prompt_of(chat.model, chat.conversation.prompt()[:2]).rendered.text == "<Be brief.\n\nhello>"
     assert capsys.readouterr().err.count("takes no system prompt") == 1
 
 
@@ -269,6 +274,18 @@ def test_thinking_is_kept_apart(talk: Talk, models: Models, capsys: pytest.Captu
     out, err = capsys.readouterr()
     assert answer.thinking not in out
     assert f"Thinking...\n{answer.thinking}" in err
+
+
+def test_control_tokens_around_the_thinking_are_found(
+    talk: Talk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Gemma 4 writes them; their tokens have no text."""
+    model = make_thinker(tmp_path / "thinker.gguf")
+    chat = talk("hello", source=found_file(model, f'TEMPLATE """{THOUGHTFUL}"""\n'), strategy=None)
+    answer = chat.conversation.messages[-1]
+    assert (answer.content, answer.thinking) == ("ys", "we")
+    out, err = capsys.readouterr()
+    assert out.strip() == "ys" and "Thinking...\nwe\n" in err
 
 
 # Saving

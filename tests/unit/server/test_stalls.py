@@ -20,9 +20,11 @@ from starlette.routing import Route
 
 from eaglecpp import AsyncEngine, limits
 from eaglecpp.chat.message import Message
+from eaglecpp.chat.model import ChatModel
 from eaglecpp.chat.template import TemplateError
 from eaglecpp.engine.turn_lock import TurnLock
 from eaglecpp.errors import GrammarError, PlaceLostError
+from eaglecpp.server.answer import Ask, make_prompt
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.http import LiveResponse
 from eaglecpp.server.opening import LoadedModel, find_source, plan_source
@@ -78,14 +80,14 @@ def test_templates_are_rendered_beside_the_loop(
     stalled: TestServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever they are rendered: a loop of asyncio in the thread would say so."""
-    original, on_the_loop = LoadedModel.chat_prompt, []
+    original, on_the_loop = ChatModel.render, []
 
-    def chat_prompt(self: LoadedModel, *args: Any, **options: Any) -> Any:
+    def render(self: ChatModel, *args: Any, **options: Any) -> Any:
         with suppress(RuntimeError):
             on_the_loop.append(asyncio.get_running_loop())
         return original(self, *args, **options)
 
-    monkeypatch.setattr(LoadedModel, "chat_prompt", chat_prompt)
+    monkeypatch.setattr(ChatModel, "render", render)
     body = chat(context=[1, 2, 3], prompt="a", template=BURNS)
     slowest, answer = slowest_health(stalled, path, body)
     assert answer.status_code == 200 and not on_the_loop
@@ -102,12 +104,12 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
     question, answer = Message("user", "word " * 40), Message("assistant", "word " * 40)
     try:
         started = time.thread_time()
-        model.chat_prompt([question], template=template)
+        make_prompt(model, Ask(MODEL, [question], template=template))
         once_s = time.thread_time() - started
         monkeypatch.setattr("eaglecpp.chat.jinja_bounds.MAX_SECONDS", 2 * once_s)
         started = time.thread_time()
         with pytest.raises(TemplateError, match="it takes longer than"):
-            model.chat_prompt([question, answer] * 100 + [question], template=template)
+            make_prompt(model, Ask(MODEL, [question, answer] * 100 + [question], template=template))
         assert time.thread_time() - started < 4 * once_s
     finally:
         asyncio.run(model.engine.close())

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: MIT
+"""One way to chat: what `run` and the server know of roles, thinking, tools and room, Python has as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp import ChatSession, Engine
+from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.chat.model import ChatModel
+from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.results import Completion, Timings
+from helpers.opening import found_file
+from helpers.sayer import THOUGHTFUL, make_thinker
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 8}
+HELLO = [{"role": "user", "content": "hello"}]
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "<{{ m.content }}>{% endfor %}"
+)
+LAMP = {
+    "type": "function",
+    "function": {"name": "lamp", "parameters": {"type": "object", "properties": {"on": {"type": "boolean"}}}},
+}
+
+
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Iterator[Engine]:
+    with Engine(models.target, n_ctx=256, n_threads=1) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_thinker(tmp_path_factory.mktemp("thinker") / "thinker.gguf")
+
+
+def text_of(engine: Engine, tokens: list[int]) -> str:
+    return engine.detokenize(tokens, special=True)
+
+
+def said(engine: Engine, text: str) -> Completion:
+    """An answer with this text."""
+    tokens = engine.tokenize(text, add_bos=False)
+    return Completion(text, tokens, [False] * len(tokens), "stop", 1, [], Timings())
+
+
+@pytest.mark.parametrize("how", ["Engine.chat", "ChatSession", "a list of conversations"])
+def test_a_template_that_refuses_system_messages_gets_them_in_the_question(engine: Engine, how: str) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, *HELLO]
+    if how == "Engine.chat":
+        made = engine.chat(messages, template=NO_SYSTEM, max_tokens=1)
+    elif how == "ChatSession":
+        made = ChatSession(engine, system="Be brief.").ask("hello", template=NO_SYSTEM, max_tokens=1)
+    else:
+        (made,) = engine.chat([messages], template=NO_SYSTEM, max_tokens=1)
+    assert text_of(engine, made.prompt_tokens).endswith("<Be brief.\n\nhello>")
+
+
+def test_what_is_no_list_of_messages_is_refused_with_what_is_expected(engine: Engine) -> None:
+    wrong: Any = (
+        ("str 'hello'", "hello"),
+        ("dict", {"role": "user"}),
+        ("a list with str 'hello'", ["hello"]),
+    )
+    for found, messages in wrong:
+        with pytest.raises(TypeError, match=f"expected a list of messages such as .* found {found}"):
+            engine.chat(messages)
+
+
+def test_an_answer_is_a_message_with_its_tool_calls(engine: Engine) -> None:
+    template = (
+        "{% for t in tools or [] %}<tool_call>{{ t.function.name }}{% endfor %}{{ messages[0].content }}"
+    )
+    chat = engine.shared.chat.with_template(template)
+    prompt = chat.prompt([Message("user", "light?")], tools=[LAMP])
+    call = 'Yes. <tool_call>{"name": "lamp", "arguments": {"on": true}}</tool_call>'
+    message = chat.message(prompt, said(engine, call))
+    assert (message.content.strip(), message.tool_calls) == ("Yes.", (ToolCall("lamp", {"on": True}),))
+    plain = chat.message(chat.prompt([Message("user", "light?")]), said(engine, call))
+    assert (plain.content, plain.tool_calls) == (call, ()), "without tools there are no calls"
+
+
+def test_a_completion_of_a_chat_has_a_message_and_others_have_none(engine: Engine) -> None:
+    made = engine.chat(HELLO, **GREEDY)
+    assert made.message == Message("assistant", made.text)
+    again = engine.chat([*HELLO, made.message, {"role": "user", "content": "more"}], **GREEDY)
+    assert made.text in text_of(engine, again.prompt_tokens)
+    assert engine.generate("hello", **GREEDY).message is None
+
+
+def test_a_base_model_chats_with_a_template_that_is_given(base_model: Path) -> None:
+    with Engine(base_model, n_ctx=64, n_threads=1) as engine:
+        for template in ("{{ messages[0].content }}", ChatTemplate("family", "chatml", "")):
+            assert "hello" in text_of(engine, engine.chat_prompt(HELLO, template=template))
+
+
+# Thinking
+
+
+def test_thinking_is_no_part_of_the_message_nor_of_later_prompts(thinker: Path) -> None:
+    with Engine(thinker, n_ctx=256, n_threads=1) as engine:
+        chat = ChatSession(engine)
+        first = chat.ask("hello", template=THOUGHTFUL, **GREEDY)
+        assert (first.thinking, first.message) == ("we", Message("assistant", "ys", "we"))
+        second = chat.ask("more", template=THOUGHTFUL, **GREEDY)
+        assert text_of(engine, second.prompt_tokens).endswith(
+            "user: hello\nassistant: ys\nuser: more\n<|channel>thought\n"
+        )
+
+
+def test_an_answer_in_json_begins_without_thinking(thinker: Path) -> None:
+    """The template would open a thought, and the grammar forbids to close it."""
+    with Engine(thinker, n_ctx=256, n_threads=1) as engine:
+        formed = engine.chat(
+            HELLO, template=THOUGHTFUL, response_format={"type": "json_object"}, max_tokens=1
+        )
+        assert "<|channel>" not in text_of(engine, formed.prompt_tokens)
+        free = engine.chat(HELLO, template=THOUGHTFUL, response_format={"type": "text"}, max_tokens=1)
+        assert "<|channel>" in text_of(engine, free.prompt_tokens)
+
+
+# Room
+
+
+def test_a_conversation_goes_on_when_the_context_is_full_tools_counted(engine: Engine) -> None:
+    """The description of the tools takes more than half of the context."""
+    template = (
+        "{{ tools[0].function.description }}{% for m in messages %}<{{ m.role }} {{ m.content }}>{% endfor %}"
+    )
+    tool = {"type": "function", "function": {"name": "f", "description": "a b " * 70}}
+    assert len(engine.tokenize(tool["function"]["description"])) > 128  # type: ignore[index]
+    chat = ChatSession(engine)
+    for turn in range(6):
+        made = chat.ask(f"c{turn} " * 10, template=template, tools=[tool], **GREEDY)
+        assert made.finish_reason != "length" or len(made.tokens) == 8
+    assert 0 < chat.left_out < 11 and len(chat.history) == 12
+
+
+def test_a_long_template_is_counted(engine: Engine) -> None:
+    template = "a b " * 70 + "{% for m in messages %}<{{ m.role }} {{ m.content }}>{% endfor %}"
+    chat = ChatSession(engine)
+    for turn in range(6):
+        made = chat.ask(f"c{turn} " * 10, template=template, **GREEDY)
+        assert made.finish_reason != "length" or len(made.tokens) == 8
+    assert 0 < chat.left_out < 11
+
+
+def test_the_messages_of_a_model_are_in_a_prompt_once(models: Models) -> None:
+    from eaglecpp.opening.plan import make_plan
+
+    found = found_file(models.target, "SYSTEM Be brief.\nMESSAGE user one\nMESSAGE assistant two\n")
+    with Engine.from_plan(make_plan(found, options={"n_ctx": 256})) as engine:
+        chat = ChatSession(engine)
+        for question in ("three", "four"):
+            prompt = text_of(engine, chat.ask(question, **GREEDY).prompt_tokens)
+            assert [prompt.count(f"user\n{text}<") for text in ("one", question)] == [1, 1]
+            assert prompt.count("Be brief.") == 1
+
+
+def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None:
+    """A template of a request that says nothing about it leaves the model's own way."""
+    chat: ChatModel = engine.shared.chat.with_template("<think>{{ messages[0].content }}<tool_call>")
+    other = chat.with_template("{{ messages[0].content }}")
+    assert other.tags == chat.tags and other.tags is not None
+    call = json.dumps({"name": "lamp", "arguments": {"on": False}})
+    prompt = other.prompt([Message("user", "light?")], tools=[LAMP])
+    made = other.message(prompt, said(engine, f"<tool_call>{call}</tool_call>"))
+    assert made.tool_calls == (ToolCall("lamp", {"on": False}),)
