@@ -132,9 +132,10 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     """EAGLE speculative decoding for GGUF models on llama.cpp: the same text, faster."""
     ctx.obj = {"debug": debug}
     if ctx.invoked_subcommand is None:
+        from eaglecpp.cli.greet import greeting
         from eaglecpp.cli.terminal import write
 
-        write(ctx.get_help() + "\n")
+        write(greeting())
         ctx.exit()
     from eaglecpp.cli.terminal import LogFormatter
 

@@ -26,7 +26,7 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
 
-__all__ = ["doctor"]
+__all__ = ["doctor", "gather", "machine_lines"]
 
 
 @click.command(
@@ -39,10 +39,16 @@ __all__ = ["doctor"]
 @click.argument("model", required=False, shell_complete=complete_model)
 @model_option
 @option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
+@option("-v", "--verbose", is_flag=True, help="Show the versions of all parts, too.")
 @option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
 @engine_options_of(DraftOptions, ModelOptions)
 def doctor(
-    model: str | None, model_named: str | None, draft: str | None, as_json: bool, **options: Any
+    model: str | None,
+    model_named: str | None,
+    draft: str | None,
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Check this machine and the installation. Exit code 1 if something is broken.
 
@@ -58,7 +64,7 @@ def doctor(
     if as_json:
         write_json(facts)
     else:
-        write("\n".join(report(facts)) + "\n")
+        write("\n".join(report(facts, verbose=verbose)) + "\n")
     if facts["problems"]:
         raise click.exceptions.Exit(1)
 
@@ -195,8 +201,46 @@ def build_features() -> list[str]:
     return [part.strip() for part in text.split("|") if part.strip()]
 
 
-def report(facts: dict[str, Any]) -> list[str]:
-    """The facts as lines of text."""
+def report(facts: dict[str, Any], *, verbose: bool = False) -> list[str]:
+    """The facts as lines of text, the verdict first; verbose: with versions and what was measured."""
+    model = facts.get("model")
+    verdict = model["verdict"]["text"] if model else ""
+    lines = [f"BROKEN: {text}" for text in facts["problems"]]
+    lines = [*(lines or [verdict or f"all good: eaglecpp {facts['eaglecpp']} works here"]), ""]
+    lines += machine_lines(facts)
+    if model:
+        lines += _model_lines(model, verbose)
+    lines += [f"note: {text}" for text in facts["notes"]]
+    return [*lines, "", *_version_lines(facts)] if verbose else lines
+
+
+def machine_lines(facts: dict[str, Any]) -> list[str]:
+    """Processor, memory, GPUs; nothing where the extension does not load."""
+    if "llama" not in facts:
+        return []
+    devices, kernels = facts["devices"], facts["kernels"]
+    names = [device["description"] for device in devices if device["kind"] == "cpu"]
+    total, available = facts["memory"]["total"], facts["memory"]["available"]
+    own = f"eaglecpp's own, {kernels['table']}" if kernels["active"] else f"ggml's ({kernels['why_not']})"
+    lines = [
+        f"cpu               {', '.join([*names, _counted(facts['cpu']['n_cores'], 'core')])}",
+        f"kernels           {own}",
+        f"memory            {human_memory(available)} of {human_memory(total)} available",
+    ]
+    others = [device for device in devices if device["kind"] != "cpu"]
+    for device in others:
+        room = ""
+        if device["memory_total"]:
+            room = f", {human_memory(device['memory_free'])} of {human_memory(device['memory_total'])} free"
+        lines.append(f"device            {device['name']} ({device['kind']}): {device['description']}{room}")
+    return lines if others else [*lines, "gpu               none that this llama.cpp can use"]
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _version_lines(facts: dict[str, Any]) -> list[str]:
     lines = [
         f"eaglecpp          {facts['eaglecpp']}",
         f"python            {facts['python']} on {facts['platform']}",
@@ -205,42 +249,17 @@ def report(facts: dict[str, Any]) -> list[str]:
         mark = "ok" if package["ok"] else f"WRONG, needs {package['required']}"
         lines.append(f"{package['name']:<18}{package['found'] or 'missing'}  {mark}")
     if "llama" in facts:
-        lines += _native_lines(facts)
-    if "model" in facts:
-        lines += _model_lines(facts["model"])
-    lines += [f"note: {text}" for text in facts["notes"]]
-    lines += [f"BROKEN: {text}" for text in facts["problems"]] or ["all good"]
-    verdict = facts["model"]["verdict"]["text"] if "model" in facts else ""
-    return [*lines, verdict] if verdict else lines
-
-
-def _native_lines(facts: dict[str, Any]) -> list[str]:
-    llama, cpu = facts["llama"], facts["cpu"]
-    amx = cpu["amx"]
-    works = "works" if amx["works"] else "does not work"
-    lines = [
-        f"llama.cpp         {llama['llama']}, ggml {llama['ggml']}, commit {llama['ggml_commit']}",
-        f"cpu               {cpu['n_cores']} cores, {cpu['n_logical']} logical; AMX "
-        + (f"claimed and {works}" if amx["claimed"] else "not claimed"),
-        "kernels           "
-        + (
-            f"eaglecpp's own, {facts['kernels']['table']}"
-            if facts["kernels"]["active"]
-            else f"ggml's ({facts['kernels']['why_not']})"
-        ),
-        f"build features    {', '.join(facts['features'])}",
-    ]
-    total, available = facts["memory"]["total"], facts["memory"]["available"]
-    lines.append(f"memory            {human_memory(available)} of {human_memory(total)} available")
-    for device in facts["devices"]:
-        room = ""
-        if device["kind"] != "cpu" and device["memory_total"]:
-            room = f", {human_memory(device['memory_free'])} of {human_memory(device['memory_total'])} free"
-        lines.append(f"device            {device['name']} ({device['kind']}): {device['description']}{room}")
+        llama, amx = facts["llama"], facts["cpu"]["amx"]
+        works = "works" if amx["works"] else "does not work"
+        lines += [
+            f"llama.cpp         {llama['llama']}, ggml {llama['ggml']}, commit {llama['ggml_commit']}",
+            f"build features    {', '.join(facts['features'])}",
+            f"AMX               {f'claimed and {works}' if amx['claimed'] else 'not claimed'}",
+        ]
     return lines
 
 
-def _model_lines(model: dict[str, Any]) -> list[str]:
+def _model_lines(model: dict[str, Any], verbose: bool = False) -> list[str]:
     lines = [f"target            {model['target']}, {model['n_threads']} threads"]
     if model["draft"] is None:
         lines += _memory_lines(model["memory_plan"])
@@ -258,9 +277,9 @@ def _model_lines(model: dict[str, Any]) -> list[str]:
     else:
         kinds = "chains and trees" if model["exact_trees"] and not model["chains_only"] else "chains"
         lines.append(
-            f"exact             {kinds} in batches of {model['exact_rows']} rows, including the root"
+            f"exact             {kinds} in batches of {model['exact_rows']} rows: the same bits as one by one"
         )
-    if model["measured_steps"]:
+    if verbose and model["measured_steps"]:
         lines.append(f"measured          {model['measured_steps']} steps in {model['measured_ms']:.0f} ms")
     return lines
 

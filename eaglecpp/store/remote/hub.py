@@ -26,6 +26,7 @@ from eaglecpp.store.remote.download import BUSY, MAX_SMALL, Remote, Token, get, 
 __all__ = [
     "HubFile",
     "Repository",
+    "cached_models",
     "choose_drafter",
     "choose_model",
     "list_cached",
@@ -150,6 +151,19 @@ def list_cached(repo_id: str) -> Repository | None:
         if files:
             return Repository(repo_id, commit, tuple(files))
     return None
+
+
+def cached_models() -> list[tuple[str, int]]:
+    """Repositories of GGUF models in the local caches, and the bytes of what is there."""
+    found = {}
+    for root in _cache_roots():
+        for folder in sorted(root.glob("models--*--*")):
+            repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+            cached = list_cached(repo)
+            files = [] if cached is None else _gguf_files(cached)
+            if files:
+                found[repo] = sum(file.size for file in files)
+    return list(found.items())
 
 
 def with_cached(repository: Repository) -> Repository:

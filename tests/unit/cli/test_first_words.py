@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -15,11 +16,55 @@ from eaglecpp.cli import COMMANDS, group, main
 from eaglecpp.cli.command import HEADINGS, heading_of
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
 
+if TYPE_CHECKING:
+    from conftest import Models
 
-def test_the_command_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+
+@pytest.fixture
+def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No store and no cache has a model; the folder is the Hub's cache."""
+    for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("eaglecpp.store.packaged.installed_models", lambda stores: [])
+    return tmp_path / "hub"
+
+
+def test_the_command_alone_says_what_is_here_and_what_to_type_next(
+    nothing_here: Path, models: Models, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def greeted() -> str:
+        assert main([]) == 0
+        return capsys.readouterr().out
+
+    first = greeted()
+    assert re.search(r"^cpu .*cores?$", first, re.M) and re.search(r"^memory .* available$", first, re.M)
+    assert "no models here yet" in first and "next: eaglecpp pull smollm2" in first
+    snapshot = nothing_here / "models--bartowski--Qwen_Qwen3-8B-GGUF" / "snapshots" / "c0ffee"
+    snapshot.mkdir(parents=True)
+    (snapshot / "Qwen_Qwen3-8B-Q4_K_M.gguf").write_bytes(b"GGUF")
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("c0ffee", encoding="utf-8")
+    known = greeted()
+    assert "next: eaglecpp run hf.co/bartowski/Qwen_Qwen3-8B-GGUF --draft auto" in known
+    assert "Hub's cache" in known and "known, with --draft auto" in known
+    modelfile = tmp_path / "Modelfile"
+    modelfile.write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
+    assert main(["create", "mine", "-f", str(modelfile)]) == 0
+    capsys.readouterr()
+    own = greeted()
+    assert "has one (eagle3)" in own and "next: eaglecpp run mine\n" in own
+
+
+def test_the_command_alone_says_what_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"eaglecpp": "0.1.0", "problems": ["the extension does not load"]}
+    monkeypatch.setattr("eaglecpp.cli.greet.gather", lambda: facts)
     assert main([]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Usage: eaglecpp") and "Commands:" in out
+    assert capsys.readouterr().out == (
+        "eaglecpp 0.1.0 cannot run: the extension does not load\n\nnext: eaglecpp doctor\n"
+    )
 
 
 @pytest.mark.parametrize(
