@@ -52,7 +52,7 @@ def _next(models: list[_Model]) -> list[str]:
     """The command that gives most: a model whose drafter is here, then one that has a known drafter."""
     if not models:
         return [
-            f"next: eaglecpp pull {SMOLLM2.name.model}   # {human_bytes(SMOLLM2.size)}, a drafter comes with it",
+            f"next: eaglecpp pull {SMOLLM2.name.model}   ({human_bytes(SMOLLM2.size)}; we have its drafter)",
             f"then: eaglecpp run {SMOLLM2.name.model}",
         ]
     best = next((m for m in models if m.drafter and not m.run), None) or next(
