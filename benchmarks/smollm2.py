@@ -560,9 +560,9 @@ def document(entry: dict[str, Any], n_chars: int) -> str:
 
 
 def installed_target() -> Path:
-    from eaglecpp.store.resolve import resolve_model
+    from eaglecpp.opening.find import find_target
 
-    return Path(resolve_model("smollm2").target)
+    return Path(find_target("smollm2").target)
 
 
 def parse() -> argparse.Namespace:

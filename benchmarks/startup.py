@@ -67,10 +67,10 @@ def chosen(target: Path | None, draft: Path | None) -> tuple[list[str], dict[str
     """Arguments of `run` that name the model, and its files. Raises `SystemExit` without smollm2."""
     if target is None:
         from eaglecpp.errors import ModelNotFoundError
-        from eaglecpp.store import resolve_model
+        from eaglecpp.opening.find import find_target
 
         try:
-            smollm2 = resolve_model("smollm2")
+            smollm2 = find_target("smollm2")
         except ModelNotFoundError as error:
             raise SystemExit(f"{error}; or give --target") from None
         assert smollm2.draft is not None

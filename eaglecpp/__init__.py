@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from eaglecpp.engine import AsyncEngine, Engine, ManyStreams, Score, Session, Stream
     from eaglecpp.errors import EagleError
     from eaglecpp.llama import Llama
-    from eaglecpp.opening.fetch import pull
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.results import Chunk, Completion, Timings
+    from eaglecpp.store.remote.pull import pull
 
     __version__: str
 
@@ -48,7 +48,7 @@ _HOMES = {
     "Strategy": "options",
     "Stream": "engine",
     "Timings": "results",
-    "pull": "opening.fetch",
+    "pull": "store.remote.pull",
 }
 _SUBMODULES = ("convert", "errors", "lowlevel", "modelfile")
 

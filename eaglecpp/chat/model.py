@@ -26,8 +26,8 @@ from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
+    from eaglecpp.opening.find import ResolvedModel
     from eaglecpp.results import Completion
-    from eaglecpp.store.resolve import ResolvedModel
 
 __all__ = ["ChatModel", "ChatPrompt"]
 

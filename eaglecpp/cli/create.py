@@ -13,11 +13,10 @@ from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.options import read_input
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
-from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 
 if TYPE_CHECKING:
-    from eaglecpp.store.model import StoredModel
+    pass
 
 __all__ = ["create"]
 
@@ -50,15 +49,9 @@ def create(
         require_ollama(modelfile, directory)
     stores = Stores.open()
     with Bars() as bars:
-
-        def fetch(base: ModelName) -> StoredModel:
-            from eaglecpp.store.remote.pull import pull
-
-            return pull(stores, base, report=bars).model
-
         created = create_model(
             stores, wanted, modelfile, directory,
-            quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, fetch=fetch, report=bars,
+            quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, fetch=True, report=bars,
         )  # fmt: skip
     for notice in created.notices:
         note(f"note: {notice}")

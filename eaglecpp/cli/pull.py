@@ -44,8 +44,8 @@ def pull(
     as_json: bool,
 ) -> None:
     """Download MODEL: hf.co/user/repo[:quant], or a name in Ollama's library such as llama3.2:3b."""
-    from eaglecpp.opening.fetch import pull as pull_model
     from eaglecpp.store.describe import draft_text
+    from eaglecpp.store.remote.pull import pull as pull_model
 
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")

@@ -183,16 +183,14 @@ def serve(
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:
     """Files that are served under a name, and the model to load at once. Raises ModelNotFoundError."""
-    from eaglecpp.opening.find import find_path
-    from eaglecpp.store import resolve_model
+    from eaglecpp.opening.find import find_target
 
     if model is None:
         return {}, ""
-    path = find_path(model, "target")
-    if path is None:
-        resolve_model(model)
+    found = find_target(model)
+    if found.name is not None:
         return {}, model
-    return {path.stem: path.absolute()}, path.stem
+    return {found.target.stem: found.target.absolute()}, found.target.stem
 
 
 def _address(host: str, port: int) -> str:

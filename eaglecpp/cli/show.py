@@ -13,7 +13,7 @@ from eaglecpp.cli.names import stored_name
 from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
-from eaglecpp.opening.find import with_own_draft
+from eaglecpp.opening.find import resolved, template_in_use, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import (
@@ -22,10 +22,8 @@ from eaglecpp.store.describe import (
     head_facts,
     modelfile_text,
     parameter_text,
-    template_in_use,
 )
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.resolve import resolved
 from eaglecpp.store.stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:

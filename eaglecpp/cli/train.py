@@ -388,7 +388,7 @@ def _check_torch() -> None:
 
 def _options(options: dict[str, Any]) -> TrainOptions:
     """The options of the run; what was not given keeps the run's own default."""
-    from eaglecpp.opening.find import find_model
+    from eaglecpp.opening.find import find_target
     from eaglecpp.options import SamplingOptions
     from eaglecpp.train.capture.cache import CacheOptions
     from eaglecpp.train.fit.loop import Budget, Limits
@@ -409,7 +409,7 @@ def _options(options: dict[str, Any]) -> TrainOptions:
             max_tokens=sampling.get("predict", 512),
             seed=options.get("seed", 1),
         )
-    options["target"] = find_model(options["target"], "target")
+    options["target"] = find_target(options["target"]).target
     return TrainOptions(**options, limits=Limits(**limits))
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Every `PARAMETER`, declared once: name, type, default, range, help, and the engine option it sets.
+"""Every `PARAMETER`: the options of `eaglecpp.options` that have one, with Ollama's defaults.
 
 The Modelfile, `/set parameter` and the `options` of an HTTP request read this table. Types and defaults are
 Ollama's (ollama/ollama: api/types.go). Ollama checks no ranges and one file must work in both programs, so a
-value outside the range is moved to its nearest end, with a notice. Which option a value reaches is only named
-here, as "group.field" of `eaglecpp.options`; nothing of the engine is imported.
+value outside the range is moved to its nearest end, with a notice.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.options import LARGEST_INT
+from eaglecpp.options import LARGEST_INT, ModelOptions, SamplingOptions, describe
 
 __all__ = [
     "DEPRECATED",
@@ -65,8 +64,8 @@ class Parameter:
     default: ParameterValue | None
     option: str
     help: str
-    low: int | None = None
-    high: int | None = None
+    low: float | None = None
+    high: float | None = None
 
     def fitted(self, value: ParameterValue) -> ParameterValue:
         """The value, or the end of the range that is nearest to it."""
@@ -87,50 +86,49 @@ class Parameter:
         return f"{self.low} and up" if self.high is None else f"{self.low} to {self.high}"
 
 
-_TABLE = (
-    Parameter("num_ctx", "int", None, "model.n_ctx", "context length in tokens, 0 = automatic", 0),
-    Parameter("num_batch", "int", None, "model.n_batch", "prompt tokens per forward pass", 1),
-    Parameter("num_gpu", "int", -1, "model.n_gpu_layers", "layers on the GPU, -1 = all, 0 = none", -1),
-    Parameter("main_gpu", "int", None, "model.main_gpu", "index of the main GPU", 0),
-    Parameter("use_mmap", "bool", None, "model.use_mmap", "map the file instead of reading it"),
-    Parameter("num_thread", "int", 0, "model.n_threads", "CPU threads, 0 = one per core", 0),
-    Parameter(
-        "draft_num_predict", "int", None, "strategy", "draft depth per round, 0 = no drafting", 0, 1024
-    ),
-    Parameter("num_keep", "int", 4, "", "prompt tokens kept when the context shifts; ours never shifts", -1),
-    Parameter(
-        "num_predict", "int", -1, "sampling.max_tokens", "most tokens to generate, -1 = until stop", -1
-    ),
-    Parameter("seed", "int", -1, "sampling.seed", "random seed, -1 = a new one each time", -1, 2**32 - 1),
-    Parameter("temperature", "float", 0.8, "sampling.temperature", "0 = always the likeliest token", 0),
-    Parameter("top_k", "int", 40, "sampling.top_k", "sample among the k likeliest, 0 = off", 0),
-    Parameter(
-        "top_p", "float", 0.9, "sampling.top_p", "sample among the likeliest that sum to p, 1 = off", 0, 1
-    ),
-    Parameter(
-        "min_p", "float", 0.0, "sampling.min_p", "least probability relative to the likeliest, 0 = off", 0, 1
-    ),
-    Parameter("typical_p", "float", 1.0, "sampling.typical_p", "locally typical sampling, 1 = off", 0, 1),
-    Parameter(
-        "repeat_last_n", "int", 64, "sampling.repeat_last_n", "tokens penalised, -1 = all, 0 = off", -1
-    ),
-    Parameter(
-        "repeat_penalty",
-        "float",
-        1.0,
-        "sampling.repeat_penalty",
-        "divides logits of recent tokens, 1 = off",
-        0,
-    ),
-    Parameter(
-        "presence_penalty", "float", 0.0, "sampling.presence_penalty", "subtracted once for recent tokens"
-    ),
-    Parameter(
-        "frequency_penalty", "float", 0.0, "sampling.frequency_penalty", "subtracted per recent occurrence"
-    ),
-    Parameter("stop", "strings", (), "sampling.stop", "text that ends the answer (repeatable)"),
-)
-PARAMETERS: Mapping[str, Parameter] = {parameter.name: parameter for parameter in _TABLE}
+_DEFAULTS: Mapping[str, ParameterValue | None] = {
+    "num_batch": None,
+    "main_gpu": None,
+    "use_mmap": None,
+    "seed": -1,
+    "top_p": 0.9,
+    "min_p": 0.0,
+}
+"""Ollama's, where they are not the option's own; None where the engine decides."""
+
+
+def _declared(group: str, options: type) -> list[Parameter]:
+    """What the options of a group say of themselves."""
+    return [
+        Parameter(
+            option.parameter,
+            option.kind if isinstance(option.kind, str) else option.kind.__name__,
+            _DEFAULTS.get(option.parameter, option.default),
+            f"{group}.{option.name}",
+            option.help,
+            option.minimum,
+            option.maximum,
+        )
+        for option in describe(options)
+        if option.parameter not in ("", "num_ctx")
+    ]
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    parameter.name: parameter
+    for parameter in (
+        # the option's -1 is all that a model was trained for, which no Modelfile may ask for
+        Parameter("num_ctx", "int", None, "model.n_ctx", "context length in tokens; 0 = automatic", 0),
+        *_declared("model", ModelOptions),
+        Parameter(
+            "draft_num_predict", "int", None, "strategy", "draft depth per round; 0 = no drafting", 0, 1024
+        ),
+        Parameter(
+            "num_keep", "int", 4, "", "prompt tokens kept when the context shifts; ours never shifts", -1
+        ),
+        *_declared("sampling", SamplingOptions),
+    )
+}
 
 DEPRECATED = frozenset(
     (
@@ -161,7 +159,7 @@ def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, Parame
     """
     values = defaults() | dict(parameters)
     options: dict[str, ParameterValue | str] = {}
-    for parameter in _TABLE:
+    for parameter in PARAMETERS.values():
         value = values[parameter.name]
         if value is None or not parameter.option:
             continue
@@ -175,7 +173,7 @@ def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, Parame
 
 def defaults() -> dict[str, ParameterValue | None]:
     """Ollama's value of every parameter that a file leaves out; None where the engine decides."""
-    return {parameter.name: parameter.default for parameter in _TABLE}
+    return {parameter.name: parameter.default for parameter in PARAMETERS.values()}
 
 
 def parse_value(name: str, text: str) -> ParameterValue:

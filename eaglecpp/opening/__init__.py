@@ -3,5 +3,5 @@
 
 `find` looks on this machine, `fetch` may download as well; both return a `Found`. `plan` adds options,
 strategy and where each of them came from, and returns an `OpeningPlan`, which `Engine.from_plan` opens and
-`show` and `--verbose` print. `template` chooses the chat template, `context` a length for the context.
+`show` and `--verbose` print. `context` chooses a length for the context.
 """

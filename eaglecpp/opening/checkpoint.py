@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.opening.find import find_model
+from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.paths import FileSearchError
 from eaglecpp.references.reference import Reference, read_reference
@@ -61,7 +61,7 @@ def local_target(text: str, report: Report = silent) -> Iterator[LocalFiles]:
         yield LocalFiles(Path(text).expanduser())
     else:
         try:
-            path = find_model(text, "target")
+            path = find_target(text).target
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"{error}{_hub_hint(text)}") from None
         yield LocalFiles(path)

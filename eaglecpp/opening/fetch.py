@@ -11,19 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.errors import MismatchError, ModelNotFoundError
-from eaglecpp.opening.find import Found, find_path, with_own_draft
+from eaglecpp.opening.find import Found, ResolvedModel, find_drafter, find_path, find_target, with_own_draft
 from eaglecpp.options import TEXT
-from eaglecpp.references.names import ModelName
-from eaglecpp.store import DownloadError, Report, ResolvedModel, Stores, resolve_draft, resolve_model
+from eaglecpp.references.reference import model_name
+from eaglecpp.store import DownloadError, Report, Stores
 from eaglecpp.store.errors import silent
 from eaglecpp.store.packaged import find_packaged
-from eaglecpp.store.resolve import model_name
 
 if TYPE_CHECKING:
     from eaglecpp.store.drafters import KnownDrafter
-    from eaglecpp.store.remote.pull import Pulled
 
-__all__ = ["fetch", "pull"]
+__all__ = ["fetch"]
 
 
 def fetch(
@@ -58,60 +56,23 @@ def fetch(
     return _automatic(stores, model, report)
 
 
-def pull(
-    reference: str,
-    *,
-    draft: str | None = None,
-    draft_type: str = "",
-    insecure: bool = False,
-    report: Report = silent,
-) -> Pulled:
-    """Brings a model into our store, or up to date, and returns what was pulled.
-
-    draft:      "auto" looks for one, "none" leaves it out, anything else is a reference; None keeps what the
-                model has
-    draft_type: tensor type of a drafter that has to be converted
-    Raises ModelNotFoundError, DownloadError, DigestError, StoreError, MismatchError, ConvertError.
-    """
-    from eaglecpp.store.remote.pull import pull as pull_model
-
-    name = model_name(reference)
-    packaged = find_packaged(name)
-    return pull_model(
-        Stores.open(),
-        name if packaged is None else packaged.hub,
-        draft=draft,
-        draft_type=draft_type,
-        insecure=insecure,
-        report=report,
-        check=None if packaged is None else packaged.check,
-    )
-
-
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ResolvedModel:
-    path = find_path(reference, "target")
-    if path is not None:
-        return ResolvedModel(reference, "path", path)
+    find_path(reference, "target")  # what can only be a path and is none
     try:
-        return resolve_model(reference, stores)
+        return find_target(reference, stores)
     except ModelNotFoundError:
-        name = model_name(reference)
-        if find_packaged(name) is not None:
+        if find_packaged(model_name(reference)) is not None:
             raise  # which says how to get it
-        _pull(stores, name, reference, report, insecure)
-    return resolve_model(reference, stores)
-
-
-def _pull(stores: Stores, name: ModelName, reference: str, report: Report, insecure: bool) -> None:
-    from eaglecpp.store.remote.pull import pull
+    from eaglecpp.store.remote.pull import pull  # slow to load, as is all that fetches
 
     try:
-        pull(stores, name, insecure=insecure, report=report)
+        pull(reference, insecure=insecure, report=report, stores=stores)
     except DownloadError as error:
         raise ModelNotFoundError(
             f"model {reference!r} is not on this machine (no such file, no stored model"
             f"{stores.near(reference)}), and cannot be downloaded: {error}"
         ) from error
+    return find_target(reference, stores)
 
 
 def _named(
@@ -119,12 +80,12 @@ def _named(
 ) -> tuple[Path | None, str, bool, bool]:
     """The fields of `Found` for a drafter by reference: from this machine, else fetched."""
     try:
-        return find_path(draft, "drafter") or resolve_draft(draft, stores), "asked for", False, True
+        return find_drafter(draft, stores), "asked for", False, True
     except ModelNotFoundError:
         if not wants_draft:
             return None, "", False, False
     find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is beside it
-    from eaglecpp.store.facts import read_facts  # slow to load, as is all that fetches
+    from eaglecpp.store.facts import read_facts
     from eaglecpp.store.remote.find_draft import find_draft
 
     facts = read_facts([model.target])

@@ -1,26 +1,111 @@
 # SPDX-License-Identifier: MIT
 """Finds the files that a reference names on this machine, and never uses the network: `eaglecpp pull`, or
 `fetch`, downloads what is missing.
+
+    find_target("llama3.2:3b")        # a path, a stored name, Ollama's, the Hub's, "smollm2"
+    find_here("llama3.2:3b").draft    # with its drafter
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import TEXT
+from eaglecpp.references.names import ModelName
 from eaglecpp.references.parts import part_paths
-from eaglecpp.references.reference import is_hub_text, is_path_text
+from eaglecpp.references.reference import is_hub_text, is_path_text, model_name
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.packaged import find_packaged
+from eaglecpp.store.store import Stores
+from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
 
 if TYPE_CHECKING:
-    from eaglecpp.store.resolve import ResolvedModel
+    from eaglecpp.store.facts import Facts
 
-__all__ = ["Found", "find_here", "find_model", "find_path", "find_target", "with_own_draft"]
+__all__ = [
+    "Found",
+    "ResolvedModel",
+    "find_drafter",
+    "find_here",
+    "find_name",
+    "find_path",
+    "find_target",
+    "resolved",
+    "template_in_use",
+    "with_own_draft",
+]
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """What a reference stands for.
+
+    kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
+    target:   the GGUF, of a split one the first part
+    modelfile: parameters, system prompt, messages ...; None for a bare path
+    stored_template: a chat template that Ollama chose; `modelfile.template` is only one that an author wrote
+    """
+
+    reference: str
+    kind: Literal["path", "store", "ollama", "package"]
+    target: Path
+    draft: Path | None = None
+    adapters: tuple[Path, ...] = ()
+    name: ModelName | None = None
+    modelfile: Modelfile | None = None
+    stored_template: str | None = None
+
+    @property
+    def template(self) -> str | None:
+        """The chat template that the model's author wrote, if any."""
+        return self.modelfile.template if self.modelfile is not None else None
+
+    @property
+    def template_choice(self) -> str:
+        """The `chat_template` pragma: which template is used; "auto" unless the author says."""
+        return self.modelfile.settings.chat_template if self.modelfile is not None else "auto"
+
+    def chat_template(
+        self, gguf: str, has_token: Callable[[str], bool], bos_text: str = "", eos_text: str = ""
+    ) -> ChatTemplate:
+        """The chat template, and why it is this one. gguf: what the target's file carries, "" for none;
+        has_token: whether the vocabulary has one token of that text. Raises ValueError for a `chat_template`
+        pragma that names what is not there.
+        """
+        return ChatTemplate.choose(
+            modelfile=self.template,
+            stored=self.stored_template,
+            gguf=gguf,
+            choice=self.template_choice,
+            has_token=has_token,
+            bos_text=bos_text,
+            eos_text=eos_text,
+        )
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt, if any."""
+        return self.modelfile.system if self.modelfile is not None else None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages that begin every conversation."""
+        return self.modelfile.messages if self.modelfile is not None else ()
+
+    @property
+    def notices(self) -> Sequence[Notice]:
+        """What the user should know."""
+        return self.modelfile.notices if self.modelfile is not None else ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +200,7 @@ def find_here(
                 f"{model.reference} --draft auto"
             )
         return with_own_draft(model) if wants_draft else Found(model)
-    return Found(model, find_model(draft, "drafter"), "asked for", draft_asked=True)
+    return Found(model, find_drafter(draft), "asked for", draft_asked=True)
 
 
 def with_own_draft(model: ResolvedModel) -> Found:
@@ -124,28 +209,82 @@ def with_own_draft(model: ResolvedModel) -> Found:
     return Found(model, model.draft, "" if model.draft is None else f"comes with {name}")
 
 
-def find_target(reference: str | os.PathLike[str]) -> ResolvedModel:
-    """The model of a path or a name. Raises `ModelNotFoundError`."""
-    from eaglecpp.store.resolve import ResolvedModel, resolve_model
+def find_target(reference: str | os.PathLike[str], stores: Stores | None = None) -> ResolvedModel:
+    """The model of a path or a name.
 
+    Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for what is not a GGUF.
+    """
+    text = os.fspath(reference)
     path = find_path(reference, "target")
     if path is not None:
-        return ResolvedModel(os.fspath(reference), "path", path)
-    return resolve_model(reference)
+        return ResolvedModel(text, "path", path)
+    return find_name(model_name(text), text, stores)
 
 
-def find_model(reference: str | os.PathLike[str], what: str = "model") -> Path:
-    """The file `reference` names; `what` ("target", "drafter") is used in messages. A drafter's name is that
-    of a stored drafter, or of a stored model that has one.
-
-    Raises `ModelNotFoundError` when there is none, saying what was looked for and what would do.
+def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> ResolvedModel:
+    """As `find_target`, for what is known to be a name: a file that is called so is not looked at. text: how
+    it was asked for
     """
-    path = find_path(reference, what)
+    text = text or str(name)
+    stores = stores or Stores.open()
+    model = stores.find(name)
+    if model is not None:
+        return resolved(model, text)
+    packaged = find_packaged(name)
+    if packaged is not None:
+        target = packaged.target(stores)
+        return ResolvedModel(text, "package", target, packaged.draft_file(), name=packaged.name)
+    problems = "".join(f". {problem}" for problem in stores.problems)
+    raise ModelNotFoundError(
+        f"model {text!r} is not on this machine{stores.near(text)}; to get it: eaglecpp pull {text}{problems}"
+    )
+
+
+def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
+    """The GGUF of a drafter: a path, a stored drafter, or a stored model's drafter. Raises
+    ModelNotFoundError, saying what was looked for and what would do.
+    """
+    text = os.fspath(reference)
+    path = find_path(reference, "drafter")
     if path is not None:
         return path
-    from eaglecpp.store.resolve import resolve_draft, resolve_model
+    name = model_name(text)
+    model = (stores or Stores.open()).find(name)
+    packaged = find_packaged(name) if model is None else None
+    file = packaged.draft_file() if packaged is not None else None if model is None else model.draft_file()
+    if file is None:
+        why = "the stored model of that name has no drafter" if model is not None else "not on this machine"
+        raise ModelNotFoundError(
+            f"drafter {text!r}: {why}; give a drafter GGUF, or download one: eaglecpp pull TARGET --draft "
+            "auto"
+        )
+    return file
 
-    return resolve_draft(reference) if what == "drafter" else resolve_model(reference).target
+
+def resolved(model: StoredModel, text: str = "") -> ResolvedModel:
+    """What a stored model is made of; text: how it was asked for. Raises StoreError, UnsupportedError."""
+    files = model.target_files()
+    modelfile = stored_modelfile(model)
+    template, stored_template = templates_of(model, modelfile)
+    return ResolvedModel(
+        reference=text or str(model.name),
+        kind="store" if model.own else "package" if model.keeper == "pip" else "ollama",
+        target=files[0],
+        draft=model.draft_file(),
+        adapters=model.files("adapter"),
+        name=model.name,
+        modelfile=replace(modelfile, template=template),
+        stored_template=stored_template,
+    )
+
+
+def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | None:
+    """The template that `run` would use; None for a drafter stored by itself."""
+    if facts is None:
+        return None
+    tokens = set(facts.tokens)
+    gguf = facts.file.text("tokenizer.chat_template", "")
+    return resolved(model).chat_template(gguf, lambda text: text.encode() in tokens)
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
@@ -157,6 +296,8 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
     path = Path(text).expanduser()
     if path.is_file():
         return path
+    if not text:
+        return None
     if path.is_dir():
         if path.parent == Path() and _is_stored(text):
             return None
@@ -171,10 +312,8 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
 
 def _is_stored(text: str) -> bool:
     """Whether a word that happens to be the name of a folder as well is the name of a model."""
-    from eaglecpp.store.resolve import resolve_model
-
     try:
-        return bool(resolve_model(text))
+        return bool(find_name(model_name(text)))
     except EagleError:
         return False
 

@@ -17,16 +17,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
 from eaglecpp.opening.context import ContextChoice, choose_for_options
-from eaglecpp.opening.find import Found, find_here
+from eaglecpp.opening.find import Found, ResolvedModel, find_here
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
-
-if TYPE_CHECKING:
-    from eaglecpp.store.resolve import ResolvedModel
 
 __all__ = ["OpeningPlan", "Setting", "make_plan", "plan_opening"]
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.references.names import HUB_HOSTS, ModelName, ModelNameError, canonical
 from eaglecpp.references.paths import expand_path
 
@@ -26,6 +27,7 @@ __all__ = [
     "hub_text",
     "is_hub_text",
     "is_path_text",
+    "model_name",
     "read_name",
     "read_reference",
 ]
@@ -102,6 +104,19 @@ def read_name(text: str) -> ModelName:
     if text.lower().startswith(_HUB_SCHEME):
         text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
     return canonical(ModelName.parse(text))
+
+
+def model_name(text: str) -> ModelName:
+    """The name that a reference is, when it is not a path.
+
+    Raises ModelNotFoundError, saying so, for a text that can only be meant as a path.
+    """
+    if is_path_text(text):
+        raise ModelNotFoundError(f"model {text!r}: no such file")
+    try:
+        return read_name(text)
+    except ModelNameError as error:
+        raise ModelNotFoundError(f"model {text!r}: no such file, and not a model name: {error}") from None
 
 
 def hub_text(text: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.server.answer import Answer, Ask, make_prompt, open_answer
+from eaglecpp.server.answer import Answer, Ask, make_prompt
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
-from eaglecpp.server.openai import common_ask, must_call
+from eaglecpp.server.http import field, json_response, read_json, sse
+from eaglecpp.server.openai import answered, common_ask, offer_tools
 
 if TYPE_CHECKING:
     from eaglecpp.server.state import Server
@@ -29,17 +28,11 @@ _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"
 
 async def messages(request: Request) -> Response:
     """`POST /v1/messages`."""
-    server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     ask = _ask(body)
     id = f"msg_{uuid.uuid4().hex[:24]}"
-    async with AsyncExitStack() as stack:
-        answer = await while_there(
-            request, stack.enter_async_context(open_answer(server.pool, ask, server.config.request_s))
-        )
-        if field(body, "stream", bool, False):
-            return LiveResponse(_events(answer, id), stack.pop_all(), "text/event-stream")
-        await while_there(request, answer.whole())
+
+    def whole(answer: Answer) -> dict[str, Any]:
         blocks: list[dict[str, Any]] = []
         if answer.thinking:
             blocks.append({"type": "thinking", "thinking": answer.thinking, "signature": ""})
@@ -47,19 +40,19 @@ async def messages(request: Request) -> Response:
             blocks.append({"type": "text", "text": answer.content})
         blocks += [_block(call) | {"input": dict(call.arguments)} for call in answer.calls]
         out = _message(id, ask.model, blocks, _REASONS[answer.reason])
-        out |= {"usage": _usage(answer), "timings": answer.timings}
-        return Response(dump(out), media_type="application/json")
-    raise AssertionError
+        return out | {"usage": _usage(answer), "timings": answer.timings}
+
+    return await answered(request, body, ask, whole, lambda answer: _events(answer, id))
 
 
 async def count_tokens(request: Request) -> Response:
     """`POST /v1/messages/count_tokens`."""
     server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     ask = _ask({"max_tokens": 1, **body})
     async with server.pool.use(ask.model) as lease:
         prompt = await asyncio.to_thread(make_prompt, lease.model, replace(ask, truncate=False))
-    return Response(dump({"input_tokens": len(prompt.tokens)}), media_type="application/json")
+    return json_response({"input_tokens": len(prompt.tokens)})
 
 
 def _ask(body: Mapping[str, Any]) -> Ask:
@@ -74,13 +67,11 @@ def _ask(body: Mapping[str, Any]) -> Ask:
     for index, entry in enumerate(entries):
         turns += _turns(entry, f"messages[{index}]")
     ask.messages = turns
-    ask.tools = [_tool(tool, i) for i, tool in enumerate(field(body, "tools", list, []))]
+    tools = [_tool(tool, i) for i, tool in enumerate(field(body, "tools", list, []))]
     choice = field(body, "tool_choice", dict, {})
     kind = choice.get("type")
-    if kind == "none":
-        ask.tools = ()
-    else:
-        ask.must_call = must_call(ask, "required" if kind == "any" else choice if kind == "tool" else None)
+    wanted = "required" if kind == "any" else choice if kind == "tool" else None
+    offer_tools(ask, tools, "none" if kind == "none" else wanted)
     thinking = field(body, "thinking", dict, {})
     if thinking.get("type") in ("enabled", "disabled", "adaptive"):
         ask.think = thinking["type"] != "disabled"

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglecpp.server import anthropic, library, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import ClientGoneError, dump, error_response
+from eaglecpp.server.http import ClientGoneError, error_response, json_response
 from eaglecpp.server.security import Gate
 from eaglecpp.server.state import Server
 
@@ -160,7 +160,7 @@ async def _health(request: Request) -> Response:
     slots = server.pool.slots.values()
     running = sum(slot.model.engine.n_running for slot in slots)
     waiting = sum(slot.model.engine.n_waiting for slot in slots)
-    return _json({"status": "ok", "models": len(slots), "running": running, "waiting": waiting})
+    return json_response({"status": "ok", "models": len(slots), "running": running, "waiting": waiting})
 
 
 async def _metrics(request: Request) -> Response:
@@ -180,7 +180,7 @@ async def _metrics(request: Request) -> Response:
 
 
 async def _version(request: Request) -> Response:
-    return _json({"version": OLLAMA_VERSION, "eaglecpp": version("eaglecpp")})
+    return json_response({"version": OLLAMA_VERSION, "eaglecpp": version("eaglecpp")})
 
 
 async def _no_embeddings(request: Request) -> Response:
@@ -196,7 +196,3 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         else f"{path}: not found"
     )
     return error_response(ApiError(error.status_code, text), path)
-
-
-def _json(value: object) -> Response:
-    return Response(dump(value), media_type="application/json")

@@ -11,15 +11,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from eaglecpp.opening.find import template_in_use
 from eaglecpp.references import reference
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import is_path_text
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
-from eaglecpp.store.describe import everything, list_entry, template_in_use
-from eaglecpp.store.facts import metadata, read_facts
+from eaglecpp.store.describe import everything, list_entry
+from eaglecpp.store.facts import read_facts
 from eaglecpp.store.files import FileState, file_state
 from eaglecpp.store.model import StoredModel
+from eaglecpp.store.packaged import FileModel
 
 __all__ = ["Library", "read_name", "stamp"]
 
@@ -44,22 +46,21 @@ class Library:
 
     def _entries(self) -> list[dict[str, Any]]:
         stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
-        return [*(file_entry(name, path) for name, path in self.files.items()), *stored]
+        return [*(complete_entry(served(path), name) for name, path in self.files.items()), *stored]
 
     def _entry(self, name: str) -> dict[str, Any]:
-        if name in self.files:
-            return file_entry(name, self.files[name])
-        return complete_entry(stored(name))
+        return complete_entry(self._model(name), name if name in self.files else "")
 
     def _facts(self, name: str, verbose: bool) -> dict[str, Any]:
-        if name in self.files:
-            return file_facts(name, self.files[name], verbose)
-        model = stored(name)
+        model = self._model(name)
         draft = model.draft_file()
         files = (*(() if model.is_drafter else model.target_files()), *(() if draft is None else (draft,)))
         found = _stored_facts(model) if verbose else _short_facts(model, tuple(map(file_state, files)))
         details = complete_entry(model)["details"]
         return {**found, "details": details, "modified_at": stamp(model.modified)}
+
+    def _model(self, name: str) -> StoredModel:
+        return served(self.files[name]) if name in self.files else stored(name)
 
 
 @lru_cache(maxsize=64)
@@ -99,71 +100,28 @@ def read_name(text: str) -> ModelName:
         raise ApiError(400, f"invalid model name: {error}") from None
 
 
-def complete_entry(model: StoredModel) -> dict[str, Any]:
-    """An entry in which nothing is null that clients read."""
+def served(path: Path) -> FileModel:
+    """A file that is in no store. Its content is not read for it: lists are asked for often."""
+    state = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()
+    config = _config(path, file_state(path))
+    details = {key: config[key] for key in ("model_type", "file_type")}
+    return FileModel.of(ModelName("file"), {f"sha256:{state}": ("model", path)}, details)
+
+
+def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
+    """An entry in which nothing is null that clients read. name: of a file that is in no store"""
     entry = list_entry(model)
     details = {key: value or "" for key, value in entry["details"].items()}
     family = details["family"]
     details["families"] = entry["details"]["families"] or ([family] if family else [])
-    return {**entry, "modified_at": stamp(model.modified), "details": details}
-
-
-def file_entry(name: str, path: Path) -> dict[str, Any]:
-    """The same for a file that is in no store."""
-    stat = path.stat()
-    config = _config(path, file_state(path))
-    details = {
-        "parent_model": "",
-        "format": "gguf",
-        "family": config["model_family"],
-        "families": config["model_families"],
-        "parameter_size": config["model_type"],
-        "quantization_level": config["file_type"],
-    }
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": stamp(datetime.fromtimestamp(stat.st_mtime, UTC)),
-        "size": stat.st_size,
-        "digest": hashlib.sha256(f"{path}:{stat.st_mtime_ns}".encode()).hexdigest(),
-        "details": details,
-    }
+    names = {"name": name, "model": name} if name else {}
+    return {**entry, **names, "modified_at": stamp(model.modified), "details": details}
 
 
 @lru_cache(maxsize=64)
 def _config(path: Path, state: FileState) -> dict[str, Any]:
     """The head of a file in the words of stores; lists are asked for often."""
     return read_facts([path]).config()
-
-
-def file_facts(name: str, path: Path, verbose: bool) -> dict[str, Any]:
-    """What /api/show says of such a file."""
-    entry = file_entry(name, path)
-    found = _file_facts(path) if verbose else _short_file_facts(path, file_state(path))
-    return {**found, "details": entry["details"], "modified_at": entry["modified_at"]}
-
-
-@lru_cache(maxsize=64)
-def _short_file_facts(path: Path, state: FileState) -> dict[str, Any]:
-    return _file_facts(path, verbose=False)
-
-
-def _file_facts(path: Path, verbose: bool = True) -> dict[str, Any]:
-    facts = read_facts([path])
-    template = facts.file.text("tokenizer.chat_template", "")
-    words = ["completion", *(["tools"] if "tools" in template else [])]
-    if "enable_thinking" in template or "<think>" in template:
-        words.append("thinking")
-    return {
-        "license": "",
-        "modelfile": f"FROM {path.name}\n",
-        "parameters": "",
-        "template": template,
-        "system": "",
-        "messages": [],
-        "model_info": metadata(facts.file, arrays=verbose),
-        "capabilities": words,
-    }
 
 
 def stamp(when: datetime) -> str:

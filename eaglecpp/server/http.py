@@ -8,9 +8,9 @@ import json
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,11 +25,16 @@ __all__ = [
     "dump",
     "error_response",
     "field",
+    "json_response",
     "read_body",
     "read_json",
+    "respond",
     "sse",
     "while_there",
 ]
+
+if TYPE_CHECKING:
+    from eaglecpp.server.answer import Answer
 
 T = TypeVar("T")
 _log = logging.getLogger("eaglecpp.server")
@@ -62,11 +67,11 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-async def read_json(request: Request, limit: int) -> dict[str, Any]:
+async def read_json(request: Request) -> dict[str, Any]:
     """The body as a JSON object. Its content type does not matter: curl -d sends none that says JSON. Halves
     of characters, which a client sends that cuts a text within one, are U+FFFD, as Ollama reads them.
     """
-    data = await read_body(request, limit)
+    data = await read_body(request, request.app.state.server.config.n_body)
     if not data.strip():
         raise ApiError(400, "missing request body")
     try:
@@ -143,6 +148,29 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
         return task.result()
     finally:
         await _end(task, gone)
+
+
+async def respond(
+    request: Request,
+    opened: AbstractAsyncContextManager[Answer],
+    is_streamed: bool,
+    whole: Callable[[Answer], Any],
+    parts: Callable[[Answer], AsyncIterator[bytes]],
+    media_type: str = "text/event-stream",
+) -> Response:
+    """An answer as the client wants it: `parts` as they come, or `whole` at its end."""
+    async with AsyncExitStack() as stack:
+        answer = await while_there(request, stack.enter_async_context(opened))
+        if is_streamed:
+            return LiveResponse(parts(answer), stack.pop_all(), media_type)
+        await while_there(request, answer.whole())
+        return json_response(whole(answer))
+    raise AssertionError
+
+
+def json_response(value: Any) -> Response:
+    """One JSON value."""
+    return Response(dump(value), media_type="application/json")
 
 
 class LiveResponse(Response):

@@ -27,7 +27,7 @@ from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json,
 from eaglecpp.modelfile.syntax import Command, Document
 from eaglecpp.server.catalog import means_path, read_name, stamp
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, dump, field, read_json
+from eaglecpp.server.http import LiveResponse, dump, field, json_response, read_json
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.layout import is_digest
 
@@ -55,7 +55,7 @@ _REPORT_S = 0.1  # between two lines of the same step
 async def tags(request: Request) -> Response:
     """`GET /api/tags`."""
     server: Server = request.app.state.server
-    return _json({"models": await server.library.entries()})
+    return json_response({"models": await server.library.entries()})
 
 
 async def ps(request: Request) -> Response:
@@ -83,25 +83,24 @@ async def ps(request: Request) -> Response:
                 "notices": model.notices,
             }
         )
-    return _json({"models": found})
+    return json_response({"models": found})
 
 
 async def show(request: Request) -> Response:
     """`POST /api/show`."""
     server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     name = _model_of(body)
     verbose = field(body, "verbose", bool, False)
 
-    return _json(await server.library.facts(name, verbose))
+    return json_response(await server.library.facts(name, verbose))
 
 
 async def copy(request: Request) -> Response:
     """`POST /api/copy`."""
     from eaglecpp.store.transaction import copy_model
 
-    server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     source, destination = field(body, "source", str, ""), field(body, "destination", str, "")
     if not source or not destination:
         raise ApiError(400, "source and destination are required")
@@ -128,7 +127,7 @@ async def delete(request: Request) -> Response:
     from eaglecpp.store.transaction import remove_model
 
     server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     name = _model_of(body)
 
     def work() -> str:
@@ -145,10 +144,10 @@ async def delete(request: Request) -> Response:
 
 async def pull(request: Request) -> Response:
     """`POST /api/pull`."""
-    from eaglecpp.opening.fetch import pull as pull_model
+    from eaglecpp.store.remote.pull import pull as pull_model
 
     server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     text = _model_of(body)
     name = read_name(text)
     draft = body.get("draft")
@@ -161,15 +160,14 @@ async def pull(request: Request) -> Response:
         raise ApiError(400, "insecure: this server was not started with --insecure")
 
     def work(report: Callable[[Status], None]) -> None:
-        pull_model(str(name), draft=draft, insecure=insecure, report=report)
+        pull_model(name, draft=draft, insecure=insecure, report=report)
 
     return await _progress(work, is_streamed=field(body, "stream", bool, True))
 
 
 async def create(request: Request) -> Response:
     """`POST /api/create`."""
-    server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     text = _model_of(body)
     name = read_name(text)
     if body.get("modelfile") is not None or body.get("path") is not None:
@@ -183,7 +181,6 @@ async def create(request: Request) -> Response:
 
     def work(report: Callable[[Status], None]) -> None:
         from eaglecpp.store.create import create_model
-        from eaglecpp.store.remote.pull import pull as pull_model
 
         stores = Stores.open()
         try:
@@ -195,7 +192,7 @@ async def create(request: Request) -> Response:
                     Path(empty),
                     quantize=quantize,
                     draft_type=draft_type,
-                    fetch=lambda base: pull_model(stores, base, report=report).model,
+                    fetch=True,
                     report=report,
                 )
         except (GgufError, ConvertError) as error:
@@ -355,12 +352,12 @@ async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_stre
 
     if not is_streamed:
         await asyncio.to_thread(checked, lambda status: None)
-        return _json({"status": "success"})
+        return json_response({"status": "success"})
     task = asyncio.ensure_future(asyncio.to_thread(run))
     first = await lines.get()  # what fails at once has a status of its own
     if first is None:
         await task
-        return _json({"status": "success"})
+        return json_response({"status": "success"})
 
     async def parts() -> AsyncIterator[bytes]:
         nonlocal is_over
@@ -375,7 +372,3 @@ async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_stre
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     return LiveResponse(parts(), AsyncExitStack(), "application/x-ndjson")
-
-
-def _json(value: Any) -> Response:
-    return Response(dump(value), media_type="application/json")

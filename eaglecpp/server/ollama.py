@@ -9,7 +9,6 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from eaglecpp.chat.message import Message
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.server.answer import Answer, Ask, Delta, make_prompt, open_answer
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, dump, field, read_json, while_there
+from eaglecpp.server.http import dump, field, json_response, read_json, respond
 
 if TYPE_CHECKING:
     from eaglecpp.results import TokenLogprob
@@ -37,7 +36,7 @@ _LEVELS = ("low", "medium", "high", "max")
 async def chat(request: Request) -> Response:
     """`POST /api/chat`."""
     server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     ask = _common(body)
     entries = field(body, "messages", list, [])
     if not entries:
@@ -62,7 +61,7 @@ async def chat(request: Request) -> Response:
 async def generate(request: Request) -> Response:
     """`POST /api/generate`."""
     server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     ask = _common(body)
     text, system = field(body, "prompt", str, ""), field(body, "system", str, "")
     ask.template = field(body, "template", str) or None
@@ -228,25 +227,25 @@ async def _load_or_unload(server: Server, ask: Ask, empty: Mapping[str, Any]) ->
             ask.model, n_ctx=n_ctx if isinstance(n_ctx, int) else 0, keep_alive_s=ask.keep_alive_s
         ):
             pass
-    body = {"model": ask.model, "created_at": now_text(), **empty, "done": True, "done_reason": reason}
-    return Response(dump(body), media_type="application/json")
+    return json_response(
+        {"model": ask.model, "created_at": now_text(), **empty, "done": True, "done_reason": reason}
+    )
 
 
 async def _respond(
     request: Request, server: Server, ask: Ask, body: Mapping[str, Any], part: Any, whole: Any
 ) -> Response:
-    async with AsyncExitStack() as stack:
-        opened = open_answer(server.pool, ask, server.config.request_s)
-        answer = await while_there(request, stack.enter_async_context(opened))
-        head = {"model": ask.model, "created_at": now_text()}
-        if not field(body, "stream", bool, True):
-            await while_there(request, answer.whole())
-            out = {**head, **whole(answer), **_last(answer)}
-            if ask.n_probs is not None:
-                out["logprobs"] = logprob_list(answer, answer.logprobs)
-            return Response(dump(out), media_type="application/json")
-        return LiveResponse(_lines(answer, part), stack.pop_all(), "application/x-ndjson")
-    raise AssertionError
+    def all_of(answer: Answer) -> dict[str, Any]:
+        out = {"model": ask.model, "created_at": now_text(), **whole(answer), **_last(answer)}
+        if ask.n_probs is not None:
+            out["logprobs"] = logprob_list(answer, answer.logprobs)
+        return out
+
+    opened = open_answer(server.pool, ask, server.config.request_s)
+    is_streamed = field(body, "stream", bool, True)
+    return await respond(
+        request, opened, is_streamed, all_of, lambda answer: _lines(answer, part), "application/x-ndjson"
+    )
 
 
 async def _lines(answer: Answer, part: Any) -> AsyncIterator[bytes]:

@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,38 +16,33 @@ from starlette.responses import Response
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
+from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.server.answer import Answer, Ask, open_answer
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
+from eaglecpp.server.http import field, json_response, read_json, respond, sse
 from eaglecpp.server.ollama import extensions, keep_alive, logprob_list
 
 if TYPE_CHECKING:
     from eaglecpp.server.state import Server
 
 __all__ = [
+    "answered",
     "chat",
     "common_ask",
     "completions",
     "model",
     "models",
-    "must_call",
+    "offer_tools",
+    "read_effort",
     "read_format",
     "read_message",
     "read_tools",
     "usage",
 ]
 
-_NUMBERS = {
-    "temperature": float,
-    "top_p": float,
-    "min_p": float,
-    "top_k": int,
-    "seed": int,
-    "frequency_penalty": float,
-    "presence_penalty": float,
-    "repeat_penalty": float,
-    "num_ctx": int,
-}
+_NUMBERS = ("temperature", "top_p", "min_p", "top_k", "seed", "frequency_penalty", "presence_penalty",
+            "repeat_penalty", "num_ctx")  # fmt: skip
+_KINDS = {"int": int, "float": float}
 _N_TOP = 20
 
 
@@ -75,35 +69,23 @@ class _Head:
 
 async def chat(request: Request) -> Response:
     """`POST /v1/chat/completions`."""
-    server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     ask = common_ask(body)
     entries = body.get("messages")
     if not isinstance(entries, list) or not entries:
         raise ApiError(400, "messages must be a list of at least one message", param="messages")
     ask.messages = [read_message(entry, f"messages[{i}]") for i, entry in enumerate(entries)]
-    ask.tools = read_tools(body.get("tools"))
-    ask.must_call = must_call(ask, body.get("tool_choice"))
-    if body.get("tool_choice") == "none":
-        ask.tools = ()
+    offer_tools(ask, read_tools(body.get("tools")), body.get("tool_choice"))
     ask.format = read_format(body.get("response_format"))
     if field(body, "logprobs", bool, False):
         ask.n_probs = _n_top(field(body, "top_logprobs", int, 0))
-    effort = body.get("reasoning_effort") or field(body, "reasoning", dict, {}).get("effort")
-    if effort is not None:
-        ask.think = False if effort in ("none", "minimal") else str(effort)
+    ask.think = read_effort(body)
     kwargs = field(body, "chat_template_kwargs", dict, {})
     if isinstance(kwargs.get("enable_thinking"), bool):
         ask.think = kwargs["enable_thinking"]
     head = _Head(f"chatcmpl-{uuid.uuid4().hex[:24]}", "chat.completion", int(time.time()), ask.model)
-    async with AsyncExitStack() as stack:
-        answer = await while_there(
-            request, stack.enter_async_context(open_answer(server.pool, ask, server.config.request_s))
-        )
-        if field(body, "stream", bool, False):
-            head.object = "chat.completion.chunk"
-            return LiveResponse(_chunks(answer, head, body), stack.pop_all(), "text/event-stream")
-        await while_there(request, answer.whole())
+
+    def whole(answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
         if answer.thinking:
             message["reasoning_content"] = message["reasoning"] = answer.thinking
@@ -116,15 +98,14 @@ async def chat(request: Request) -> Response:
             "logprobs": _logprobs(answer, answer.logprobs),
             "finish_reason": answer.reason,
         }
-        out = head.with_choices([choice], usage=usage(answer), timings=answer.timings)
-        return Response(dump(out), media_type="application/json")
-    raise AssertionError
+        return head.with_choices([choice], usage=usage(answer), timings=answer.timings)
+
+    return await answered(request, body, ask, whole, lambda answer: _chunks(answer, head, body))
 
 
 async def completions(request: Request) -> Response:
     """`POST /v1/completions`: a prompt without a template."""
-    server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     ask = common_ask(body)
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
@@ -155,33 +136,39 @@ async def completions(request: Request) -> Response:
             yield sse(head.with_choices([], usage=usage(answer)))
         yield b"data: [DONE]\n\n"
 
-    async with AsyncExitStack() as stack:
-        answer = await while_there(
-            request, stack.enter_async_context(open_answer(server.pool, ask, server.config.request_s))
-        )
-        if field(body, "stream", bool, False):
-            return LiveResponse(parts(answer), stack.pop_all(), "text/event-stream")
-        await while_there(request, answer.whole())
+    def whole(answer: Answer) -> dict[str, Any]:
         text = (_echo(answer) if echo else "") + answer.completion.text
         choice = _text(text, answer.reason) | {"logprobs": _old_logprobs(answer)}
-        out = head.with_choices([choice], usage=usage(answer), timings=answer.timings)
-        return Response(dump(out), media_type="application/json")
-    raise AssertionError
+        return head.with_choices([choice], usage=usage(answer), timings=answer.timings)
+
+    return await answered(request, body, ask, whole, parts)
 
 
 async def models(request: Request) -> Response:
     """`GET /v1/models`."""
     server: Server = request.app.state.server
     entries = await server.library.entries()
-    return Response(dump({"object": "list", "data": [_model(entry) for entry in entries]}),
-                    media_type="application/json")  # fmt: skip
+    return json_response({"object": "list", "data": [_model(entry) for entry in entries]})
 
 
 async def model(request: Request) -> Response:
     """`GET /v1/models/{id}`."""
     server: Server = request.app.state.server
     entry = await server.library.entry(request.path_params["name"])
-    return Response(dump(_model(entry)), media_type="application/json")
+    return json_response(_model(entry))
+
+
+async def answered(
+    request: Request,
+    body: Mapping[str, Any],
+    ask: Ask,
+    whole: Callable[[Answer], Any],
+    parts: Callable[[Answer], AsyncIterator[bytes]],
+) -> Response:
+    """The answer to a request that streams when it says so, by server-sent events."""
+    server: Server = request.app.state.server
+    opened = open_answer(server.pool, ask, server.config.request_s)
+    return await respond(request, opened, field(body, "stream", bool, False), whole, parts)
 
 
 def common_ask(body: Mapping[str, Any]) -> Ask:
@@ -194,8 +181,8 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
     if field(body, "n", int, 1) != 1:
         raise ApiError(400, "n: this server returns one choice per request", param="n")
     options: dict[str, Any] = dict(field(body, "options", dict, {}))
-    for key, kind in _NUMBERS.items():
-        value = field(body, key, kind)
+    for key in _NUMBERS:
+        value = field(body, key, _KINDS[PARAMETERS[key].kind])
         if value is not None:
             options[key] = value
     limits = [field(body, key, int) for key in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
@@ -348,11 +335,22 @@ def _wants_usage(body: Mapping[str, Any]) -> bool:
     return bool(field(options, "include_usage", bool, False))
 
 
-def must_call(ask: Ask, choice: Any) -> list[str]:
-    """The names one of which must be called."""
-    if choice in (None, "auto", "none"):
+def read_effort(body: Mapping[str, Any]) -> bool | str | None:
+    """Whether to think, and how long; None = as the model likes."""
+    effort = body.get("reasoning_effort") or field(body, "reasoning", dict, {}).get("effort")
+    return None if effort is None else False if effort in ("none", "minimal") else str(effort)
+
+
+def offer_tools(ask: Ask, tools: list[dict[str, Any]], choice: Any) -> None:
+    """The tools, and the names of those one of which must be called. Raises ApiError."""
+    if choice != "none":
+        ask.tools, ask.must_call = tools, _must_call(tools, choice)
+
+
+def _must_call(tools: list[dict[str, Any]], choice: Any) -> list[str]:
+    if choice in (None, "auto"):
         return []
-    names = [tool["function"]["name"] for tool in ask.tools]
+    names = [tool["function"]["name"] for tool in tools]
     if choice in ("required", "any"):
         if not names:
             raise ApiError(400, f"tool_choice {choice!r} needs tools", param="tool_choice")

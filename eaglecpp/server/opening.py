@@ -20,15 +20,15 @@ from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.opening.context import free_memory, memory_needed
-from eaglecpp.opening.find import Found, find_here, with_own_draft
+from eaglecpp.opening.find import Found, find_here, find_name, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references.parts import part_paths
-from eaglecpp.server.catalog import complete_entry, file_entry, means_path
+from eaglecpp.references.reference import model_name
+from eaglecpp.server.catalog import complete_entry, means_path, served
 from eaglecpp.store import Stores
 from eaglecpp.store.files import file_state
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.resolve import model_name, resolve_name
 
 if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatModel
@@ -52,16 +52,16 @@ class Source:
 
     name:   in the one spelling that lists have, whatever the request's was
     key:    the same for all names of one model
-    stored: the model in its store; None for a file
+    stored: the model in its store, or the file as one
     """
 
     name: str
     found: Found
     key: Key
-    stored: StoredModel | None = None
+    stored: StoredModel
 
     @classmethod
-    def of(cls, name: str, found: Found, stored: StoredModel | None = None) -> Source:
+    def of(cls, name: str, found: Found, stored: StoredModel) -> Source:
         """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
         template, messages) on the same weights is another model.
         """
@@ -77,9 +77,7 @@ class Source:
 
     def entry(self) -> dict[str, Any]:
         """As /api/tags lists it."""
-        if self.stored is None:
-            return file_entry(self.name, self.found.target)
-        return complete_entry(self.stored)
+        return complete_entry(self.stored, self.name)
 
     @property
     def modelfile(self) -> Modelfile:
@@ -94,12 +92,12 @@ def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> S
     Raises ModelNotFoundError.
     """
     if name in files:
-        return Source.of(name, find_here(files[name], config.draft))
+        return Source.of(name, find_here(files[name], config.draft), served(files[name]))
     if means_path(name):
         raise ModelNotFoundError(f"model '{name}' not found")
     stores = Stores.open()
     try:
-        model = resolve_name(model_name(name), name, stores)
+        model = find_name(model_name(name), name, stores)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(f"model '{name}' not found: {error}") from None
     assert model.name is not None

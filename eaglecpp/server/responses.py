@@ -7,28 +7,34 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.server.answer import Answer, Ask, open_answer
+from eaglecpp.server.answer import Answer, Ask
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, dump, field, read_json, sse, while_there
-from eaglecpp.server.openai import common_ask, must_call, read_format, read_message, read_tools
+from eaglecpp.server.http import field, read_json, sse
+from eaglecpp.server.openai import (
+    answered,
+    common_ask,
+    offer_tools,
+    read_effort,
+    read_format,
+    read_message,
+    read_tools,
+)
 
 if TYPE_CHECKING:
-    from eaglecpp.server.state import Server
+    pass
 
 __all__ = ["responses"]
 
 
 async def responses(request: Request) -> Response:
     """`POST /v1/responses`."""
-    server: Server = request.app.state.server
-    body = await read_json(request, server.config.n_body)
+    body = await read_json(request)
     if body.get("previous_response_id"):
         raise ApiError(
             400,
@@ -38,25 +44,13 @@ async def responses(request: Request) -> Response:
         )
     ask = common_ask(body)
     ask.messages = _messages(body)
-    ask.tools = read_tools([t for t in field(body, "tools", list, []) if _is_function(t)])
-    ask.must_call = must_call(ask, body.get("tool_choice"))
-    if body.get("tool_choice") == "none":
-        ask.tools = ()
+    tools = read_tools([t for t in field(body, "tools", list, []) if _is_function(t)])
+    offer_tools(ask, tools, body.get("tool_choice"))
     text = field(body, "text", dict, {})
     ask.format = read_format(text.get("format"))
-    effort = field(body, "reasoning", dict, {}).get("effort")
-    if effort is not None:
-        ask.think = False if effort in ("none", "minimal") else str(effort)
+    ask.think = read_effort(body)
     made = _Made(body, ask)
-    async with AsyncExitStack() as stack:
-        answer = await while_there(
-            request, stack.enter_async_context(open_answer(server.pool, ask, server.config.request_s))
-        )
-        if field(body, "stream", bool, False):
-            return LiveResponse(_events(answer, made), stack.pop_all(), "text/event-stream")
-        await while_there(request, answer.whole())
-        return Response(dump(made.whole(answer)), media_type="application/json")
-    raise AssertionError
+    return await answered(request, body, ask, made.whole, lambda answer: _events(answer, made))
 
 
 def _is_function(tool: Any) -> bool:

@@ -3,7 +3,7 @@
 
     stores = Stores.open()                         # ours, and Ollama's to read
     model = stores.get(ModelName.parse("llama3.2:3b"))
-    resolve_model("llama3.2:3b").target            # the GGUF to load
+    model.target_files()[0]                        # the GGUF to load
 
 Reading is light. `create`, `pull` and what they need are imported from their modules where they are used.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, StoreError
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.resolve import ResolvedModel, resolve_draft, resolve_model
 from eaglecpp.store.store import Store, Stores
 
 __all__ = [
@@ -20,12 +19,9 @@ __all__ = [
     "DownloadError",
     "OfflineError",
     "Report",
-    "ResolvedModel",
     "Status",
     "Store",
     "StoreError",
     "StoredModel",
     "Stores",
-    "resolve_draft",
-    "resolve_model",
 ]

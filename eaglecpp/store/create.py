@@ -11,7 +11,7 @@ reason. Rules of inheritance are Ollama's (`Modelfile.over`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,9 +42,6 @@ __all__ = ["Created", "create_model"]
 _INHERITED = ("renderer", "parser", "requires", "capabilities", "generation_defaults")
 _OWN_DRAFT_PRAGMAS = ("draft", "draft_type")
 
-Fetch = Callable[[ModelName], StoredModel]
-"""Brings a model that is not stored here; raises when it cannot."""
-
 
 @dataclass(frozen=True)
 class Created:
@@ -63,7 +60,7 @@ def create_model(
     quantize: str = "",
     draft_type: str = "",
     use_draft: bool = True,
-    fetch: Fetch | None = None,
+    fetch: bool = False,
     report: Report = silent,
 ) -> Created:
     """Makes (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
@@ -71,26 +68,28 @@ def create_model(
     quantize:   type to bring an unquantised target to, "" to leave it
     draft_type: type of a drafter that has to be converted, "" for the pragma's or the default
     use_draft:  False leaves the drafter out, whatever the Modelfile says
-    fetch:      brings a FROM that is not stored; None refuses it
+    fetch:      pull a FROM that is not stored; False refuses it
     Raises ModelfileError, ModelNotFoundError, MismatchError, UnsupportedError, StoreError, ConvertError,
     DownloadError, TemplateError, OSError.
     """
     if not use_draft:
         modelfile = replace(modelfile, draft=(), settings=replace(modelfile.settings, draft=None))
     plan = resolve(modelfile, directory)
-    base = _base(stores, plan.target, fetch)
+    base = _base(stores, plan.target, fetch, report)
     with Transaction(stores, report) as transaction:
         job = _Job(stores, name, modelfile, plan, base, directory, transaction, report)
         return job.run(quantize, draft_type, use_draft)
 
 
-def _base(stores: Stores, reference: Reference, fetch: Fetch | None) -> StoredModel | None:
+def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> StoredModel | None:
     """The stored model that FROM names; None when it names files."""
     if reference.name is None:
         return None
     model = stores.look_up(reference.name)
-    if model is None and fetch is not None:
-        model = fetch(canonical(reference.name))
+    if model is None and fetch:
+        from eaglecpp.store.remote.pull import pull  # slow to load
+
+        model = pull(reference.name, report=report, stores=stores).model
     model = model or stores.get(reference.name)
     model.check_runnable()
     return model

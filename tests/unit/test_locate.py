@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.opening.find import find_model
+from eaglecpp.opening.find import find_drafter, find_target
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.bin").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert find_model(tmp_path / "model.bin") == tmp_path / "model.bin"
-    assert find_model("~/model.bin") == tmp_path / "model.bin"
+    assert find_target(tmp_path / "model.bin").target == tmp_path / "model.bin"
+    assert find_target("~/model.bin").target == tmp_path / "model.bin"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text:
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "config.json").touch()
     with pytest.raises(ModelNotFoundError, match="drafter") as caught:
-        find_model(tmp_path / name, "drafter")
+        find_drafter(tmp_path / name)
     assert text in str(caught.value)
 
 
@@ -48,9 +48,9 @@ def test_names_are_looked_up_among_stored_models(
     with pytest.raises(
         ModelNotFoundError, match=f"not on this machine; to get it: eaglecpp pull {reference}"
     ):
-        find_model(reference)
+        find_target(reference)
     with pytest.raises(ModelNotFoundError, match=f"drafter '{reference}': not on this machine"):
-        find_model(reference, "drafter")
+        find_drafter(reference)
 
 
 def test_a_folder_is_not_in_the_way_of_a_stored_name(
@@ -64,9 +64,9 @@ def test_a_folder_is_not_in_the_way_of_a_stored_name(
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     (tmp_path / "tiny").mkdir()
     with pytest.raises(ModelNotFoundError, match="target 'tiny' is a directory"):
-        find_model("tiny", "target")
+        find_target("tiny")
     modelfile = Modelfile.from_text(f"FROM {models.target}\n")
     create_model(Stores.open(), ModelName.parse("tiny"), modelfile, tmp_path)
-    assert find_model("tiny", "target").read_bytes() == models.target.read_bytes()
+    assert find_target("tiny").target.read_bytes() == models.target.read_bytes()
     with pytest.raises(ModelNotFoundError, match="is a directory"):
-        find_model("./tiny/", "target")
+        find_target("./tiny/")

@@ -20,12 +20,14 @@ from eaglecpp.cli.doctor import _model_lines
 from eaglecpp.cli.terminal import not_drafted, stats_line
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile, resolve
+from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.results import Timings
-from eaglecpp.store import Stores, resolve_model
+from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.remote.find_draft import find_draft
+from helpers.opening import options_of
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -209,8 +211,8 @@ def test_a_modelfile_may_name_the_text(models: Models, stores: Stores) -> None:
         )
         assert not made.model.manifest.of_kind("draft")
         assert draft_text(made.model) == "text"
-    resolved = resolve_model("copier", stores)
-    assert resolved.draft is None and resolved.engine_options()["text_drafts"] == "on"
+    resolved = find_target("copier", stores)
+    assert resolved.draft is None and options_of(resolved)["text_drafts"] == "on"
 
 
 def test_a_drafter_of_the_base_gives_way_to_the_text(models: Models, stores: Stores) -> None:

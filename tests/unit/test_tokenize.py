@@ -19,7 +19,7 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
-from eaglecpp.store import resolve_model
+from eaglecpp.opening.find import find_target
 from helpers.http_server import TARGET
 from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_spm
 
@@ -42,7 +42,7 @@ def some_text(rng: random.Random) -> str:
 
 def smollm2() -> Path:
     try:
-        return resolve_model("smollm2").target
+        return find_target("smollm2").target
     except ModelNotFoundError:
         pytest.skip("SmolLM2 is not installed")
 

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,6 @@ from eaglecpp.store.layout import blob_path, partial_path
 from eaglecpp.store.locks import lock_blob
 
 __all__ = [
-    "BUSY",
     "MAX_SMALL",
     "Remote",
     "Token",
@@ -52,8 +51,7 @@ MAX_SMALL = 16 << 20
 """Bytes of a manifest, a config, a template: more than any honest one has."""
 _MAX_FAILURES = 5
 """How often in a row a connection may break without a new byte."""
-BUSY = (408, 425, 429, 500, 502, 503, 504)
-"""Statuses that a later request may not get."""
+_BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that a later request may not get
 
 
 class Token(AuthBase):
@@ -118,7 +116,7 @@ class _DowngradeError(requests.RequestException):
 def new_session(*, verify: bool = True) -> requests.Session:
     """A session that retries what is worth retrying. verify: check TLS certificates, and stay encrypted."""
     retry = _Retry(
-        total=5, connect=2, backoff_factor=0.5, status_forcelist=BUSY,
+        total=5, connect=2, backoff_factor=0.5, status_forcelist=_BUSY,
         allowed_methods={"GET", "HEAD"}, respect_retry_after_header=True, raise_on_status=False,
     )  # fmt: skip
     session = _Session()
@@ -151,15 +149,26 @@ def require_online(what: str) -> None:
         raise OfflineError(f"{what}: not on this machine, and offline mode is on (HF_HUB_OFFLINE)")
 
 
-def get(session: requests.Session, url: str, owner: str, auth: Token, help: str, **headers: str) -> bytes:
-    """A small answer, whole. Raises DownloadError, also for one of more than `MAX_SMALL` bytes."""
+def get(
+    session: requests.Session,
+    url: str,
+    owner: str,
+    auth: Token,
+    help: str,
+    *,
+    said: Mapping[int, str] | None = None,
+    **headers: str,
+) -> bytes:
+    """A small answer, whole. said: what a status means, in place of what it usually does. Raises
+    DownloadError, also for an answer of more than `MAX_SMALL` bytes.
+    """
     require_online(owner)
     headers |= {"Accept-Encoding": "identity"}
     with (
         _errors(url, owner),
         session.get(url, auth=auth, headers=headers, timeout=_TIMEOUT_S, stream=True) as response,
     ):
-        _check_status(response, owner, url, help)
+        _check_status(response, owner, url, help, said or {})
         return b"".join(_pieces(response, MAX_SMALL, owner))
 
 
@@ -255,7 +264,7 @@ def _stream(session: requests.Session, path: Path, remote: Remote, report: Repor
         if start and response.status_code == 416:  # the server has less than we do: what we have is not it
             path.unlink()
             raise requests.ConnectionError("the server refuses to continue at this byte")
-        _check_status(response, remote.owner, remote.url, remote.help)
+        _check_status(response, remote.owner, remote.url, remote.help, {})
         if start and not _continues(response, start):
             start = 0
         with path.open("r+b" if start else "wb") as stream:
@@ -274,7 +283,9 @@ def _continues(response: requests.Response, start: int) -> bool:
     return response.status_code == 206 and match is not None and int(match[1]) == start
 
 
-def _check_status(response: requests.Response, owner: str, url: str, help: str) -> None:
+def _check_status(
+    response: requests.Response, owner: str, url: str, help: str, said: Mapping[int, str]
+) -> None:
     status = response.status_code
     if status < 400:
         return
@@ -284,6 +295,7 @@ def _check_status(response: requests.Response, owner: str, url: str, help: str) 
         403: f"access refused (403). {help}",
         404: f"not found (404): {place}. {help}",
         429: "the server is asking us to wait (429); try again in a few minutes",
+        **said,
     }.get(status, f"the server returned {status} {response.reason} for {place}")
     raise DownloadError(f"{owner}: {reason.strip()}")
 

@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: MIT
 """Repositories of the Hugging Face Hub: what is in them, which GGUF is meant, and copies in local caches.
 
-`huggingface_hub` lists repositories and knows the token, the address and offline mode (HF_TOKEN, HF_ENDPOINT,
-HF_HUB_OFFLINE ...); the files come through `download`, because it cannot resume after a killed process
-(huggingface/huggingface_hub#4196). Rules for choosing a file are llama.cpp's (`-hf`: common/download.cpp).
+`huggingface_hub` knows the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...). Lists and
+files come through `download`: it cannot resume after a killed process (huggingface/huggingface_hub#4196), and
+its HTTP library is another one in every major version. Rules for choosing a file are llama.cpp's (`-hf`:
+common/download.cpp).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
 from eaglecpp.references.parts import all_parts
-from eaglecpp.store.errors import DigestError, DownloadError, OfflineError
-from eaglecpp.store.remote.download import BUSY, MAX_SMALL, Remote, Token, get, require_online
+from eaglecpp.store.errors import DigestError, DownloadError
+from eaglecpp.store.remote.download import MAX_SMALL, Remote, Token, get, new_session
 
 __all__ = [
     "HubFile",
@@ -76,60 +78,38 @@ class Repository:
         """The file at a path, or None."""
         return next((file for file in self.files if file.path == path), None)
 
+    def url(self, file: HubFile) -> str:
+        """Its address."""
+        return f"{_endpoint()}/{self.id}/resolve/{quote(self.commit, safe='')}/{quote(file.path)}"
+
     def remote(self, file: HubFile) -> Remote:
         """Where to download a large file."""
-        from huggingface_hub import hf_hub_url
-
-        url = hf_hub_url(self.id, file.path, revision=self.commit, endpoint=_endpoint())
-        return Remote(url, file.digest, file.size, file.name, self.id, _token(), _access_help(self.id))
+        return Remote(
+            self.url(file), file.digest, file.size, file.name, self.id, _token(), _access_help(self.id)
+        )
 
 
 def list_repository(repo_id: str, revision: str | None = None) -> Repository:
     """What a repository holds. Raises OfflineError without a connection, DownloadError for the rest."""
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
-
-    require_online(repo_id)
+    at = f"/revision/{quote(revision, safe='')}" if revision else ""
+    help = _access_help(repo_id)
+    missing = f"no such repository on the Hub, or private. {help}"
+    said = {401: missing, 403: f"gated on the Hub. {help}", 404: missing}
+    with new_session() as session:
+        url = f"{_endpoint()}/api/models/{repo_id}{at}?blobs=true"
+        data = get(session, url, repo_id, _token(), help, said=said)
     try:
-        info = _model_info(repo_id, revision)
-    except GatedRepoError as error:
-        raise DownloadError(f"{repo_id}: gated on the Hub. {_access_help(repo_id)}") from error
-    except RepositoryNotFoundError as error:
-        raise DownloadError(
-            f"{repo_id}: no such repository on the Hub, or private. {_access_help(repo_id)}"
-        ) from error
-    except HfHubHTTPError as error:
-        raise DownloadError(f"{repo_id}: the Hub returned: {' '.join(str(error).split())[:300]}") from error
-    except ValueError as error:  # HFValidationError: not a repository id
-        raise DownloadError(f"{repo_id}: {error}") from error
-    except Exception as error:
-        # the HTTP library is another one in every major version of huggingface_hub
-        if not isinstance(error, OSError) and not type(error).__module__.startswith(("httpx", "requests")):
-            raise
-        raise OfflineError(
-            f"{repo_id}: cannot reach the Hub: {' '.join(str(error).split())[:200]}"
-        ) from error
-    files = []
-    for entry in info.siblings or []:
-        digest = f"sha256:{entry.lfs.sha256}" if entry.lfs is not None else ""
-        files.append(HubFile(entry.rfilename, entry.size or 0, digest, "" if digest else entry.blob_id or ""))
-    return Repository(repo_id, info.sha or "main", tuple(files))
+        info = json.loads(data)
+        files = tuple(map(_file, info["siblings"]))
+        return Repository(repo_id, str(info["sha"]), files)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DownloadError(f"{repo_id}: expected the Hub's list of files, found {data[:80]!r}") from error
 
 
-def _model_info(repo_id: str, revision: str | None) -> Any:
-    """As `HfApi.model_info`, asking again while the Hub is busy."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    api = HfApi(endpoint=_endpoint())
-    for wait in (0.5, 1, 2, 4, 8):
-        try:
-            return api.model_info(repo_id, revision=revision, files_metadata=True, timeout=20)
-        except HfHubHTTPError as error:
-            if error.response.status_code not in BUSY:
-                raise
-            asked = error.response.headers.get("Retry-After", "")
-            time.sleep(min(60, int(asked)) if asked.isdecimal() else wait)
-    return api.model_info(repo_id, revision=revision, files_metadata=True, timeout=20)
+def _file(entry: Mapping[str, Any]) -> HubFile:
+    digest = f"sha256:{entry['lfs']['sha256']}" if entry.get("lfs") else ""
+    git = "" if digest else str(entry.get("blobId") or "")
+    return HubFile(str(entry["rfilename"]), int(entry.get("size") or 0), digest, git)
 
 
 def list_cached(repo_id: str) -> Repository | None:
@@ -224,9 +204,7 @@ def read_small(session: requests.Session, repository: Repository, file: HubFile)
         raise DownloadError(f"{repository.id}: {file.path}: {file.size} bytes; at most {MAX_SMALL} are read")
     if file.cached is not None:
         return file.cached.read_bytes()
-    from huggingface_hub import hf_hub_url
-
-    url = hf_hub_url(repository.id, file.path, revision=repository.commit, endpoint=_endpoint())
+    url = repository.url(file)
     data = get(session, url, f"{repository.id}: {file.path}", _token(), _access_help(repository.id))
     if file.digest:
         found, expected = f"sha256:{hashlib.sha256(data).hexdigest()}", file.digest
@@ -304,9 +282,11 @@ def _cache_roots() -> list[Path]:
     return [Path(place).expanduser() for place in dict.fromkeys(places) if place]
 
 
-def _endpoint() -> str | None:
-    """llama.cpp's variable; None leaves it to huggingface_hub (HF_ENDPOINT)."""
-    return (os.environ.get("MODEL_ENDPOINT") or "").rstrip("/") or None
+def _endpoint() -> str:
+    """llama.cpp's variable, or huggingface_hub's (HF_ENDPOINT)."""
+    from huggingface_hub import constants
+
+    return (os.environ.get("MODEL_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
 def _token() -> Token:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`pull`: a model by name into our store, from the Hub or an Ollama registry, with its drafter if wanted.
 
-    result = pull(stores, ModelName.parse("hf.co/user/repo:Q4_K_M"), draft="auto", report=print)
+    result = pull("hf.co/user/repo:Q4_K_M", draft="auto", report=print)
 
 What was pulled before is not downloaded again, not even in part. A drafter that the model already has is kept
 when a pull brings a newer target and says nothing about drafters.
@@ -10,7 +10,7 @@ when a pull brings a newer target and says nothing about drafters.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import requests
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references.reference import model_name
 from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, why_none
 from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status, StoreError, silent
 from eaglecpp.store.facts import Facts, metadata, read_facts
@@ -27,6 +28,7 @@ from eaglecpp.store.files import read_small
 from eaglecpp.store.fit import check_fit
 from eaglecpp.store.manifest import MAX_JSON, Config, Layer
 from eaglecpp.store.model import StoredModel
+from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import need_space, new_session
 from eaglecpp.store.remote.drafter import draft_config, fetch_drafter
@@ -52,30 +54,33 @@ class Pulled:
 
 
 def pull(
-    stores: Stores,
-    name: ModelName,
+    reference: str | ModelName,
     *,
     draft: str | None = None,
     draft_type: str = "",
     insecure: bool = False,
     report: Report = silent,
-    check: Callable[[StoredModel], None] | None = None,
+    stores: Stores | None = None,
 ) -> Pulled:
-    """Brings a model into our store, or up to date.
+    """Brings a model into our store, or up to date, and returns what was pulled.
 
     draft:      "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
                 without, anything else names one; None keeps what the model has and only looks for an offer
     draft_type: tensor type of a drafter that has to be converted
     insecure:   allow http, and TLS certificates that do not check out
-    check:      is asked before success is reported; what it raises is raised here
-    Raises DownloadError, DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
+    stores:     None = those of this user
+    Raises ModelNotFoundError for what is no name, DownloadError, DigestError, StoreError, MismatchError,
+    UnsupportedError, ConvertError.
     """
+    name = model_name(reference) if isinstance(reference, str) else reference
+    packaged = find_packaged(name)
+    name = canonical(name if packaged is None else packaged.hub)
     with new_session(verify=not insecure) as session:
-        puller = _HubPull if canonical(name).is_hub else _RegistryPull
-        job = puller(stores, session, canonical(name), draft, draft_type, insecure, report)
+        puller = _HubPull if name.is_hub else _RegistryPull
+        job = puller(stores or Stores.open(), session, name, draft, draft_type, insecure, report)
         result = job.run()
-    if check is not None:
-        check(result.model)
+    if packaged is not None:
+        packaged.check(result.model)
     report(Status("success"))
     return result
 

@@ -21,7 +21,7 @@ from eaglecpp.engine.params import engine_options
 from eaglecpp.errors import DataError, EagleError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Target
-from eaglecpp.opening.find import find_model
+from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.samples import Conversation, Sample
@@ -125,7 +125,7 @@ class TargetSource:
 
         Raises what `Engine.open` raises, MismatchError for a layer that is not there.
         """
-        self.target_path: Path = find_model(target, "target")
+        self.target_path: Path = find_target(target).target
         self.conversations = conversations
         self.lengths = [len(one.tokens) for one in conversations]
         self.model = model or ModelOptions()

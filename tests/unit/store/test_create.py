@@ -14,14 +14,16 @@ import pytest
 from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.errors import ModelfileError
+from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import DigestError, DownloadError, StoredModel, StoreError, Stores, resolve_model
+from eaglecpp.store import DigestError, DownloadError, StoredModel, StoreError, Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import remove_model
 from helpers.checkpoints import write_checkpoint
 from helpers.hub_server import HubServer
 from helpers.lora import write_lora
+from helpers.opening import options_of
 from helpers.random_drafter import DraftShape
 from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny
@@ -107,7 +109,10 @@ def test_nothing_is_in_it_that_ollama_would_not_know(
     config = json.loads(_content(root, value["config"]))
     assert set(config) <= CONFIG_KEYS
     assert (config["architecture"], config["os"], config["model_families"]) == ("amd64", "linux", ["llama"])
-    assert resolve_model("m").projectors[0].read_bytes() == (folder / "mmproj.gguf").read_bytes()
+    assert (
+        stores.get(ModelName.parse("m")).files("projector")[0].read_bytes()
+        == (folder / "mmproj.gguf").read_bytes()
+    )
 
 
 def write_projector(path: Path) -> None:
@@ -133,9 +138,9 @@ def test_what_was_said_is_read_back(tiny: Tiny, stores: Stores) -> None:
     read = stored_modelfile(make(stores, full_text(tiny)))
     for name in ("template", "system", "parameters", "messages", "license", "requires", "settings"):
         assert getattr(read, name) == getattr(said, name), name
-    resolved = resolve_model("m")
-    assert resolved.engine_options()["strategy"] == "chain:2"
-    assert resolved.engine_options()["temperature"] == 0.5
+    resolved = find_target("m")
+    assert options_of(resolved)["strategy"] == "chain:2"
+    assert options_of(resolved)["temperature"] == 0.5
     assert resolved.template == "[{{ .Prompt }}]"
 
 
@@ -143,10 +148,10 @@ def test_weights_take_no_second_space(tiny: Tiny, stores: Stores, root: Path, tm
     target = tmp_path / "target.gguf"
     target.write_bytes(tiny.target.read_bytes())
     make(stores, f"FROM {target}\n", "a")
-    blob = resolve_model("a").target
+    blob = find_target("a").target
     assert blob.samefile(target) or _is_clone(blob, target)
     make(stores, f"FROM {target}\nSYSTEM x\n", "b")  # its digest is known: nothing is staged again
-    assert resolve_model("b").target == blob
+    assert find_target("b").target == blob
     target.unlink()
     assert blob.read_bytes() == tiny.target.read_bytes()
 
@@ -160,19 +165,19 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     data = tiny.target.read_bytes()
     target.write_bytes(data)
     make(stores, f"FROM {target}\n")
-    if not resolve_model("m").target.samefile(target):
+    if not find_target("m").target.samefile(target):
         pytest.skip("this file system clones files, so a change does not reach the blob")
     os.utime(target)  # touched, but the same content
-    assert resolve_model("m").target.read_bytes() == data
+    assert find_target("m").target.read_bytes() == data
     with target.open("r+b") as stream:
         stream.write(b"GGUX")
     with pytest.raises(DigestError, match=r"was changed in place.*create m:latest again"):
-        resolve_model("m")
+        find_target("m")
     target.write_bytes(data[:-1] + b"!")
     with pytest.raises(DigestError):
-        resolve_model("m")
+        find_target("m")
     make(stores, f"FROM {tiny.target}\n")  # the sound content, from elsewhere, repairs it
-    assert resolve_model("m").target.read_bytes() == data
+    assert find_target("m").target.read_bytes() == data
 
 
 def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
@@ -274,7 +279,7 @@ def test_an_adapter_becomes_a_layer(tiny: Tiny, stores: Stores, tmp_path: Path) 
     write_lora(lora, tiny.target)
     model = make(stores, f"FROM {tiny.target}\nADAPTER {lora}\n")
     assert kinds(model) == ["model", "adapter"]
-    assert resolve_model("m").engine_options()["lora"] == ((str(model.files("adapter")[0]), 1.0),)
+    assert find_target("m").adapters == model.files("adapter")
     assert kinds(make(stores, "FROM m\n", "child")) == ["model", "adapter"]
 
 
@@ -312,9 +317,9 @@ def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Store
     assert read.settings.options == {"strategy": "chain:2"}
     assert kinds(child).count("draft") == 1
     assert child.manifest.of_kind("model")[0].origin == "base:latest"
-    assert resolve_model("child").template == "[{{ .Prompt }}]"
+    assert find_target("child").template == "[{{ .Prompt }}]"
     remove_model(stores.own, ModelName.parse("base"))
-    assert resolve_model("child").target.read_bytes() == tiny.target.read_bytes()
+    assert find_target("child").target.read_bytes() == tiny.target.read_bytes()
     assert store_problems(root) == []
     assert kinds(make(stores, "FROM child\n", "grandchild", use_draft=False)).count("draft") == 0
 
@@ -327,8 +332,8 @@ def test_from_a_model_of_ollama_keeps_that_its_template_was_ollamas_choice(
     make(stores, "FROM base\n", "a")
     make(stores, "FROM a\n", "b")
     make(stores, "FROM a\nTEMPLATE x{{ .Prompt }}\n", "c")
-    assert [resolve_model(name).stored_template for name in "ab"] == ["{{ .Prompt }}"] * 2
-    assert resolve_model("c").template == "x{{ .Prompt }}"
+    assert [find_target(name).stored_template for name in "ab"] == ["{{ .Prompt }}"] * 2
+    assert find_target("c").template == "x{{ .Prompt }}"
 
 
 def test_what_show_prints_makes_the_same_model(tiny: Tiny, stores: Stores) -> None:
@@ -343,7 +348,7 @@ def test_what_show_prints_makes_the_same_model(tiny: Tiny, stores: Stores) -> No
 def test_a_target_is_quantised_once(tiny: Tiny, stores: Stores, root: Path) -> None:
     model = make(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", quantize="q8_0")
     assert model.config.text("file_type") == "Q8_0"
-    assert resolve_model("m").target.stat().st_size < tiny.target.stat().st_size / 2
+    assert find_target("m").target.stat().st_size < tiny.target.stat().st_size / 2
     with pytest.raises(UnsupportedError, match="already Q8_0"):
         make(stores, "FROM m\n", "again", quantize="q4_0")
     with pytest.raises(ValueError, match=r"unknown type 'q9'; expected one of .*Q4_K_M"):
@@ -408,7 +413,7 @@ def test_split_files_are_stored_in_parts_and_opened_by_their_names(
     ]
     assert again.manifest.of_kind("model") == model.manifest.of_kind("model")
     assert model.manifest.of_kind("adapter") == ()
-    resolved = resolve_model("whole")
+    resolved = find_target("whole")
     assert resolved.target.name == "tiny-00001-of-00002.gguf"
     from eaglecpp import Engine
 

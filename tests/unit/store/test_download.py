@@ -75,7 +75,7 @@ def test_a_manifest_without_end_is_cut_off(server: tuple[str, list[Answer]], sto
     host, answers = server
     answers.append(endless)
     with pytest.raises(DownloadError, match=f"expected at most {MAX_SMALL} bytes, but the server sent more"):
-        pull(stores, ModelName.parse(f"http://{host}/library/m:1"), insecure=True)
+        pull(ModelName.parse(f"http://{host}/library/m:1"), insecure=True)
 
 
 def test_a_packed_answer_is_not_unpacked(server: tuple[str, list[Answer]], root: Path) -> None:

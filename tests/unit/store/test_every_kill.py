@@ -146,7 +146,7 @@ def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServ
     hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data, "system": b"s"})
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
     blob = blob_path(root, digest_of(data))
-    pull(stores, name)  # what it imports is imported once, not in every child
+    pull(name)  # what it imports is imported once, not in every child
     remove_model(stores.own, name)
 
     def check() -> None:
@@ -155,7 +155,7 @@ def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServ
             assert model.target_files()[0].read_bytes() == data
             remove_model(stores.own, name)  # so that the next one has to pull, too
 
-    assert killed_everywhere(root, lambda: pull(stores, name), check) > 30
+    assert killed_everywhere(root, lambda: pull(name), check) > 30
     assert stores.get(name).texts("system") == ("s",)
     assert blob.read_bytes() == data
     assert orphans(root) == []

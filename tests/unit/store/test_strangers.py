@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.pragmas import OWN_PRAGMAS, without_strange_pragmas
 from eaglecpp.modelfile.syntax import Command
+from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import Stores, resolve_model
+from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.manifest import CONFIG, PRAGMAS
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import copy_model, remove_model
 from helpers.hub_server import HubServer, layer_entry
+from helpers.opening import options_of
 from helpers.stores import OllamaModel, Tiny
 
 HARMFUL = [
@@ -65,13 +67,13 @@ def pulled(hub: HubServer, tiny: Tiny, stores: Stores) -> str:
     hub.add_manifest(
         "library/evil:1", manifest, {layer_entry("x", d)["digest"]: d for d in (*contents.values(), config)}
     )
-    pull(stores, ModelName.parse(f"http://{hub.host}/library/evil:1"), insecure=True)
+    pull(ModelName.parse(f"http://{hub.host}/library/evil:1"), insecure=True)
     return f"{hub.host}/library/evil:1"
 
 
 def check(name: str) -> None:
-    resolved = resolve_model(name)
-    options = resolved.engine_options()
+    resolved = find_target(name)
+    options = options_of(resolved)
     assert options["strategy"] == "chain:3"
     assert (options["n_ctx"], options["temperature"], options["top_k"], options["stop"]) == (
         8192,
@@ -86,7 +88,7 @@ def check(name: str) -> None:
 
 def test_a_pulled_model_opens_no_connection_and_raises_no_limit(pulled: str) -> None:
     check(pulled)
-    said = [str(notice) for notice in resolve_model(pulled).notices]
+    said = [str(notice) for notice in find_target(pulled).notices]
     for name, value in HARMFUL:
         assert any(f"ignored: pragma {name} {value}: " in text for text in said), name
     assert any("ignored: parameter num_ctx 9000000: using 32768" in text for text in said)
@@ -106,16 +108,16 @@ def test_neither_a_copy_nor_a_child_of_it_is_believed(pulled: str, stores: Store
         Path.cwd(),
     )
     check("child")
-    assert resolve_model("child").parameters["top_p"] == 0.5
+    assert options_of(find_target("child"))["top_p"] == 0.5
 
 
 def test_what_was_created_here_is_believed(tiny: Tiny, stores: Stores) -> None:
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: rpc 127.0.0.1:1\n#eaglecpp: n_ctx 65536\n"
     model = create_model(stores, ModelName.parse("mine"), Modelfile.from_text(text), Path.cwd()).model
-    options = resolve_model("mine").engine_options()
+    options = options_of(find_target("mine"))
     assert (options["n_threads"], options["rpc"], options["n_ctx"]) == (3, ("127.0.0.1:1",), 65536)
     copy_model(stores, model, ModelName.parse("second"))
-    assert resolve_model("second").engine_options() == options
+    assert options_of(find_target("second")) == options
     assert len(stores.own.made()) == 2
     for name in ("mine", "second"):
         remove_model(stores.own, ModelName.parse(name))
@@ -126,7 +128,7 @@ def test_a_damaged_record_means_nobody_is_believed(tiny: Tiny, stores: Stores, r
     text = f"FROM {tiny.target}\n#eaglecpp: rpc 127.0.0.1:1\n"
     create_model(stores, ModelName.parse("mine"), Modelfile.from_text(text), Path.cwd())
     (root / "made.json").write_bytes(b"[[[")
-    assert "rpc" not in resolve_model("mine").engine_options()
+    assert "rpc" not in options_of(find_target("mine"))
 
 
 def test_models_of_ollama_s_store_are_somebody_else_s(ollama: OllamaModel, tiny: Tiny) -> None:
@@ -134,7 +136,7 @@ def test_models_of_ollama_s_store_are_somebody_else_s(ollama: OllamaModel, tiny:
         "library/m/1",
         {"model": tiny.target.read_bytes(), "params": b'{"num_thread":99,"num_ctx":2048,"stop":["a"]}'},
     )
-    options = resolve_model("m:1").engine_options()
+    options = options_of(find_target("m:1"))
     assert (options["n_ctx"], options["stop"]) == (2048, ("a",))
     assert options["n_threads"] == 0
 
