@@ -10,13 +10,13 @@ with instrumented():
     from eaglecpp.chat.message import Message, ToolCall
 
 SEEDS = [
-    "{{ printf `%*d` 5 42 }}{{ printf `%.*f|%v` 2 1.5 `x` }}",
+    "{{ printf `%5d` 42 }}{{ printf `%.2f|%v` 1.5 `x` }}",
     "{{ if .System }}<s>{{ .System }}{{ end }}{{- .Prompt -}} {{ .Response }}",
     "{{ range $i, $m := .Messages }}{{ if eq $m.Role `user` }}{{ printf `%q %5.2f` .Content 1.5 }}{{ break }}"
     "{{ end }}{{ end }}",
     "{{ define `t` }}{{ . }}{{ end }}{{ template `t` (index .Messages 0).Content }}"
     "{{ with $x := .Tools }}{{ json $x }}{{ end }}",
-    "{{ $s := slice .System 0 1 }}{{ $s = print $s | html | len }}"
+    "{{ $s := slice .System 0 1 }}{{ $s = print $s | json | len }}"
     "{{ and (not $s) (or 1 0x1F 'a' 1e3) }}{{/* c */}}",
     "{{ block `b` . }}{{ range 3 }}{{ . }}{{ continue }}{{ else }}{{ nil }}{{ end }}{{ end }}",
 ]
@@ -40,7 +40,7 @@ WORDS = [
     "{{", "}}", "{{- ", " -}}", "/*", "*/", ":=", "$x", ".Messages", ".Content", ".Tools", ".ToolCalls",
     "range ", "if ", "else", "end", "with ", "define ", "template ", "block ", "break", "continue", "nil",
     "printf ", "`%d`", "`%*.*f`", "`%-08q`", "`%+v`", "`%T`", "`%x`", "len ", "index ", "slice ", "eq ",
-    "and ", "or ", "not ", "json ", "print ", "urlquery ", "js ", "html ", "call ", "(", ")", "|",
+    "and ", "or ", "not ", "json ", "print ", "call ", "(", ")", "|",
 ]  # fmt: skip
 
 

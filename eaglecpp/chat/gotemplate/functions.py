@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The functions a template can call: Go's built-in ones and the four that Ollama adds.
+"""The functions a template can call: Go's own without those for web pages, and the four of Ollama.
 
 `and` and `or` are missing here because they evaluate only the arguments they need; the evaluator has them.
 Sources: golang/go: src/text/template/funcs.go; ollama/ollama: template/template.go.
@@ -7,13 +7,11 @@ Sources: golang/go: src/text/template/funcs.go; ollama/ollama: template/template
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import pairwise
 from typing import Any
-from urllib.parse import quote_plus
 
 from .printf import FormatError, sprint, sprintf, sprintln
 from .values import NO_VALUE, Struct, go_json, is_true, to_bytes, to_text, type_name
@@ -156,34 +154,6 @@ def _printf(format_text: Any, *values: Any) -> str:
         raise CallError(str(error)) from None
 
 
-def _one_text(values: Sequence[Any]) -> str:
-    return sprint(["<no value>" if _is_none(value) else value for value in values])
-
-
-_HTML = str.maketrans({"\0": "\ufffd", '"': "&#34;", "'": "&#39;", "&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_JS = {"\\": "\\\\", "'": "\\'", '"': '\\"'}
-_JS_SPECIAL = re.compile(r"[\\'\"<>&=\x00-\x1f]|[^\x00-\x7f]")
-
-
-def _html(*values: Any) -> str:
-    return _one_text(values).translate(_HTML)
-
-
-def _js(*values: Any) -> str:
-    return _JS_SPECIAL.sub(_js_escape, _one_text(values))
-
-
-def _js_escape(match: re.Match[str]) -> str:
-    char = match[0]
-    if not char.isascii() and char.isprintable():
-        return char
-    return _JS.get(char) or f"\\u{ord(char):04X}"
-
-
-def _urlquery(*values: Any) -> str:
-    return quote_plus(to_bytes(_one_text(values)), safe="-_.~")
-
-
 def _json(value: Any) -> str:
     try:
         return go_json(value)
@@ -226,9 +196,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "eq": Function(_eq, 1, variadic=True),
     "ge": Function(lambda first, second: not _less(first, second), 2),
     "gt": Function(lambda first, second: not _less_or_equal(first, second), 2),
-    "html": Function(_html, 0, variadic=True),
     "index": Function(_index, 1, variadic=True),
-    "js": Function(_js, 0, variadic=True),
     "le": Function(_less_or_equal, 2),
     "len": Function(_length, 1),
     "lt": Function(_less, 2),
@@ -238,7 +206,6 @@ FUNCTIONS: Mapping[str, Function] = {
     "printf": Function(_printf, 1, variadic=True),
     "println": Function(lambda *values: sprintln(values), 0, variadic=True),
     "slice": Function(_slice, 1, variadic=True),
-    "urlquery": Function(_urlquery, 0, variadic=True),
     "currentDate": Function(lambda *_ignored: _today(0), 0, variadic=True),
     "json": Function(_json, 1),
     "toTypeScriptType": Function(_typescript, 1),

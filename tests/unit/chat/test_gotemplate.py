@@ -146,7 +146,6 @@ EXPLOSIONS = {
     "one long loop": "{{ range 9000000000000000000 }}{{ end }}",
     "doubling text": "{{ $s := `xxxxxxxxxxxxxxxx` }}{{ range 64 }}{{ $s = printf `%s%s` $s $s }}{{ end }}",
     "doubling text by print": "{{ $s := `xxxxxxxxxxxxxxxx` }}{{ range 64 }}{{ $s = print $s $s }}{{ end }}",
-    "doubling escapes": "{{ $s := `&&&&&&&&&&&&&&&&` }}{{ range 64 }}{{ $s = html $s $s }}{{ end }}",
     "long output": "{{ range 900000 }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ end }}",
     "wide numbers": "{{ range 900000 }}{{ printf `%1000d%1000d%1000d` 1 1 1 }}{{ end }}",
     "a template that calls itself": '{{ define "t" }}{{ template "t" . }}{{ end }}{{ template "t" . }}',
@@ -175,6 +174,13 @@ def test_a_template_that_would_explode_is_stopped(template: str) -> None:
         '{{ define "a" }}' + "{{ range 1 }}" * 5000,
         "{{ printf `%9999d` 1 }}",
         "{{ printf `%[1]d` 1 }}",
+        "{{ printf `%x` 1 }}",
+        "{{ printf `%d` `a` }}",
+        "{{ printf `%s` 1 }}",
+        "{{ printf `%d %d` 1 }}",
+        "{{ printf `%d` 1 2 }}",
+        "{{ printf `%` }}",
+        "{{ html `a` }}",
         "{{ 1i }}",
     ],
 )
@@ -200,7 +206,7 @@ def test_limits_can_be_set() -> None:
         template.render(conversation, Limits(n_chars=2))
 
 
-@pytest.mark.parametrize("action", ["{{ len .Prompt }}", "{{ $x := html .Prompt }}", "{{ eq .Prompt `a` }}"])
+@pytest.mark.parametrize("action", ["{{ len .Prompt }}", "{{ $x := json .Prompt }}", "{{ eq .Prompt `a` }}"])
 def test_reading_and_making_text_counts_as_work(action: str) -> None:
     conversation = Conversation((Message("user", "x" * 100_000),))
     with pytest.raises(TemplateError, match="stopped after 1000 steps"):
