@@ -305,7 +305,7 @@ class Display:
             else:
                 self._bar.write(text, file=sys.stderr)
 
-    def on_work(self, what: str, n_done: int, n_all: int) -> None:
+    def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
         """A bar per activity. While steps are trained, `stop` tells of Ctrl+C, and the loop saves."""
         is_training = what == "training"
         if self._interrupts.requested and not is_training:
@@ -314,6 +314,7 @@ class Display:
         with self._lock:
             bar = self._shown(what, n_all)
             if bar is not None:
+                bar.set_postfix_str(detail, refresh=False)
                 bar.update(n_done - bar.n)
             if n_done >= n_all:
                 self.close()

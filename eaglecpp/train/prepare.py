@@ -100,9 +100,10 @@ class Listener(Reporter, Protocol):
     def note(self, text: str) -> None:
         """A line for the user."""
 
-    def on_work(self, what: str, n_done: int, n_all: int) -> None:
-        """Progress of a named activity around the steps; done when both numbers are equal. Between the call
-        with "training", which comes before the first step, and the next one, `stop` is asked all the time.
+    def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
+        """Progress of a named activity around the steps, with a detail that changes more often; done when
+        both numbers are equal. Between the call with "training", which comes before the first step, and the
+        next one, `stop` is asked all the time.
         """
 
 
@@ -169,7 +170,7 @@ def _conversations(
                 out,
                 n_wanted,
                 ConverseSettings(seed=options.seed),
-                lambda n_done, n_all, _: listener.on_work("conversations", n_done, n_all),
+                lambda *done: _tell(listener, "conversations", *done),
             )
         listener.note(
             f"conversations: {report.n_conversations} in {out.name}, {report.n_before} from earlier runs, "
@@ -179,6 +180,10 @@ def _conversations(
             listener.note(f"conversations: skipped {n}: {reason}")
     ranks.wait()
     return out
+
+
+def _tell(listener: Listener, what: str, n_done: int, n_all: int, n_tokens: int) -> None:
+    listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
 
 def _open_crowd(options: TrainOptions, n_ctx: int) -> Engine:
@@ -206,7 +211,7 @@ def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks
                 engine,
                 out,
                 options.sampling,
-                lambda n_done, n_all, _: listener.on_work("answers", n_done, n_all),
+                lambda *done: _tell(listener, "answers", *done),
             )
         listener.note(
             f"answers: {report.n_answers} in {out.name}, {report.n_before} from earlier runs, "

@@ -310,7 +310,7 @@ class _Silent:
     def note(self, text: str) -> None:
         pass
 
-    def on_work(self, what: str, n_done: int, n_all: int) -> None:
+    def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
         pass
 
     def on_step(self, report: Any) -> None:

@@ -151,8 +151,8 @@ def test_the_table(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[0].split() == ["strategy", "tokens/s", "speed", "spread", "length", "plan"]
     assert out.splitlines()[1].split()[:1] == ["plain"]
     assert "chain:2" in out
-    assert "a plain step takes" in out
-    assert "x plain step" in out
+    assert "one token without drafting takes" in out
+    assert "x one token" in out
 
 
 def test_json_and_picture(models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: compares plain decoding, fixed strategies and the planner in turns, as ratios; shows what
-the planner has learned about this machine in tables and pictures.
+"""`eaglecpp bench`: measures plain decoding, fixed strategies and the planner one after the other, again and
+again, and compares them as ratios; shows what the planner has learned about this machine.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ def plan_text(plan: dict[str, Any] | None) -> str:
     if plan is None:
         return "\nno plan: there is no drafter, or no plain step was measured\n"
     parts = [
-        f"\na plain step takes {plan['plain_ms']:.2f} ms; a drafting round {plan['host_ms']:.3f} ms more on "
-        f"the host (noise {100 * plan['noise']:.0f}%)\n",
+        f"\none token without drafting takes {plan['plain_ms']:.2f} ms (give or take "
+        f"{100 * plan['noise']:.0f}%); to plan and accept a draft takes {plan['host_ms']:.3f} ms\n",
         "\n",
-        table(["rows", "verify ms", "x plain", "drafter commit ms", "drafter level ms"], _cost_rows(plan)),
+        table(["tokens checked", "ms", "x one token", "drafter ms", "and per level"], _cost_rows(plan)),
         "\n",
-        table(["nodes", "chain", "tree", "depth", "expected tokens", "x plain step"], _curve_rows(plan)),
+        table(["drafted", "chain", "tree", "depth", "expected tokens", "x one token"], _curve_rows(plan)),
         "\n",
         *_reliability_lines(plan),
     ]
@@ -209,10 +209,11 @@ def _reliability_lines(plan: dict[str, Any]) -> list[str]:
             continue
         error = 100 * found["calibration_error"]
         lines.append(
-            f"chance of acceptance, {kind}: {found['labels']:.0f} labels, off by {error:.1f}% on average\n"
+            f"predicted chance that a draft is accepted, {kind}: off by {error:.1f}% on average of "
+            f"{found['labels']:.0f} drafts\n"
         )
         rows = [[f"{p:.2f}", f"{true:.2f}", f"{n:.0f}"] for n, p, true in found["bins"] if n > 0]
-        lines.append(table(["predicted", "true", "labels"], rows))
+        lines.append(table(["predicted", "true", "drafts"], rows))
     return lines
 
 

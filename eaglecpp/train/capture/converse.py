@@ -75,7 +75,7 @@ class ConverseReport:
 
 
 Progress = Callable[[int, int, int], None]
-"""(conversations done, conversations in all, tokens sampled by this run)"""
+"""(conversations done, conversations in all, tokens sampled by this run so far)"""
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,24 @@ def converse(
         done, n_good, dropped = _read(out, header)
         n_before = sum(1 for reason in done.values() if not reason)
         n_kept, n_done, n_tokens = n_before, sum(1 for index in done if index < n_wanted), 0
+        n_live = 0  # with those of conversations under way
         with open_behind(out, n_good) as stream:
             if not n_good:
                 write_line(stream, header)
             tasks = (writer.conversation(index) for index in range(n_wanted) if index not in done)
             on_progress(n_done, n_wanted, 0)
-            for written in crowd.run(engine, tasks):
+
+            def on_tokens(n: int) -> None:
+                nonlocal n_live
+                n_live += n
+                on_progress(n_done, n_wanted, n_live)
+
+            for written in crowd.run(engine, tasks, on_tokens):
                 write_line(stream, _entry(written))
                 n_done, n_tokens = n_done + 1, n_tokens + written.n_sampled
                 n_kept += not written.reason
                 dropped.update([written.reason] if written.reason else [])
-                on_progress(n_done, n_wanted, n_tokens)
+                on_progress(n_done, n_wanted, n_live)
     return ConverseReport(n_kept, n_before, n_tokens, dict(dropped))
 
 

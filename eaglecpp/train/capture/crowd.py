@@ -9,7 +9,7 @@ any size (quantised weights on a CPU), it does not depend on the other generatio
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -60,10 +60,13 @@ def crowd_options(model: ModelOptions, n_sequences: int) -> ModelOptions:
     return replace(model, n_sequences=n_sequences, separate_caches=n_sequences > 1)
 
 
-def run(engine: Engine, tasks: Iterable[Task[T]]) -> Iterator[T]:
+def run(
+    engine: Engine, tasks: Iterable[Task[T]], on_tokens: Callable[[int], None] = lambda n: None
+) -> Iterator[T]:
     """Runs the tasks, a new one as soon as one has ended; gives their results as they come.
 
     engine: as many tasks are under way as it has free sequences; with a drafter its strategy is used
+    on_tokens: is told after each step how many tokens it gave
     Raises EngineBusyError when none is free, and what generating raises; what is under way is then lost.
     """
     if not engine.n_free:
@@ -81,6 +84,7 @@ def run(engine: Engine, tasks: Iterable[Task[T]]) -> Iterator[T]:
                 return
             with engine.exclusive() as native:
                 results = native.step([slot.sequence for slot in busy])
+            on_tokens(sum(len(result.tokens) for result in results))
             for result in results:
                 yield from _take(engine, slots[result.sequence], result)
     finally:

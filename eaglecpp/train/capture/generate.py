@@ -79,17 +79,24 @@ def generate(
     header = _header(engine, sampling)
     with locked(out):
         done, n_good = _read(out, header, prompts)
-        n_tokens = 0
+        n_tokens = n_live = 0  # n_live: with those of answers under way
         with open_behind(out, n_good) as stream:
             if not n_good:
                 write_line(stream, header)
             tasks = (
                 _answer(index, prompt, sampling) for index, prompt in enumerate(prompts) if index not in done
             )
-            for n_done, answer in enumerate(crowd.run(engine, tasks), len(done) + 1):
+            n_done = len(done)
+
+            def on_tokens(n: int) -> None:
+                nonlocal n_live
+                n_live += n
+                on_progress(n_done, len(prompts), n_live)
+
+            for answer in crowd.run(engine, tasks, on_tokens):
                 write_line(stream, answer)
-                n_tokens += len(answer["answer_tokens"])
-                on_progress(n_done, len(prompts), n_tokens)
+                n_done, n_tokens = n_done + 1, n_tokens + len(answer["answer_tokens"])
+                on_progress(n_done, len(prompts), n_live)
     return AnswerReport(len(prompts), len(done), n_tokens, dropped)
 
 

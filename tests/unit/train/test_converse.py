@@ -99,7 +99,9 @@ def test_a_run_goes_on_behind_a_half_line(engine: Engine, written: Path, tmp_pat
 def test_more_can_be_asked_for_later(engine: Engine, written: Path, tmp_path: Path) -> None:
     out = tmp_path / "c.jsonl"
     out.write_bytes(written.read_bytes())
-    report = converse(engine, out, N + 3, SETTINGS)
+    steps: list[tuple[int, int, int]] = []
+    report = converse(engine, out, N + 3, SETTINGS, lambda *step: steps.append(step))
+    assert max(n_tokens for n_done, _, n_tokens in steps if n_done == N) > 0  # told before one is finished
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())
     assert sorted(entries(out)) == list(range(N + 3))

@@ -123,7 +123,7 @@ from eaglecpp.train.capture.generate import generate
 with Engine.open({target!r}, n_ctx=256, n_threads=1) as engine:
     generate(
         [{prompts!r}], engine, Path({out!r}), SamplingOptions(max_tokens=24, temperature=0.9, seed=7),
-        lambda done, total, tokens: print(done, flush=True),
+        lambda done, total, tokens: done and print(done, flush=True),
     )
 """
 
