@@ -5,7 +5,7 @@
     report = convert_checkpoint("checkpoint_dir", target="target.gguf", out="draft.gguf", type="Q8_0")
 
 A leaf package: it imports nothing else from eaglecpp and works in a bare checkout (`python -m convert`).
-Errors are subclasses of `ConvertError`. docs/gguf-format.md describes the files.
+Errors are subclasses of `errors.EagleError`. docs/gguf-format.md describes the files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import errors
-    from .errors import ConvertError
     from .gguf_file import GgufFile, read_gguf, type_name
     from .gguf_head import read_keys
     from .gguf_weights import read_rows, read_tensor
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Choice": "readings",
-    "ConvertError": "errors",
     "ConvertReport": "pipeline",
     "DraftCheckpoint": "pipeline",
     "DraftSpec": "spec",
@@ -62,7 +60,6 @@ _HOMES = {
 }
 __all__ = [
     "Choice",
-    "ConvertError",
     "ConvertReport",
     "DraftCheckpoint",
     "DraftSpec",

@@ -11,7 +11,7 @@ import sys
 import click
 
 from .cli import convert, inspect, printable
-from .errors import ConvertError
+from .errors import EagleError
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
     except click.ClickException as error:
         _say(error.format_message())
         return error.exit_code
-    except ConvertError as error:
+    except EagleError as error:
         _say(str(error))
         return 1
     return 0

@@ -2,7 +2,7 @@
 """The click commands `convert` and `inspect`; `eaglecpp`'s group attaches both, `python -m convert` runs the
 first.
 
-Results go to stdout, the progress bar and notes to stderr. The caller handles ConvertError and prints it in
+Results go to stdout, the progress bar and notes to stderr. The caller handles EagleError and prints it in
 one line.
 """
 

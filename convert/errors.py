@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Exceptions of the converter: one root, one subclass per cause.
+"""Exceptions of the converter, and the root of all of eaglecpp's, which is here because `convert` imports
+nothing else of ours; `eaglecpp.errors` has the others.
 
 Every message is one line (lists of tensors may span several), says what was expected, what was found, where
-(file, key or tensor) and what to do. The command line prints the message and nothing else. `convert` is a
-leaf package, so it has its own root instead of `eaglecpp.errors.EagleError`.
+(file, key or tensor) and what to do. The command line prints the message and nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "ConvertError",
+    "EagleError",
     "GgufError",
+    "InvalidArgumentError",
+    "InvalidTypeError",
+    "InvalidValueError",
     "LayerIdError",
     "QuantTypeError",
     "SourceError",
@@ -26,8 +30,36 @@ __all__ = [
 ]
 
 
-class ConvertError(Exception):
-    """Anything that stops a conversion or an inspection."""
+class EagleError(Exception):
+    """Base class of all errors of eaglecpp; catch this to catch them all."""
+
+
+class InvalidArgumentError(EagleError):
+    """An argument that cannot be used as it is. Base class of the two below: whoever serves requests tells
+    the caller these, and logs every other `TypeError` and `ValueError`.
+    """
+
+
+class InvalidTypeError(InvalidArgumentError, TypeError):
+    """An argument of a wrong type."""
+
+
+class InvalidValueError(InvalidArgumentError, ValueError):
+    """An argument of the right type with a value that cannot be."""
+
+
+class GgufError(EagleError):
+    """A GGUF file cannot be read: not a GGUF, truncated, inconsistent, or with implausible sizes."""
+
+
+class UnsupportedError(EagleError):
+    """Something eaglecpp or the installed llama.cpp cannot do: a kind of checkpoint, an architecture, a
+    backend, an argument. The message names it and says why.
+    """
+
+
+class ConvertError(EagleError):
+    """What else stops a conversion."""
 
 
 class SourceError(ConvertError):
@@ -36,10 +68,6 @@ class SourceError(ConvertError):
 
 class CheckpointError(ConvertError):
     """A weight file or config.json is truncated, malformed or hostile."""
-
-
-class UnsupportedError(ConvertError):
-    """The checkpoint is of a kind that cannot be converted; the message names it and says why."""
 
 
 class ConfigError(ConvertError):
@@ -68,10 +96,6 @@ class TokenizerError(TargetError):
 
 class QuantTypeError(ConvertError):
     """The requested tensor type does not exist, needs an importance matrix, or libggml is missing."""
-
-
-class GgufError(ConvertError):
-    """A GGUF file is truncated, malformed or hostile."""
 
 
 class WriteError(ConvertError):

@@ -21,7 +21,7 @@ from .build_spec import Options, build_spec, find_choices
 from .canonical import canonical_tensors
 from .checkpoint import Checkpoint, open_checkpoint
 from .dialects import Seen, recognise
-from .errors import ConvertError, WriteError
+from .errors import EagleError, InvalidValueError, WriteError
 from .head_check import check_head
 from .layer_ids import Convention
 from .mapping import Slot, check_tensors, slots
@@ -156,7 +156,7 @@ def convert_checkpoint(
     share_head: leave the head out, because it is the target's own, copied for other readers.
     window: rows that every layer sees, for a drafter that is served with a window its config does not name.
 
-    Raises ConvertError (a subclass per cause), and ValueError for unknown readings, for values of theirs or
+    Raises EagleError (a subclass per cause), InvalidValueError for unknown readings, for values of theirs or
     of window that there are not, and for a reading given in two ways.
     """
     options = _options(aux_layers, layer_ids, feed, window, rope_theta, readings, reasons)
@@ -191,12 +191,12 @@ def _options(
     reasons: Mapping[str, str] | None = None,
 ) -> Options:
     if window is not None and window < 1:
-        raise ValueError(f"window: expected a positive number of rows, found {window}")
+        raise InvalidValueError(f"window: expected a positive number of rows, found {window}")
     found = checked_readings(readings or {})
     short = {"layer_ids": layer_ids, "feed": feed, "rope_theta": rope_theta}
     for name, value in checked_readings({k: v for k, v in short.items() if v is not None}).items():
         if found.setdefault(name, value) != value:
-            raise ValueError(f"reading {name}: given twice, as {value} and as {found[name]}")
+            raise InvalidValueError(f"reading {name}: given twice, as {value} and as {found[name]}")
     return Options(None if aux_layers is None else tuple(aux_layers), found, dict(reasons or {}), window)
 
 
@@ -215,7 +215,7 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
     """Recognise the checkpoint and run every check that needs no pass over the weights."""
     try:
         return _checked(checkpoint, target, options)
-    except ConvertError as error:
+    except EagleError as error:
         if checkpoint.general is None or str(checkpoint.files[0]) in str(error):
             raise
         raise type(error)(f"{checkpoint.files[0]}, whose keys were read as a config: {error}") from error

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import ConfigError, ConvertError, LayerIdError
+from .errors import ConfigError, ConvertError, InvalidValueError, LayerIdError
 from .rope import rope_kind, stated_theta
 from .tensor import TensorSource
 
@@ -67,10 +67,10 @@ def checked_readings(given: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, value in given.items():
         if name not in KNOWN:
-            raise ValueError(f"reading {name!r}: expected one of {', '.join(KNOWN)}")
+            raise InvalidValueError(f"reading {name!r}: expected one of {', '.join(KNOWN)}")
         text = plain_number(value) if name == "rope_theta" else str(value)
         if KNOWN[name] and text not in KNOWN[name]:
-            raise ValueError(f"reading {name}: expected {' or '.join(KNOWN[name])}, found {value!r}")
+            raise InvalidValueError(f"reading {name}: expected {' or '.join(KNOWN[name])}, found {value!r}")
         found[name] = text
     return found
 
@@ -82,7 +82,7 @@ def plain_number(value: Any) -> str:
     except (TypeError, ValueError):
         theta = 0.0
     if not 0.0 < theta < float("inf"):
-        raise ValueError(f"reading rope_theta: expected a positive number, found {value!r}")
+        raise InvalidValueError(f"reading rope_theta: expected a positive number, found {value!r}")
     return str(int(theta)) if theta.is_integer() else repr(theta)
 
 

@@ -5,7 +5,7 @@
         print(engine.generate("def main():", max_tokens=64).text)
 
     eaglecpp.pull("hf.co/owner/model-GGUF:Q4_K_M", draft="auto")
-    eaglecpp.convert("hf.co/owner/drafter", "target.gguf", "draft.gguf")
+    eaglecpp.convert_checkpoint("hf.co/owner/drafter", "target.gguf", "draft.gguf")
 
 Names load on first use: importing this package is cheap and loads neither llama.cpp nor the extension.
 The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints.
@@ -14,18 +14,20 @@ The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints.
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import eaglecpp.convert as convert
-
 if TYPE_CHECKING:
+    from eaglecpp import convert as convert
     from eaglecpp import errors as errors
+    from eaglecpp import lowlevel as lowlevel
+    from eaglecpp import modelfile as modelfile
+    from eaglecpp.chat.message import Message, ToolCall
     from eaglecpp.conversations.session import ChatSession
-    from eaglecpp.engine import AsyncEngine, Engine, ManyStreams, Score, Session, Stream
+    from eaglecpp.engine import AsyncEngine, AsyncStream, Engine, ManyStreams, Score, Session, Stream
     from eaglecpp.errors import EagleError
     from eaglecpp.llama import Llama
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
+    from eaglecpp.readings import convert_checkpoint
     from eaglecpp.results import Chunk, Completion, Timings
     from eaglecpp.store.remote.pull import pull
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AsyncEngine": "engine",
+    "AsyncStream": "engine",
     "ChatSession": "conversations.session",
     "Chunk": "results",
     "Completion": "results",
@@ -41,6 +44,7 @@ _HOMES = {
     "Engine": "engine",
     "Llama": "llama",
     "ManyStreams": "engine",
+    "Message": "chat.message",
     "ModelOptions": "options",
     "SamplingOptions": "options",
     "Score": "engine",
@@ -48,12 +52,15 @@ _HOMES = {
     "Strategy": "options",
     "Stream": "engine",
     "Timings": "results",
+    "ToolCall": "chat.message",
+    "convert_checkpoint": "readings",
     "pull": "store.remote.pull",
 }
 _SUBMODULES = ("convert", "errors", "lowlevel", "modelfile")
 
 __all__ = [
     "AsyncEngine",
+    "AsyncStream",
     "ChatSession",
     "Chunk",
     "Completion",
@@ -62,6 +69,7 @@ __all__ = [
     "Engine",
     "Llama",
     "ManyStreams",
+    "Message",
     "ModelOptions",
     "SamplingOptions",
     "Score",
@@ -69,8 +77,9 @@ __all__ = [
     "Strategy",
     "Stream",
     "Timings",
+    "ToolCall",
     "__version__",
-    "convert",
+    "convert_checkpoint",
     "errors",
     "pull",
 ]
@@ -88,16 +97,6 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     raise AttributeError(f"module 'eaglecpp' has no attribute {name!r}")
-
-
-class _Convert(ModuleType):
-    """The package `eaglecpp.convert`, which can be called, too: `eaglecpp.readings.convert`."""
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return importlib.import_module("eaglecpp.readings").convert(*arguments, **options)
-
-
-convert.__class__ = _Convert
 
 
 def __dir__() -> list[str]:

@@ -4,11 +4,13 @@
 Messages say what was expected, what was found, where, and what to do. The extension raises these classes by
 importing this module, so the names are part of its contract. Misuse of a call raises an
 `InvalidArgumentError`, which is also a `TypeError` (a wrong type) or a `ValueError` (a value that cannot be),
-as usual in Python; a bare `TypeError` or `ValueError` is a fault of ours. Conversion has its own base class,
-`eaglecpp.convert.ConvertError`.
+as usual in Python; a bare `TypeError` or `ValueError` is a fault of ours. `eaglecpp.convert.errors` has those
+of checkpoints and their conversion.
 """
 
 from __future__ import annotations
+
+from eaglecpp.convert import errors as of_convert
 
 __all__ = [
     "ContextFullError",
@@ -31,35 +33,16 @@ __all__ = [
     "VersionError",
 ]
 
-
-class EagleError(Exception):
-    """Base class of all errors of eaglecpp; catch this to catch them all."""
-
-
-class InvalidArgumentError(EagleError):
-    """An argument that cannot be used as it is. Base class of the two below: whoever serves requests tells
-    the caller these, and logs every other `TypeError` and `ValueError`.
-    """
-
-
-class InvalidTypeError(InvalidArgumentError, TypeError):
-    """An argument of a wrong type."""
-
-
-class InvalidValueError(InvalidArgumentError, ValueError):
-    """An argument of the right type with a value that cannot be."""
-
-
-class GgufError(EagleError):
-    """A GGUF file cannot be read: not a GGUF, truncated, inconsistent, or with implausible sizes."""
+EagleError = of_convert.EagleError
+InvalidArgumentError = of_convert.InvalidArgumentError
+InvalidTypeError = of_convert.InvalidTypeError
+InvalidValueError = of_convert.InvalidValueError
+GgufError = of_convert.GgufError
+UnsupportedError = of_convert.UnsupportedError
 
 
 class MismatchError(EagleError):
     """The drafter does not fit the target: other width, vocabulary, tokenizer or layer count."""
-
-
-class UnsupportedError(EagleError):
-    """Something eaglecpp or the installed llama.cpp cannot do: an architecture, a backend, an argument."""
 
 
 class ContextFullError(InvalidValueError):

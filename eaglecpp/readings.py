@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,9 @@ from eaglecpp.opening.checkpoint import local_checkpoint, local_target
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
-    from eaglecpp.convert import Choice, ConvertReport
+    from eaglecpp.convert import Choice, ConvertReport, Progress
 
-__all__ = ["convert", "convert_measured"]
+__all__ = ["convert_checkpoint", "convert_measured"]
 
 Say = Callable[[str], None]
 Array = NDArray[np.float32]
@@ -93,24 +93,31 @@ class Measured:
         return mean >= MATTERS and mean >= CERTAIN * float(gain.std()) / np.sqrt(len(gain))
 
 
-def convert(
+def convert_checkpoint(
     src: str | os.PathLike[str],
     target: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     *,
+    type: str = "Q8_0",
+    aux_layers: Sequence[int] | None = None,
+    layer_ids: Literal["boundary", "post"] | None = None,
+    feed: Literal["pre", "post"] | None = None,
+    rope_theta: float | None = None,
+    readings: Mapping[str, str] | None = None,
+    window: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
     report: Report = silent,
     say: Say = lambda _: None,
-    **options: Any,
 ) -> ConvertReport:
-    """`eaglecpp.convert(...)`: a drafter checkpoint to a GGUF that drafts for `target`.
+    """Converts a drafter checkpoint to a GGUF that drafts for `target`.
 
     src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME[@REVISION]
     target:  its GGUF, a folder of Hugging Face's form, hf.co/OWNER/NAME, or a stored model
+    type, aux_layers, layer_ids, feed, rope_theta, readings, window, progress: as in
+             `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
     report:  is told about downloads
     say:     is told, a line at a time, how the readings of the checkpoint were measured
-    options: those of `eaglecpp.convert.convert_checkpoint`: type, aux_layers, layer_ids, feed, rope_theta,
-             readings, window, progress
-    Raises ModelNotFoundError, DownloadError, ConvertError.
+    Raises ModelNotFoundError, DownloadError, and what converting raises: EagleError.
     """
     with (
         local_checkpoint(os.fspath(src), report) as checkpoint,
@@ -123,7 +130,14 @@ def convert(
             hub_id=checkpoint.hub_id,
             target_id=model.hub_id,
             say=say,
-            **options,
+            type=type,
+            aux_layers=aux_layers,
+            layer_ids=layer_ids,
+            feed=feed,
+            rope_theta=rope_theta,
+            readings=readings,
+            window=window,
+            progress=progress,
         )
 
 
@@ -136,22 +150,23 @@ def convert_measured(
     say: Say,
     **options: Any,
 ) -> ConvertReport:
-    """`convert_checkpoint` with the reading that drafts best. Arguments and errors as there; say: as above.
+    """`eaglecpp.convert.convert_checkpoint` with the reading that drafts best. Arguments and errors as there;
+    say: as above.
 
     Where the target cannot be run, or no reading is better than the default one, it is the default's.
     """
-    from eaglecpp.convert import ConvertError, convert_checkpoint, open_choices
+    from eaglecpp import convert
 
     stated = {name: options[name] for name in _STATED if name in options}
-    choices = open_choices(src, target, **stated)
+    choices = convert.open_choices(src, target, **stated)
     if not choices or not Path(target).is_file():  # of a folder of Hugging Face's there is nothing to run
-        return convert_checkpoint(src, target, out, type, **options)
+        return convert.convert_checkpoint(src, target, out, type, **options)
     given: Readings = dict(options.pop("readings", None) or {})
     chosen, reasons = given, {}
     try:
         work = Path(out or "draft.gguf").parent
         measured = _measure(src, Path(target), work, choices, given, options | {"type": type}, say)
-    except (EagleError, ConvertError, OSError, MemoryError) as error:
+    except (EagleError, OSError, MemoryError) as error:
         # what is wrong with the checkpoint or with the place for the file is raised below
         say(f"how the checkpoint is to be read could not be measured: {error}")
     else:
@@ -160,7 +175,7 @@ def convert_measured(
             say(line)
         if best is not None:
             chosen, reasons = given | best.readings, _reasons(best, measured, choices)
-    return convert_checkpoint(src, target, out, type, readings=chosen, reasons=reasons, **options)
+    return convert.convert_checkpoint(src, target, out, type, readings=chosen, reasons=reasons, **options)
 
 
 _STATED = ("aux_layers", "layer_ids", "feed", "rope_theta", "readings", "window")
@@ -194,9 +209,9 @@ def _measure(
     """Every combination of the choices' values that the converter accepts, the defaults first.
 
     folder: where the drafters are written while they are measured. Raises EagleError when the target cannot
-    be run, ConvertError when no combination can be converted.
+    be run or no combination can be converted.
     """
-    from eaglecpp.convert import ConvertError, convert_checkpoint, open_drafter
+    from eaglecpp import convert
 
     names = [choice.name for choice in choices]
     values = itertools.islice(itertools.product(*(choice.values for choice in choices)), MOST)
@@ -204,12 +219,12 @@ def _measure(
     plain = {name: value for name, value in options.items() if name != "progress"}
     layers: dict[int, tuple[int, ...]] = {}
     combinations: list[Readings] = []
-    refused: ConvertError | None = None
+    refused: EagleError | None = None
     for combination in values:
         readings = dict(zip(names, combination, strict=True))
         try:
-            draft = open_drafter(src, target, readings=given | readings, **stated)
-        except ConvertError as error:
+            draft = convert.open_drafter(src, target, readings=given | readings, **stated)
+        except EagleError as error:
             refused = refused or error
             continue
         layers[len(combinations)] = draft.spec.aux_layers
@@ -227,7 +242,7 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix=".eaglecpp-readings-", dir=folder) as work:
         for index, readings in enumerate(combinations):
             path = Path(work) / f"{index}.gguf"
-            convert_checkpoint(src, target, path, readings=given | readings, **plain)
+            convert.convert_checkpoint(src, target, path, readings=given | readings, **plain)
             measured.append(Measured(readings, expected_lengths(path, target, layers[index], texts)))
             path.unlink()
     return measured

@@ -189,17 +189,11 @@ def _message(error: Exception) -> tuple[str, int]:
         return error.format_message() + where, 2
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
-    if isinstance(error, (EagleError, OSError)) or _is_convert_error(error):
+    if isinstance(error, (EagleError, OSError)):
         return " ".join(str(error).split("\n")) if isinstance(error, OSError) else str(error), 1
     if isinstance(error, (TypeError, ValueError)) and error.args and isinstance(error.args[0], str):
         return str(error), 1
     return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
-
-
-def _is_convert_error(error: Exception) -> bool:
-    """`eaglecpp.convert` has its own root class; if it is not loaded, the error cannot be one."""
-    module = sys.modules.get("eaglecpp.convert.errors")
-    return module is not None and isinstance(error, module.ConvertError)
 
 
 def _reader_left() -> int:

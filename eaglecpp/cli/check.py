@@ -15,7 +15,7 @@ from eaglecpp.cli.command import Command, option
 from eaglecpp.cli.options import read_input
 from eaglecpp.cli.terminal import write, write_json
 from eaglecpp.errors import EagleError
-from eaglecpp.modelfile import Modelfile, ModelfileError, ollama_problems, require_ollama
+from eaglecpp.modelfile import Modelfile, ollama_problems, require_ollama
 
 if TYPE_CHECKING:
     from eaglecpp.modelfile.resolve import Plan
@@ -55,7 +55,6 @@ def check(file: str, ollama: bool, strict: bool, as_json: bool) -> None:
 def _problems(text: bytes, directory: Path, file: str | None, strict: bool) -> tuple[list[str], list[str]]:
     """What `create` would refuse, and its notices."""
     from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.convert import ConvertError
     from eaglecpp.modelfile.resolve import resolve
 
     notices: list[str] = []
@@ -69,7 +68,7 @@ def _problems(text: bytes, directory: Path, file: str | None, strict: bool) -> t
         plan = resolve(modelfile, directory)
         notices += [str(notice) for notice in plan.notices]
         _check_files(plan)
-    except (ModelfileError, EagleError, ConvertError, OSError) as error:
+    except (EagleError, OSError) as error:
         return [str(error)], notices
     return [], notices
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eaglecpp.errors import EagleError
 from eaglecpp.options import TEXT
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.parts import in_order
@@ -140,12 +141,12 @@ class _Resolver:
 
     def _group(self, command: Command, file: Path) -> list[Path]:
         """The list that a file of a FROM directory belongs in, by what its metadata says it is."""
-        from eaglecpp.convert import ConvertError, inspect_file, read_gguf
+        from eaglecpp.convert import inspect_file, read_gguf
 
         try:
             facts = inspect_file(file)
             is_adapter = read_gguf(file).text("general.type", "") == "adapter"
-        except ConvertError as error:
+        except EagleError as error:
             raise self._error(command, str(error), "") from None
         architecture = facts["architecture"]
         if architecture in _OTHER_DRAFTERS:

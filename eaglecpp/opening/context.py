@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp.errors import GgufError
 from eaglecpp.human import human_memory
 from eaglecpp.references.parts import part_paths
 
@@ -140,11 +141,11 @@ def free_memory() -> int:
 
 def head_keys(path: Path) -> dict[str, Any]:
     """The keys of a GGUF file without long arrays, strings as text; empty when it cannot be read."""
-    from eaglecpp.convert import errors, read_keys
+    from eaglecpp.convert import read_keys
 
     try:
         return read_keys(path)
-    except errors.GgufError:
+    except GgufError:
         return {}
 
 

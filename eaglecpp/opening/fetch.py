@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglecpp.errors import MismatchError, ModelNotFoundError
+from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import Found, ResolvedModel, find_drafter, find_path, find_target, with_own_draft
 from eaglecpp.options import TEXT
 from eaglecpp.references.reference import model_name
@@ -95,7 +95,7 @@ def _named(
 
 def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
     """The drafter of the model's repository, or of the table."""
-    from eaglecpp.convert import ConvertError
+    from eaglecpp.convert import errors
     from eaglecpp.store.drafters import why_none
     from eaglecpp.store.facts import read_facts
     from eaglecpp.store.remote.drafter import fetch_drafter
@@ -113,7 +113,7 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
         why = match.why if match else f"{known.repo}, {known.source}"
         notices = (match.warning,) if match and match.warning else ()
         return Found(model, file, f"auto: {why}", draft_asked=True, notices=notices)
-    except (DownloadError, MismatchError, ConvertError) as error:
+    except (DownloadError, MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
         return Found(model, notices=(f"running without a drafter: {error}",))
 
 

@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 from eaglecpp.chat.gotemplate.errors import TemplateError
-from eaglecpp.convert import ConvertError
 from eaglecpp.errors import (
     ContextFullError,
     EagleError,
@@ -87,7 +86,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
             return ApiError(504, str(error), code="timeout")
         case OutOfMemoryError():
             return ApiError(503, str(error), code="out_of_memory")
-        case EagleError() | ConvertError():
+        case EagleError():
             _log.error("%s: %s: %s", path or "-", type(error).__name__, error)
             code = "engine_broken" if isinstance(error, EngineBrokenError) else None
             return ApiError(_status(error), str(error), code=code)

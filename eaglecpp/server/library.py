@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.convert import ConvertError
-from eaglecpp.errors import EagleError, GgufError
+from eaglecpp.convert import errors as of_convert
+from eaglecpp.errors import EagleError, GgufError, UnsupportedError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json, value_text
 from eaglecpp.modelfile.syntax import Command, Document
@@ -195,7 +195,7 @@ async def create(request: Request) -> Response:
                     fetch=True,
                     report=report,
                 )
-        except (GgufError, ConvertError) as error:
+        except (GgufError, UnsupportedError, of_convert.ConvertError) as error:
             if not uploads:
                 raise
             raise ApiError(400, str(error)) from None  # the client's own file

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import ParameterValue
@@ -251,14 +251,14 @@ class _Job:
 @contextmanager
 def _way_out() -> Iterator[None]:
     """Adds to the refusal of a drafter that the model can be had without it."""
-    from eaglecpp.convert import ConvertError, errors
+    from eaglecpp.convert import errors
 
     hint = "`create --no-draft` makes the model without it"
     try:
         yield
     except (MismatchError, errors.TargetError) as error:
         raise MismatchError(f"{error}. {hint}") from None
-    except ConvertError as error:
+    except (errors.ConvertError, GgufError, UnsupportedError) as error:
         raise type(error)(f"{error}. {hint}") from None
 
 

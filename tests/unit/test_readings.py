@@ -17,8 +17,9 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file, save_file
 
 from eaglecpp.cli.convert import convert as command
-from eaglecpp.convert import Choice, ConvertError, open_drafter
-from eaglecpp.readings import Measured, choose, convert, convert_measured
+from eaglecpp.convert import Choice, open_drafter
+from eaglecpp.convert.errors import ConvertError
+from eaglecpp.readings import Measured, choose, convert_checkpoint, convert_measured
 from helpers.checkpoints import FAMILIES, write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import make_pair, make_target
@@ -90,7 +91,7 @@ def reading(out: Path) -> list[str]:
 
 def test_the_theta_of_the_training_is_found(write: Write, tmp_path: Path) -> None:
     said: list[str] = []
-    report = convert(write("vllm", rope_theta=1e8), TARGET, tmp_path / "out.gguf", say=said.append)
+    report = convert_checkpoint(write("vllm", rope_theta=1e8), TARGET, tmp_path / "out.gguf", say=said.append)
     assert report.spec.rope.theta == 10000.0
     (line,) = reading(report.out)
     assert line.startswith("rope_theta=10000 (measured: ") and "with 100000000" in line
@@ -141,7 +142,7 @@ def normed_twice(weights: dict[str, Any]) -> None:
 def test_how_often_the_feature_was_normed_is_found(
     change: Any, edit: dict[str, Any], expected: str, write: Write, tmp_path: Path
 ) -> None:
-    report = convert(write("modelopt", change, **edit), TARGET, tmp_path / "out.gguf")
+    report = convert_checkpoint(write("modelopt", change, **edit), TARGET, tmp_path / "out.gguf")
     assert reading(report.out)[0].startswith(expected)
 
 
@@ -160,22 +161,24 @@ def test_the_state_that_was_fed_in_training_is_found(tmp_path: Path) -> None:
     config = json.loads(path.read_text(encoding="utf-8"))
     config |= {"norm_output": True, "eagle_config": {IDS: [k - 1 for k in config.pop(IDS)]}}
     path.write_text(json.dumps(config), encoding="utf-8")
-    report = convert(pair.checkpoint, pair.target.gguf, tmp_path / "out.gguf", type="F32")
+    report = convert_checkpoint(pair.checkpoint, pair.target.gguf, tmp_path / "out.gguf", type="F32")
     assert report.family == "SpecForge" and not report.spec.norm_output
     assert reading(report.out)[0].startswith("feed=pre (measured: ")
 
 
 def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path) -> None:
     said: list[str] = []
-    convert(write("speculators"), TARGET, tmp_path / "out.gguf", say=said.append)
-    convert(write("vllm", rope_theta=1e6), TARGET, tmp_path / "a.gguf", say=said.append, rope_theta=1e6)
+    convert_checkpoint(write("speculators"), TARGET, tmp_path / "out.gguf", say=said.append)
+    convert_checkpoint(
+        write("vllm", rope_theta=1e6), TARGET, tmp_path / "a.gguf", say=said.append, rope_theta=1e6
+    )
     assert said == []
 
 
 def test_a_target_without_weights_leaves_the_default(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target")
     checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
-    report = convert(checkpoint, target.directory, tmp_path / "out.gguf")
+    report = convert_checkpoint(checkpoint, target.directory, tmp_path / "out.gguf")
     assert report.spec.rope.theta == 5e5
     assert reading(report.out) == ["rope_theta=500000 (default, not measured)"]
     assert any("Not tried; --reading rope_theta=10000" in note for note in report.notes)
@@ -199,7 +202,7 @@ def test_an_open_choice_that_the_drafts_do_not_decide_is_refused(tmp_path: Path)
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape)
     said: list[str] = []
     with pytest.raises(ConvertError, match="--reading layer_ids=boundary or --reading layer_ids=post"):
-        convert(checkpoint, target.gguf, tmp_path / "out.gguf", say=said.append)
+        convert_checkpoint(checkpoint, target.gguf, tmp_path / "out.gguf", say=said.append)
     assert any("by more than chance" in line for line in said)
 
 

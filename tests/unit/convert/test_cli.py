@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import eaglecpp.convert
-from eaglecpp.convert import ConvertError
 from eaglecpp.convert.cli import convert, inspect
+from eaglecpp.convert.errors import ConvertError
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from eaglecpp.convert import ConvertReport
-from eaglecpp.convert.errors import CheckpointError, ConvertError, LayerIdError, SourceError, UnsupportedError
+from eaglecpp.convert.errors import CheckpointError, EagleError, LayerIdError, SourceError, UnsupportedError
 from helpers.checkpoints import (
     FAMILIES,
     MISTRAL_PARAMS,
@@ -222,7 +222,7 @@ def test_mistrals_own_layout_is_the_same_drafter(convert: Convert, tmp_path: Pat
 def test_what_mistrals_layout_says_else_is_refused(
     params: dict[str, Any], message: str, convert: Convert, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConvertError, match=message):
+    with pytest.raises(EagleError, match=message):
         convert(write_mistral(tmp_path / "in", **params))
 
 

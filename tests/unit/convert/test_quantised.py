@@ -322,5 +322,5 @@ REFUSED: dict[str, tuple[str, dict[str, Any] | None, Callable[[dict[str, Any]], 
 def test_what_the_format_does_not_say_is_refused(name: str, convert: Convert, tmp_path: Path) -> None:
     kind, config, change, message = REFUSED[name]
     stored, _ = quantised(FORMATS[kind][1])
-    with pytest.raises(errors.ConvertError, match=message):
+    with pytest.raises(errors.EagleError, match=message):
         convert(write(tmp_path / "in", change(stored), config))

@@ -13,7 +13,8 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertError, ConvertReport, open_drafter, read_gguf
+from eaglecpp.convert import ConvertReport, open_drafter, read_gguf
+from eaglecpp.convert.errors import EagleError
 from helpers.checkpoints import rewrite_config, write_checkpoint
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
@@ -101,20 +102,20 @@ def test_what_cannot_be_read_back_is_refused(
     checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape)
     rewrite_config(checkpoint, **config)
     path = convert(checkpoint).out
-    with pytest.raises(ConvertError, match=f"{what}.* cannot be read back"):
+    with pytest.raises(EagleError, match=f"{what}.* cannot be read back"):
         convert(path, out=tmp_path / "again.gguf")
     assert not (tmp_path / "again.gguf").exists()
 
 
 def test_a_target_is_no_drafter(convert: Convert, target: TinyTarget) -> None:
-    with pytest.raises(ConvertError, match=r"expected an EAGLE-3 drafter .*, found 'llama'"):
+    with pytest.raises(EagleError, match=r"expected an EAGLE-3 drafter .*, found 'llama'"):
         convert(target.gguf)
 
 
 def test_a_file_is_not_converted_onto_itself(convert: Convert, tmp_path: Path) -> None:
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape())).out
     before = path.read_bytes()
-    with pytest.raises(ConvertError, match="this conversion reads that file"):
+    with pytest.raises(EagleError, match="this conversion reads that file"):
         convert(path, out=path)
     assert path.read_bytes() == before
 
@@ -186,7 +187,7 @@ def test_a_vocabulary_map_that_is_none(
 
 def refused(path: Path, message: str, convert: Convert) -> None:
     """One error that names the file."""
-    with pytest.raises(ConvertError, match=message) as caught:
+    with pytest.raises(EagleError, match=message) as caught:
         convert(path, out=path.with_name("again.gguf"))
     assert str(path) in str(caught.value)
     assert not path.with_name("again.gguf").exists()
@@ -221,7 +222,7 @@ def test_a_truncated_file(convert: Convert, tmp_path: Path) -> None:
     for keep in (4, 100, path.stat().st_size - 1):
         short = tmp_path / "short.gguf"
         short.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(ConvertError, match=r"short\.gguf"):
+        with pytest.raises(EagleError, match=r"short\.gguf"):
             convert(short, out=tmp_path / "again.gguf")
 
 

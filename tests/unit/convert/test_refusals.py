@@ -27,7 +27,7 @@ class Bad:
     """A damaged checkpoint and what the refusal must say."""
 
     id: str
-    error: type[errors.ConvertError]
+    error: type[errors.EagleError]
     message: str
     family: str = "vllm"
     shape: DraftShape = field(default_factory=DraftShape)

@@ -12,7 +12,8 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertError, ConvertReport, inspect_file
+from eaglecpp.convert import ConvertReport, inspect_file
+from eaglecpp.convert.errors import ConvertError
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TargetSpec, make_target

@@ -37,7 +37,7 @@ def test_what_was_downloaded_once_is_not_downloaded_again(
     maker: HubServer, tiny: Tiny, tmp_path: Path
 ) -> None:
     for name in ("one.gguf", "two.gguf"):
-        eaglecpp.convert("hf.co/maker/draft", tiny.target, tmp_path / name)
+        eaglecpp.convert_checkpoint("hf.co/maker/draft", tiny.target, tmp_path / name)
         n_large = len(maker.content_requests())
     assert n_large == 1
     assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
@@ -70,7 +70,7 @@ def test_a_system_that_makes_no_links_converts_too(
 
 
 def test_files_here_need_no_hub(tiny: Tiny, tmp_path: Path) -> None:
-    report = eaglecpp.convert(tiny.checkpoint, tiny.target, tmp_path / "draft.gguf", type="F32")
+    report = eaglecpp.convert_checkpoint(tiny.checkpoint, tiny.target, tmp_path / "draft.gguf", type="F32")
     assert report.out.is_file()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.convert import ConvertError
+from eaglecpp.convert.errors import ConvertError
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.store.drafters import KnownDrafter
 from helpers.hub_server import HubServer
