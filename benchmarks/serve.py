@@ -354,7 +354,7 @@ def draw(path: Path, runs: Sequence[dict[str, Any]]) -> None:
 
 def make_prompts(args: argparse.Namespace, n_users: int) -> list[list[int]]:
     if args.prompts:
-        with eaglecpp.Engine(args.target, draft=None, n_ctx=512) as engine:
+        with eaglecpp.Engine.open(args.target, draft=None, n_ctx=512) as engine:
             ids = [prompt.ids for prompt in read_prompts(args.prompts, engine)]
         return [ids[i % len(ids)] for i in range(n_users)]
     n = args.prompt_tokens

@@ -38,7 +38,7 @@ __all__ = [
 TAIL = '''
 
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
-    """The keyword arguments of `Engine(...)`; those for sampling are defaults for each generation."""
+    """The keyword arguments of `Engine.open(...)`; those for sampling are defaults for each generation."""
 
 
 class GenerateKeywords(SamplingKeywords, total=False):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """EAGLE speculative decoding for GGUF models on llama.cpp: the same text, faster.
 
-    with eaglecpp.Engine("target.gguf", draft="draft.gguf") as engine:
+    with eaglecpp.Engine.open("target.gguf", draft="draft.gguf") as engine:
         print(engine.generate("def main():", max_tokens=64).text)
 
     eaglecpp.pull("hf.co/owner/model-GGUF:Q4_K_M", draft="auto")

@@ -174,31 +174,37 @@ class Completion:
     neither that nor a stop string. `finish_reason`: "stop" (the model or a stop string), "length"
     (`max_tokens` or the context), "cancelled". `seed` is the one used, even if it was drawn at random.
     `plan_log`: the decision of every round as a line, if requested.
-
-    `message`: of a chat, the answer as a message for the next call: `content` without the thinking and the
-    tool calls that `text` has as the model wrote them. None for a completion.
     """
 
     text: str
-    tokens: list[int]
-    accepted: list[bool]
+    tokens: list[int] = field(repr=False)
+    accepted: list[bool] = field(repr=False)
     finish_reason: FinishReason
     seed: int
-    prompt_tokens: list[int]
-    stats: Timings
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    plan_log: list[str] = field(default_factory=list)
-    message: Message | None = None
+    prompt_tokens: list[int] = field(repr=False)
+    stats: Timings = field(repr=False)
+    logprobs: list[TokenLogprob] = field(default_factory=list, repr=False)
+    plan_log: list[str] = field(default_factory=list, repr=False)
+    _message: Message | None = field(default=None, repr=False)
+
+    @property
+    def message(self) -> Message:
+        """Of a chat: the answer as a message for the next call. `content` is without the thinking and the
+        tool calls, which `text` has as the model wrote them. Raises ValueError for a completion.
+        """
+        if self._message is None:
+            raise ValueError("this is a completion, which has only a text; chat() gives a message")
+        return self._message
 
     @property
     def thinking(self) -> str:
         """What the model thought before its answer; "" if it did not."""
-        return self.message.thinking if self.message is not None else ""
+        return self._message.thinking if self._message is not None else ""
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tools that the model asks for, with arguments as JSON values."""
-        return self.message.tool_calls if self.message is not None else ()
+        return self._message.tool_calls if self._message is not None else ()
 
     @property
     def timings(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def open_engine(
     needs_draft(wanted, plan.can_draft)
     for notice in plan.notices:
         note(notice)
-    engine = Engine.from_plan(plan)
+    engine = Engine(plan)
     if verbose:
         note_plan(plan, engine)
     return engine

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`ChatSession`: a conversation with a model, with history, undo, and saving and loading.
 
-with Engine("smollm2") as engine:
+with Engine.open("smollm2") as engine:
     chat = ChatSession(engine, system="Be brief.")
     print(chat.ask("Why is the sky blue?").text)
     chat.undo()
@@ -42,6 +42,9 @@ class ChatSession:
         self._place = session
         self._conversation = engine.shared.chat.conversation(system=system)
         self._saved: SavedChat | None = None
+
+    def __repr__(self) -> str:
+        return f"<ChatSession of {len(self.history)} messages with {self._engine!r}>"
 
     @property
     def history(self) -> tuple[Message, ...]:
@@ -136,7 +139,7 @@ class ChatSession:
         def ended(result: Completion) -> None:
             if remember is not None:
                 remember(result)
-            if result.tokens and result.message is not None:
+            if result.tokens:
                 conversation.messages.append(result.message)
             else:
                 conversation.messages = list(before)

@@ -24,14 +24,15 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.engine import Engine
@@ -44,7 +45,13 @@ from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.errors import EagleError, EngineBrokenError, PlaceLostError, QueueFullError
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
+    from eaglecpp.engine.scoring import Score
+    from eaglecpp.engine.session import Conversation
     from eaglecpp.engine.vocabulary import Prompt
+    from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
+    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
     from eaglecpp.results import Completion
 
 __all__ = ["AsyncEngine"]
@@ -96,20 +103,39 @@ class AsyncEngine:
     @classmethod
     async def open(
         cls,
-        target: Any,
-        draft: Any = None,
+        target: str | os.PathLike[str],
+        draft: str | os.PathLike[str] | None = None,
         *,
+        strategy: str | Strategy | None = None,
+        model: ModelOptions | None = None,
+        drafting: DraftOptions | None = None,
+        sampling: SamplingOptions | None = None,
         n_parallel: int = 4,
         n_queue: int = 512,
         n_park_bytes: int = 0,
         place_s: float = 0.0,
         n_unread: int = 0,
         turns: AbstractContextManager[Any] | None = None,
-        **options: Any,
+        **options: Unpack[OpenKeywords],
     ) -> Self:
-        """Opens an engine as `Engine.open` does, with room for `n_parallel` conversations at a time."""
+        """Opens an engine as `Engine.open` does, with room for `n_parallel` conversations at a time. A task
+        that is cancelled meanwhile ends the loading.
+        """
+        options["n_sequences"] = n_parallel
+
+        def open_engine() -> Engine:
+            return Engine.open(
+                target,
+                draft,
+                strategy=strategy,
+                model=model,
+                drafting=drafting,
+                sampling=sampling,
+                **options,
+            )
+
         own = cls(
-            lambda: Engine.open(target, draft, n_sequences=n_parallel, **options),
+            open_engine,
             n_queue=n_queue,
             n_park_bytes=n_park_bytes,
             place_s=place_s,
@@ -143,6 +169,11 @@ class AsyncEngine:
             raise ValueError("this engine is closed")
         return self._engine
 
+    def __repr__(self) -> str:
+        if self._engine is None:
+            return "<AsyncEngine, closed>" if self._opened.is_set() else "<AsyncEngine, opening>"
+        return f"<AsyncEngine on {self._engine!r}: {self.n_running} running, {self.n_waiting} waiting>"
+
     @property
     def n_running(self) -> int:
         return len(self._running)
@@ -167,16 +198,15 @@ class AsyncEngine:
 
     # Generating
 
-    def request(self, prompt: Prompt, **options: Any) -> Request:
+    def request(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Request:
         """A generation for `stream`, checked and with all done that takes time before it begins; arguments
         and errors as there, and GrammarError. For a thread beside the loop.
         """
-        shared = self.engine.shared
-        request = make_request(shared, prompt, **options)
-        with checks_arguments():
-            return replace(request, sampler=shared.native.get().make_sampler(request.params()))
+        return self._ready(make_request(self.engine.shared, prompt, **options))
 
-    def stream(self, prompt: Prompt | Request, *, watch: bool = False, **options: Any) -> AsyncStream:
+    def stream(
+        self, prompt: Prompt | Request, *, watch: bool = False, **options: Unpack[GenerateKeywords]
+    ) -> AsyncStream:
         """Queues a generation; arguments as `Session.stream`, or what `request` made of them. Wrong ones
         raise here. `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
@@ -201,18 +231,35 @@ class AsyncEngine:
             self._condition.notify()
         return AsyncStream(task, self._cancel)
 
-    async def generate(self, prompt: Prompt, **options: Any) -> Completion:
-        """Completes `prompt` and returns the whole result."""
-        async with self.stream(prompt, **options) as stream:
-            async for _ in stream:
-                pass
-            return stream.completion()
+    async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
+        """Completes `prompt` and returns the whole result; arguments as `Session.stream`."""
+        return await self.stream(prompt, **options).finish()
 
-    async def chat(self, messages: Sequence[Any], **options: Any) -> Completion:
-        """Answers a conversation through the model's chat template; `template`, `tools`, `think` as there."""
-        of_prompt = {name: options.pop(name) for name in ("template", "tools", "think") if name in options}
-        prompt = await asyncio.to_thread(self.engine.chat_prompt, messages, **of_prompt)
-        return await self.generate(prompt, **options)
+    @overload
+    async def chat(
+        self, messages: Conversation, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
+    ) -> Completion: ...
+    @overload
+    async def chat(
+        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatKeywords]
+    ) -> AsyncStream: ...
+    async def chat(
+        self, messages: Conversation, *, stream: bool = False, **options: Unpack[ChatKeywords]
+    ) -> Completion | AsyncStream:
+        """Answers a conversation; arguments and errors as `Session.chat`. The prompt and a grammar are made
+        in a thread beside the loop.
+        """
+        shared = self.engine.shared
+
+        def prepare() -> Request:
+            return self._ready(shared.chat_request(messages, options).request)
+
+        running = self.stream(await asyncio.to_thread(prepare))
+        return running if stream else await running.finish()
+
+    async def score(self, text: Prompt) -> Score:
+        """As `Engine.score`, between two rounds."""
+        return await self.call(lambda engine: engine.score(text))
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Runs `function(engine)` in the engine's thread, between two rounds."""
@@ -250,6 +297,11 @@ class AsyncEngine:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    def _ready(self, request: Request) -> Request:
+        """With what takes time before a generation begins."""
+        with checks_arguments():
+            return replace(request, sampler=self.engine.native.make_sampler(request.params()))
 
     def _stop(self) -> None:
         """Ends everything after the round under way; the thread frees the engine."""

@@ -51,6 +51,10 @@ class AsyncStream(AsyncIterator["Chunk"]):
         self._held: list[tuple[str, Any]] = []
         self._is_over = False
 
+    def __repr__(self) -> str:
+        stream = self._task.stream
+        return f"<AsyncStream, {'waiting' if stream is None else repr(stream)[1:-1]}>"
+
     @property
     def prompt_tokens(self) -> list[int]:
         return list(self._task.request.prompt)
@@ -90,6 +94,13 @@ class AsyncStream(AsyncIterator["Chunk"]):
                 if kind == "error":
                     raise value
         raise StopAsyncIteration
+
+    async def finish(self) -> Completion:
+        """Waits for the end; returns the whole result. Frees the place if this task is cancelled."""
+        async with self:
+            async for _ in self:
+                pass
+            return self.completion()
 
     def completion(self) -> Completion:
         """Everything generated so far. Before the first chunk there is nothing: ValueError."""

@@ -27,7 +27,7 @@ from eaglecpp.engine.scoring import Score
 from eaglecpp.engine.session import Conversation, Session
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import ContextFullError, EngineBusyError, InvalidArgumentError
+from eaglecpp.errors import ContextFullError, EngineBusyError, InvalidArgumentError, InvalidTypeError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
@@ -46,40 +46,30 @@ _log = logging.getLogger("eaglecpp.engine")
 
 
 class Engine:
-    """A loaded target with an optional drafter. Release it with `close` or `with`.
+    """A loaded target with an optional drafter, made by `open` or `from_pretrained`. Release it with `close`
+    or `with`.
 
-    target, draft: paths of GGUF files, or references of models on this machine. `draft="text"`: no drafter,
-    drafts from the text itself (for a file of that name write `./text`). strategy: "auto" (the default),
-    "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`, `DraftOptions` or
-    `SamplingOptions` (the last are defaults for each generation); option objects may be given instead or in
-    addition. wait: calls from several threads wait for each other instead of raising `EngineBusyError`.
-
-    A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters and
-    strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override these;
-    an option object overrides all parameters of its kind.
-
-    Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit), `UnsupportedError`,
-    `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
+    plan: what is opened, see `eaglecpp.opening`; whoever makes one shows its notices. wait: calls from
+    several threads wait for each other instead of raising `EngineBusyError`.
     """
 
-    def __init__(
-        self,
-        target: str | os.PathLike[str],
-        draft: str | os.PathLike[str] | None = None,
-        *,
-        strategy: str | Strategy | None = None,
-        model: ModelOptions | None = None,
-        drafting: DraftOptions | None = None,
-        sampling: SamplingOptions | None = None,
-        wait: bool = False,
-        **options: Unpack[OpenKeywords],
-    ) -> None:
+    def __init__(self, plan: OpeningPlan, *, wait: bool = False) -> None:
         self._native: NativeEngine | None = None  # for `close`, if anything below fails
-        objects = (model, drafting, sampling)
-        plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
-        for notice in plan.notices:
-            _log.warning("%s", notice)
-        self._load(plan, wait)
+        if not isinstance(plan, OpeningPlan):
+            raise InvalidTypeError(
+                f"Engine: expected an OpeningPlan, found {type(plan).__name__}; to open a model use "
+                "Engine.open(target, draft=...)"
+            )
+        self.plan = plan
+        self.target_path, self.draft_path = plan.target, plan.draft
+        self.model, self.sampling = plan.model_options(), plan.sampling_options()
+        self.strategy: Strategy = plan.strategy.value
+        self.stats = Timings()
+        self._sessions: list[Session] = []
+        self._main: Session | None = None
+        loaded = load(plan, waits=wait, count=self._count)
+        self.drafting = loaded.drafting
+        self._native, self._shared, self._cache = loaded.native, loaded.shared, loaded.cache
 
     @classmethod
     def open(
@@ -94,37 +84,25 @@ class Engine:
         wait: bool = False,
         **options: Unpack[OpenKeywords],
     ) -> Self:
-        """The same as `Engine(...)`."""
-        return cls(
-            target,
-            draft,
-            strategy=strategy,
-            model=model,
-            drafting=drafting,
-            sampling=sampling,
-            wait=wait,
-            **options,
-        )
+        """Loads a target and, if there is one, its drafter.
 
-    @classmethod
-    def from_plan(cls, plan: OpeningPlan, *, wait: bool = False) -> Self:
-        """Opens what was planned; see `eaglecpp.opening`. The caller shows the plan's notices."""
-        engine = cls.__new__(cls)
-        engine._native = None
-        engine._load(plan, wait)
-        return engine
+        target, draft: paths of GGUF files, or references of models on this machine. `draft="text"`: no
+        drafter, drafts from the text itself (for a file of that name write `./text`). strategy: "auto" (the
+        default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`,
+        `DraftOptions` or `SamplingOptions` (the last are defaults for each generation); option objects may be
+        given instead or in addition. wait: calls from several threads wait for each other instead of raising
+        `EngineBusyError`.
 
-    def _load(self, plan: OpeningPlan, wait: bool) -> None:
-        self.plan = plan
-        self.target_path, self.draft_path = plan.target, plan.draft
-        self.model, self.sampling = plan.model_options(), plan.sampling_options()
-        self.strategy: Strategy = plan.strategy.value
-        self.stats = Timings()
-        self._sessions: list[Session] = []
-        self._main: Session | None = None
-        loaded = load(plan, waits=wait, count=self._count)
-        self.drafting = loaded.drafting
-        self._native, self._shared, self._cache = loaded.native, loaded.shared, loaded.cache
+        A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters
+        and strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override
+        these; an option object overrides all parameters of its kind.
+
+        Raises `ModelNotFoundError`, `GgufError`, `MismatchError` (the drafter does not fit),
+        `UnsupportedError`, `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
+        """
+        objects = (model, drafting, sampling)
+        plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
+        return cls._noted(plan, wait)
 
     @classmethod
     def from_pretrained(
@@ -144,16 +122,19 @@ class Engine:
         draft:     "auto" for the repository's own drafter or a known one, or a drafter's reference; it is
                    downloaded and, if it is a checkpoint, converted once
         report:    called for every step, see `eaglecpp.store.Status`
-        Raises `DownloadError`, `ModelNotFoundError`, and what `Engine(...)` raises.
+        Raises `DownloadError`, `ModelNotFoundError`, and what `open` raises.
         """
         from eaglecpp.opening.fetch import fetch
 
         text = hub_text(reference) + (f":{quant}" if quant else "")
         find = partial(fetch, report=report)
-        plan = plan_opening(text, draft, strategy=strategy, options=options, find=find)
+        return cls._noted(plan_opening(text, draft, strategy=strategy, options=options, find=find), wait)
+
+    @classmethod
+    def _noted(cls, plan: OpeningPlan, wait: bool) -> Self:
         for notice in plan.notices:
             _log.warning("%s", notice)
-        return cls.from_plan(plan, wait=wait)
+        return cls(plan, wait=wait)
 
     # Generating: the default conversation. `Session` documents the arguments.
 
@@ -303,6 +284,14 @@ class Engine:
         return chat.prompt(chat.conversation(messages).prompt(), **of_prompt).tokens
 
     # Facts
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return f"<Engine of {self.target_path.name}, closed>"
+        draft = "drafts from the text" if self.has_draft else "no drafter"
+        if self.draft_path is not None:
+            draft = f"drafter {self.draft_path.name}"
+        return f"<Engine of {self.target_path.name}, {draft}, strategy {self.strategy}, context {self.n_ctx}>"
 
     @property
     def closed(self) -> bool:

@@ -45,6 +45,12 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
         self._n_prompts = n_prompts
         self._is_watched = True
 
+    def __repr__(self) -> str:
+        return (
+            f"<ManyStreams of {self._n_prompts} prompts: {len(self._running)} running, "
+            f"{len(self._waiting)} waiting>"
+        )
+
     def __iter__(self) -> Self:
         return self
 

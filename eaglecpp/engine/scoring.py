@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["Score"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Score:
     """logprobs[i]: natural logarithm of the probability of `tokens[i + 1]` after `tokens[:i + 1]`. The first
     token has none: nothing comes before it.
@@ -18,6 +18,9 @@ class Score:
 
     tokens: list[int]
     logprobs: list[float]
+
+    def __repr__(self) -> str:
+        return f"<Score of {len(self.tokens)} tokens: perplexity {self.perplexity:.4g}>"
 
     @property
     def total(self) -> float:

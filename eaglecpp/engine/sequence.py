@@ -35,6 +35,11 @@ class NativeSequence:
         self._closed = False
 
     @property
+    def closed(self) -> bool:
+        """Whether it gave its place back, or the engine is closed."""
+        return self._closed or self._engine.closed
+
+    @property
     def tokens(self) -> list[int]:
         """Tokens committed here: prompt and generated."""
         with self._exclusive() as native:
@@ -93,7 +98,7 @@ class NativeSequence:
 
     def close(self) -> None:
         """Gives the place back to the engine. A second call does nothing."""
-        if not self._closed and not self._engine.closed:
+        if not self.closed:
             with self._exclusive() as native:
                 native.close_sequence(self.number)
         self._closed = True

@@ -128,6 +128,9 @@ class Session:
         self._sequence.close()
         self._on_close(self)
 
+    def __repr__(self) -> str:
+        return f"<Session {self._sequence.number}{', closed' if self._sequence.closed else ''}>"
+
     def __enter__(self) -> Self:
         return self
 

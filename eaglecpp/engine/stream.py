@@ -52,6 +52,10 @@ class Stream(Iterator[Chunk]):
         self._generation, self.reused_n = sequence.begin(request.prompt, request.params(), request.sampler)
         self._open = True
 
+    def __repr__(self) -> str:
+        state = self._finish or ("running" if self._open else "cancelled")
+        return f"<Stream: {len(self._tokens)} tokens, {state}>"
+
     def finish(self) -> Completion:
         """Runs to the end with nobody watching: a chunk may hold several rounds."""
         with self:
@@ -105,7 +109,7 @@ class Stream(Iterator[Chunk]):
             logprobs=list(self._logprobs),
             plan_log=list(self._plan_log),
         )
-        return made if self._request.read is None else replace(made, message=self._request.read(made))
+        return made if self._request.read is None else replace(made, _message=self._request.read(made))
 
     def close(self) -> None:
         """Ends the generation where it is; text held back so far is added to `completion()`. Never raises."""

@@ -3,7 +3,7 @@
 with where it came from.
 
     plan = plan_opening("smollm2", options={"n_ctx": 2048})
-    with Engine.from_plan(plan) as engine: ...
+    with Engine(plan) as engine: ...
 
 Later layers override earlier ones: a command's own defaults, Ollama's defaults (of a
 model by name), its PARAMETERs, its `#eaglecpp:` pragmas, its adapters, option objects, single options, what

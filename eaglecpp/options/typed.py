@@ -106,7 +106,7 @@ class SamplingKeywords(TypedDict, total=False):
 
 
 class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
-    """The keyword arguments of `Engine(...)`; those for sampling are defaults for each generation."""
+    """The keyword arguments of `Engine.open(...)`; those for sampling are defaults for each generation."""
 
 
 class GenerateKeywords(SamplingKeywords, total=False):

@@ -153,13 +153,13 @@ class LoadedModel:
 
         def open_engine() -> Engine:
             try:
-                return Engine.from_plan(plan)
+                return Engine(plan)
             except MismatchError as error:
                 if source.found.draft_asked:
                     raise
                 notices.append(f"running without the drafter, which does not fit: {error}")
                 _log.warning("%s: %s", source.name, notices[-1])
-                return Engine.from_plan(plan.without_drafts())
+                return Engine(plan.without_drafts())
 
         n_park_bytes = min(config.n_park_bytes, (free_memory() or 1 << 62) // _PARK_SHARE)
         engine = AsyncEngine(

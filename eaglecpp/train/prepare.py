@@ -194,7 +194,7 @@ def _open_crowd(options: TrainOptions, n_ctx: int) -> Engine:
     n = options.sequences or _N_SEQUENCES
     while True:
         try:
-            return Engine(options.target, strategy="off", model=crowd_options(model, n))
+            return Engine.open(options.target, strategy="off", model=crowd_options(model, n))
         except OutOfMemoryError:
             if options.sequences or n == 1:
                 raise

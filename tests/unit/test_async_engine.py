@@ -85,6 +85,28 @@ def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
     assert len(made) == 3 and all(engine.closed for engine in made)
 
 
+def test_chats_and_scores_are_those_of_an_engine(models: Models) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
+        alone, score = engine.chat(messages, **OPTIONS), engine.score(TEXT)
+
+    async def work() -> None:
+        async with await opened(models) as engine:
+            made = await engine.chat(messages, **OPTIONS)
+            assert (made.tokens, made.message) == (alone.tokens, alone.message)
+            async with await engine.chat(messages, stream=True, **OPTIONS) as stream:
+                chunks = [chunk async for chunk in stream]
+            assert [token for chunk in chunks for token in chunk.tokens] == alone.tokens
+            assert stream.completion().message == alone.message
+            assert await engine.score(TEXT) == score
+            with pytest.raises(TypeError, match="expected a list of messages"):
+                await engine.chat("hello", **OPTIONS)  # type: ignore[call-overload]
+            with pytest.raises(GrammarError):
+                await engine.chat(messages, grammar="root ::= (")
+
+    run(work())
+
+
 LEFT_OPEN = """
 import asyncio, sys, threading
 from eaglecpp import AsyncEngine, Engine

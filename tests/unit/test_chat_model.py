@@ -35,7 +35,7 @@ LAMP = {
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Engine]:
-    with Engine(models.target, n_ctx=256, n_threads=1) as one:
+    with Engine.open(models.target, n_ctx=256, n_threads=1) as one:
         yield one
 
 
@@ -95,11 +95,12 @@ def test_a_completion_of_a_chat_has_a_message_and_others_have_none(engine: Engin
     assert made.message == Message("assistant", made.text)
     again = engine.chat([*HELLO, made.message, {"role": "user", "content": "more"}], **GREEDY)
     assert made.text in text_of(engine, again.prompt_tokens)
-    assert engine.generate("hello", **GREEDY).message is None
+    with pytest.raises(ValueError, match="only a text"):
+        _ = engine.generate("hello", **GREEDY).message
 
 
 def test_a_base_model_chats_with_a_template_that_is_given(base_model: Path) -> None:
-    with Engine(base_model, n_ctx=64, n_threads=1) as engine:
+    with Engine.open(base_model, n_ctx=64, n_threads=1) as engine:
         for template in ("{{ messages[0].content }}", ChatTemplate("family", "chatml", "")):
             assert "hello" in text_of(engine, engine.chat_prompt(HELLO, template=template))
 
@@ -108,7 +109,7 @@ def test_a_base_model_chats_with_a_template_that_is_given(base_model: Path) -> N
 
 
 def test_thinking_is_no_part_of_the_message_nor_of_later_prompts(thinker: Path) -> None:
-    with Engine(thinker, n_ctx=256, n_threads=1) as engine:
+    with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         chat = ChatSession(engine)
         first = chat.ask("hello", template=THOUGHTFUL, **GREEDY)
         assert (first.thinking, first.message) == ("we", Message("assistant", "ys", "we"))
@@ -120,7 +121,7 @@ def test_thinking_is_no_part_of_the_message_nor_of_later_prompts(thinker: Path) 
 
 def test_an_answer_in_json_begins_without_thinking(thinker: Path) -> None:
     """The template would open a thought, and the grammar forbids to close it."""
-    with Engine(thinker, n_ctx=256, n_threads=1) as engine:
+    with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         formed = engine.chat(
             HELLO, template=THOUGHTFUL, response_format={"type": "json_object"}, max_tokens=1
         )
@@ -159,7 +160,7 @@ def test_the_messages_of_a_model_are_in_a_prompt_once(models: Models) -> None:
     from eaglecpp.opening.plan import make_plan
 
     found = found_file(models.target, "SYSTEM Be brief.\nMESSAGE user one\nMESSAGE assistant two\n")
-    with Engine.from_plan(make_plan(found, options={"n_ctx": 256})) as engine:
+    with Engine(make_plan(found, options={"n_ctx": 256})) as engine:
         chat = ChatSession(engine)
         for question in ("three", "four"):
             prompt = text_of(engine, chat.ask(question, **GREEDY).prompt_tokens)

@@ -21,7 +21,7 @@ SHORT: dict[str, Any] = {"max_tokens": 5, "temperature": 0.0}
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Engine]:
-    with Engine(models.target, n_ctx=256, n_threads=1) as one:
+    with Engine.open(models.target, n_ctx=256, n_threads=1) as one:
         yield one
 
 

@@ -488,6 +488,11 @@ def test_a_base_model_has_no_template(base_model: Path) -> None:
 # Opening and closing
 
 
+def test_a_model_is_opened_by_open(models: Models) -> None:
+    with pytest.raises(TypeError, match=r"found \w*PosixPath; to open a model use Engine\.open\(target"):
+        Engine(models.target)  # type: ignore[arg-type]
+
+
 def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path) -> None:
     text = tmp_path / "notes.gguf"
     text.write_text("these are not the weights you are looking for\n" * 9, encoding="utf-8")

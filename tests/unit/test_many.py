@@ -21,7 +21,7 @@ GREEDY: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0}
 @pytest.fixture(scope="module", params=[1, 3])
 def engine(models: Models, request: pytest.FixtureRequest) -> Iterator[Engine]:
     """With one place all wait for it, with three they share rounds."""
-    with Engine(
+    with Engine.open(
         models.target, models.draft, strategy="chain:2", n_ctx=1024, n_threads=1, n_sequences=request.param
     ) as one:
         yield one

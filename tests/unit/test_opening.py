@@ -117,7 +117,7 @@ def test_the_first_chat_with_a_server_makes_one_plan_and_the_next_none(plans: li
 
 def test_both_ways_to_open_a_model_are_one(create: Create) -> None:
     name = create("PARAMETER num_ctx 256", "PARAMETER num_thread 1", "PARAMETER temperature 0")
-    with Engine(name) as engine, Engine.open(name) as other:
+    with Engine.open(name) as engine, Engine.open(name) as other:
         assert engine.plan == other.plan
         assert engine.has_draft and engine.n_ctx == 256 and engine.sampling.temperature == 0
 
@@ -143,7 +143,7 @@ def test_a_checkpoint_is_not_looked_for_in_a_registry(
 def test_a_second_turn_has_the_tokens_of_the_first(models: Models) -> None:
     """`Engine.chat` goes on from what the model said, as a chat of `run` does."""
     options: dict[str, Any] = {"max_tokens": 6, "temperature": 0.0}
-    with Engine(models.target, n_ctx=512, n_threads=1) as engine:
+    with Engine.open(models.target, n_ctx=512, n_threads=1) as engine:
         messages = [{"role": "user", "content": "Hi"}]
         first = engine.chat(messages, **options)
         spoken = first.tokens

@@ -26,7 +26,7 @@ TEXT = "the quick brown fox jumps over the lazy dog, and again"
 
 
 def test_a_score_is_what_the_targets_logits_say(models: Models) -> None:
-    with Engine(models.target, n_ctx=256, n_threads=1) as engine:
+    with Engine.open(models.target, n_ctx=256, n_threads=1) as engine:
         score = engine.score(TEXT)
         model = ModelOptions(n_ctx=256, n_threads=1)
         options = engine_options(models.target, None, model, DraftOptions(), Strategy("off"))
@@ -42,7 +42,7 @@ def test_a_score_is_what_the_targets_logits_say(models: Models) -> None:
 
 
 def test_the_conversation_goes_on_undisturbed(models: Models) -> None:
-    with Engine(models.target, n_ctx=256, n_threads=1, temperature=0.0, max_tokens=6) as engine:
+    with Engine.open(models.target, n_ctx=256, n_threads=1, temperature=0.0, max_tokens=6) as engine:
         first = engine.generate("ab cd")
         tokens = engine.tokens
         assert engine.score("something else").logprobs
@@ -53,7 +53,7 @@ def test_the_conversation_goes_on_undisturbed(models: Models) -> None:
 def test_it_scores_with_the_weights_that_are_loaded(models: Models, tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"
     shutil.copyfile(models.target, target)
-    with Engine(target, n_ctx=256, n_threads=1, use_mmap=False) as engine:
+    with Engine.open(target, n_ctx=256, n_threads=1, use_mmap=False) as engine:
         target.unlink()
         first = engine.score(TEXT)
         assert first.logprobs == engine.score(TEXT).logprobs
@@ -61,7 +61,7 @@ def test_it_scores_with_the_weights_that_are_loaded(models: Models, tmp_path: Pa
 
 def test_an_answer_goes_on_after_a_score_in_its_middle(models: Models) -> None:
     options: Any = {"max_tokens": 12, "ignore_eos": True, "temperature": 0.0}
-    with Engine(models.target, n_ctx=64, n_threads=1, draft=models.draft, n_sequences=2) as engine:
+    with Engine.open(models.target, n_ctx=64, n_threads=1, draft=models.draft, n_sequences=2) as engine:
         plain = engine.generate("ab cd", **options)
         engine.clear()
         stream = engine.stream("ab cd", **options)
@@ -74,7 +74,7 @@ def test_an_answer_goes_on_after_a_score_in_its_middle(models: Models) -> None:
 
 def test_another_thread_is_told_that_the_engine_is_in_use(models: Models) -> None:
     with (
-        Engine(models.target, n_ctx=64, n_threads=1) as engine,
+        Engine.open(models.target, n_ctx=64, n_threads=1) as engine,
         engine.exclusive(),
         ThreadPoolExecutor(1) as pool,
         pytest.raises(EngineBusyError),
@@ -83,7 +83,7 @@ def test_another_thread_is_told_that_the_engine_is_in_use(models: Models) -> Non
 
 
 def test_short_and_long_texts(models: Models) -> None:
-    with Engine(models.target, n_ctx=64, n_threads=1) as engine:
+    with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
         one = engine.score([5])
         assert (one.logprobs, math.isnan(one.perplexity)) == ([], True)
         with pytest.raises(ValueError, match=r"65 tokens do not fit into the context of 64"):

@@ -176,14 +176,14 @@ class RunModel:
 
         plan = self.plan
         if plan.strategy.value.kind == "off" or not plan.can_draft:
-            return Engine.from_plan(plan.without_drafts())
+            return Engine(plan.without_drafts())
         try:
-            return Engine.from_plan(plan)
+            return Engine(plan)
         except MismatchError as error:
             if self.source.draft_asked:
                 raise
             self.notices.append(f"running without the drafter, which does not fit: {error}")
-            return Engine.from_plan(plan.without_drafts())
+            return Engine(plan.without_drafts())
 
     def _make_room(self, strategy: Strategy) -> bool:
         """Loads the drafter, or reloads with room for more nodes or leaves, if the strategy needs it."""

@@ -41,7 +41,7 @@ def open_tokenizer(target: Path) -> Engine:
     Raises what `Engine.open` raises.
     """
     model = ModelOptions(n_ctx=64, n_batch=64, n_ubatch=64, n_threads=1, n_gpu_layers=0, repack="off")
-    return Engine(target, strategy="off", model=model)
+    return Engine.open(target, strategy="off", model=model)
 
 
 def template_of(engine: Engine) -> ChatTemplate | None:
