@@ -19,9 +19,11 @@ def main() -> None:
     print(completion["choices"][0]["text"])
 
     messages = [{"role": "user", "content": "Write a line of Python."}]
+    timings: dict[str, float] = {}
     for chunk in llm.create_chat_completion(messages, max_tokens=32, temperature=0.0, stream=True):
         print(chunk["choices"][0]["delta"].get("content", ""), end="", flush=True)
-    print(f"\n{chunk['timings']['acceptance_length']:.2f} tokens per round", file=sys.stderr)
+        timings = chunk.get("timings", timings)
+    print(f"\n{timings['acceptance_length']:.2f} tokens per round", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ sources of the pinned llama-cpp-python, and keeps them.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import shutil
@@ -60,6 +61,31 @@ def lint() -> None:
 
 def types() -> None:
     python_tool("mypy")
+    documented_calls()
+
+
+def documented_calls() -> None:
+    """What pages and examples show, as the type checkers of those who write such code see it."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from documented import examples, write
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        modules = [*write(folder), *examples()]
+        path = {"MYPYPATH": os.pathsep.join((str(ROOT), name))}
+        # of the package itself only what it says of its types counts here
+        options = ("--check-untyped-defs", "--follow-imports=silent", "--config-file=")
+        run(sys.executable, "-m", "mypy", *options, *modules, cwd=folder, environment=path)
+        if importlib.util.find_spec("basedpyright") is None:
+            print("basedpyright is not installed: what pages show is checked by mypy alone", flush=True)
+            return
+        settings = {
+            "include": [str(m) for m in modules],
+            "extraPaths": [str(ROOT)],
+            "typeCheckingMode": "standard",
+        }
+        (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+        run(BIN / "basedpyright", "-p", folder, "--level", "error", "--pythonpath", sys.executable)
 
 
 def cmake(name: str, *options: str, targets: tuple[str, ...] = ("all",)) -> Path:

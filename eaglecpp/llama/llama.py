@@ -20,7 +20,7 @@ import inspect
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
@@ -171,6 +171,10 @@ class Llama(Mirror):
             for pattern in [filename, *(additional_files or ())]
         ]
         return cls(paths[0], **options)
+
+    if TYPE_CHECKING:  # llama_cpp's, whose types tell no stream from a dict
+
+        def __call__(self, *args: Any, **options: Any) -> Any: ...
 
     def create_completion(
         self,
@@ -369,6 +373,9 @@ class Llama(Mirror):
             self.engine.clear()
         if self._twin.is_open:
             self._plain().reset()
+
+    def __repr__(self) -> str:
+        return f"<Llama of {self.model_path}>"
 
     def close(self) -> None:
         """Frees the model."""
