@@ -29,6 +29,7 @@ PACKAGE = "llama-cpp-python"
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
 # files that name the commit of its ggml, which only a built library tells
 COMMITS = ("eaglecpp/_extension.py", "native/kernels/hook.cpp", "tests/unit/test_extension.py")
+COUPLINGS = "tests/unit/test_couplings.py"
 PARTS = ("build", "abi", "cpp", "python", "architectures")
 N_LAST = 30
 LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
@@ -191,6 +192,7 @@ def main() -> None:
                 "abi": [
                     [scripts / "cmake", "-G", "Ninja", "-S", ".", "-B", "build/abi", *options],
                     [scripts / "cmake", "--build", "build/abi", "--target", "test_abi"],  # static assertions
+                    ["env", f"EAGLECPP_LLAMA_SOURCE={sources}", scripts / "pytest", "-q", COUPLINGS],
                 ],
                 "cpp": [[python, "tests/run.py", "cpp"]],
                 "python": [[python, "tests/run.py", "python"]],

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: MIT
-// native/kernels/ggml_abi.h and compute.h against the sources they repeat: compiled, so the same. Built where those are
-// at hand:
+// native/kernels/ggml_abi.h, compute.h and the signatures in native/target/llama_bridge.cpp against the sources they
+// repeat: compiled, so the same. Built where those are at hand:
 //   cmake ... -DEAGLECPP_LLAMA_SOURCE=<vendor/llama.cpp of the llama-cpp-python sdist>
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/traits.h"
 #include "ggml-impl.h"
+#include "llama-context.h"
+#include "llama-ext.h"
+#include "llama-model.h"
 
 #include <cstddef>
+#include <map>
+#include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "kernels/compute.h"
 #include "kernels/ggml_abi.h"
@@ -117,3 +124,15 @@ static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::supports_op
 static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::get_tensor_traits),
                              ggml::cpu::tensor_traits * (ggml::cpu::extra_buffer_type::*)(const ggml_tensor *)>);
 static_assert(sizeof(abi::ExtraBufferType) == sizeof(ggml::cpu::extra_buffer_type));
+
+// libllama's own, which llama_bridge.cpp calls by their mangled names
+using Tensors = std::vector<std::pair<std::string, ggml_tensor *>>;
+using Memory = std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>;
+static_assert(std::is_same_v<decltype(&llama_set_embeddings_layer_inp), void (*)(llama_context *, uint32_t, bool)>);
+static_assert(std::is_same_v<decltype(&llama_get_embeddings_layer_inp), float * (*)(llama_context *, uint32_t)>);
+static_assert(std::is_same_v<decltype(&llama_internal_get_tensor_map), const Tensors & (*)(const llama_model *)>);
+static_assert(
+    std::is_same_v<decltype(&llama_model::get_tensor), const ggml_tensor * (llama_model::*)(const char *) const>);
+static_assert(std::is_same_v<decltype(&llama_context::get_sched), ggml_backend_sched_t (llama_context::*)() const>);
+static_assert(std::is_same_v<decltype(&llama_get_memory_breakdown), Memory (*)(const llama_context *)>);
+static_assert(sizeof(llama_memory_breakdown_data) == 3 * sizeof(size_t));

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+"""What we know of one llama.cpp beyond its public headers (docs/internals.md has the list) is still so.
+
+The symbols are looked up in the installed library. The rest needs its sources, in EAGLECPP_LLAMA_SOURCE:
+tests/newest.py gives them; what a compiler can tell is in tests/native/kernels/test_abi.cpp.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).parents[2] / "native"
+SOURCES = os.environ.get("EAGLECPP_LLAMA_SOURCE", "")
+needs_sources = pytest.mark.skipif(not SOURCES, reason="EAGLECPP_LLAMA_SOURCE is not set")
+
+
+def ours(name: str) -> str:
+    return (NATIVE / name).read_text(encoding="utf-8")
+
+
+def theirs(name: str) -> str:
+    return (Path(SOURCES) / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names as GNU's compiler mangles them")
+def test_the_functions_that_are_called_by_name_are_exported() -> None:
+    import llama_cpp
+
+    library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*"))))
+    names = re.findall(r'"(_Z\w+)"', ours("target/llama_bridge.cpp"))
+    names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # of the other standard library
+    assert len(names) == 6
+    assert [name for name in names if not hasattr(library, name)] == []
+
+
+@needs_sources
+def test_architectures_that_record_layer_inputs() -> None:
+    (listed,) = re.findall(r"names = \{(.*?)\};", ours("target/llama_bridge.cpp"), re.S)
+    names = set(re.findall(r'"([\w-]+)"', listed))
+    known = dict(re.findall(r'\{ *(LLM_ARCH_\w+), *"([\w-]+)" *\}', theirs("src/llama-arch.cpp")))
+    assert names <= set(known.values())
+    recording = {
+        path.stem
+        for path in (Path(SOURCES) / "src" / "models").glob("*.cpp")
+        if "t_layer_inp" in path.read_text(encoding="utf-8")
+    }
+    files = {"gpt-oss": "openai-moe", "nemotron_h": "nemotron-h", "hunyuan_vl": "hunyuan-vl"}
+    assert recording <= {files.get(name, name) for name in names}, (
+        "a new one can be read without the callback"
+    )
+    inherited = {"qwen3next", "lfm2moe", "hunyuan-dense", "nemotron_h_moe"}
+    assert {files.get(name, name) for name in names - inherited} <= recording, "one records nothing any more"
+
+
+@needs_sources
+def test_tensors_are_called_what_we_look_for() -> None:
+    graphs = "".join(p.read_text(encoding="utf-8") for p in (Path(SOURCES) / "src" / "models").glob("*.cpp"))
+    for name in ("l_out", "result_norm", "result_output"):
+        assert f'"{name}"' in graphs
+
+
+@needs_sources
+def test_a_row_is_added_behind_the_logits_that_samplers_on_a_device_see() -> None:
+    graph = theirs("src/llama-graph.cpp")
+    assert "ggml_pad(ctx0, res->t_logits, 0, 1, 0, 0)" in graph
+    assert re.search(
+        r"ggml_view_1d\(ctx0, logits_t, logits_t->ne\[0\], rows\[i\] \* logits_t->nb\[1\]\)", graph
+    )
+
+
+@needs_sources
+def test_the_commands_of_rpc_have_their_numbers() -> None:
+    (version,) = re.findall(r"greeting\[\] = \{(\d+), (\d+), (\d+)\}", ours("target/rpc_relay.cpp"))
+    header = theirs("ggml/include/ggml-rpc.h")
+    assert re.findall(r"RPC_PROTO_\w+_VERSION +(\d+)", header) == list(version)
+    (enum,) = re.findall(r"enum rpc_cmd \{(.*?)\};", theirs("ggml/src/ggml-rpc/ggml-rpc.cpp"), re.S)
+    numbers = {name.lower(): i for i, name in enumerate(re.findall(r"RPC_CMD_(\w+)", enum))}
+    (commands,) = re.findall(r"enum Command : uint8_t \{(.*?)\};", ours("target/rpc_relay.cpp"), re.S)
+    for name, number in re.findall(r"(\w+) = (\d+)", commands):
+        assert numbers[name] == int(number), name
+
+
+@needs_sources
+def test_the_buffer_type_of_amx_has_its_name() -> None:
+    assert 'return "AMX";' in theirs("ggml/src/ggml-cpu/amx/amx.cpp")
