@@ -108,6 +108,14 @@ def engine_options_but(
     return decorate
 
 
+def _drafter(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and value.isdecimal():
+        raise click.BadParameter(
+            f"this names a drafter; llama.cpp's --draft {value} is --strategy chain:{value}"
+        )
+    return value
+
+
 def strategy_options(function: F) -> F:
     """Adds --draft, --strategy, --no-draft."""
     decorators = [
@@ -117,6 +125,7 @@ def strategy_options(function: F) -> F:
             "--model-draft",
             metavar="D",
             shell_complete=command.complete_draft,
+            callback=_drafter,
             help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto; "
             "text = no drafter, draft from the text itself.",
         ),

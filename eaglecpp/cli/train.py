@@ -348,7 +348,7 @@ class Display:
             return None
         if what != self._what:
             self.close()
-            layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}] {postfix}"
+            layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]{postfix}"
             self._bar = new_bar(what, total, bar_format=layout, leave=False)
             self._what = what
         return self._bar

@@ -93,6 +93,7 @@ def test_the_http_library_does_not_speak_before_the_error(
         (["push"], "uploads nothing"),
         (["smollm"], "did you mean `eaglecpp run smollm2`?"),
         (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
+        (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),
         (["generate"], "which model?"),
         (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
     ],
