@@ -165,12 +165,12 @@ def measure(
                 **options,
             )
         # the first token comes with the prompt
-        rounds += done.timings["plan"].get("rounds") or done.timings["predicted_n"] - 1
-        tokens += done.timings["predicted_n"] - 1
-        total += done.timings["predicted_ms"]
-        verify += done.timings["verify_ms"]
-        draft += done.timings.get("draft_ms", 0.0)
-        steps += sum(ms) - done.timings["prompt_ms"]
+        rounds += done.timings.plan.get("rounds") or done.timings.predicted_n - 1
+        tokens += done.timings.predicted_n - 1
+        total += done.timings.predicted_ms
+        verify += done.timings.verify_ms
+        draft += done.timings.draft_ms
+        steps += sum(ms) - done.timings.prompt_ms
     return Anatomy(rounds, tokens, total, verify, draft, steps)
 
 

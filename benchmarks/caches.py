@@ -101,9 +101,9 @@ def time_rounds(engine: eaglecpp.Engine, prompts: dict[str, list[int]]) -> dict[
                 done = session.generate(
                     ids, max_tokens=N_TIMED, temperature=0.0, ignore_eos=True, strategy=strategy
                 )
-            n_rounds = done.timings["plan"].get("rounds") or N_TIMED - 1
-            found[f"{rows}, {length} tokens"] = done.timings["verify_ms"] / n_rounds
-            found[f"prompt of {length}"] = done.timings["prompt_ms"]
+            n_rounds = done.timings.plan.get("rounds") or N_TIMED - 1
+            found[f"{rows}, {length} tokens"] = done.timings.verify_ms / n_rounds
+            found[f"prompt of {length}"] = done.timings.prompt_ms
     return found
 
 

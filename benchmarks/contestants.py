@@ -149,7 +149,7 @@ def _ours(engine: eaglecpp.Engine, strategy: str) -> Generate:
             done = session.generate(
                 request.prompt, max_tokens=request.n_tokens, strategy=strategy, **request.sampling()
             )
-        return done.tokens, done.timings
+        return done.tokens, done.timings.as_dict()
 
     return generate
 

@@ -116,7 +116,7 @@ class Field:
                 with engine.session() as session:
                     return session.generate(
                         list(prompt), max_tokens=self.args.n_tokens, ignore_eos=True, **sampling
-                    ).timings
+                    ).timings.as_dict()
 
             self.runs[name] = run
         return name
@@ -190,8 +190,8 @@ def lengths(field: Field) -> list[Goal]:
                 done = session.generate(
                     prompt, max_tokens=field.args.n_tokens, seed=i, ignore_eos=True, **sampling
                 )
-            n_tokens += done.stats.predicted_n - 1
-            n_rounds += done.stats.rounds
+            n_tokens += done.timings.predicted_n - 1
+            n_rounds += done.timings.rounds
         goals.append(Goal(f"acceptance length, chain of 5, temperature {name}", n_tokens / n_rounds, least))
     return goals
 

@@ -98,8 +98,8 @@ def acceptance_length(
     """Generated tokens per round; the first token comes with the prompt."""
     n_tokens = n_rounds = 0
     for text in texts(engine, prompts, args, **options):
-        n_tokens += text.timings["predicted_n"] - 1
-        n_rounds += text.timings["rounds"]
+        n_tokens += text.timings.predicted_n - 1
+        n_rounds += text.timings.rounds
     return n_tokens / n_rounds
 
 
@@ -243,12 +243,12 @@ class Rounds:
     def of(cls, done: Iterable[eaglecpp.Completion]) -> Rounds:
         timings = [one.timings for one in done]
         return cls(
-            sum(t["predicted_n"] - 1 for t in timings),
-            sum(t["plan"].get("rounds") or t["predicted_n"] - 1 for t in timings),
-            sum(t.get("draft_n", 0) for t in timings),
-            sum(t["predicted_ms"] for t in timings),
-            sum(t["verify_ms"] for t in timings),
-            sum(t.get("draft_ms", 0.0) for t in timings),
+            sum(t.predicted_n - 1 for t in timings),
+            sum(t.plan.get("rounds") or t.predicted_n - 1 for t in timings),
+            sum(t.draft_n for t in timings),
+            sum(t.predicted_ms for t in timings),
+            sum(t.verify_ms for t in timings),
+            sum(t.draft_ms for t in timings),
         )
 
     @classmethod

@@ -141,12 +141,12 @@ def compared(
         for a, b in zip(ours, theirs, strict=True):
             if a.prompt_tokens != b.prompt_tokens:  # it goes on from a text that parted, which was counted
                 continue
-            is_same, is_exact = a.tokens == b.tokens, a.timings["exact"]
+            is_same, is_exact = a.tokens == b.tokens, a.timings.exact
             counts["texts"] += 1
             counts["parted"] += not is_same
             counts["exact"] += is_exact
             counts["wrongly"] += is_exact and not is_same
-            counts["accepted"] += a.stats.draft_n_accepted
+            counts["accepted"] += a.timings.draft_n_accepted
     return counts
 
 

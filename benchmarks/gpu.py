@@ -92,10 +92,10 @@ def speeds(args: argparse.Namespace) -> list[str]:
                     if repeat == 0:  # the first time is a warm-up, but its text counts
                         same[name] += done.tokens == plain
                         continue
-                    stats = done.stats
+                    stats = done.timings
                     speed[name].append(1000 * (stats.predicted_n - 1) / stats.predicted_ms)
                     length[name].append(stats.predicted_n / max(1, stats.rounds))
-        plan = engine.generate(prompts[0], strategy="auto", **options).timings["plan"]
+        plan = engine.generate(prompts[0], strategy="auto", **options).timings.plan
     off = statistics.median(speed["off"])
     rows = [
         [

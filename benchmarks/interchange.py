@@ -128,7 +128,7 @@ def our_run(engine: eaglecpp.Engine, replay: Replay, prompt: Prompt, n_max: int,
             if chunk.tokens and tokens:
                 starts.append(len(prompt.ids) + len(tokens))
             tokens += chunk.tokens
-        stats = stream.completion().stats
+        stats = stream.completion().timings
     drafts = replay.drafts([*prompt.ids, *tokens], starts, n_max)
     return Run(tokens, drafts, stats.draft_n, stats.draft_n_accepted)
 

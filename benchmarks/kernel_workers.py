@@ -199,7 +199,7 @@ class OurEngine:
     def prompt(self, tokens: list[int]) -> float:
         self.engine.clear()
         done = self.engine.generate(tokens, max_tokens=1, temperature=0.0, ignore_eos=True)
-        return float(done.timings["prompt_ms"])
+        return float(done.timings.prompt_ms)
 
 
 KINDS: dict[str, Callable[[dict[str, Any]], Timed]] = {"theirs": Theirs, "rows": OurRows, "engine": OurEngine}

@@ -91,7 +91,7 @@ def windows(args: argparse.Namespace, draft: Path, case: str) -> tuple[list[floa
                 ms = slices([plain, auto, control], prompt(plain, case, window))
             ratios.append(ms[0] / ms[1])
             noise.append(ms[0] / ms[2])
-        stats = auto.stats
+        stats = auto.timings
         n_rounds, n_drafted = stats.rounds, int(stats.plan.get("drafted_rounds", 0))
     return ratios, noise, n_drafted / max(n_rounds, 1)
 

@@ -87,7 +87,7 @@ def prefill(args: argparse.Namespace, n: int) -> tuple[list[float], list[float]]
             for index in (0, 1) if repeat % 2 else (1, 0):
                 engine = (plain, drafted)[index]
                 engine.clear()
-                stats = engine.generate(prompt, max_tokens=1, temperature=0.0, ignore_eos=True).stats
+                stats = engine.generate(prompt, max_tokens=1, temperature=0.0, ignore_eos=True).timings
                 if repeat:
                     times[index].append(stats.prompt_ms)
             note(f"{n} tokens: {repeat} of {args.repeats}")

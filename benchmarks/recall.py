@@ -127,9 +127,9 @@ def measure(
             raise SystemExit(f"{question.turns[0]!r}: the text depends on drafts")
         if len(said[0].tokens) < 16:
             continue
-        found.without.add(said[0].stats)
-        found.with_it.add(said[1].stats)
-        found.gains.append(math.log(said[2].stats.predicted_ms / said[3].stats.predicted_ms))
+        found.without.add(said[0].timings)
+        found.with_it.add(said[1].timings)
+        found.gains.append(math.log(said[2].timings.predicted_ms / said[3].timings.predicted_ms))
     return found
 
 

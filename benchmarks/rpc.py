@@ -142,7 +142,7 @@ def measure(args: argparse.Namespace, names: list[str], delay: float) -> dict[st
                     done = engine.generate(
                         prompt, max_tokens=args.tokens, temperature=0.0, ignore_eos=True, strategy=name
                     )
-                    stats = done.stats
+                    stats = done.timings
                     speed = 1000 * (stats.predicted_n - 1) / stats.predicted_ms
                     if turn > 0:
                         found[name].append((speed, stats.predicted_n / max(1, stats.rounds)))

@@ -86,7 +86,8 @@ target, draft, strategy, question = sys.argv[1:]
 with eaglecpp.Engine.open(target, draft=draft, n_ctx=4096) as engine:
     messages = [{"role": "user", "content": question}]
     said = engine.chat(messages, strategy=strategy, temperature=0.0, max_tokens=60)
-print(json.dumps({"n": said.stats.predicted_n, "ms": said.stats.predicted_ms, "plan": dict(said.stats.plan)}))
+made = said.timings
+print(json.dumps({"n": made.predicted_n, "ms": made.predicted_ms, "plan": dict(made.plan)}))
 """
 
 
@@ -414,11 +415,11 @@ def in_setting(engine: eaglecpp.Engine, setting: str, question: str, n_tokens: i
     if not kind.endswith("tokens"):  # the text before the questions is read once for all of them
         engine.clear()
     if kind == "template":
-        return engine.generate(TEMPLATES[name].format(question), **options).stats
+        return engine.generate(TEMPLATES[name].format(question), **options).timings
     messages = [{"role": "system", "content": SYSTEMS[name]}] if kind == "system" else []
     if kind.endswith("tokens"):
         question = f"{filler(engine, int(kind.split()[0]) - 64)}\n\n{question}"
-    return engine.chat([*messages, {"role": "user", "content": question}], **options).stats
+    return engine.chat([*messages, {"role": "user", "content": question}], **options).timings
 
 
 def filler(engine: eaglecpp.Engine, n_tokens: int) -> str:
@@ -498,7 +499,7 @@ def in_turns_with_plain(
             engine.clear()
             messages = [{"role": "user", "content": question.turns[0]}]
             options: dict[str, Any] = {"temperature": temperature, "seed": SEED, "max_tokens": n_tokens}
-            found[who] = engine.chat(messages, strategy=strategy, **options).stats
+            found[who] = engine.chat(messages, strategy=strategy, **options).timings
         if min(stats.predicted_n for stats in found.values()) >= 16:
             ms = [found[who].predicted_ms / (found[who].predicted_n - 1) for who in range(len(runs))]
             for log, mine in zip(logs, ms[1:], strict=True):

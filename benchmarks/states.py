@@ -127,7 +127,7 @@ def speed_row(pair: ArchPair, rate: float, n_threads: int) -> tuple[str, ...]:
                 synth = {} if name == "off" else {"spec_synth_rates": [rate] * 10}
                 done = engine.generate(prompt_ids(N_PROMPT), strategy=name, seed=turn, **options, **synth)
                 if turn > 0:  # the first warms up
-                    found.append(done.timings["predicted_ms"] / len(done.tokens))
+                    found.append(done.timings.predicted_ms / len(done.tokens))
     plain = median(ms["off"])
     return (f"{rate:.0%}", *(f"{plain / median(ms[name]):.2f}" for name in STRATEGIES))
 

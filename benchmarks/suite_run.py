@@ -274,7 +274,7 @@ def _answered(
         texts = [question.turns[0] for question in group]
         limited = options | {"max_tokens": _limit(group, 0, options["max_tokens"])}
         for cell, said in zip(cells, engine.generate(texts, strategy=strategy, **limited), strict=True):
-            _add(cell, said.stats)
+            _add(cell, said.timings)
         return cells
     talks = [question.opening for question in group]
     for turn in range(max((len(question.turns) for question in group), default=0)):
@@ -284,7 +284,7 @@ def _answered(
         limited = options | {"max_tokens": _limit(group, turn, options["max_tokens"])}
         answers = engine.chat([talks[i] for i in going], strategy=strategy, **limited)
         for i, said in zip(going, answers, strict=True):
-            _add(cells[i], said.stats)
+            _add(cells[i], said.timings)
             talks[i].append({"role": "assistant", "content": said.text})
     return cells
 

@@ -150,7 +150,7 @@ class Chunk:
 
     `text` is the text that became certain; it can be shorter or longer than that of `tokens`, because
     incomplete characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
-    last chunk has `finish_reason` and `stats`.
+    last chunk has `finish_reason` and `timings`.
     """
 
     text: str
@@ -158,12 +158,7 @@ class Chunk:
     accepted: list[bool]
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    stats: Timings | None = None
-
-    @property
-    def timings(self) -> dict[str, Any] | None:
-        """`stats` as the `timings` dict; None before the last chunk."""
-        return None if self.stats is None else self.stats.as_dict()
+    timings: Timings | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +177,7 @@ class Completion:
     finish_reason: FinishReason
     seed: int
     prompt_tokens: list[int] = field(repr=False)
-    stats: Timings = field(repr=False)
+    timings: Timings = field(repr=False)
     logprobs: list[TokenLogprob] = field(default_factory=list, repr=False)
     plan_log: list[str] = field(default_factory=list, repr=False)
     _message: Message | None = field(default=None, repr=False)
@@ -205,11 +200,6 @@ class Completion:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tools that the model asks for, with arguments as JSON values."""
         return self._message.tool_calls if self._message is not None else ()
-
-    @property
-    def timings(self) -> dict[str, Any]:
-        """`stats` as the `timings` dict."""
-        return self.stats.as_dict()
 
 
 def _rate(n: int, ms: float) -> float:

@@ -24,8 +24,8 @@ def main() -> None:
     for name, result in (("plain", plain), ("drafted", drafted)):
         timings = result.timings
         print(
-            f"{name:<8}{timings['predicted_per_second']:8.1f} tokens/s, "
-            f"{timings['acceptance_length']:.2f} tokens per round",
+            f"{name:<8}{timings.predicted_per_second:8.1f} tokens/s, "
+            f"{timings.acceptance_length:.2f} tokens per round",
             file=sys.stderr,
         )
 

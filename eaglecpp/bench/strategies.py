@@ -112,7 +112,7 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
 
     None without a drafter, or while no plain step was measured.
     """
-    if not engine.has_draft or not engine.stats.predicted_n:
+    if not engine.has_draft or not engine.timings.predicted_n:
         return None
     report = engine.native.planner_report(0)
     if report["plain_ms"] is None:
@@ -143,7 +143,7 @@ def _answer(
     engine.clear()
     if strategy == "off":
         options = {name: value for name, value in options.items() if not name.startswith("spec_synth")}
-    return engine.generate(prompt, max_tokens=n_tokens, strategy=strategy, **options).stats
+    return engine.generate(prompt, max_tokens=n_tokens, strategy=strategy, **options).timings
 
 
 def _in_turn(strategies: Sequence[str], number: int) -> Sequence[str]:

@@ -103,10 +103,11 @@ def generate(
             write_plan(log_plan, result)
         if as_json:
             write_json(
-                {name: getattr(result, name) for name in ("text", "tokens", "finish_reason", "timings")}
+                {name: getattr(result, name) for name in ("text", "tokens", "finish_reason")}
+                | {"timings": result.timings.as_dict()}
             )
         if stderr_is_terminal():
-            note(f"{stats_line(result.stats, has_draft=engine.has_draft)} seed {result.seed}")
+            note(f"{stats_line(result.timings, has_draft=engine.has_draft)} seed {result.seed}")
     if watch.requested:
         raise click.exceptions.Exit(130)
 

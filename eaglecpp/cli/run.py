@@ -191,7 +191,7 @@ def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
                 "thinking": made.thinking,
                 "tokens": result.tokens,
                 "finish_reason": result.finish_reason,
-                "timings": result.timings,
+                "timings": result.timings.as_dict(),
             }
         )
     if made is None or made.stopped:

@@ -64,7 +64,7 @@ class Engine:
         self.target_path, self.draft_path = plan.target, plan.draft
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
-        self.stats = Timings()
+        self.timings = Timings()
         self._sessions: list[Session] = []
         self._main: Session | None = None
         loaded = load(plan, waits=wait, count=self._count)
@@ -430,9 +430,9 @@ class Engine:
         with self._native.exclusive() as native:
             yield native
 
-    def count(self, stats: Timings) -> None:
-        """Adds the counters of a generation that ran through `exclusive` to `stats`."""
-        self._count(stats)
+    def count(self, timings: Timings) -> None:
+        """Adds the counters of a generation that ran through `exclusive` to `timings`."""
+        self._count(timings)
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
         """The strategy that will run, and why. A tree becomes a chain of the same depth on a target that
@@ -465,9 +465,9 @@ class Engine:
             raise type(error)(f"number {index} of the list: {error}") from None
         return request
 
-    def _count(self, stats: Timings) -> None:
+    def _count(self, timings: Timings) -> None:
         """Adds the counters of a generation that has ended."""
-        self.stats = self.stats + stats
+        self.timings = self.timings + timings
         if self._cache is not None and self._native is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self._cache.save_now_and_then(native)

@@ -47,7 +47,7 @@ class Stream(Iterator[Chunk]):
         self._accepted: list[bool] = []
         self._logprobs: list[TokenLogprob] = []
         self._plan_log: list[str] = []
-        self._stats = Timings(plan=request.plan, synth_rates=request.synth_rates)
+        self._timings = Timings(plan=request.plan, synth_rates=request.synth_rates)
         self._finish: FinishReason | None = None
         self._generation, self.reused_n = sequence.begin(request.prompt, request.params(), request.sampler)
         self._open = True
@@ -105,7 +105,7 @@ class Stream(Iterator[Chunk]):
             finish_reason=self._finish or "cancelled",
             seed=self.seed,
             prompt_tokens=self.prompt_tokens,
-            stats=self._stats,
+            timings=self._timings,
             logprobs=list(self._logprobs),
             plan_log=list(self._plan_log),
         )
@@ -168,7 +168,7 @@ class Stream(Iterator[Chunk]):
             accepted=self._accepted[first:],
             logprobs=self._logprobs[first:],
             finish_reason=finish,
-            stats=self._stats if finish is not None else None,
+            timings=self._timings if finish is not None else None,
         )
 
     def _take_tokens(self, result: core.StepResult) -> FinishReason | None:
@@ -199,13 +199,13 @@ class Stream(Iterator[Chunk]):
         """Ends the native generation and counts what it did."""
         raw = self._sequence.end(self._generation, len(self._tokens))
         self._plan_log = raw["plan_log"]
-        self._stats = Timings.from_raw(
+        self._timings = Timings.from_raw(
             raw,
             predicted_n=len(self._tokens),
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
             synth_rates=self._request.synth_rates,
         )
-        self._shared.count(self._stats)
+        self._shared.count(self._timings)
         if self.on_end is not None:
             self.on_end(self.completion())
 

@@ -441,7 +441,7 @@ class Llama(Mirror):
         return logprobs_shape(kept, self._text_of, offset) if entries else None
 
     def _result(self, result: Completion, reply: Reply, shown: str, offset: int) -> dict[str, Any]:
-        tokens, self._timings = result.tokens, result.timings
+        tokens, self._timings = result.tokens, result.timings.as_dict()
         ended = result.finish_reason == "stop" and bool(tokens) and self.engine.native.is_eog(tokens[-1])
         return reply.completion(
             text=shown + result.text,
@@ -449,7 +449,7 @@ class Llama(Mirror):
             finish_reason=result.finish_reason,
             n_prompt=len(result.prompt_tokens),
             n_completion=len(tokens) - ended,
-            timings=result.timings,
+            timings=self._timings,
         )
 
     def _chunks(self, running: Stream, reply: Reply, shown: str, offset: int) -> Iterator[dict[str, Any]]:
@@ -462,8 +462,8 @@ class Llama(Mirror):
                     yield reply.chunk(chunk.text, logprobs)
                 offset += sum(map(len, logprobs["tokens"])) if logprobs else 0
         result = running.completion()
-        self._timings = result.timings
-        yield {**reply.chunk("", None, result.finish_reason), "timings": result.timings}
+        self._timings = result.timings.as_dict()
+        yield {**reply.chunk("", None, result.finish_reason), "timings": self._timings}
 
     def _with_timings(self, chunks: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for chunk in chunks:

@@ -132,7 +132,7 @@ class Answer:
     @property
     def timings(self) -> dict[str, Any]:
         """The counters, with the names of llama.cpp's server besides ours."""
-        timings = self.completion.timings
+        timings = self.completion.timings.as_dict()
         n, n_prompt = timings["predicted_n"], timings["prompt_n"]
         return timings | {
             "cache_n": timings["reused_n"],

@@ -114,7 +114,7 @@ def examined(path: Path, type_name: str, folder: Path) -> Found:
                     continue
                 for mine, theirs in zip(texts(engine, prompts, strategy), plain, strict=True):
                     n_texts, parted = n_texts + 1, parted + (mine.tokens != theirs.tokens)
-                    accepted += mine.stats.draft_n_accepted
+                    accepted += mine.timings.draft_n_accepted
     except EagleError as error:
         return Found(name, type_name, drafting=f"{REFUSED}: {short(error)}")
     drafting = CHAINS if chains else TREES

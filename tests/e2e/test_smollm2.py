@@ -73,7 +73,7 @@ def test_drafting_changes_no_token(engine: eaglecpp.Engine, strategy: str, tempe
         plain = engine.chat(messages, strategy="off", **options)
         engine.clear()
         drafted = engine.chat(messages, strategy=strategy, **options)
-        assert drafted.stats.exact
+        assert drafted.timings.exact
         assert drafted.tokens == plain.tokens
 
 
@@ -82,7 +82,7 @@ def test_drafts_are_accepted(engine: eaglecpp.Engine) -> None:
     for question in QUESTIONS:
         engine.clear()
         messages = [{"role": "user", "content": question}]
-        total += engine.chat(messages, strategy="chain:5", temperature=0.0, max_tokens=96).stats
+        total += engine.chat(messages, strategy="chain:5", temperature=0.0, max_tokens=96).timings
     assert total.acceptance_length > LENGTH
 
 

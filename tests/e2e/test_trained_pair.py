@@ -73,7 +73,7 @@ def test_most_drafts_are_accepted(engine: eaglecpp.Engine) -> None:
     total = eaglecpp.Timings()
     for question in QUESTIONS:
         made = engine.chat(chat(question), max_tokens=60, temperature=0.0, strategy="chain:4")
-        total += made.stats
+        total += made.timings
     assert total.acceptance_length > 2.4
     assert total.accepted_per_depth[3] > 0.5, "drafts fed with drafts are as good as the first"
 
@@ -84,11 +84,11 @@ def test_a_second_turn_reads_only_its_own_tokens(engine: eaglecpp.Engine) -> Non
     answer = {"role": "assistant", "content": first.text}
     turns = [*chat("What is len?"), answer, *chat("What does str.upper do?")]
     second = engine.chat(turns, max_tokens=60, temperature=0.0, strategy="chain:4")
-    assert second.stats.reused_n >= len(first.prompt_tokens) + len(first.tokens) - 1
+    assert second.timings.reused_n >= len(first.prompt_tokens) + len(first.tokens) - 1
     engine.clear()
     fresh = engine.chat(turns, max_tokens=60, temperature=0.0, strategy="chain:4")
-    assert (fresh.stats.reused_n, fresh.tokens) == (0, second.tokens)
-    assert fresh.stats.draft_n_accepted == second.stats.draft_n_accepted, "the drafter's rows are the same"
+    assert (fresh.timings.reused_n, fresh.tokens) == (0, second.tokens)
+    assert fresh.timings.draft_n_accepted == second.timings.draft_n_accepted, "the same rows of the drafter"
 
 
 def test_a_stream_left_half_way_leaves_nothing_behind(engine: eaglecpp.Engine) -> None:
@@ -101,7 +101,7 @@ def test_a_stream_left_half_way_leaves_nothing_behind(engine: eaglecpp.Engine) -
     assert begun == whole.tokens[: len(begun)]
     again = engine.chat(question, max_tokens=60, temperature=0.0, strategy="chain:4")
     assert again.tokens == whole.tokens
-    assert again.stats.draft_n_accepted == whole.stats.draft_n_accepted
+    assert again.timings.draft_n_accepted == whole.timings.draft_n_accepted
 
 
 def test_llama_gives_the_same_words(engine: eaglecpp.Engine) -> None:

@@ -37,9 +37,9 @@ def counted(engine, **options):
     before = read()
     done = engine.generate([*prompt, 7], **options)
     after = read()
-    n = max(1, done.stats.rounds)
+    n = max(1, done.timings.rounds)
     return {name: (getattr(after, name) - getattr(before, name)) / n for name in names} | {
-        "rounds": n, "nodes": done.stats.draft_n / n, "held": after.bytes_held,
+        "rounds": n, "nodes": done.timings.draft_n / n, "held": after.bytes_held,
         "graphs_first": before.distinct_graphs - first,
         "graphs_later": after.distinct_graphs - before.distinct_graphs,
     }

@@ -61,8 +61,8 @@ def test_every_placement_gives_the_cpus_text(
                 if ours.tokens != theirs.tokens:
                     continue  # another text may fit the drafter less or more
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
-                both["here"] += ours.stats.draft_n_accepted
-                both["cpu"] += theirs.stats.draft_n_accepted
+                both["here"] += ours.timings.draft_n_accepted
+                both["cpu"] += theirs.timings.draft_n_accepted
     for strategy in STRATEGIES[:-1]:
         n = n_accepted[strategy]
         assert n["cpu"] > (5 if device.is_slow else 20), strategy
@@ -88,7 +88,7 @@ def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_eng
             prompt = prompt_ids(40, seed)
             ours, theirs = (e.generate(prompt, **options) for e in (engine, cpu))
             assert ours.tokens == theirs.tokens, "the target is the same, and on the CPU"
-            n, n_cpu = ours.stats.draft_n_accepted, theirs.stats.draft_n_accepted
+            n, n_cpu = ours.timings.draft_n_accepted, theirs.timings.draft_n_accepted
             assert abs(n - n_cpu) <= (0.01 if device.is_exact else 0.1) * n_cpu + 1, (n, n_cpu)
 
 
@@ -180,7 +180,7 @@ def test_a_prefix_is_used_again(device: Device, open_engine: Open, greedy: dict[
         for seed in (5, 6, 7):
             prompt = [*system[: 200 - 20 * (seed == 7)], *prompt_ids(50, seed=seed)]
             ours = engine.generate(prompt, strategy="tree:k=3,depth=4,nodes=12", **greedy)
-            assert ours.timings["reused_n"] >= (0 if seed == 5 else 179)
+            assert ours.timings.reused_n >= (0 if seed == 5 else 179)
             assert_same_text(ours, cpu.generate(prompt, **greedy), margin)
 
 
@@ -255,7 +255,7 @@ def test_a_round_costs_the_drafter_one_wait_a_level(
         before = counts()
         done = engine.generate(prompt_ids(60, seed=2), strategy=strategy, **greedy)
         after = counts()
-    rounds = done.stats.rounds
+    rounds = done.timings.rounds
     assert after.waits - before.waits <= 3 * rounds + 2, "one for the commit, one for each of two levels"
     assert after.graphs - before.graphs <= 3 * rounds + 2
     assert after.allocations == before.allocations

@@ -69,7 +69,7 @@ def test_experts_stay_in_host_memory(
             done = engine.generate(prompt, strategy=strategy, **greedy)
             assert_same_text(done, plain, margin)
             if strategy not in ("off", "auto"):
-                assert done.stats.draft_n_accepted > 0
+                assert done.timings.draft_n_accepted > 0
 
 
 def test_wrong_places_are_named(it: ConvertedPair, device: Device) -> None:
@@ -93,7 +93,7 @@ def test_one_device_is_split_in_one(
     greedy: dict[str, Any],
 ) -> None:
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **OPEN, **options) as engine:
-        assert engine.generate(prompt_ids(40), strategy="chain:4", **greedy).stats.draft_n_accepted > 0
+        assert engine.generate(prompt_ids(40), strategy="chain:4", **greedy).timings.draft_n_accepted > 0
         places = [p["device"] for p in engine.memory_plan if p["target_weights"]]
         assert device.name in places
         if servers:  # the first gets all, or both a half
@@ -145,7 +145,7 @@ from eaglecpp import Engine
 with Engine.open(sys.argv[1], sys.argv[2], n_ctx=512, n_threads=1, planner_cache=False) as engine:
     print(engine.device_info["draft"], "|", engine.device_info["draft_why"])
     done = engine.generate([5] * 40, max_tokens=20, temperature=0.0, ignore_eos=True, strategy="chain:3")
-    print(done.stats.draft_n_accepted > 0)
+    print(done.timings.draft_n_accepted > 0)
 """
 
 
@@ -190,7 +190,7 @@ def test_verification_stays_where_the_weights_are(
             engine.clear()
             before = counts().bytes_up
             done = engine.generate(prompt_ids(8), strategy=strategy, **greedy)
-            up[nodes] = (counts().bytes_up - before) / done.stats.rounds
+            up[nodes] = (counts().bytes_up - before) / done.timings.rounds
         # one layer's matrices are 200 KB, a row of activations 256 bytes
         assert up[40] < up[16] + 100_000, up
         engine.clear()

@@ -111,7 +111,7 @@ def test_a_second_turn_continues_from_true_features(kind: str, pairs: Callable[.
         first = count(session, prompt)
         longer = [*prompt, *first.tokens[:100], *prompt_ids(12, seed=5)]
         assert count(session, longer) == reference_run(it, longer)
-        reused = session.generate(longer, max_tokens=1, temperature=0.0).stats.reused_n
+        reused = session.generate(longer, max_tokens=1, temperature=0.0).timings.reused_n
     assert reused >= len(longer) - 2
 
 

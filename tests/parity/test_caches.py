@@ -69,14 +69,14 @@ def test_same_seed_same_tokens(pair: ArchPair, temperature: float) -> None:
             drafted = run(engine, strategy=strategy, temperature=temperature)
             assert drafted.tokens == plain.tokens, strategy
             if strategy != "auto":
-                assert 0.0 < drafted.stats.acceptance_rate < 1.0
+                assert 0.0 < drafted.timings.acceptance_rate < 1.0
 
 
 def test_a_window_takes_trees(tmp_path: Path) -> None:
     with open_pair(make_windowed(tmp_path)) as engine:
         assert engine.chains_only == ""
         tree = run(engine, strategy="tree:k=3,depth=4,nodes=12", temperature=0.0)
-        assert tree.timings["plan"]["nodes"] > 10
+        assert tree.timings.plan["nodes"] > 10
 
 
 def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> None:
@@ -84,20 +84,20 @@ def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> 
     chain = run(hybrid, strategy="chain:4", temperature=0.0, log_plan=True)
     tree = run(hybrid, strategy=wanted, temperature=0.0, log_plan=True)
     assert [read_round(line) for line in tree.plan_log] == [read_round(line) for line in chain.plan_log]
-    plan = tree.timings["plan"]
+    plan = tree.timings.plan
     assert plan["strategy"] == "chain:4"
     assert plan["why"] == f"instead of {wanted}: {hybrid.chains_only}"
     assert "recurrent state" in plan["why"]
 
     auto = run(hybrid, strategy="auto", temperature=0.0, log_plan=True)
     assert not any("leaves=" in line and "leaves=1" not in line for line in auto.plan_log)
-    assert auto.timings["plan"]["why"].endswith(f"; chains only: {hybrid.chains_only}")
+    assert auto.timings.plan["why"].endswith(f"; chains only: {hybrid.chains_only}")
 
 
 def test_a_tree_asked_for_at_open_is_a_chain_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with open_pair(make_hybrid(tmp_path), strategy="tree:k=2,depth=3,nodes=4") as engine:
         assert "chain:3 instead of tree:k=2,depth=3,nodes=4" in caplog.text
-        assert run(engine, temperature=0.0).timings["plan"]["strategy"] == "chain:3"
+        assert run(engine, temperature=0.0).timings.plan["strategy"] == "chain:3"
 
 
 def test_a_prefix_is_reused_where_the_state_allows_it(hybrid: eaglecpp.Engine) -> None:

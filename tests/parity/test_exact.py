@@ -97,9 +97,9 @@ def test_every_kind_of_reuse_gives_plain_decodings_bits(
     for (name, ours), (_, theirs) in pairs:
         assert ours.tokens == theirs.tokens, name
         assert ours.logprobs == theirs.logprobs, name
-        assert ours.timings["reused_n"] == theirs.timings["reused_n"], name
-        assert ours.timings["exact"], name
-        n_accepted += ours.stats.draft_n_accepted
+        assert ours.timings.reused_n == theirs.timings.reused_n, name
+        assert ours.timings.exact, name
+        n_accepted += ours.timings.draft_n_accepted
     assert strategy in ("off", "auto") or n_accepted > 0
 
 
@@ -122,7 +122,7 @@ def test_what_lies_beyond_a_stop_is_not_reused(drafted: eaglecpp.Engine, plain: 
                 **options,
             )
             again = engine.generate([*prompt_ids(80), *whole.tokens], max_tokens=1, temperature=0.0)
-            out.append(again.timings["reused_n"])
+            out.append(again.timings.reused_n)
         return out
 
     assert reused(drafted, strategy="chain:7") == reused(plain) == [80 + n - 1 for n in range(3, 9)]
@@ -153,9 +153,9 @@ def test_exact_means_exact_for_every_type(
                     reference.clear()
                     ours = engine.generate(prompt_ids(90), strategy=strategy, **options)
                     theirs = reference.generate(prompt_ids(90), **options)
-                    assert theirs.timings["exact"]
-                    assert ours.timings["exact"] or exact != "on"
-                    if ours.timings["exact"]:
+                    assert theirs.timings.exact
+                    assert ours.timings.exact or exact != "on"
+                    if ours.timings.exact:
                         assert ours.tokens == theirs.tokens, (exact, strategy, temperature)
                         assert ours.logprobs == theirs.logprobs, (exact, strategy, temperature)
 
@@ -167,10 +167,10 @@ def test_a_row_that_was_not_exact_is_remembered_until_it_goes(it: ConvertedPair,
         options: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True, "temperature": 0.0}
         prompt = prompt_ids(40)
         first = engine.generate(prompt, strategy="chain:4", **options)
-        assert not first.timings["exact"]
+        assert not first.timings.exact
         further = engine.generate([*prompt, *first.tokens], strategy="off", **options)
-        assert not further.timings["exact"], "it stands on rows that are not"
-        assert engine.generate(prompt, strategy="off", **options).timings["exact"], "those rows are gone"
+        assert not further.timings.exact, "it stands on rows that are not"
+        assert engine.generate(prompt, strategy="off", **options).timings.exact, "those rows are gone"
 
 
 def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, target: Path) -> None:
@@ -178,12 +178,12 @@ def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, target: Path) -> None:
         engine.native.set_exact_rows([(2, True), (3, True), (4, True), (5, False), (17, False)])
         options: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "temperature": 0.0}
         done = engine.generate(prompt_ids(40), **options)
-        assert done.timings["exact"] and "cut to 3 nodes" in done.timings["plan"]["why"]
-        assert 0 < done.stats.draft_n <= 3 * done.stats.rounds
+        assert done.timings.exact and "cut to 3 nodes" in done.timings.plan["why"]
+        assert 0 < done.timings.draft_n <= 3 * done.timings.rounds
         engine.native.set_exact_rows([(2, False), (17, False)])
         done = engine.generate(prompt_ids(40), **options)
-        assert done.timings["exact"] and done.stats.draft_n == 0
-        assert "plain, to be exact" in done.timings["plan"]["why"]
+        assert done.timings.exact and done.timings.draft_n == 0
+        assert "plain, to be exact" in done.timings.plan["why"]
 
 
 @pytest.mark.parametrize("strategy", ["tree:k=3,depth=4,nodes=12", "auto"])
@@ -204,7 +204,7 @@ def test_trees_stay_exact_until_the_context_is_full(
             assert len(ours.tokens) == 320 - len(prompt)
             assert ours.tokens == theirs.tokens, seed
             assert ours.logprobs == theirs.logprobs, seed
-            assert ours.timings["exact"], seed
+            assert ours.timings.exact, seed
 
 
 def test_measuring_leaves_nothing_behind(it: ConvertedPair, target: Path) -> None:
@@ -216,7 +216,7 @@ def test_measuring_leaves_nothing_behind(it: ConvertedPair, target: Path) -> Non
         with pytest.raises(ValueError, match="before a conversation is opened"):
             engine.native.measure_exact_rows()
     assert (after.tokens, after.logprobs) == (before.tokens, before.logprobs)
-    assert after.timings["reused_n"] == before.timings["reused_n"] == 0
+    assert after.timings.reused_n == before.timings.reused_n == 0
 
 
 def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, target: Path) -> None:

@@ -84,4 +84,4 @@ def test_a_llama_drafter_drafts_for_it_and_the_text_stays_the_same(
         drafted = run(strategy)
         assert drafted.tokens == plain.tokens, strategy
         if strategy != "auto":
-            assert drafted.stats.acceptance_length > 1.2, strategy
+            assert drafted.timings.acceptance_length > 1.2, strategy

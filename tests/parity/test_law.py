@@ -88,8 +88,8 @@ def test_same_seed_same_tokens(name: str, engine: eaglecpp.Engine) -> None:
             margin = closeness(engine, [*prompt, *plain.tokens[:parted]])
             pytest.fail(f"{strategy}: token {parted} differs; logit margin there {margin:.2e}")
         assert drafted.text == plain.text
-        assert drafted.stats.rounds < plain.stats.rounds, "nothing was accepted: the test would mean nothing"
-        assert 0.0 < drafted.stats.acceptance_rate < 1.0
+        assert drafted.timings.rounds < plain.timings.rounds, "nothing was accepted: the test means nothing"
+        assert 0.0 < drafted.timings.acceptance_rate < 1.0
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_the_law_holds_for_other_targets(arch: str, pairs: Callable[..., Convert
             for strategy in STRATEGIES:
                 drafted = run(engine, prompt_ids(40), strategy=strategy, **sampler)
                 assert drafted.tokens == plain.tokens
-                assert drafted.stats.draft_n_accepted > 0
+                assert drafted.timings.draft_n_accepted > 0
 
 
 @pytest.mark.parametrize("dtype", ["Q8_0", "Q4_0"])
@@ -181,7 +181,7 @@ def test_quantised_targets_give_the_same_bits(
             plain = run(engine, prompt, strategy="off", n_probs=5, **sampler)
             for strategy in STRATEGIES:
                 drafted = run(engine, prompt, strategy=strategy, n_probs=5, **sampler)
-                assert drafted.stats.draft_n_accepted > 0
+                assert drafted.timings.draft_n_accepted > 0
                 assert drafted.tokens == plain.tokens, strategy
                 assert drafted.logprobs == plain.logprobs, strategy
 
@@ -204,7 +204,7 @@ def test_unquantised_weights_move_log_probabilities_little(
     with open_engine(pairs("eagle31", "llama")) as engine:
         plain = run(engine, prompt_ids(40), strategy="off", temperature=0.0, n_probs=10)
         drafted = run(engine, prompt_ids(40), strategy=strategy, temperature=0.0, n_probs=10)
-    assert drafted.stats.draft_n_accepted > 0
+    assert drafted.timings.draft_n_accepted > 0
     for i, (ours, theirs) in enumerate(zip(drafted.logprobs, plain.logprobs, strict=True)):
         expected = dict(theirs.top)
         gap = max(abs(logp - expected[token]) for token, logp in ours.top if token in expected)

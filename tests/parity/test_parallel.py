@@ -154,7 +154,7 @@ def test_the_text_is_the_plain_one(strategy: str, pair: Callable[[DraftShape], P
             plain = engine.generate(prompt_ids(20), strategy="off", **more)
             engine.clear()
             assert drafted.tokens == plain.tokens
-            assert strategy == "auto" or drafted.stats.draft_n > 0
+            assert strategy == "auto" or drafted.timings.draft_n > 0
 
 
 def test_the_engine_drafts_what_the_reference_drafts(pair: Callable[[DraftShape], Pair]) -> None:

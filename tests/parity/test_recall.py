@@ -44,9 +44,9 @@ def test_no_token_changes(strategy: str, temperature: float, target: Path, it: C
     with engine(target, it, recall=False) as without, engine(target, it, recall=True) as with_it:
         expected, found = without.generate(PROMPT, **options), with_it.generate(PROMPT, **options)
     assert found.tokens == expected.tokens
-    assert found.stats.draft_n_accepted > 0
+    assert found.timings.draft_n_accepted > 0
     if strategy != "auto":
-        assert found.stats.hits_per_depth != expected.stats.hits_per_depth, "nothing was recalled"
+        assert found.timings.hits_per_depth != expected.timings.hits_per_depth, "nothing was recalled"
 
 
 def test_more_drafts_are_right() -> None:
@@ -56,7 +56,7 @@ def test_more_drafts_are_right() -> None:
     for recall in (False, True):
         with eaglecpp.Engine.open(TARGET, draft=DRAFT, recall=recall, planner_cache=False) as one:
             said = [one.generate(text, **OPTIONS, strategy="chain:4", temperature=0.0) for text in questions]
-        rounds.append(sum(answer.stats.rounds for answer in said))
+        rounds.append(sum(answer.timings.rounds for answer in said))
     assert rounds[1] < 0.98 * rounds[0]
 
 
@@ -64,7 +64,7 @@ def test_rejected_drafts_leave_notes_too(target: Path, it: ConvertedPair) -> Non
     """More notes than rows that were kept, at most one for each row behind which something was drafted."""
     with engine(target, it, recall=True) as one:
         options = {**OPTIONS, "max_tokens": 40, "strategy": "chain:4", "temperature": 0.7}
-        stats = one.generate(PROMPT, **options).stats
+        stats = one.generate(PROMPT, **options).timings
         n_notes = one.native.planner_report(0)["recall_notes"]
     assert stats.rounds + stats.draft_n_accepted < n_notes <= 4 * stats.rounds
 
@@ -85,4 +85,4 @@ def test_what_is_recalled_depends_on_the_text_alone(target: Path, it: ConvertedP
         elsewhere = two.generate(PROMPT, **options)
     for said in (again, after, elsewhere):
         assert said.tokens == first.tokens
-        assert said.stats.accepted_per_depth == first.stats.accepted_per_depth
+        assert said.timings.accepted_per_depth == first.timings.accepted_per_depth

@@ -58,4 +58,4 @@ def test_one_child_per_node_is_the_chain(pairs: Callable[..., ConvertedPair]) ->
     shapes = [[read_round(line) for line in run.plan_log if "nodes" in line] for run in runs]
     assert shapes[0] == shapes[1]
     assert shapes[0][0].levels == [[0], [1], [2], [3]]
-    assert tree.stats.hits_per_depth == chain.stats.hits_per_depth
+    assert tree.timings.hits_per_depth == chain.timings.hits_per_depth

@@ -200,11 +200,11 @@ def test_what_prompts_begin_with_is_read_once(n_parallel: int, models: Models) -
         async with await opened(models, n_parallel=n_parallel) as engine:
             made = await asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in prompts))
         assert [one.tokens for one in made] == [one.tokens for one in alone]
-        assert [one.stats.draft_n for one in made] == [one.stats.draft_n for one in alone]
-        assert made[0].stats.reused_n == 0
+        assert [one.timings.draft_n for one in made] == [one.timings.draft_n for one in alone]
+        assert made[0].timings.reused_n == 0
         for one in made[1:]:
-            assert n_shared - 2 <= one.stats.reused_n < len(one.prompt_tokens)
-            assert one.stats.prompt_n == len(one.prompt_tokens) - one.stats.reused_n
+            assert n_shared - 2 <= one.timings.reused_n < len(one.prompt_tokens)
+            assert one.timings.prompt_n == len(one.prompt_tokens) - one.timings.reused_n
 
     run(work())
 
@@ -234,12 +234,12 @@ def test_a_conversation_that_made_room_goes_on_where_it_was(draft: bool, models:
     own, _ = run(talk(3, 0))
     parked, (n_parked, n_bytes) = run(talk(1, 1 << 30))
     assert [one.tokens for one in parked] == [one.tokens for one in own]
-    assert [one.stats.draft_n for one in parked] == [one.stats.draft_n for one in own]
-    assert [one.stats.reused_n for one in parked][3:] == [one.stats.reused_n for one in own][3:]
-    assert own[3].stats.reused_n > len(own[0].prompt_tokens)
+    assert [one.timings.draft_n for one in parked] == [one.timings.draft_n for one in own]
+    assert [one.timings.reused_n for one in parked][3:] == [one.timings.reused_n for one in own][3:]
+    assert own[3].timings.reused_n > len(own[0].prompt_tokens)
     assert n_parked == 2 and n_bytes > 0
     read_again, (n_parked, _) = run(talk(1, 0))
-    assert n_parked == 0 and read_again[-1].stats.reused_n < 8
+    assert n_parked == 0 and read_again[-1].timings.reused_n < 8
     assert [one.tokens for one in read_again] == [one.tokens for one in own]
     only_one, (n_parked, n_taken) = run(talk(1, n_bytes * 2 // 3))
     assert n_parked == 1 and n_taken <= n_bytes * 2 // 3, "the one left longest ago goes"
@@ -345,15 +345,15 @@ def test_exactness_can_be_chosen_for_each_generation(models: Models) -> None:
     async def work() -> None:
         async with await opened(models, exact="auto") as engine:
             made = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
-            assert made.stats.exact
+            assert made.timings.exact
             with pytest.raises(ValueError, match="exact must be one of auto, on, off"):
                 engine.stream("ab", exact="sometimes")
         async with await opened(models, exact="off") as engine:  # nothing was measured: nothing is known
             plain = await engine.generate(PROMPTS[0], **OPTIONS, exact="on")
-            assert plain.stats.draft_n == 0 and "to be exact" in plain.stats.plan["why"]
+            assert plain.timings.draft_n == 0 and "to be exact" in plain.timings.plan["why"]
             assert plain.tokens == made.tokens
             drafted = await engine.generate(PROMPTS[1], **OPTIONS, exact="off")
-            assert drafted.stats.draft_n > 0
+            assert drafted.timings.draft_n > 0
 
     run(work())
 
@@ -412,7 +412,7 @@ def test_a_prompt_goes_where_its_beginning_lies(models: Models) -> None:
                 await engine.generate(text, max_tokens=4)
             for text in reversed(texts):
                 made = await engine.generate(text, max_tokens=4)
-                assert made.stats.reused_n == len(made.prompt_tokens) - 1
+                assert made.timings.reused_n == len(made.prompt_tokens) - 1
 
     run(work())
 

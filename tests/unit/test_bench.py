@@ -33,9 +33,9 @@ def engine(models: Models) -> Iterator[Engine]:
 
 
 def test_everybody_answers_the_same_prompts_once_a_pass(engine: Engine) -> None:
-    before = engine.stats.predicted_n
+    before = engine.timings.predicted_n
     plain, chain, auto = measure(engine, ["off", "chain:2", "auto"], ["ab", "cd ef"], seconds=0, n_tokens=16)
-    assert engine.stats.predicted_n - before == 3 * 16, "one prompt, when there is no time for more"
+    assert engine.timings.predicted_n - before == 3 * 16, "one prompt, when there is no time for more"
     assert [one.strategy for one in (plain, chain, auto)] == ["off", "chain:2", "auto"]
     assert plain.ratios == (1.0,)
     assert len(chain.ratios) == 1

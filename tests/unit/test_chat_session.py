@@ -38,7 +38,7 @@ def test_questions_and_answers_are_remembered(engine: Engine) -> None:
     ]  # fmt: skip
     whole = engine.detokenize(second.prompt_tokens, special=True)
     assert "Be brief." in whole and "Hi" in whole
-    assert second.stats.reused_n >= len(first.prompt_tokens)
+    assert second.timings.reused_n >= len(first.prompt_tokens)
 
 
 def test_undo_and_retry(engine: Engine) -> None:

@@ -52,37 +52,37 @@ def fresh(models: Models) -> Completion:
 
 
 def test_a_tree_with_more_leaves_than_the_engine_has_room_for_says_so(engine: Engine) -> None:
-    wide = greedy(engine, strategy="tree:k=4,depth=5,nodes=15").timings["plan"]
+    wide = greedy(engine, strategy="tree:k=4,depth=5,nodes=15").timings.plan
     assert "asked for, with at most 8 leaves instead of 12: " in wide["why"] and "n_leaves_max" in wide["why"]
-    narrow = greedy(engine, strategy="tree:k=2,depth=5,nodes=14").timings["plan"]
+    narrow = greedy(engine, strategy="tree:k=2,depth=5,nodes=14").timings.plan
     assert narrow["why"] == "asked for"
 
 
 def test_a_completion_is_complete(engine: Engine) -> None:
     result = greedy(engine, seed=1, strategy="chain:3")
-    assert len(result.tokens) == len(result.accepted) == result.timings["predicted_n"] == 24
+    assert len(result.tokens) == len(result.accepted) == result.timings.predicted_n == 24
     assert (result.finish_reason, result.seed) == ("length", 1)
     assert result.text == engine.detokenize(result.tokens)
     assert result.prompt_tokens == engine.tokenize(PROMPT)
-    assert sum(result.accepted) <= result.timings["draft_n_accepted"]
+    assert sum(result.accepted) <= result.timings.draft_n_accepted
     assert any(result.accepted), "the tiny drafter is right about half the time"
-    assert result.timings["plan"]["strategy"] == "chain:3"
+    assert result.timings.plan["strategy"] == "chain:3"
 
 
 def test_the_planner_decides_where_nobody_asks(engine: Engine, fresh: Completion) -> None:
     """Whether it drafts depends on what rounds cost here and now; the text does not."""
     result = greedy(engine)
     assert result.tokens == fresh.tokens
-    assert result.timings["plan"]["strategy"] == "auto"
-    assert "plain step" in result.timings["plan"]["why"] or "off" in result.timings["plan"]["why"]
+    assert result.timings.plan["strategy"] == "auto"
+    assert "plain step" in result.timings.plan["why"] or "off" in result.timings.plan["why"]
 
 
 def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
     with Engine.open(models.target, n_ctx=N_CTX) as plain:
         result = greedy(plain)
         assert not any(result.accepted)
-        assert (result.timings["draft_n"], result.timings["acceptance_length"]) == (0, 1.0)
-        assert result.timings["plan"] == {"strategy": "off", "why": "no drafter"}
+        assert (result.timings.draft_n, result.timings.acceptance_length) == (0, 1.0)
+        assert result.timings.plan == {"strategy": "off", "why": "no drafter"}
         with pytest.raises(ValueError, match="chain:3 needs a drafter"):
             plain.generate(PROMPT, strategy="chain:3")
     with pytest.raises(ValueError, match="chain:3 needs a drafter"):
@@ -93,7 +93,7 @@ def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
 def test_the_strategy_changes_rounds_but_not_tokens(engine: Engine, fresh: Completion, strategy: str) -> None:
     result = greedy(engine, strategy=strategy)
     assert result.tokens == fresh.tokens
-    plan = result.timings["plan"]
+    plan = result.timings.plan
     assert (plan["strategy"], plan["why"]) == (strategy, "asked for")
     assert plan["drafted_rounds"] == (0 if strategy == "off" else plan["rounds"])
 
@@ -110,7 +110,7 @@ def test_stats_sum_over_generations(models: Models) -> None:
     with Engine.open(models.target, n_ctx=N_CTX) as plain:
         greedy(plain, n=5)
         greedy(plain, n=7)
-        assert plain.stats.predicted_n == 12
+        assert plain.timings.predicted_n == 12
 
 
 def test_zero_tokens_read_the_prompt_only(engine: Engine) -> None:
@@ -187,7 +187,7 @@ def test_a_stop_string_cuts_text_and_tokens_at_the_same_place(
     assert len(result.tokens) < len(fresh.tokens)
     assert stop in engine.detokenize(result.tokens)
     assert stop not in engine.detokenize(result.tokens[:-1]), "it ends with the token that completed it"
-    assert result.timings["predicted_n"] == len(result.tokens), "what the round gave beyond is not counted"
+    assert result.timings.predicted_n == len(result.tokens), "what the round gave beyond is not counted"
 
 
 @pytest.mark.parametrize("strategy", ["off", "chain:5"])
@@ -283,7 +283,7 @@ def test_a_closed_stream_keeps_what_it_had(engine: Engine, fresh: Completion) ->
     result = stream.completion()
     assert (result.tokens, result.finish_reason) == (first.tokens, "cancelled")
     assert result.text == engine.detokenize(first.tokens)
-    assert result.timings["predicted_n"] == len(first.tokens)
+    assert result.timings.predicted_n == len(first.tokens)
     assert list(stream) == []
 
 
@@ -336,11 +336,11 @@ def test_the_beginning_of_the_last_prompt_is_reused(engine: Engine) -> None:
     first = engine.generate(ids, max_tokens=8, temperature=0.0)
     turn = [*ids, *first.tokens, *prompt_ids(5, seed=4)[1:]]
     again = engine.generate(turn, max_tokens=8, temperature=0.0)
-    assert again.timings["reused_n"] >= len(ids)
-    assert again.timings["prompt_n"] + again.timings["reused_n"] == len(turn)
+    assert again.timings.reused_n >= len(ids)
+    assert again.timings.prompt_n + again.timings.reused_n == len(turn)
     engine.clear()
     anew = engine.generate(turn, max_tokens=8, temperature=0.0)
-    assert anew.timings["reused_n"] == 0
+    assert anew.timings.reused_n == 0
     assert anew.tokens == again.tokens
 
 
@@ -373,7 +373,7 @@ def test_separate_caches_change_nothing(models: Models, fresh: Completion) -> No
             assert engine.n_free == 0
         engine.clear()
         assert greedy(engine, "xy zz").tokens == said.tokens
-        assert said.timings["draft_n_accepted"] > 0
+        assert said.timings.draft_n_accepted > 0
 
 
 def test_separate_caches_take_no_trees(models: Models) -> None:

@@ -44,8 +44,8 @@ def test_the_drafter_and_the_parameters_come_with_it(create: Create) -> None:
     with Engine.open(name) as engine:
         result = engine.generate("ab")
         assert (engine.n_ctx, engine.model.n_threads, len(result.tokens)) == (256, 1, 9)
-        assert result.timings["plan"]["strategy"] == "chain:2"
-        assert result.timings["draft_n"] > 0
+        assert result.timings.plan["strategy"] == "chain:2"
+        assert result.timings.draft_n > 0
     with Engine.open(name, strategy="off", n_ctx=128, max_tokens=5) as engine:
         assert not engine.has_draft
         assert (engine.n_ctx, engine.generate("ab").tokens) == (128, result.tokens[:5])
@@ -114,7 +114,7 @@ def test_an_adapted_model_says_the_same_with_and_without_drafts(
         with Engine.open(name, strategy=strategy) as engine:
             answers.append(engine.generate("ab cd", max_tokens=60, temperature=temperature, seed=5))
     assert answers[0].tokens == answers[1].tokens
-    assert answers[1].timings["draft_n_accepted"] > 0
+    assert answers[1].timings.draft_n_accepted > 0
 
 
 def test_the_drop_in_takes_names_too(create: Create) -> None:

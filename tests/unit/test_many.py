@@ -33,7 +33,7 @@ def test_results_are_those_of_one_by_one_in_order(engine: Engine) -> None:
     alone = [engine.generate(prompt, **GREEDY) for prompt in PROMPTS]
     assert [one.tokens for one in together] == [one.tokens for one in alone]
     assert [one.prompt_tokens for one in together] == [one.prompt_tokens for one in alone]
-    assert all(one.stats.predicted_n == 12 for one in together)
+    assert all(one.timings.predicted_n == 12 for one in together)
 
 
 def test_chunks_carry_the_index_of_their_prompt(engine: Engine) -> None:
@@ -86,23 +86,23 @@ def test_what_is_wrong_with_one_of_them_ends_all(engine: Engine) -> None:
 def test_all_are_checked_before_the_first_one_runs(
     engine: Engine, wrong: Any, error: type[Exception], said: str
 ) -> None:
-    before = engine.stats.predicted_n
+    before = engine.timings.predicted_n
     with pytest.raises(error, match=rf"number 2 of the list: .*{said}"):
         engine.generate(["ab", "the", wrong, "xyz"], **GREEDY)
-    assert engine.stats.predicted_n == before, "answers were made and lost"
+    assert engine.timings.predicted_n == before, "answers were made and lost"
     assert engine.n_free == engine.model.n_sequences - 1
     assert len(engine.generate(["ab", "the", "xyz"], **GREEDY)) == 3
 
 
 def test_all_conversations_are_checked_before_the_first_one_runs(engine: Engine) -> None:
-    before = engine.stats.predicted_n
+    before = engine.timings.predicted_n
     talks = [[{"role": "user", "content": text}] for text in ("Hi", "word " * 2000, "And then")]
     with pytest.raises(ContextFullError, match="number 1 of the list"):
         engine.chat(talks, **GREEDY)
     talks[1] = [{"content": "no role"}]
     with pytest.raises(ValueError, match=r"number 1 of the list: .*expected a role"):
         engine.chat(talks, **GREEDY)
-    assert engine.stats.predicted_n == before
+    assert engine.timings.predicted_n == before
 
 
 def test_no_prompts_are_no_results(engine: Engine) -> None:

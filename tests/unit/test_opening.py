@@ -154,4 +154,4 @@ def test_a_second_turn_has_the_tokens_of_the_first(models: Models) -> None:
         n_first = len(first.prompt_tokens)
         if "\ufffd" not in first.text:
             assert second.prompt_tokens[: n_first + len(spoken)] == [*first.prompt_tokens, *spoken]
-        assert second.stats.reused_n >= n_first
+        assert second.timings.reused_n >= n_first

@@ -32,7 +32,7 @@ def generate(engine: Engine, n: int = 200, **options: Any) -> Completion:
 
 def test_the_plan_says_what_the_rounds_were(engine: Engine) -> None:
     result = generate(engine, strategy="tree:k=2,depth=3,nodes=5")
-    plan, stats = result.timings["plan"], result.stats
+    plan, stats = result.timings.plan, result.timings
     assert plan["rounds"] == stats.rounds
     assert stats.rounds - 1 <= plan["drafted_rounds"] <= stats.rounds, "the last one may have no room"
     assert plan["nodes"] == pytest.approx(stats.draft_n / plan["drafted_rounds"])
@@ -42,12 +42,12 @@ def test_the_plan_says_what_the_rounds_were(engine: Engine) -> None:
 
 def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None:
     with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as fresh:
-        blind = generate(fresh, strategy="chain:2").timings["plan"]
+        blind = generate(fresh, strategy="chain:2").timings.plan
         assert (blind["speedup"], blind["expected_cost"]) == (None, None)
-        off = generate(fresh, strategy="off").timings["plan"]
+        off = generate(fresh, strategy="off").timings.plan
         assert 0.0 < off["speedup"] <= 1.0, "the drafter is kept up to date, which takes time"
-        assert generate(fresh, strategy="chain:2").timings["plan"]["speedup"] > 0.0
-        assert generate(fresh, strategy="auto").timings["plan"]["speedup"] > 0.0
+        assert generate(fresh, strategy="chain:2").timings.plan["speedup"] > 0.0
+        assert generate(fresh, strategy="auto").timings.plan["speedup"] > 0.0
 
 
 # Logs
@@ -56,13 +56,13 @@ def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None
 def test_a_logged_run_is_repeated_round_by_round(engine: Engine) -> None:
     options: dict[str, Any] = {"temperature": 0.7, "seed": 3, "log_plan": True}
     first = generate(engine, **options)
-    assert len(first.plan_log) == first.stats.rounds
+    assert len(first.plan_log) == first.timings.rounds
     again = generate(engine, replay=first.plan_log, **options)
     assert again.tokens == first.tokens
     assert again.accepted == first.accepted
-    counts = [(s.rounds, s.draft_n, s.tried_per_depth) for s in (first.stats, again.stats)]
+    counts = [(s.rounds, s.draft_n, s.tried_per_depth) for s in (first.timings, again.timings)]
     assert counts[0] == counts[1]
-    assert again.timings["plan"]["strategy"] == "replay"
+    assert again.timings.plan["strategy"] == "replay"
 
     def shape(log: list[str]) -> list[str]:
         return [line.partition(" reason")[0] for line in log]
@@ -92,7 +92,7 @@ def test_rounds_that_follow_each_other_give_what_they_give_one_by_one(engine: En
     engine.clear()
     with engine.stream(PROMPT, strategy="chain:3", max_tokens=200, ignore_eos=True) as stream:
         chunks = list(stream)
-    assert len(chunks) == 1 + stream.completion().stats.rounds, "whoever reads along gets every round"
+    assert len(chunks) == 1 + stream.completion().timings.rounds, "whoever reads along gets every round"
     engine.clear()
     stream = engine.stream(PROMPT, strategy="chain:3", max_tokens=200, ignore_eos=True, seed=stream.seed)
     together = []
@@ -133,8 +133,8 @@ def test_the_error_waits_while_another_conversation_goes_on(models: Models) -> N
 
 def rates(result: Completion) -> list[float]:
     """Chance that the first 1, 2, ... drafts of a round were all accepted."""
-    n, out = result.stats.tried_per_depth[0], []
-    for hits in result.stats.hits_per_depth:
+    n, out = result.timings.tried_per_depth[0], []
+    for hits in result.timings.hits_per_depth:
         out.append(hits / n)
     return out
 
@@ -142,19 +142,19 @@ def rates(result: Completion) -> list[float]:
 def test_drafts_are_accepted_at_the_given_rates(engine: Engine) -> None:
     result = generate(engine, n=900, strategy="chain:4", spec_synth_rates="0.8,0.6,0.3", seed=5)
     assert rates(result) == pytest.approx([0.8, 0.6, 0.3, 0.0], abs=0.08)
-    assert result.timings["synth_rates"] == [0.8, 0.6, 0.3]
+    assert result.timings.synth_rates == (0.8, 0.6, 0.3)
 
 
 def test_a_mean_length_is_met(engine: Engine) -> None:
     result = generate(engine, n=900, strategy="chain:3", spec_synth_len=2.5, seed=5)
-    assert result.stats.acceptance_length == pytest.approx(2.5, abs=0.15)
+    assert result.timings.acceptance_length == pytest.approx(2.5, abs=0.15)
 
 
 def test_the_lot_rules_trees_and_the_planner(engine: Engine) -> None:
     never = generate(engine, n=600, spec_synth_rates=[0.0], strategy="auto")
-    assert never.stats.draft_n_accepted == 0
+    assert never.timings.draft_n_accepted == 0
     always = generate(engine, n=600, spec_synth_rates=[1.0] * 3, strategy="tree:k=2,depth=3,nodes=6")
-    assert always.stats.accepted_per_depth[0] > 0.8, "all but drafts that would end the text"
+    assert always.timings.accepted_per_depth[0] > 0.8, "all but drafts that would end the text"
 
 
 def test_the_text_of_a_lot_is_marked_and_warned_of(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -162,7 +162,7 @@ def test_the_text_of_a_lot_is_marked_and_warned_of(engine: Engine, caplog: pytes
     lot = generate(engine, n=60, strategy="chain:2", spec_synth_rates=[0.5, 0.2])
     assert lot.tokens != real.tokens
     assert "the text is not the target's" in caplog.text
-    assert "synth_rates" not in real.timings
+    assert not real.timings.synth_rates
 
 
 @pytest.mark.parametrize(

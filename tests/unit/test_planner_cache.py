@@ -46,10 +46,10 @@ def run(models: Models) -> Run:
 
 
 def test_the_next_engine_knows_what_a_plain_step_costs(run: Run, home: Path) -> None:
-    assert run(strategy="chain:2").timings["plan"]["speedup"] is None
+    assert run(strategy="chain:2").timings.plan["speedup"] is None
     run(strategy="off")
     assert sorted(path.suffix for path in home.iterdir()) == [".acceptance", ".costs", ".exact"]
-    assert run(strategy="chain:2").timings["plan"]["speedup"] is not None
+    assert run(strategy="chain:2").timings.plan["speedup"] is not None
 
 
 def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
@@ -113,7 +113,7 @@ def test_an_old_file_is_not_trusted(run: Run, home: Path) -> None:
         os.utime(path, (old, old))
     (home / "0123.costs").write_text("of a model long gone")
     os.utime(home / "0123.costs", (old, old))
-    assert run(strategy="chain:2").timings["plan"]["speedup"] is None
+    assert run(strategy="chain:2").timings.plan["speedup"] is None
     assert not (home / "0123.costs").exists()
 
 
@@ -132,7 +132,7 @@ def test_a_read_only_folder_is_no_matter(run: Run, home: Path) -> None:
     run(strategy="off")
     home.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
-        assert run(strategy="chain:2").timings["plan"]["speedup"] is not None
+        assert run(strategy="chain:2").timings.plan["speedup"] is not None
     finally:
         home.chmod(stat.S_IRWXU)
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from eaglecpp.results import Chunk, Completion, Timings
+from eaglecpp.results import Timings
 
 RAW = {
     "prompt_n": 10,
@@ -71,11 +71,3 @@ def test_sums_add_counts_of_different_depths() -> None:
     assert (total.rounds, total.tried_per_depth, total.hits_per_depth) == (5, (5, 3, 1, 0), (3, 2, 1, 0))
     assert total.plan == {"strategy": "b"}
     assert not total.exact and (Timings() + Timings()).exact, "exact if all were"
-
-
-def test_results_show_their_timings_as_a_dict() -> None:
-    stats = Timings.from_raw(RAW)
-    whole = Completion("x", [1], [False], "stop", seed=1, prompt_tokens=[2], stats=stats)
-    assert whole.timings == stats.as_dict()
-    assert Chunk("x", [1], [True]).timings is None
-    assert Chunk("x", [1], [True], finish_reason="stop", stats=stats).timings == stats.as_dict()

@@ -49,11 +49,11 @@ def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
         assert engine.draft_info is None
         done = engine.generate(COPY, max_tokens=40, temperature=0.0, strategy="chain:4", ignore_eos=True)
         timings = done.timings
-        assert timings["draft_n"] == timings["text_draft_n"] > 0
-        assert timings["draft_n_accepted"] == timings["text_draft_n_accepted"]
-        assert done.accepted.count(True) == timings["draft_n_accepted"]
+        assert timings.draft_n == timings.text_draft_n > 0
+        assert timings.draft_n_accepted == timings.text_draft_n_accepted
+        assert done.accepted.count(True) == timings.draft_n_accepted
         plain = engine.generate(COPY, max_tokens=40, temperature=0.0, strategy="off", ignore_eos=True)
-        assert plain.tokens == done.tokens and plain.stats.draft_n == 0
+        assert plain.tokens == done.tokens and plain.timings.draft_n == 0
 
 
 def test_copies_may_be_longer_than_drafts_of_a_drafter(models: Models) -> None:
@@ -93,9 +93,9 @@ def test_beside_a_drafter_it_can_be_left_out(models: Models) -> None:
         with Engine.open(models.target, draft=models.draft, text_drafts=wanted, **SIZES) as engine:
             assert engine.drafts_text is drafts
             done = engine.generate(COPY, max_tokens=60, temperature=0.0, ignore_eos=True)
-            assert drafts or done.stats.text_draft_n == 0
+            assert drafts or done.timings.text_draft_n == 0
             fixed = engine.generate(COPY, max_tokens=20, temperature=0.0, strategy="chain:3")
-            assert fixed.stats.text_draft_n == 0, "a fixed strategy is the drafter's alone"
+            assert fixed.timings.text_draft_n == 0, "a fixed strategy is the drafter's alone"
 
 
 def test_contradictions_are_refused(models: Models) -> None:

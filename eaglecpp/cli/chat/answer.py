@@ -49,9 +49,9 @@ class Answer:
     total_ms: float
 
     @property
-    def stats(self) -> Timings:
+    def timings(self) -> Timings:
         """The counters of the generation."""
-        return self.completion.stats
+        return self.completion.timings
 
 
 class PlainSpeed:
@@ -138,9 +138,9 @@ def answer_lines(
     """The lines after an answer. load_ms: 0 if the model was already loaded."""
     lines = []
     if settings.verbose:
-        lines = ["", *verbose_lines(made.stats, made.total_ms + load_ms, load_ms, speedup)]
+        lines = ["", *verbose_lines(made.timings, made.total_ms + load_ms, load_ms, speedup)]
         lines.append(f"{'template:':<22}{model.chat.template.describe()}")
-    return [*lines, stats_line(made.stats, has_draft=model.can_draft, speedup=speedup)]
+    return [*lines, stats_line(made.timings, has_draft=model.can_draft, speedup=speedup)]
 
 
 def why_plain(stats: Timings, model: RunModel) -> str:

@@ -163,7 +163,7 @@ class Chat:
 
     def _report(self, made: Answer) -> None:
         """Prints notices and statistics after an answer."""
-        stats = made.stats
+        stats = made.timings
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
         speedup = self.plain.learn(stats)
         n_ctx, max_tokens = self.model.engine.n_ctx, self.model.sampling().max_tokens

@@ -79,9 +79,9 @@ def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
     fresh.engine.clear()
     fresh.set_parameter("num_predict", 40)
     second = fresh.engine.generate(tokens, sampling=fresh.sampling())
-    assert second.stats.reused_n == 0
+    assert second.timings.reused_n == 0
     assert second.text == messages[3].content
-    whole = first.stats + second.stats
+    whole = first.timings + second.timings
     assert chat.totals.draft_n_accepted > 0
     assert (chat.totals.draft_n, chat.totals.draft_n_accepted) == (whole.draft_n, whole.draft_n_accepted)
     fresh.close()

@@ -49,7 +49,7 @@ def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: 
         result = engine.generate("ab")
     assert engine.model.n_ctx == 128
     assert len(result.tokens) == 3
-    assert result.timings["plan"]["strategy"] == "chain:2"
+    assert result.timings.plan["strategy"] == "chain:2"
 
 
 @pytest.mark.parametrize(

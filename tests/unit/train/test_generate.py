@@ -88,7 +88,7 @@ def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path
     generate([prompts], engine, tmp_path / "plain.jsonl", SAMPLING)
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:3") as drafting:
         generate([prompts], drafting, tmp_path / "drafted.jsonl", SAMPLING)
-        assert drafting.stats.draft_n_accepted > 0
+        assert drafting.timings.draft_n_accepted > 0
     assert (tmp_path / "plain.jsonl").read_bytes() == (tmp_path / "drafted.jsonl").read_bytes()
 
 
