@@ -44,7 +44,11 @@ class Bench:
         return self.path.stem
 
     def worker(self, kind: str, n_ctx: int = N_CTX) -> Worker:
-        options = {"repack": self.args.repack} if kind == "theirs" else dict(self.args.option)
+        options = dict(self.args.option)
+        if kind == "theirs":  # the same caches
+            options = {n: v for n, v in options.items() if n.startswith("type_")} | {
+                "repack": self.args.repack
+            }
         return Worker(kind, self.path, n_ctx, self.args.threads, **options)
 
 

@@ -114,6 +114,9 @@ class Theirs:
         # its programs take the physical cores; the library's own default is 4
         params.n_threads = params.n_threads_batch = setup["n_threads"]
         params.n_ctx = setup["n_ctx"]
+        for name in ("type_k", "type_v"):
+            if name in setup["options"]:
+                setattr(params, name, getattr(llama_cpp, f"GGML_TYPE_{setup['options'][name].upper()}"))
         self.context = llama_cpp.llama_init_from_model(model, params) if model else None
         if not self.context:
             raise SystemExit(f"llama.cpp could not open {setup['target']}")

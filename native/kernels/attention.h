@@ -9,8 +9,27 @@
 
 namespace eaglecpp::kernels {
 
+// numbers of a block of a cache of this type; 0: it is left to ggml
+inline int attention_block(ggml_type type) {
+    switch (type) {
+        case GGML_TYPE_F32:
+        case GGML_TYPE_F16:
+        case GGML_TYPE_BF16:
+            return 1;
+        case GGML_TYPE_Q8_0:
+        case GGML_TYPE_Q4_0:
+        case GGML_TYPE_Q4_1:
+        case GGML_TYPE_Q5_0:
+        case GGML_TYPE_Q5_1:
+        case GGML_TYPE_IQ4_NL:
+            return 32;
+        default:
+            return 0;
+    }
+}
+
 inline bool attention_type_fits(ggml_type type) {
-    return type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 || type == GGML_TYPE_F32 || type == GGML_TYPE_Q8_0;
+    return attention_block(type) > 0;
 }
 
 inline bool attention_fits(const ggml_tensor * op) {

@@ -43,6 +43,10 @@ namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
+// all that llama.cpp has
+constexpr ggml_type cache_types[] = {GGML_TYPE_F16,  GGML_TYPE_BF16, GGML_TYPE_F32,  GGML_TYPE_Q8_0,  GGML_TYPE_Q4_0,
+                                     GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_IQ4_NL};
+
 // Rows, cells and who sees what. Cells are numbered in their order; where they lie in a cache is up to a run.
 struct Scene {
     std::string name;
@@ -55,6 +59,7 @@ struct Scene {
     std::function<float(int, int, int)> seen;
 
     std::vector<float> q, k, v, sinks;  // [batch][row][head][dk], [batch][cell][kv_head][dk], [..][dv], [head]
+    std::vector<uint8_t> k_rows, v_rows;
 
     void fill(unsigned seed) {
         std::mt19937 random(seed);
@@ -68,13 +73,23 @@ struct Scene {
         k = make((size_t)n_batches * n_cells * n_kv_heads * dk);
         v = make((size_t)n_batches * n_cells * n_kv_heads * dv);
         sinks = make(n_heads);
-        for (auto * x : {&k, &v}) {  // as the cache will hold them
-            const ggml_type type = x == &k ? type_k : type_v;
-            if (type == GGML_TYPE_F32) continue;
-            const int64_t width = (int64_t)n_kv_heads * (x == &k ? dk : dv), n = (int64_t)x->size() / width;
-            std::vector<uint8_t> rounded(ggml_row_size(type, width) * n);
-            ggml_quantize_chunk(type, x->data(), rounded.data(), 0, n, width, nullptr);
-            ggml_get_type_traits(type)->to_float(rounded.data(), x->data(), (int64_t)x->size());
+        round();
+    }
+
+    // k and v become what the cache will hold
+    void round() {
+        for (bool is_k : {true, false}) {
+            const ggml_type type = is_k ? type_k : type_v;
+            std::vector<float> & x = is_k ? k : v;
+            std::vector<uint8_t> & rows = is_k ? k_rows : v_rows;
+            const int64_t width = (int64_t)n_kv_heads * (is_k ? dk : dv), n = (int64_t)x.size() / width;
+            rows.resize(ggml_row_size(type, width) * n);
+            if (type == GGML_TYPE_F32) {
+                std::memcpy(rows.data(), x.data(), rows.size());
+                continue;
+            }
+            ggml_quantize_chunk(type, x.data(), rows.data(), 0, n, width, nullptr);
+            ggml_get_type_traits(type)->to_float(rows.data(), x.data(), (int64_t)x.size());
         }
     }
 
@@ -122,15 +137,9 @@ std::vector<float> compute(const KernelTable & table, const Scene & s, const Run
                     n_rows * n_row * sizeof(float));
         for (int c = 0; c < s.n_cells; ++c) {
             for (ggml_tensor * t : {k, v}) {
-                const std::vector<float> & from = t == k ? s.k : s.v;
-                const size_t width = (size_t)t->ne[0] * s.n_kv_heads;
-                char * to = (char *)t->data + b * t->nb[3] + place(c) * t->nb[2];
-                const float * x = &from[((size_t)b * s.n_cells + c) * width];
-                if (t->type == GGML_TYPE_F32) {
-                    std::memcpy(to, x, width * sizeof(float));
-                } else {
-                    ggml_quantize_chunk(t->type, x, to, 0, 1, (int64_t)width, nullptr);
-                }
+                const std::vector<uint8_t> & rows = t == k ? s.k_rows : s.v_rows;
+                const size_t n = t->nb[2];
+                std::memcpy((char *)t->data + b * t->nb[3] + place(c) * n, &rows[((size_t)b * s.n_cells + c) * n], n);
             }
         }
     }
@@ -238,9 +247,8 @@ std::vector<Scene> scenes() {
         all.push_back(s);
     };
     add("as most models", [](Scene &) {});
-    const ggml_type types[] = {GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32, GGML_TYPE_Q8_0};
-    for (ggml_type k : types) {
-        for (ggml_type v : types) {
+    for (ggml_type k : cache_types) {
+        for (ggml_type v : cache_types) {
             add("types", [&](Scene & s) {
                 s.type_k = k, s.type_v = v, s.name += std::string(" ") + ggml_type_name(k) + " " + ggml_type_name(v);
             });
@@ -332,8 +340,8 @@ Scene tree(int n_rows, ggml_type type, int dk) {
 }
 
 void rows_do_not_depend_on_their_neighbours(const KernelTable & table, bool is_fast) {
-    for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16, GGML_TYPE_Q8_0}) {
-        const int n_all = is_fast ? 150 : 40;
+    for (ggml_type type : cache_types) {
+        const int n_all = is_fast && type == GGML_TYPE_F16 ? 150 : 40;
         Scene s = tree(n_all, type, type == GGML_TYPE_BF16 ? 48 : 64);
         const size_t n_row = (size_t)s.n_heads * s.dv;
         std::vector<float> alone;
@@ -377,7 +385,7 @@ void threads_change_nothing(const KernelTable & table) {
 // Where cells lie and what lies between them changes nothing.
 void holes_change_nothing(const KernelTable & table) {
     std::mt19937 random(11);
-    for (ggml_type type : {GGML_TYPE_F16, GGML_TYPE_F32, GGML_TYPE_BF16, GGML_TYPE_Q8_0}) {
+    for (ggml_type type : cache_types) {
         for (int n_rows : {1, 4, 20}) {
             Scene s = tree(n_rows, type, 64);
             const std::vector<float> wanted = compute(table, s, {});
@@ -411,6 +419,7 @@ void values_that_are_no_numbers_stay_with_those_who_see_them(const KernelTable &
                 // node 1 is seen by itself and its descendants
                 const size_t width = (size_t)s.n_kv_heads * s.dv;
                 for (size_t i = 0; i < width; ++i) s.v[84 * width + i] = poison;
+                s.round();
                 const std::vector<float> found = compute(table, s, {});
                 const size_t n_row = (size_t)s.n_heads * s.dv;
                 for (int r = 0; r < n_rows; ++r) {
@@ -433,8 +442,8 @@ void other_operations_are_left_to_ggml() {
                                    nullptr, 1, 0, 0);
     };
     CHECK(attention_fits(op(GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0)));
-    CHECK(!attention_fits(op(GGML_TYPE_F32, GGML_TYPE_Q4_0, GGML_TYPE_F16)));
-    CHECK(!attention_fits(op(GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q5_1)));
+    CHECK(!attention_fits(op(GGML_TYPE_F32, GGML_TYPE_MXFP4, GGML_TYPE_F16)));
+    CHECK(!attention_fits(op(GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_1)));
     CHECK(!attention_fits(op(GGML_TYPE_F16, GGML_TYPE_F16, GGML_TYPE_F16)));
     ggml_tensor * product =
         ggml_mul_mat(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8), ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8));
