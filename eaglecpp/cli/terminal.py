@@ -134,8 +134,8 @@ def not_drafted(why: str) -> str:
         return "not drafted yet: measuring the model's own speed first"
     if "nothing in the text" in why:
         return "not drafted: nothing in the text so far to draft from"
-    if "saving" in why:
-        return "not drafted: waiting to try again, so that trials cost little"
+    if "waiting" in why:
+        return "not drafted: it did not pay a moment ago, and is tried again soon"
     return "not drafted: plain decoding is faster here"
 
 

@@ -145,10 +145,11 @@ Decision Decision::from_line(const std::string & line) {
 
 std::string Decision::explain() const {
     if (mode == Mode::draft && !nodes.empty()) {
-        return strf("%s: expected %.1f tokens for %.2f of a plain step",
+        return strf("%s: expected %.1f tokens in the time of %.2f plain steps",
                     shape(is_chain(), (double)nodes.size(), depth).c_str(), n_tokens, cost);
     }
-    const std::string best = best_speed > 0.0 ? strf(": best draft %.2f of plain", best_speed) : std::string();
+    const std::string best =
+        best_speed > 0.0 ? strf(": the best draft would reach %.2f of plain speed", best_speed) : std::string();
     switch (reason) {
         case Reason::parked:
         case Reason::probe:
@@ -165,7 +166,7 @@ std::string Decision::explain() const {
         case Reason::inexact:
             return "off: no batch of several rows is exact here";
         case Reason::saving:
-            return "off: saving up for a trial" + (best.empty() ? "" : "," + best.substr(1));
+            return "off: waiting before the next try" + (best.empty() ? "" : "," + best.substr(1));
         default:
             return "off";
     }
@@ -198,10 +199,10 @@ std::string PlanSummary::explain() const {
     if (n_rounds_ == 0) return "off";
     const int n = n_drafted();
     std::string rounds = strf("drafted in %d of %d rounds", n, n_rounds_);
-    if (n_probes_ > 0) rounds += strf(", %d probes", n_probes_);
+    if (n_probes_ > 0) rounds += strf(", and in %d only compared a draft with the text", n_probes_);
     if (2 * n < n_rounds_)
         return n == 0 && n_probes_ == 0 ? last_plain_.explain() : last_plain_.explain() + "; " + rounds;
-    return strf("%s: expected %.1f tokens for %.2f of a plain step; %s",
+    return strf("%s: expected %.1f tokens in the time of %.2f plain steps; %s",
                 shape(n_chains_ >= n_trees_, n_nodes(), depth()).c_str(), n_tokens_expected(), cost_expected(),
                 rounds.c_str());
 }

@@ -56,7 +56,8 @@ struct Decision {
     // Error(value) if the line is not a decision
     static Decision from_line(const std::string & line);
 
-    // "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31 of a plain step", "off: best draft 0.93 of plain"
+    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps",
+    // "off: the best draft would reach 0.93 of plain speed"
     std::string explain() const;
 
     bool is_chain() const { return n_leaves <= 1; }
@@ -84,7 +85,7 @@ class PlanSummary {
     double speedup() const { return n_steps_ > 0.0 ? n_committed_ / n_steps_ : 0.0; }
 
     // The typical round and how often drafting was chosen, on one line:
-    // "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31 of a plain step; drafted in 210 of 230 rounds"
+    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 210 of 230 rounds"
     std::string explain() const;
 
   private:

@@ -78,17 +78,17 @@ static void refuses_other_lines() {
 
 static void explains_itself() {
     Decision d = tree_decision();
-    CHECK(d.explain() == "tree 3 nodes, depth 2: expected 2.9 tokens for 1.31 of a plain step");
+    CHECK(d.explain() == "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps");
     d.nodes = {1, 2, 3, 4};
     d.n_leaves = 1;
-    CHECK(d.explain() == "chain 4: expected 2.9 tokens for 1.31 of a plain step");
+    CHECK(d.explain() == "chain 4: expected 2.9 tokens in the time of 1.31 plain steps");
     Decision off;
     CHECK(off.explain() == "off");
     off.reason = Decision::Reason::parked;
     off.best_speed = 0.93;
-    CHECK(off.explain() == "off: best draft 0.93 of plain");
+    CHECK(off.explain() == "off: the best draft would reach 0.93 of plain speed");
     off.reason = Decision::Reason::saving;
-    CHECK(off.explain() == "off: saving up for a trial, best draft 0.93 of plain");
+    CHECK(off.explain() == "off: waiting before the next try, the best draft would reach 0.93 of plain speed");
     off.reason = Decision::Reason::measuring;
     CHECK(off.explain() == "off: measuring a plain step");
     off.reason = Decision::Reason::room;
@@ -109,7 +109,7 @@ static void sums_up_a_generation() {
     on.add(measuring, 1, 0.0);
     on.add(measuring, 1, 1.0);
     CHECK(on.explain() ==
-          "tree 3 nodes, depth 2: expected 2.9 tokens for 1.31 of a plain step; drafted in 8 of 10 rounds");
+          "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 8 of 10 rounds");
     CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown length does not count
     CHECK_NEAR(on.n_nodes(), 3.0, 1e-9);
     CHECK_NEAR(on.depth(), 2.0, 1e-9);
@@ -119,7 +119,10 @@ static void sums_up_a_generation() {
     off.add(probe, 1, 0.0);
     off.add(tree_decision(), 3, 0.0);
     off.add(measuring, 1, 0.0);
-    CHECK(off.explain() == "off: best draft 0.90 of plain; drafted in 1 of 10 rounds, 1 probes");
+    CHECK(off.explain() ==
+          "off: the best draft would reach 0.90 of plain speed; drafted in 1 of 10 rounds, and in 1 only compared a "
+          "draft "
+          "with the text");
     CHECK(off.speedup() == 0.0 && none.n_nodes() == 0.0);
     CHECK(off.n_rounds() == 10 && off.n_drafted() == 1 && off.n_probes() == 1);
 }

@@ -39,13 +39,22 @@ def test_the_line_after_an_answer() -> None:
     off = Timings(plan={"strategy": "off", "why": "asked for"})
     assert stats_line(off, has_draft=True) == "[ 0 tokens · drafting off ]"
     auto = replace(
-        STATS, plan={"strategy": "auto", "why": "tree 8 nodes, depth 3: expected 2.9 tokens for 1.31"}
+        STATS,
+        plan={
+            "strategy": "auto",
+            "why": "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps",
+        },
     )
     assert stats_line(auto, has_draft=True).endswith(" accepted · auto: tree 8 nodes, depth 3 ]")
     idle = Timings(
-        plan={"strategy": "auto", "why": "off: best draft 0.93 of plain; drafted in 2 of 90 rounds"}
+        plan={
+            "strategy": "auto",
+            "why": "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 rounds",
+        }
     )
     assert stats_line(idle, has_draft=True).endswith(" · not drafted: plain decoding is faster here ]")
+    saving = Timings(plan={"strategy": "auto", "why": "off: waiting before the next try"})
+    assert "it did not pay a moment ago, and is tried again soon" in stats_line(saving, has_draft=True)
     assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · no drafter ]"
     one = Timings(
         predicted_n=1, predicted_ms=0.033, plan={"strategy": "auto", "why": "off: measuring a plain step"}
