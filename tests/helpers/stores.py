@@ -10,7 +10,7 @@ from pathlib import Path
 
 from helpers.hub_server import digest_of
 
-__all__ = ["OllamaModel", "Tiny", "put_into_cache"]
+__all__ = ["OllamaModel", "Tiny", "put_into_cache", "rename_token"]
 
 OllamaModel = Callable[..., Path]
 """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into an Ollama store made by hand."""
@@ -39,3 +39,17 @@ def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:
         path = snapshot / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(os.path.relpath(blob, path.parent))
+
+
+def rename_token(source: Path, out: Path, token: int) -> Path:
+    """The target with another text for one token."""
+    import gguf
+
+    reader = gguf.GGUFReader(source)
+    text = reader.fields["tokenizer.ggml.tokens"].contents()[token].encode()
+    data = source.read_bytes()
+    old = len(text).to_bytes(8, "little") + text
+    new = len(text).to_bytes(8, "little") + b"#" * len(text)
+    assert data.count(old) == 1
+    out.write_bytes(data.replace(old, new))
+    return out

@@ -61,6 +61,12 @@ def test_every_spelling_unloads_it(own: TestServer, name: str) -> None:
     assert loaded(own) == []
 
 
+def test_what_a_request_says_stands_over_the_authors_pragma(own: TestServer) -> None:
+    make("short", "PARAMETER temperature 0\n#eaglecpp: max_tokens 2\n#eaglecpp: ignore_eos true\n")
+    assert say(own, "short").json()["eval_count"] == 2
+    assert say(own, "short", options={"num_predict": 5}).json()["eval_count"] == 5
+
+
 def test_what_is_not_here_cannot_be_unloaded(own: TestServer) -> None:
     assert own.post("/api/generate", {"model": "nobody", "keep_alive": 0}).status_code == 404
 

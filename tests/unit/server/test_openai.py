@@ -107,6 +107,10 @@ def test_log_probabilities(server: TestServer) -> None:
     tokens = told["logprobs"]["content"]
     assert "".join(one["token"] for one in tokens) == told["message"]["content"]
     assert all(len(one["top_logprobs"]) == 3 for one in tokens)
+    ended = whole(server, ask("What is len?", logprobs=True, max_tokens=100))["choices"][0]
+    assert ended["finish_reason"] == "stop"
+    text = "".join(one["token"] for one in ended["logprobs"]["content"])
+    assert text == ended["message"]["content"], "the token that ends it is no text"
 
 
 def test_completions_have_no_template(server: TestServer) -> None:

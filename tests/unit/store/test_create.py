@@ -26,7 +26,7 @@ from helpers.lora import write_lora
 from helpers.opening import options_of
 from helpers.random_drafter import DraftShape
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny
+from helpers.stores import OllamaModel, Tiny, rename_token
 
 
 def make(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
@@ -215,6 +215,16 @@ def test_an_eagle_1_drafter_reads_what_follows_the_last_block(
     assert kinds(make(stores, f"FROM {tiny.target}\nDRAFT {draft}\n")) == ["model", "draft"]
     with pytest.raises(MismatchError, match="layer id 9: the target has only 5 blocks"):
         make(stores, f"FROM {tiny.other}\nDRAFT {draft}\n")
+
+
+def test_fine_tunes_may_rename_control_tokens_but_no_others(
+    tiny: Tiny, stores: Stores, tmp_path: Path
+) -> None:
+    renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)  # <|im_start|>
+    assert kinds(make(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")) == ["model", "draft"]
+    renamed = rename_token(tiny.target, tmp_path / "normal.gguf", 300)
+    with pytest.raises(MismatchError, match="1 tokens differ, the first is 300"):
+        make(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")
 
 
 def test_a_checkpoint_is_converted_once_to_the_type_asked_for(tiny: Tiny, stores: Stores, root: Path) -> None:

@@ -22,7 +22,7 @@ from helpers.clock import set_clock
 from helpers.hub_server import HubServer, digest_of, layer_entry
 from helpers.opening import options_of
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny, put_into_cache
+from helpers.stores import OllamaModel, Tiny, put_into_cache, rename_token
 
 REPO = "user/tiny-GGUF"
 
@@ -447,7 +447,7 @@ def test_auto_takes_the_drafter_the_table_knows(
 def test_one_checkpoint_serves_targets_of_several_tokenizers(
     models: HubServer, stores: Stores, tiny: Tiny, tmp_path: Path
 ) -> None:
-    renamed = rename_token(tiny.target, tmp_path / "renamed.gguf")
+    renamed = rename_token(tiny.target, tmp_path / "renamed.gguf", 300)
     models.add("user/renamed", {"r-Q4_K_M.gguf": renamed.read_bytes()})
     models.add("maker/tiny-eagle3", checkpoint_files(tiny))
     first = fetch(stores, f"hf.co/{REPO}:Q4_K_M", draft="hf.co/maker/tiny-eagle3").model
@@ -457,20 +457,6 @@ def test_one_checkpoint_serves_targets_of_several_tokenizers(
     tags = sorted(model.name.tag for model in stores.models() if model.is_drafter)
     assert tags[0] == "Q8_0"
     assert tags[1].startswith("Q8_0-")
-
-
-def rename_token(source: Path, out: Path) -> Path:
-    """The target with another text for one normal token."""
-    import gguf
-
-    reader = gguf.GGUFReader(source)
-    token = reader.fields["tokenizer.ggml.tokens"].contents()[300].encode()
-    data = source.read_bytes()
-    old = len(token).to_bytes(8, "little") + token
-    new = len(token).to_bytes(8, "little") + b"#" * len(token)
-    assert data.count(old) == 1
-    out.write_bytes(data.replace(old, new))
-    return out
 
 
 def test_a_damaged_listing_is_no_crash(hub: HubServer, stores: Stores) -> None:
