@@ -34,7 +34,7 @@ HEADINGS = {
     "Server": "host port parallel api_key allow_origin allow_host max_queue max_body max_time max_place "
     "max_unread keep_alive memory cache_ram max_models log_json",
     "Measuring": "strategies files n_tokens seconds",
-    "Training": "steps epochs minutes resume ttt_steps later_every loss loss_vocab lr batch_tokens "
+    "Training": "steps epochs minutes ttt_steps later_every loss loss_vocab lr batch_tokens "
     "micro_tokens weight_decay clip eval_steps patience",
     "The drafter": "eagle3 mla eagle1 draft_vocab draft_layers share_head random_start aux_layers type qat",
     "Drafting": "draft strategy no_draft log_plan replay_plan spec_synth_rates spec_synth_len "
@@ -53,11 +53,19 @@ _OF_OPTION |= dict.fromkeys(_DEVICES.split(), "Devices")
 
 def heading_of(parameter: click.Parameter) -> str:
     """The heading that an option stands under."""
-    return _OF_OPTION.get(parameter.name or "", "Options")
+    asked = parameter.heading if isinstance(parameter, _Option) else ""
+    return asked or _OF_OPTION.get(parameter.name or "", "Options")
 
 
 class _Option(click.Option):
-    """Its help has one short and one long spelling, N for any number, and no range: an error names that."""
+    """Its help has one short and one long spelling, N for any number, and no range: an error names that.
+
+    heading: where its name means something else in another command
+    """
+
+    def __init__(self, *args: Any, heading: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.heading = heading
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         every = self.opts

@@ -99,7 +99,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @option("--steps", type=click.IntRange(0), help="Stop after this many steps.")
 @option("--epochs", type=click.FloatRange(0), help="Stop after this many passes over the data.  [default: 2]")
 @option("--minutes", type=click.FloatRange(0), help="Stop after this many minutes.")
-@option("--resume", is_flag=True, help="Continue the training in the folder.")
+@option("--resume", is_flag=True, heading="Training", help="Continue the training in the folder.")
 @option(
     "--finetune",
     metavar="CKPT",
@@ -211,7 +211,12 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     type=click.IntRange(1),
     help="Stop after this many evaluations without a better acceptance length.  [default: never]",
 )
-@option("--seed", type=click.IntRange(0), help="Seed for weights, order and answers.  [default: 1]")
+@option(
+    "--seed",
+    type=click.IntRange(0),
+    heading="Training",
+    help="Seed for weights, order and answers.  [default: 1]",
+)
 @option("--type", "type", metavar="TYPE", help="Type of the drafter's GGUF.  [default: Q8_0]")
 @option(
     "--qat",
