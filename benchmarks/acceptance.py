@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import Prompt, facts, note, read_prompts, table, write_json
+from common import Prompt, arguments, facts, note, read_prompts, table, write_json
 
 import eaglecpp
 
@@ -166,9 +166,7 @@ def compare(counts: Counts, reference: dict[str, Any]) -> tuple[list[list[Any]],
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True, help="JSON of a PyTorch run")

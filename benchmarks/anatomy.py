@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common import facts, read_prompts, table, warn_if_busy, write_json
+from common import arguments, facts, read_prompts, table, warn_if_busy, write_json
 from prompt_sets import make_prompts
 
 import eaglecpp
@@ -55,9 +55,7 @@ class Anatomy:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument(

@@ -23,7 +23,7 @@ import math
 from pathlib import Path
 
 from chat_server import ChatServer
-from common import facts, note, table, write_json
+from common import arguments, facts, note, table, write_json
 from suite import in_turns, read_suite
 from suite_run import SERVER, Cell, SuiteResult, run_suite
 
@@ -68,9 +68,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("model")
     parser.add_argument("file")
     parser.add_argument("--draft", type=Path)

@@ -13,7 +13,6 @@ killed.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import os
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from common import facts, median, table, warn_if_busy, write_json
+from common import arguments, facts, median, table, warn_if_busy, write_json
 
 import eaglecpp
 
@@ -107,9 +106,7 @@ def busy(n_cores: int, seconds: float) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from acceptance import EXACT, SEED, check_law
-from common import Prompt, facts, note, read_prompts, table, warn_if_busy, write_json
+from common import Prompt, arguments, facts, note, read_prompts, table, warn_if_busy, write_json
 from prompt_sets import make_prompts
 
 import eaglecpp
@@ -108,9 +108,7 @@ def time_rounds(engine: eaglecpp.Engine, prompts: dict[str, list[int]]) -> dict[
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument(

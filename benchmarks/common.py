@@ -7,6 +7,7 @@ prints it as a Markdown table and writes the JSON. Nothing here measures.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -26,6 +27,7 @@ from eaglecpp.lowlevel import system_info, versions
 
 __all__ = [
     "Prompt",
+    "arguments",
     "facts",
     "median",
     "model_facts",
@@ -67,6 +69,11 @@ def read_prompts(path: Path, engine: eaglecpp.Engine, limit: int | None = None) 
             f"{path}: expected a JSON object with a list 'prompts' of 'prompt_ids' or 'prompt': {error!r}"
         ) from None
     return prompts[:limit]
+
+
+def arguments(text: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is a script's own docstring."""
+    return argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def median(values: Iterable[float]) -> float:

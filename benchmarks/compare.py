@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import facts, note, read_prompts, warn_if_busy, write_json
+from common import arguments, facts, note, read_prompts, warn_if_busy, write_json
 from compare_journal import Journal
 from compare_report import as_rows, draw, noise, print_results, print_verdicts
 from compare_stats import OUR_PLAIN, Cell, Contestant, Results, Run, label, still_in, verdicts
@@ -197,9 +197,7 @@ def strategies(text: str) -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--source", type=Path, help="small F32, F16 or BF16 target, to be padded and quantised")
     kind.add_argument("--target", type=Path, help="a target to be taken as it is")

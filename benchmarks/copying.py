@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import facts, median, note, table, warn_if_busy, write_json
+from common import arguments, facts, median, note, table, warn_if_busy, write_json
 from llama_server import LlamaServer
 from prompt_sets import make_prompts
 
@@ -64,9 +64,7 @@ class Goal:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, help="its drafter; without one only the text is drafted from")
     parser.add_argument("--llama-server", type=Path)

@@ -29,7 +29,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from common import Prompt, facts, median, note, read_prompts, table, write_json
+from common import Prompt, arguments, facts, median, note, read_prompts, table, write_json
 from numpy.typing import NDArray
 from prompt_sets import make_prompts
 
@@ -58,9 +58,7 @@ LIMIT_MS = 0.3
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path, action="append", default=[])
     parser.add_argument("--prompts", type=Path)

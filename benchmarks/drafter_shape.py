@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import facts, median, note, table, write_json
+from common import arguments, facts, median, note, table, write_json
 
 from eaglecpp.convert import read_gguf
 from eaglecpp.options import ModelOptions
@@ -182,9 +182,7 @@ def captured(
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="as for eaglecpp train")
     parser.add_argument("--tokens", type=int, default=150_000, help="to read, prompts included")

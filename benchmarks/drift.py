@@ -16,7 +16,6 @@ the drafts themselves.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import facts, note, table, write_json
+from common import arguments, facts, note, table, write_json
 from torch import Tensor
 
 import eaglecpp
@@ -92,9 +91,7 @@ class Observer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, default=PAIR / "demo-target.gguf")
     parser.add_argument("--eagle3", type=Path, required=True, help="checkpoint directory")
     parser.add_argument("--eagle31", type=Path, required=True, help="checkpoint directory")

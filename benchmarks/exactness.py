@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from common import facts, note, table, warn_if_busy, write_json
+from common import arguments, facts, note, table, warn_if_busy, write_json
 
 import eaglecpp
 
@@ -59,9 +59,7 @@ QUESTIONS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("targets", type=Path, nargs="*")
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--base", type=Path, help="a target to write in other types")

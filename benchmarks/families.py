@@ -12,7 +12,6 @@ converter's own.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import facts, table, write_json
+from common import arguments, facts, table, write_json
 from numpy.typing import NDArray
 
 import eaglecpp
@@ -85,9 +84,7 @@ FAMILIES = [
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--json", type=Path, metavar="OUT")
     options = parser.parse_args()
     torch.set_num_threads(1)

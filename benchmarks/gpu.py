@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import table
+from common import arguments, table
 from llama_server import LlamaServer
 
 import eaglecpp
@@ -33,9 +33,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("target")
     parser.add_argument("draft")
     parser.add_argument("--server", help="llama.cpp's llama-server, for its draft-eagle3")

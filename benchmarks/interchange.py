@@ -21,7 +21,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from common import Prompt, facts, note, read_prompts, table, write_json
+from common import Prompt, arguments, facts, note, read_prompts, table, write_json
 from llama_server import Draft, LlamaServer, drafts_in_log
 
 import eaglecpp
@@ -187,9 +187,7 @@ def compare_file(args: argparse.Namespace, draft: Path) -> list[Verdict]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, action="append", required=True, help="eagle3 GGUF; repeatable")
     parser.add_argument("--llama-server", type=Path, required=True)

@@ -39,7 +39,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import facts, model_facts, note, warn_if_busy, write_json
+from common import arguments, facts, model_facts, note, warn_if_busy, write_json
 from kernel_goals import Measured
 from kernel_parts import PARTS, WIDE_ONLY, Bench, impossible_parts
 from kernel_report import OTHERS_MAX, cpu_flags, report
@@ -169,9 +169,7 @@ def words(text: str) -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, action="append", required=True, help="repeatable")
     parser.add_argument(
         "--draft", type=Path, action="append", default=[], help="of the wide targets, for auto"

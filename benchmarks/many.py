@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import facts, table, write_json
+from common import arguments, facts, table, write_json
 
 from eaglecpp import AsyncEngine, Engine, Session
 from eaglecpp.engine.stream import Stream, next_chunks
@@ -144,9 +144,7 @@ def medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft", required=True)
     parser.add_argument("--users", default="1,4,16")

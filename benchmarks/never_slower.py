@@ -25,7 +25,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from common import facts, median, note, table, warn_if_busy, write_json
+from common import arguments, facts, median, note, table, warn_if_busy, write_json
 
 import eaglecpp
 
@@ -38,9 +38,7 @@ LATIN = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--windows", type=int, default=6)

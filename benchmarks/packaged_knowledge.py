@@ -12,12 +12,11 @@ with them.
 
 from __future__ import annotations
 
-import argparse
 from itertools import cycle
 from pathlib import Path
 
 import psutil
-from common import note, warn_if_busy
+from common import arguments, note, warn_if_busy
 
 import eaglecpp
 from eaglecpp.engine.planner_cache import PlannerCache
@@ -42,9 +41,7 @@ TEMPERATURES = (0.0, 0.7)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--target", default="smollm2", help="a file or a name")
     parser.add_argument("--n-tokens", type=int, default=96)

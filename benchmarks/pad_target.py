@@ -26,7 +26,7 @@ from typing import Any
 import gguf
 import llama_cpp
 import numpy as np
-from common import note
+from common import arguments, note
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, ReaderTensor
 from gguf.quants import quant_shape_to_byte_shape
 
@@ -207,9 +207,7 @@ def check(source: Path, out: Path, n_tokens: int = 64) -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--layers", type=int, default=None)

@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import facts, median, note, table, warn_if_busy, write_json
+from common import arguments, facts, median, note, table, warn_if_busy, write_json
 
 import eaglecpp
 from eaglecpp.lowlevel import DraftFile
@@ -38,9 +38,7 @@ with eaglecpp.Engine.open(target, draft=draft, n_ctx=n_ctx, n_threads=threads, p
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 4096])

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common import facts, note, table, warn_if_busy, write_json
+from common import arguments, facts, note, table, warn_if_busy, write_json
 from smollm2 import (
     CHAIN,
     N_CTX,
@@ -134,9 +134,7 @@ def measure(
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--sets", type=names(SETS), default=["chat", "documents", "languages"])

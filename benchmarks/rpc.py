@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any
 
-from common import table
+from common import arguments, table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -101,9 +101,7 @@ def proxies(ports: list[int], delay: float) -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("target")
     parser.add_argument("draft")
     parser.add_argument("--delays", default="0,1,5", help="milliseconds each way")

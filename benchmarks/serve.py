@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common import facts, note, read_prompts, table, warn_if_busy, write_json
+from common import arguments, facts, note, read_prompts, table, warn_if_busy, write_json
 from llama_server import LlamaServer, free_port
 
 import eaglecpp
@@ -172,9 +172,7 @@ def theirs(args: argparse.Namespace, n_users: int, *, depth: int = 0) -> Iterato
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--server", type=Path)
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)

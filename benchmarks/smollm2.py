@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any
 
 from chat_server import ChatServer
-from common import facts, median, note, table, warn_if_busy, write_json
+from common import arguments, facts, median, note, table, warn_if_busy, write_json
 from compare_stats import geometric_mean
 from llama_server import LlamaServer
 from suite import Question, in_turns, read_suite
@@ -567,9 +567,7 @@ def installed_target() -> Path:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
     parser.add_argument("--draft", type=Path, required=True)
     parser.add_argument("--other", type=Path, help="another drafter of the same target")

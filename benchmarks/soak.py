@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import facts, note, table, write_json
+from common import arguments, facts, note, table, write_json
 from llama_server import free_port
 
 MODEL = "target"
@@ -287,9 +287,7 @@ def serving(args: argparse.Namespace) -> Iterator[tuple[int, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0)

@@ -11,7 +11,6 @@ against plain decoding, in turns, where drafts are accepted at random as often a
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import llama_cpp
-from common import facts, median, note, table, warn_if_busy, write_json
+from common import arguments, facts, median, note, table, warn_if_busy, write_json
 
 import eaglecpp
 
@@ -38,9 +37,7 @@ N_PROMPT, N_TOKENS, N_TURNS, N_COPIES, N_STATE = 128, 64, 2, 20, 128
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--type", default="Q4_0")
     parser.add_argument("--threads", type=int, default=0)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from acceptance import Counts, measure
-from common import facts, note, read_prompts, table, write_json
+from common import arguments, facts, note, read_prompts, table, write_json
 
 import eaglecpp
 
@@ -36,9 +36,7 @@ def named_path(text: str) -> tuple[str, Path]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--serve", type=Path, required=True, help="the target that all serve")
     parser.add_argument("--arm", type=named_path, action="append", required=True, help="NAME=TARGET")
     parser.add_argument("--known", type=named_path, action="append", default=[], help="NAME=DRAFTER.gguf")

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import facts, median, note, table, warn_if_busy, write_json
+from common import arguments, facts, median, note, table, warn_if_busy, write_json
 from llama_server import LlamaServer
 from torch.profiler import ProfilerActivity, profile
 
@@ -239,9 +239,7 @@ def made_up(n_embd: int, ids: Any) -> Iterator[Sample]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--llama-bench", type=Path)
