@@ -126,18 +126,6 @@ def test_a_pasted_program_may_begin_with_quotes(chat: Open, home: Path) -> None:
     assert questions(home) == [program.strip("\n")]
 
 
-def test_a_block_in_quotes_is_one_message(chat: Open, home: Path) -> None:
-    with chat() as terminal:
-        terminal.type('"""one' + ENTER)
-        terminal.wait("\n...")
-        terminal.type("two" + ENTER + 'three"""' + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
-    assert questions(home) == ["one\ntwo\nthree"]
-
-
 def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) -> None:
     with chat("--ignore-eos", n=1900) as terminal:
         terminal.type("tell me everything" + ENTER)

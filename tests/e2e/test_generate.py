@@ -43,16 +43,6 @@ def test_json_is_one_object_of_four_keys_and_stderr_is_empty(cli: Cli, models: M
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("sampling", [("--temp", "0"), ("--temp", "0.8", "--seed", "1")])
-def test_drafting_changes_no_token(cli: Cli, models: Models, sampling: tuple[str, ...]) -> None:
-    files = (models.target, "--draft", models.draft)
-    same = ("generate", *files, "-p", "ab cd", "-n", 48, "--json", *ONE_THREAD)
-    plain = as_json(cli(*same, "--no-draft", *sampling))
-    assert plain["timings"]["draft_n"] == 0
-    for strategy in ("off", "auto", "chain:1", "chain:5"):
-        assert as_json(cli(*same, "--strategy", strategy, *sampling))["tokens"] == plain["tokens"]
-
-
 def test_text_goes_to_stdout_with_one_newline_at_the_end(cli: Cli, models: Models) -> None:
     same = ("generate", models.target, "-p", "ab cd", "-n", 16, *GREEDY)
     text = as_json(cli(*same, "--json"))["text"]
