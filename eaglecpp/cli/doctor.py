@@ -72,8 +72,8 @@ def doctor(
 
 
 def _fitted(line: str) -> str:
-    """A line broken between words, if it goes to a terminal."""
-    if not stdout_is_terminal():
+    """A line broken between words, if it goes to a terminal and quotes no command to be copied."""
+    if not stdout_is_terminal() or line.startswith("BROKEN"):
         return line
     width = shutil.get_terminal_size().columns
     return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)

@@ -84,5 +84,5 @@ def _models() -> list[_Model]:
 
 def _drafter(own: str, is_known: bool) -> tuple[str, str]:
     if own != "-":
-        return "drafts from the text itself" if own == TEXT else f"has one ({own})", ""
-    return ("known, with --draft auto", " --draft auto") if is_known else ("", "")
+        return "the text itself" if own == TEXT else f"yes ({own})", ""
+    return ("known", " --draft auto") if is_known else ("", "")
