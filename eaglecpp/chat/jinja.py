@@ -140,7 +140,7 @@ def _environment() -> jinja2.Environment:
     from jinja2.parser import Parser
     from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
-    from jinja2.utils import Cycler, Joiner, Namespace, _PassArg, pass_context
+    from jinja2.utils import Namespace, _PassArg, pass_context
     from jinja2.visitor import NodeTransformer
 
     class IgnoreGeneration(Extension):
@@ -216,12 +216,12 @@ def _environment() -> jinja2.Environment:
                 left.spend(left.n_static)
                 if isinstance(function, LoopContext):
                     args = (bounds.counted(args[0]), *args[1:]) if args else args
-            elif not isinstance(function, Undefined | Cycler | Joiner) and function not in known:
+            elif not isinstance(function, Undefined) and function not in known:
                 method = getattr(function, "__wrapped__", function)
                 owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
                 args = tuple(list(bounds.counted(a)) if isinstance(a, Iterator) else a for a in args)
-                is_ours = isinstance(owner, Cycler | LoopContext)
-                if not is_ours and not bounds.check_method(owner, name, args, given):
+                is_loop = isinstance(owner, LoopContext)
+                if not is_loop and not bounds.check_method(owner, name, args, given):
                     raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
             return bounds.made(super().call(context, function, *args, **kwargs))
 
@@ -264,8 +264,6 @@ def _environment() -> jinja2.Environment:
         "range": safe_range,
         "dict": _dict,
         "namespace": Space,
-        "cycler": Cycler,
-        "joiner": Joiner,
     }
     known = tuple(environment.globals.values())
     return environment

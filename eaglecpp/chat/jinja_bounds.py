@@ -224,10 +224,8 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
         chars(len(left) + len(right))
     elif operator == "+" and isinstance(left, list | tuple):
         budget.get().spend(_NODE * (len(left) + len(right) if isinstance(right, list | tuple) else 1))
-    elif isinstance(left, int) and isinstance(right, int):
-        bits = {"*": left.bit_length() + right.bit_length(), "**": left.bit_length() * max(right, 0)}
-        if bits.get(operator, 0) > _MAX_BITS:
-            raise stopped(f"{operator} makes a number of {bits[operator]} bits")
+    elif operator == "**":
+        raise stopped("** is not for templates")
 
 
 _PERCENT = re.compile(r"%(?:\([^()]*\))?[#0\- +]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?")
@@ -253,10 +251,6 @@ def check_braces(form: str, values: Any) -> None:
 
 
 # Methods
-
-
-def _pad(text: str, width: Any = 0, *_: Any) -> None:
-    chars(max(len(text), _as_int(width)))
 
 
 def _replace(text: str, old: Any = "", new: Any = "", *_: Any, **__: Any) -> None:
@@ -286,14 +280,7 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-def _as_int(value: Any) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"expected a whole number, found {type(value).__name__}")
-    return int(value)
-
-
 _STRING_METHODS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _pad),
     **dict.fromkeys(("split", "rsplit", "splitlines"), _split),
     **dict.fromkeys(
         _words("""
@@ -339,7 +326,7 @@ def check_method(owner: Any, name: str, arguments: Sequence[Any], named: Mapping
 
 
 def _indent(text: str, width: Any = 4, *_: Any, **__: Any) -> None:
-    n_columns = len(width) if isinstance(width, str) else _as_int(width)
+    n_columns = len(width) if isinstance(width, str) else int(width)
     chars(len(text) + (text.count("\n") + 2) * max(n_columns, 0))
 
 
@@ -357,19 +344,9 @@ def _whole_list(values: Any, *_: Any, **__: Any) -> None:
     budget.get().spend(text_size(values))  # compares what is in it
 
 
-def _in_groups(values: Any, n: Any = 1, *_: Any, **__: Any) -> None:
-    _list(values)
-    budget.get().spend(max(_as_int(n), 0) * _NODE)
-
-
 def _sum(values: Any, *_: Any, start: Any = 0, **__: Any) -> None:
     if isinstance(start, _CONTAINERS) or any(isinstance(value, _CONTAINERS) for value in values):
         raise TypeError("sum: expected numbers")
-
-
-def _round(value: Any, precision: Any = 0, *_: Any, **__: Any) -> None:
-    if abs(_as_int(precision)) > 30:
-        raise stopped(f"round to {precision} places")
 
 
 def _json(value: Any, *_: Any, **named: Any) -> None:
@@ -389,34 +366,25 @@ def _as_string(value: Any, *_: Any, **__: Any) -> None:
     chars(text_size(value) * 6)  # an escaped character may be six
 
 
-def _urlencode(value: Any) -> None:
-    chars(text_size(value) * 12)
-
-
 FILTERS: dict[str, Callable[..., None]] = {
     **dict.fromkeys(
         _words("""
-            abs batch capitalize center count d default dictsort e escape filesizeformat
-            first float forceescape format groupby indent int items join last length list
-            lower map max min reject rejectattr replace reverse round safe select
-            selectattr slice sort string sum title tojson trim truncate unique upper
-            urlencode wordcount
+            abs capitalize count d default dictsort e escape first float forceescape format
+            groupby indent int items join last length list lower map max min reject
+            rejectattr replace reverse safe select selectattr sort string sum title tojson
+            trim truncate unique upper wordcount
         """),
         _nothing,
     ),
-    **dict.fromkeys(("batch", "slice"), _in_groups),
     **dict.fromkeys(("list", "map", "select", "reject"), _list),
     **dict.fromkeys(("unique", "sort", "groupby", "dictsort", "max", "min", "reverse"), _whole_list),
     **dict.fromkeys(("e", "escape", "forceescape", "string", "safe"), _as_string),
     **dict.fromkeys(("lower", "upper", "title", "capitalize", "trim"), _as_string),
-    "urlencode": _urlencode,
-    "center": lambda value, width=80: _pad(as_text(value), width),
     "indent": lambda value, *a, **k: _indent(as_text(value), *a, **k),
     "replace": lambda value, *a, **k: _replace(as_text(value), *a, **k),
     "format": lambda value, *a, **k: check_percent(as_text(value), k or a),
     "join": _join_filter,
     "sum": _sum,
-    "round": _round,
     "tojson": _json,
 }
 """Jinja's filters that templates may use, and what asks for what they make."""

@@ -23,7 +23,7 @@ SEEDS = [
     "{% for m in messages %}<{{ m.role }}>{{ m['content']|trim }}{{ loop.index0 }}{% endfor %}",
     "{% set s = namespace(x='a') %}{% for i in range(9) %}{% set s.x = s.x ~ s.x + '%s' % i %}{% endfor %}",
     "{% macro f(n) %}{{ n|tojson(indent=2) }}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}",
-    "{{ '{:>4}{}'.format(1, [2, (3,)])|replace('3', 'abc')|center(9) }}{{ 'a,b'.split(',')|join('-') }}",
+    "{{ '{:>4}{}'.format(1, [2, (3,)])|replace('3', 'abc')|indent(9) }}{{ 'a,b'.split(',')|join('-') }}",
     "{%- if tools is defined and not x -%}{{ tools[0].function.name[1:] * 3 }}{%- else -%}x{%- endif -%}",
     "{% set c = cycler('a', 'b') %}{{ c.next() ~ c.next() }}{% set j = joiner() %}{{ j() ~ dict(a=1) }}",
     "{{ messages|map(attribute='role')|list|unique|join(' ') }}{{ raise_exception('no') if false }}",
@@ -36,9 +36,9 @@ VARIABLES = {
 }
 WORDS = [
     "{{", "}}", "{%", "%}", "{%-", "-%}", "for ", " in ", "endfor", "if ", "else", "endif", "set ", "endset",
-    "macro ", "endmacro", "call ", "filter ", "namespace(", "range(", "messages", "|tojson", "|center(",
-    "|join(", "|replace(", "|format(", "|indent(", "|list", "|map(", "|batch(", "|slice(", ".format(",
-    ".join(", ".replace(", ".center(", ".split(", " ~ ", " + ", " * ", " ** ", " % ", "'%0999d'", "'{:999}'",
+    "macro ", "endmacro", "call ", "filter ", "namespace(", "range(", "messages", "|tojson",
+    "|join(", "|replace(", "|format(", "|indent(", "|list", "|map(", ".format(",
+    ".join(", ".replace(", ".split(", " ~ ", " + ", " * ", " % ", "'%0999d'", "'{:999}'",
     "99999", "loop", "recursive", "dict(", "cycler(", "strftime_now(",
 ]  # fmt: skip
 

@@ -35,19 +35,13 @@ IN_A_LOOP = {
     "list in text": "[s.x, s.x]|string",
     "list in json": "[s.x, s.x]|tojson",
     "escape": "s.x|escape ~ s.x|escape",
-    "urlencode": "(s.x ~ s.x)|urlencode",
     "list filter": "(s.x ~ s.x)|list|join",
     "numbers": "(s.x|int(1) + 9) * (s.x|int(1) + 9)",
     "slices": "s.x ~ s.x[:]",
     "map": "[s.x, s.x]|map('upper')|join",
-    "center": "s.x|center(s.x|length * 3)",
     "indent": "s.x|indent(900, true)",
 }
 AT_ONCE = {
-    "center": "{{ 'x'|center(999999999) }}",
-    "center method": "{{ 'x'.center(999999999) }}",
-    "ljust": "{{ 'x'.ljust(999999999) }}",
-    "zfill": "{{ 'x'.zfill(999999999) }}",
     "percent width": "{{ '%0999999999d' % 1 }}",
     "percent precision": "{{ '%.999999999f' % 1 }}",
     "percent star": "{{ '%*d' % (999999999, 1) }}",
@@ -60,14 +54,9 @@ AT_ONCE = {
     "format_map": "{{ '{a:999999999}'.format_map({'a': 1}) }}",
     "expandtabs": "{{ '\\t'.expandtabs(999999999) }}",
     "to_bytes": "{{ (5).to_bytes(999999999, 'big') }}",
-    "power": "{{ 9 ** (9 ** 9) }}",
-    "power of powers": "{{ ((9 ** 60) ** 60) ** 60 ** 60 }}",
     "indent": "{{ 'x\\n'|indent(999999999, true, true) }}",
     "tojson": "{{ [[1]]|tojson(indent=999999999) }}",
     "tojson separators": "{{ [1, 2]|tojson(separators=('x' * 9999999, ':')) }}",
-    "batch": "{{ [1]|batch(999999999, 'x')|list }}",
-    "slice": "{{ [1]|slice(999999999)|list }}",
-    "round": "{{ 1.5|round(999999999, 'ceil') }}",
     "lipsum": "{{ lipsum(999999) }}",
     "date": "{{ strftime_now('%0999999999d') }}",
     "list of a range": "{{ range(99999)|map('string')|list|length }}" * 9,
@@ -76,7 +65,9 @@ AT_ONCE = {
     "constant in a loop": "{% set x %}{% for i in range(99999) %}{{ '"
     + "x" * 9999
     + "' }}{% endfor %}{% endset %}",
-    "folded": "{% set x %}{% for i in range(99999) %}{{ 'x'|center(999) }}{% endfor %}{% endset %}",
+    "folded": "{% set x %}{% for i in range(99999) %}{{ 'x'|replace('x', '"
+    + "y" * 999
+    + "') }}{% endfor %}{% endset %}",
     "text in a macro": "{% macro f() %}" + "x" * 9999 + "{% endmacro %}{% set x %}{% for i in range(99999) %}"
     "{{ f() }}{% endfor %}{% endset %}",
     "recursive loop": "{% for i in range(90) recursive %}{{ loop(range(90000)) }}{% endfor %}",
@@ -159,14 +150,14 @@ def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
         ("{{ {'a': 1, 'é': [1]}|tojson(indent=2) }}", '{\n  "a": 1,\n  "é": [\n    1\n  ]\n}'),
         ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ loop.last }}{% endfor %}", "aTrue"),
         ("{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
-        ("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ loop is undefined }}", "abTrue"),
+        ("{% for x in [1, 2] %}{{ loop.cycle('a', 'b') }}{% endfor %}{{ loop is undefined }}", "abTrue"),
         (
             "{% macro m(a, b='x') %}{{ a }}{{ b }}{{ caller() }}{% endmacro %}{% call m(1) %}z{% endcall %}",
             "1xz",
         ),
         ("{% set n = namespace(x='y') %}{{ [n, n.x] }}", "[<Namespace>, 'y']"),
-        ("{{ [3, 1]|sort|first }}{{ [{'a': 1}]|map(attribute='a')|sum }}{{ 7|string|center(3) }}", "11 7 "),
-        ("{% for x in [1, 2, 3]|select('odd') %}{{ x }}{% endfor %}{{ nothing }}{{ 2 ** 10 }}", "131024"),
+        ("{{ [3, 1]|sort|first }}{{ [{'a': 1}]|map(attribute='a')|sum }}{{ 7|string }}", "117"),
+        ("{% for x in [1, 2, 3]|select('odd') %}{{ x }}{% endfor %}{{ nothing }}{{ 2 * 512 }}", "131024"),
     ],
 )
 def test_what_honest_templates_do_works(text: str, expected: str) -> None:
@@ -177,10 +168,11 @@ def test_what_honest_templates_do_works(text: str, expected: str) -> None:
     "text",
     [
         "{{ cycler() }}",  # RuntimeError
-        "{% for x in [1]|batch(0) %}{% endfor %}{{ 1 / 0 }}",
+        "{{ 1 / 0 }}",
         "{{ [1]|groupby('a.b') }}{{ nothing.at.all }}",
         "{{ 'é'.encode('latin-9x') }}",
-        "{{ range(3)|slice(0)|list }}",
+        "{{ cycler(1) }}",
+        "{{ 2 ** 2 }}",
     ],
 )
 def test_whatever_a_template_raises_is_its_own_error(text: str) -> None:
