@@ -7,8 +7,7 @@
 All strategies run on the same prompts in turns, in one engine with the drafter; plain decoding also in one
 without. Times are the engine's own, the best of the repeats; what neither verification nor drafter took is
 `native` inside the extension (sampling, the planner, committing) and `Python` outside (binding, text). The
-second table replays plans that change the number of rows from round to round: llama.cpp then builds its graph
-anew. The third has verification behind longer prompts: attention makes every row cost more with each token
+second table has verification behind longer prompts: attention makes every row cost more with each token
 of the conversation. With `--other`, drafters of other types or shapes are compared instead, chain by chain.
 """
 
@@ -17,7 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,12 +87,8 @@ def main() -> None:
             compare_drafters(args, drafters, prompts)
             return
         rounds = of_strategies(args, plain, engine, prompts)
-        changes = of_changes(args, engine, prompts)
         lengths = of_lengths(args, engine)
     print(table(("strategy", *HEAD), [[name, *one.row()] for name, one in rounds.items()]))
-    print()
-    head_changes = ("rows of the rounds", "verify ms", "of unchanging ones", "change costs")
-    print(table(head_changes, [[name, *row] for name, row in changes.items()]))
     print()
     head_lengths = (
         "rows",
@@ -104,7 +99,6 @@ def main() -> None:
     print(table(head_lengths, [[name, *row] for name, row in lengths.items()]))
     result = {
         "rounds": {name: vars(one) for name, one in rounds.items()},
-        "changes": changes,
         "lengths": lengths,
     }
     write_json(args.json, {**facts({"target": args.target, "draft": args.draft}), **result})
@@ -192,26 +186,6 @@ def timed_steps() -> Iterator[list[float]]:
         NativeSequence.step = step  # type: ignore[method-assign]
 
 
-def of_changes(
-    args: argparse.Namespace, engine: eaglecpp.Engine, prompts: list[list[int]]
-) -> dict[str, list[float]]:
-    """Verification when chains of two depths alternate: itself, the mean of both, the difference."""
-    pairs = [(a, b) for a in DEPTHS for b in DEPTHS if a < b]
-    plans: list[tuple[int, ...]] = [*((depth,) for depth in DEPTHS), *pairs]
-    ms: dict[tuple[int, ...], float] = {}
-    for repeat in range(args.repeats + 1):
-        for plan in plans:
-            lines = [chain_line(plan[i % len(plan)]) for i in range(args.n_tokens)]
-            done = measure(args, engine, prompts[:3], replay=lines)
-            if repeat:
-                ms[plan] = min(ms.get(plan, float("inf")), done.verify / done.rounds)
-    out = {}
-    for a, b in pairs:
-        mean = (ms[a,] + ms[b,]) / 2
-        out[f"{a + 1}, {b + 1}"] = [ms[a, b], mean, ms[a, b] - mean]
-    return out
-
-
 def of_lengths(args: argparse.Namespace, engine: eaglecpp.Engine) -> dict[str, list[float]]:
     """Verification behind short and behind long prompts, and its slope per 100 tokens."""
     ms: dict[tuple[int, int], float] = {}
@@ -228,19 +202,6 @@ def of_lengths(args: argparse.Namespace, engine: eaglecpp.Engine) -> dict[str, l
         for depth in DEPTHS
         for a, b in [(ms[depth, N_PROMPT], ms[depth, N_LONG])]
     }
-
-
-def chain_line(depth: int) -> str:
-    """A line of a plan log (docs/research/planner.md) that verifies a chain."""
-    if depth == 0:
-        return "plain reason=parked speed=1"
-    levels, nodes = _joined(range(depth), "/"), _joined(range(1, depth + 1), ",")
-    shape = f"k=1 levels={levels} nodes={nodes} depth={depth} leaves=1"
-    return f"draft {shape} reason=pays tokens=1 cost=1 speed=1"
-
-
-def _joined(numbers: Sequence[int], mark: str) -> str:
-    return mark.join(str(number) for number in numbers)
 
 
 if __name__ == "__main__":

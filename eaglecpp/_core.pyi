@@ -117,7 +117,6 @@ class GenerateParams:
     ignore_eos: bool
     exact: str  # as EngineOptions.exact, "" = as the engine was opened
     log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
-    replay: list[str]  # decisions of a logged run, followed instead of the strategy
     synth_rates: list[float]  # accept drafts by lot; the text is then not the target's
 
     def __init__(self) -> None: ...

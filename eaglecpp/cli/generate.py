@@ -52,7 +52,6 @@ __all__ = ["generate"]
 @option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
 @option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
 @option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
-@option("--replay-plan", type=click.Path(), help="Repeat the decisions in such a file, round by round.")
 @synth_options
 @engine_options
 def generate(
@@ -69,7 +68,6 @@ def generate(
     grammar_file: str | None,
     json_schema_file: str | None,
     log_plan: str | None,
-    replay_plan: str | None,
     spec_synth_rates: str | None,
     spec_synth_len: float | None,
     **options: Any,
@@ -91,7 +89,6 @@ def generate(
             text,
             on_prefill=watch.on_prefill,
             log_plan=log_plan is not None,
-            replay=None if replay_plan is None else read_plan(replay_plan),
             spec_synth_rates=spec_synth_rates,
             spec_synth_len=spec_synth_len,
             **constraint,
@@ -129,12 +126,6 @@ def follow(stream: Any, watch: Watch, *, echo: bool) -> None:
     watch.clear()
     if echo:
         write(stream.completion().text[printed:] + "\n")
-
-
-def read_plan(path: str) -> list[str]:
-    """The rounds of a plan file; lines that begin with # are comments."""
-    lines = read_input(path).decode("utf-8", "replace").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
 
 
 def write_plan(path: str, result: Completion) -> None:

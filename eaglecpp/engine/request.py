@@ -15,7 +15,7 @@ from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.params import generate_params
 from eaglecpp.engine.synth import synth_rates
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import InvalidTypeError, InvalidValueError
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import SamplingOptions, Strategy, split
 from eaglecpp.results import Timings
 
@@ -94,7 +94,6 @@ class Request:
     strategy: Strategy
     plan: Mapping[str, Any]
     log_plan: bool
-    replay: tuple[str, ...]
     synth_rates: tuple[float, ...]
     on_prefill: Callable[[int, int], None] | None
     stop_when: Callable[[list[int]], bool] | None
@@ -106,7 +105,7 @@ class Request:
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""
         params = generate_params(self.sampling, self.seed, self.strategy)
-        params.log_plan, params.replay = self.log_plan, list(self.replay)
+        params.log_plan = self.log_plan
         params.synth_rates = list(self.synth_rates)
         params.exact = self.exact
         return params
@@ -126,7 +125,6 @@ def make_request(
     stop_when: Callable[[list[int]], bool] | None = None,
     utf8_errors: str = "replace",
     log_plan: bool = False,
-    replay: Sequence[str] | None = None,
     spec_synth_rates: str | Sequence[float] | None = None,
     spec_synth_len: float | None = None,
     **options: Any,
@@ -141,32 +139,16 @@ def make_request(
     resolved, why = drafting.resolve(drafting.strategy if strategy is None else Strategy.parse(strategy))
     if exact is not None and exact not in EXACT:
         raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
-    lines = _replay_lines(replay, drafting.has_draft)
     return Request(
         prompt=shared.vocabulary.prompt_tokens(prompt, has_to_fit=True),
         sampling=chosen,
         seed=random.getrandbits(31) if chosen.wants_random_seed else int(chosen.seed or 0),
         strategy=resolved,
-        plan={"strategy": "replay", "why": "a logged plan"}
-        if lines
-        else {"strategy": str(resolved), "why": why},
+        plan={"strategy": str(resolved), "why": why},
         log_plan=log_plan,
-        replay=lines,
         synth_rates=synth_rates(spec_synth_rates, spec_synth_len, resolved),
         on_prefill=on_prefill,
         stop_when=stop_when,
         utf8_errors=utf8_errors,
         exact=exact or "",
     )
-
-
-def _replay_lines(lines: Sequence[str] | None, has_draft: bool) -> tuple[str, ...]:
-    if lines is None:
-        return ()
-    if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):
-        raise InvalidTypeError("replay must be a list of lines, such as Completion.plan_log")
-    if not lines:
-        raise InvalidValueError("replay: the plan has no rounds; it must come from a run with log_plan")
-    if not has_draft:
-        raise InvalidValueError("replay needs a drafter: open the engine with draft=...")
-    return tuple(lines)

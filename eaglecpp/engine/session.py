@@ -58,10 +58,9 @@ class Session:
         each token with all generated ones; True ends the generation. `utf8_errors`: what to do with bytes
         that are not UTF-8, "replace" (U+FFFD) or "ignore".
 
-        `log_plan`: record every round's decision, one line each, in `Completion.plan_log`. `replay` follows
-        such a list instead of a strategy, so that a run with the same prompt, seed and options is repeated
-        with the same batches. `spec_synth_rates`, `spec_synth_len`: accept drafts at random, see
-        `eaglecpp.engine.synth`; the text is then not the target's.
+        `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
+        `spec_synth_rates`, `spec_synth_len`: accept drafts at random, see `eaglecpp.engine.synth`; the text
+        is then not the target's.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.

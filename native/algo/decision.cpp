@@ -2,8 +2,6 @@
 #include "algo/decision.h"
 
 #include <array>
-#include <cmath>
-#include <cstdlib>
 #include <locale>
 #include <sstream>
 
@@ -16,57 +14,11 @@ using Mode = Decision::Mode;
 using Reason = Decision::Reason;
 
 constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
-constexpr std::array<const char *, 13> reason_names = {"off",     "room",      "measuring", "parked", "saving",
-                                                       "probe",   "vain",      "pays",      "pinned", "replay",
-                                                       "inexact", "unmatched", "again"};
-constexpr int node_max = 1 << 20;
-
-template <size_t n>
-int index_of(const std::array<const char *, n> & names, const std::string & name) {
-    for (size_t i = 0; i < n; ++i) {
-        if (name == names[i]) return (int)i;
-    }
-    return -1;
-}
-
+constexpr std::array<const char *, 12> reason_names = {"off",  "room", "measuring", "parked",  "saving",    "probe",
+                                                       "vain", "pays", "pinned",    "inexact", "unmatched", "again"};
 std::string join(const std::vector<int32_t> & values) {
     std::string out;
     for (int32_t v : values) out += (out.empty() ? "" : ",") + std::to_string(v);
-    return out;
-}
-
-std::vector<std::string> split(const std::string & text, char at) {
-    std::vector<std::string> out;
-    std::istringstream in(text);
-    std::string part;
-    while (std::getline(in, part, at)) out.push_back(part);
-    return out;
-}
-
-[[noreturn]] void refuse(const std::string & line, const std::string & part) {
-    fail(ErrorKind::value,
-         "plan log: cannot read '%s' in '%s'; expected a line such as 'draft k=4 levels=0/1,2 "
-         "nodes=1,2,5 reason=pays tokens=2.91 cost=1.31'",
-         part.c_str(), line.c_str());
-}
-
-double number(const std::string & line, const std::string & text) {
-    std::istringstream in(text);
-    in.imbue(std::locale::classic());
-    double v;
-    if (!(in >> v) || !(in >> std::ws).eof() || !std::isfinite(v)) refuse(line, text);
-    return v;
-}
-
-int node_number(const std::string & line, const std::string & text) {
-    const double v = number(line, text);
-    if (v < 0 || v > node_max || v != std::floor(v)) refuse(line, text);
-    return (int)v;
-}
-
-std::vector<int32_t> node_list(const std::string & line, const std::string & text) {
-    std::vector<int32_t> out;
-    for (const std::string & part : split(text, ',')) out.push_back(node_number(line, part));
     return out;
 }
 
@@ -93,7 +45,7 @@ std::string Decision::to_line() const {
     if (mode != Mode::plain) {
         out += " k=" + std::to_string(k) + " levels=";
         for (size_t i = 0; i < levels.size(); ++i) out += (i ? "/" : "") + join(levels[i]);
-        if (n_text > 0) out += " text=" + std::to_string(n_text) + " reach=" + std::to_string(reach);
+        if (n_text > 0) out += " text=" + std::to_string(n_text);
     }
     if (mode == Mode::draft) {
         out += " nodes=" + join(nodes) + " depth=" + std::to_string(depth) + " leaves=" + std::to_string(n_leaves);
@@ -101,45 +53,6 @@ std::string Decision::to_line() const {
     out += std::string(" reason=") + reason_name(reason);
     if (mode != Mode::plain) out += " tokens=" + plain_number(n_tokens) + " cost=" + plain_number(cost);
     if (best_speed > 0.0) out += " speed=" + plain_number(best_speed);
-    return out;
-}
-
-Decision Decision::from_line(const std::string & line) {
-    Decision out;
-    const std::vector<std::string> parts = split(line, ' ');
-    const int mode = parts.empty() ? -1 : index_of(mode_names, parts[0]);
-    if (mode < 0) refuse(line, parts.empty() ? "" : parts[0]);
-    out.mode = (Mode)mode;
-    for (size_t i = 1; i < parts.size(); ++i) {
-        const size_t at = parts[i].find('=');
-        if (at == std::string::npos) refuse(line, parts[i]);
-        const std::string name = parts[i].substr(0, at), value = parts[i].substr(at + 1);
-        if (name == "k") {
-            out.k = node_number(line, value);
-        } else if (name == "levels") {
-            for (const std::string & level : split(value, '/')) out.levels.push_back(node_list(line, level));
-        } else if (name == "text") {
-            out.n_text = node_number(line, value);
-        } else if (name == "reach") {
-            out.reach = node_number(line, value);
-        } else if (name == "nodes") {
-            out.nodes = node_list(line, value);
-        } else if (name == "depth") {
-            out.depth = node_number(line, value);
-        } else if (name == "leaves") {
-            out.n_leaves = node_number(line, value);
-        } else if (name == "tokens") {
-            out.n_tokens = number(line, value);
-        } else if (name == "cost") {
-            out.cost = number(line, value);
-        } else if (name == "speed") {
-            out.best_speed = number(line, value);
-        } else if (name == "reason" && index_of(reason_names, value) >= 0) {
-            out.reason = (Reason)index_of(reason_names, value);
-        } else {
-            refuse(line, parts[i]);
-        }
-    }
     return out;
 }
 

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
-// What was decided for one round of one conversation, as a value: it explains itself, and printed as a line it can be
-// read back and followed, so that a run can be repeated with the same batch shapes and hence the same arithmetic.
+// What was decided for one round of one conversation, as a value that explains itself and prints as a line of a log.
 //
 //     plain reason=parked speed=0.93
 //     probe k=4 levels=0/1 reason=probe tokens=1.42 cost=1.21
 //     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
-//     draft k=0 levels= text=9 reach=40 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
+//     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
 //
 // `levels` are the nodes whose children the drafter proposed, level by level, `nodes` the drafts that were verified;
-// both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of
-// nodes that the text itself proposed; they come first, and none is deeper than `reach`.
+// both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the text itself
+// proposed; they come first.
 #pragma once
 
 #include <string>
@@ -31,7 +30,6 @@ struct Decision {
         vain,       // drafted, but no node is worth verifying
         pays,       // drafted and verified
         pinned,     // a fixed strategy
-        replay,     // a logged plan
         inexact,    // only exact batches may be planned, and none of several rows gives the bits of single rows
         unmatched,  // the text proposes nothing that pays, and there is no drafter
         again,      // accepted rows that were lost along with rejected ones are run again
@@ -45,16 +43,12 @@ struct Decision {
     int depth = 0;            // of the verified tree
     int n_leaves = 0;         // of the verified tree
     int n_text = 0;           // pool nodes that the text itself proposed: 1 .. n_text
-    int reach = 0;            // and the depth at which they were cut off
     double n_tokens = 1.0;    // expected, the bonus token included
     double cost = 1.0;        // expected, in plain rounds; 0 = not known
     double best_speed = 0.0;  // in a plain round: predicted speed of the best recent draft, plain = 1; 0 = unknown
 
     // one line, without a line break
     std::string to_line() const;
-
-    // Error(value) if the line is not a decision
-    static Decision from_line(const std::string & line);
 
     // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps",
     // "off: the best draft would reach 0.93 of plain speed"

@@ -80,8 +80,6 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     const bool has_drafter = request.n_pending > 0;
     if (!has_drafter && !request.text) {
         d.reason = Reason::off;
-    } else if (plan.rule.is_replay()) {
-        decide_replay(plan);
     } else if (request.n_again > 0) {
         d.reason = Reason::again;
     } else if (plan.exact.is_exact && !exact_rows_.allows_any(n_roots_, n_roots_ + request.limits.n_nodes)) {
@@ -89,7 +87,7 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
         plan.exact.cut = 0;
     } else if (request.n_left < 2 || request.limits.n_nodes < 1) {
         d.reason = Reason::room;
-    } else if (plan.rule.is_fixed()) {
+    } else if (!plan.is_auto()) {
         decide_fixed(plan, request.n_left, has_drafter);
     } else {
         plan.round.depth_max = std::min({options_.depth, request.n_left - 1, limits.n_levels});
@@ -139,7 +137,7 @@ void Planner::decide_parked(SequencePlan & plan, int k) {
 }
 
 void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
-    const Strategy & s = plan.rule.strategy();
+    const Strategy & s = plan.strategy();
     // a draft that could only be the very last token, or beyond it, would be verified for nothing; so would one beyond
     // the rows that a batch may have
     plan.round.depth_max = std::min(s.depth, n_left - 1);
@@ -156,32 +154,6 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
     if (s.kind == Strategy::Kind::chain) plan.round.limits.n_leaves = 1;
     plan.round.decision.reason = Reason::unmatched;
     if (!plan.round.text_draft.empty()) start_text(plan, Reason::pinned, s.k, plan.round.depth_max);
-}
-
-void Planner::decide_replay(SequencePlan & plan) {
-    plan.round.decision.reason = Reason::replay;
-    if (!plan.rule.next_logged()) return;
-    const Decision & logged = plan.rule.logged();
-    if (logged.mode == Mode::plain) return;
-    if (logged.levels.empty() && logged.n_text > 0) {
-        start_text(plan, Reason::replay, logged.k, logged.reach);
-        return check_text(plan);
-    }
-    if (logged.k < 1 || logged.levels.empty() || logged.levels[0] != std::vector<int32_t>{0}) {
-        fail(ErrorKind::value, "plan log: round %zu drafts, but without k or not from the root",
-             plan.rule.n_replayed());
-    }
-    plan.round.depth_max = (int)logged.levels.size();
-    start(plan, logged.mode, Reason::replay, logged.k);
-    if (logged.n_text > 0) add_text(plan, 0, logged.reach);
-    check_text(plan);
-}
-
-void Planner::check_text(const SequencePlan & plan) {
-    if (plan.round.decision.n_text == plan.rule.logged().n_text) return;
-    fail(ErrorKind::value,
-         "plan log: round %zu drafts %d nodes from the text, found %d; the log belongs to another run",
-         plan.rule.n_replayed(), plan.rule.logged().n_text, plan.round.decision.n_text);
 }
 
 void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
@@ -304,7 +276,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         expected_ms += plan->round.draft_time.expected_ms;
         n_tokens += (double)plan->round.n_committed / n_roots_;
         is_verifying = is_verifying || plan->round.is_verifying();
-        is_auto = is_auto && plan->rule.is_auto();
+        is_auto = is_auto && plan->is_auto();
         is_saving = is_saving && plan->round.decision.reason == Reason::saving;
     }
     charged_ = 0.0;

@@ -75,8 +75,7 @@ class Planner {
 
     // Takes what one call of the drafter proposed for these conversations together; either all of them are at their
     // first level or none is. `ms`: how long the call took (at the first level this includes committing the pending
-    // rows). Sets the next frontiers; a frontier is empty when another level does not pay. Error(value) when a replayed
-    // plan does not fit.
+    // rows). Sets the next frontiers; a frontier is empty when another level does not pay.
     void grow(const std::vector<Proposal> & proposals, double ms);
     // of one conversation
     void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
@@ -144,8 +143,6 @@ class Planner {
     void decide_drafter(SequencePlan & plan);
     void decide_parked(SequencePlan & plan, int k);
     void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
-    void decide_replay(SequencePlan & plan);
-    static void check_text(const SequencePlan & plan);
     void start(SequencePlan & plan, Mode mode, Reason reason, int k);
     int n_buyers(const SequencePlan & plan) const;
     void set_prices(SequencePlan & plan);
@@ -163,13 +160,11 @@ class Planner {
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
     void next_frontier_auto(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
-    void next_frontier_replay(SequencePlan & plan);
     void find_candidates(const SequencePlan & plan, double p_least);
     int best_width(const SequencePlan & plan, int n_candidates);
     double foresee(const SequencePlan & plan, int width);
 
     // choose (planner_choose.cpp)
-    void choose_replay(SequencePlan & plan);
     void choose_alone(SequencePlan & plan);
     void choose_shared(int n_rows);
     void find_shared(int n_rows, int n_most);
@@ -218,7 +213,7 @@ class Planner {
 
     // kept to save allocations
     std::vector<float> merged_, level_p_, front_;
-    std::vector<int32_t> nodes_, number_;
+    std::vector<int32_t> nodes_;
     std::vector<int> heads_, best_heads_;  // per plan: nodes taken
     std::vector<double> sums_;             // per plan: expected tokens
 };

@@ -23,14 +23,9 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     n_rows_ = n_roots_ + n_again_;
     for (SequencePlan * plan : plans_) {
         plan->round.frontier.clear();
-        if (!plan->round.is_drafting() || plan->is_auto_drafting()) continue;
-        if (plan->rule.is_fixed()) {
-            const int n_nodes = std::min(plan->rule.strategy().nodes, plan->round.limits.n_nodes);
-            plan->round.order.build(plan->pool(), plan->pool().logp, n_nodes, plan->round.limits.n_leaves);
-        } else {
-            choose_replay(*plan);
-            n_rows_ += plan->round.tree.n_draft();
-        }
+        if (!plan->round.is_drafting() || plan->is_auto()) continue;
+        const int n_nodes = std::min(plan->strategy().nodes, plan->round.limits.n_nodes);
+        plan->round.order.build(plan->pool(), plan->pool().logp, n_nodes, plan->round.limits.n_leaves);
     }
     cut_fixed();
     if (n_roots_ > 1) {
@@ -50,22 +45,6 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     for (SequencePlan * plan : plans_) {
         if (plan->round.is_verifying()) plan->round.decision.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
     }
-}
-
-void Planner::choose_replay(SequencePlan & plan) {
-    number_.assign(plan.round.pool.tree().size(), 0);
-    number_[0] = 1;
-    for (int32_t node : plan.rule.logged().nodes) {
-        if (node < 1 || node >= plan.round.pool.tree().size() || number_[node] ||
-            !number_[plan.round.pool.tree().parent[node]]) {
-            fail(ErrorKind::value,
-                 "plan log: round %zu verifies node %d, which the %d drafted nodes do not allow; the "
-                 "log belongs to another run",
-                 plan.rule.n_replayed(), node, plan.round.pool.tree().n_draft());
-        }
-        number_[node] = 1;
-    }
-    take(plan, plan.rule.logged().nodes, (int)plan.rule.logged().nodes.size());
 }
 
 // One conversation: the best of all sizes at the price of time.

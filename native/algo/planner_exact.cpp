@@ -28,7 +28,7 @@ bool Planner::is_exact_enough(int n_rows) const {
 // The fixed strategies of a batch share what an exact number of rows leaves; the last ones give way.
 void Planner::cut_fixed() {
     int n_most = 0;
-    const auto is_fixed = [](const SequencePlan * plan) { return plan->round.is_drafting() && plan->rule.is_fixed(); };
+    const auto is_fixed = [](const SequencePlan * plan) { return plan->round.is_drafting() && !plan->is_auto(); };
     for (const SequencePlan * plan : plans_) n_most += is_fixed(plan) ? plan->round.order.size() : 0;
     int n = n_most;
     while (n > 0 && !is_exact_enough(n_rows_ + n)) --n;
@@ -44,7 +44,7 @@ void Planner::cut_fixed() {
 // A fixed strategy was asked for as it is; only exactness that was asked for, too, may cut it.
 bool Planner::is_exact_cheap(const SequencePlan & plan) const {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
-    if (!plan.rule.is_auto()) return false;
+    if (!plan.is_auto()) return false;
     return foreseen_speed(plan, true) >= cheap * foreseen_speed(plan, false);
 }
 

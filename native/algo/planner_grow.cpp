@@ -66,13 +66,7 @@ double Planner::level_ms(const SequencePlan & plan, int n_rows) const {
 }
 
 void Planner::set_frontier(SequencePlan & plan) {
-    if (plan.rule.is_auto()) {
-        next_frontier_auto(plan);
-    } else if (plan.rule.is_fixed()) {
-        next_frontier_fixed(plan);
-    } else {
-        next_frontier_replay(plan);
-    }
+    plan.is_auto() ? next_frontier_auto(plan) : next_frontier_fixed(plan);
 }
 
 void Planner::add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children) {
@@ -178,22 +172,6 @@ void Planner::next_frontier_fixed(SequencePlan & plan) {
     const int n_rows_left = plan.round.limits.n_draft_rows - plan.round.n_draft_rows;
     const int n = std::min({(int)nodes_.size(), plan.round.decision.k, n_rows_left});
     if (n > 0) plan.round.frontier.assign(nodes_.begin(), nodes_.begin() + n);
-}
-
-void Planner::next_frontier_replay(SequencePlan & plan) {
-    const size_t level = plan.round.decision.levels.size();
-    plan.round.frontier.clear();
-    if (level >= plan.rule.logged().levels.size()) return;
-    for (int32_t node : plan.rule.logged().levels[level]) {
-        if (std::find(plan.round.pool.level().begin(), plan.round.pool.level().end(), node) ==
-            plan.round.pool.level().end()) {
-            fail(ErrorKind::value,
-                 "plan log: round %zu expands node %d at level %zu, which is none of the %zu nodes drafted there; the "
-                 "log belongs to another run",
-                 plan.rule.n_replayed(), node, level + 1, plan.round.pool.level().size());
-        }
-    }
-    plan.round.frontier = plan.rule.logged().levels[level];
 }
 
 }  // namespace eaglecpp

@@ -50,7 +50,6 @@ void Planner::add_text(SequencePlan & plan, int k, int reach) {
     PlanRound & round = plan.round;
     round.pool.add_text(round.text_draft, round.text_a, k, reach, options_.end_tokens);
     round.decision.n_text = round.pool.n_text();
-    round.decision.reach = reach;
     round.pool.best_p(round.prices.n_nodes_max(), round.best_p);
 }
 

@@ -5,7 +5,7 @@ namespace eaglecpp {
 
 void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now) {
     decision.mode = Decision::Mode::plain;
-    decision.k = decision.depth = decision.n_leaves = decision.n_text = decision.reach = 0;
+    decision.k = decision.depth = decision.n_leaves = decision.n_text = 0;
     decision.levels.clear();
     decision.nodes.clear();
     decision.n_tokens = decision.cost = 1.0;

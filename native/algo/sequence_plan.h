@@ -5,7 +5,6 @@
 #pragma once
 
 #include <climits>
-#include <utility>
 #include <vector>
 
 #include "algo/decision.h"
@@ -45,43 +44,6 @@ class RecentSpeed {
   private:
     static constexpr double decay = 0.985;  // half in 46 rounds
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
-};
-
-// How a conversation drafts: as pays best, with the strategy that was asked for, or as a logged run did.
-class DraftRule {
-  public:
-    void use_auto() { kind_ = Kind::automatic; }
-
-    void use_fixed(const Strategy & strategy) {
-        kind_ = Kind::fixed;
-        strategy_ = strategy;
-    }
-
-    void use_replay(std::vector<Decision> decisions) {
-        kind_ = Kind::replay;
-        log_ = std::move(decisions);
-        n_replayed_ = 0;
-    }
-
-    bool is_auto() const { return kind_ == Kind::automatic; }
-    bool is_fixed() const { return kind_ == Kind::fixed; }
-    bool is_replay() const { return kind_ == Kind::replay; }
-
-    const Strategy & strategy() const { return strategy_; }
-
-    // Goes to the next logged round; false at the end of the log.
-    bool next_logged() { return n_replayed_ < log_.size() && ++n_replayed_ > 0; }
-
-    // the round that next_logged() went to, and its number
-    const Decision & logged() const { return log_[n_replayed_ - 1]; }
-    size_t n_replayed() const { return n_replayed_; }
-
-  private:
-    enum class Kind { automatic, fixed, replay };
-    Kind kind_ = Kind::automatic;
-    Strategy strategy_;
-    std::vector<Decision> log_;
-    size_t n_replayed_ = 0;
 };
 
 // Whether only exact batches are planned; where the request leaves that open, its first round settles it.
@@ -155,12 +117,10 @@ struct PlanRound {
 
 class SequencePlan {
   public:
-    // --- how to draft; takes effect with the next round ----------------------------------------------------------
-    void use_auto() { rule.use_auto(); }
-    // the strategy as it is, whatever it costs
-    void use_fixed(const Strategy & strategy) { rule.use_fixed(strategy); }
-    // the rounds of a logged run, then plain ones
-    void use_replay(std::vector<Decision> decisions) { rule.use_replay(std::move(decisions)); }
+    // how to draft, from the next round on
+    void use(const Strategy & strategy) { strategy_ = strategy; }
+    const Strategy & strategy() const { return strategy_; }
+    bool is_auto() const { return strategy_.kind == Strategy::Kind::automatic; }
 
     // --- the round under way ---------------------------------------------------------------------------------------
     // nodes whose children the drafter should propose now; the root (0) first; empty = drafting is over
@@ -195,13 +155,15 @@ class SequencePlan {
     double mean_p(int depth, int rank) const { return text.chances.at(depth, rank); }
 
     // --- the planner's ---------------------------------------------------------------------------------------------
-    bool is_auto_drafting() const { return round.is_drafting() && rule.is_auto(); }
+    bool is_auto_drafting() const { return round.is_drafting() && is_auto(); }
 
-    DraftRule rule;
     ExactRule exact;
     LearnedText text;
     DraftSwitch on_off;
     PlanRound round;
+
+  private:
+    Strategy strategy_{Strategy::Kind::automatic};
 };
 
 }  // namespace eaglecpp

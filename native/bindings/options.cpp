@@ -107,7 +107,6 @@ void bind_options(nb::module_ & m) {
             .def_rw("ignore_eos", &T::ignore_eos)
             .def_rw("exact", &T::exact)
             .def_rw("log_plan", &T::log_plan)
-            .def_rw("replay", &T::replay)
             .def_rw("synth_rates", &T::synth_rates);
     }
 }

@@ -75,10 +75,8 @@ const TextDraft & Drafting::propose_text(Sequence & s, const PlanLimits & limits
     return text_draft_;
 }
 
-// Asking must cost less than a row of the verification, or the row may as well find out. What a clock decides cannot be
-// repeated from a log.
+// Asking must cost less than a row of the verification, or the row may as well find out.
 bool Drafting::is_grammar_cheap(const Sequence & s) const {
-    if (s.params.log_plan || !s.params.replay.empty()) return false;
     const CostTable & costs = planner_.costs();
     const double row_ms = costs.knows_plain() ? costs.verify(2) - costs.verify(1) : 0.0;
     return s.grammar_ms <= std::max(row_ms, grammar_share * costs.plain());

@@ -224,20 +224,11 @@ void Engine::check_strategy(const Strategy & st) const {
 }
 
 void Engine::begin_plan(Sequence & s, Exactness exactness) {
-    if (!s.params.replay.empty()) {
-        std::vector<Decision> decisions;
-        for (const std::string & line : s.params.replay) decisions.push_back(Decision::from_line(line));
-        s.plan.use_replay(std::move(decisions));
-    } else if (s.params.strategy.kind == Strategy::Kind::automatic) {
-        s.plan.use_auto();
-    } else {
-        s.plan.use_fixed(s.params.strategy);
-    }
+    s.plan.use(s.params.strategy);
     const RequestKind kind = request_kind(s.params.sampling.temperature, !s.params.sampling.grammar.empty(),
                                           s.sampler->coupled().has_value());
     // a fixed strategy with a drafter is the drafter's alone
-    const bool is_fixed = s.params.replay.empty() && !(s.params.strategy.kind == Strategy::Kind::automatic);
-    s.uses_text = drafts_text() && !(is_fixed && (drafter() || s.params.strategy.kind == Strategy::Kind::off));
+    s.uses_text = drafts_text() && (s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off));
     if (s.uses_text) s.text.assign(s.tokens);
     s.uses_recall = s.recall.is_on() && s.n_picked == 0 && !s.synth;
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);

@@ -28,9 +28,8 @@ struct GenerateParams {
     int max_tokens = -1;  // < 0: until the context is full
     int n_probs = 0;      // most likely tokens reported per emitted token
     bool ignore_eos = false;
-    std::string exact;                // as EngineOptions::exact, "" = as the engine was opened
-    bool log_plan = false;            // keep every round's decision as a line
-    std::vector<std::string> replay;  // decisions of a logged run to follow instead of the strategy
+    std::string exact;      // as EngineOptions::exact, "" = as the engine was opened
+    bool log_plan = false;  // keep every round's decision as a line
     std::vector<double>
         synth_rates;  // accept drafts at random at these rates (algo/synth.h); the text is no longer true
 };

@@ -152,18 +152,6 @@ def test_an_answer_that_copies_runs_many_tokens_a_round(target: Path) -> None:
     assert again.timings.acceptance_length > 8.0, "the answer that was taken back is kept, if it is asked for"
 
 
-def test_a_log_with_drafts_from_the_text_is_followed(drafted: eaglecpp.Engine) -> None:
-    options: dict[str, Any] = {"max_tokens": 80, "ignore_eos": True, "temperature": 0.0, "log_plan": True}
-    drafted.clear()
-    for strategy in STRATEGIES[1:]:
-        drafted.clear()
-        first = drafted.generate(COPY, strategy=strategy, **options)
-        drafted.clear()
-        again = drafted.generate(COPY, replay=first.plan_log, **options)
-        assert again.tokens == first.tokens and again.timings.rounds == first.timings.rounds
-        assert again.timings.text_draft_n == first.timings.text_draft_n
-
-
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_state_without_a_past_takes_drafts_from_the_text(tmp_path: Path, temperature: float) -> None:
     path = make_recurrent(tmp_path).target

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What the planner tells about a generation, repeating a run from its log, and random acceptance."""
+"""What the planner tells about a generation, and random acceptance."""
 
 from __future__ import annotations
 
@@ -53,39 +53,13 @@ def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None
 # Logs
 
 
-def test_a_logged_run_is_repeated_round_by_round(engine: Engine) -> None:
-    options: dict[str, Any] = {"temperature": 0.7, "seed": 3, "log_plan": True}
-    first = generate(engine, **options)
-    assert len(first.plan_log) == first.timings.rounds
-    again = generate(engine, replay=first.plan_log, **options)
-    assert again.tokens == first.tokens
-    assert again.accepted == first.accepted
-    counts = [(s.rounds, s.draft_n, s.tried_per_depth) for s in (first.timings, again.timings)]
-    assert counts[0] == counts[1]
-    assert again.timings.plan["strategy"] == "replay"
-
-    def shape(log: list[str]) -> list[str]:
-        return [line.partition(" reason")[0] for line in log]
-
-    assert shape(again.plan_log) == shape(first.plan_log)
+def test_a_log_has_a_line_for_every_round(engine: Engine) -> None:
+    result = generate(engine, temperature=0.7, seed=3, log_plan=True)
+    assert len(result.plan_log) == result.timings.rounds
 
 
 def test_nothing_is_logged_unless_asked_for(engine: Engine) -> None:
     assert generate(engine).plan_log == []
-
-
-def test_a_log_of_another_run_is_refused(engine: Engine, models: Models) -> None:
-    with pytest.raises(ValueError, match="plan log: cannot read 'hello'"):
-        generate(engine, replay=["hello"])
-    with pytest.raises(ValueError, match="verifies node 9"):
-        generate(engine, replay=["draft k=2 levels=0 nodes=9 depth=1 leaves=1"])
-    with pytest.raises(ValueError, match="no rounds"):
-        generate(engine, replay=[])
-    with pytest.raises(TypeError, match="list of lines"):
-        generate(engine, replay="plain reason=off")
-    with Engine.open(models.target, n_ctx=64) as plain, pytest.raises(ValueError, match="needs a drafter"):
-        plain.generate(PROMPT, replay=["plain reason=off"])
-    assert len(generate(engine, n=5).tokens) == 5, "the engine goes on"
 
 
 def test_rounds_that_follow_each_other_give_what_they_give_one_by_one(engine: Engine) -> None:
@@ -102,30 +76,6 @@ def test_rounds_that_follow_each_other_give_what_they_give_one_by_one(engine: En
     assert [t for one in together for t in one.tokens] == [t for one in chunks for t in one.tokens]
     assert [a for one in together for a in one.accepted] == [a for one in chunks for a in one.accepted]
     stream.close()
-
-
-def test_the_error_of_a_later_round_comes_after_the_tokens_before_it(engine: Engine) -> None:
-    wrong = ["plain reason=off", "plain reason=off", "draft k=2 levels=0 nodes=9 depth=1 leaves=1"]
-    engine.clear()
-    with engine.stream(PROMPT, replay=wrong, max_tokens=50, ignore_eos=True) as stream:
-        result = stream._sequence.step(stream._generation, for_ms=1000.0)
-        assert len(result.tokens) == 3, "the prompt's round and two more"
-        with pytest.raises(ValueError, match="verifies node 9"):
-            stream._sequence.step(stream._generation, for_ms=1000.0)
-    assert len(generate(engine, n=5).tokens) == 5, "the engine goes on"
-
-
-def test_the_error_waits_while_another_conversation_goes_on(models: Models) -> None:
-    wrong = ["plain reason=off", "draft k=2 levels=0 nodes=9 depth=1 leaves=1"]
-    with (
-        Engine.open(models.target, draft=models.draft, n_ctx=256, n_threads=1, n_sequences=2) as two,
-        two.session() as other,
-        two.stream(PROMPT, replay=wrong, max_tokens=50) as stream,
-    ):
-        assert stream._sequence.step(stream._generation, for_ms=1000.0).tokens
-        assert other.generate(PROMPT, max_tokens=5, ignore_eos=True).finish_reason == "length"
-        with pytest.raises(ValueError, match="verifies node 9"):
-            stream._sequence.step(stream._generation, for_ms=1000.0)
 
 
 # Random acceptance

@@ -20,7 +20,7 @@ class SharedRun {
         : s_(scene), planner_(options), clock_(scene.disturbance, scene.seed), places_(scene.texts.size()) {
         for (size_t i = 0; i < places_.size(); ++i) {
             places_[i].world = std::make_unique<World>(scene.texts[i], 8 * scene.n_rounds, hash(scene.seed, i));
-            if (strategy) places_[i].plan.use_fixed(*strategy);
+            if (strategy) places_[i].plan.use(*strategy);
         }
     }
 

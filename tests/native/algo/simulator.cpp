@@ -194,7 +194,6 @@ class Run {
     Run(const Scene & scene, const RunOptions & options)
         : s_(scene), options_(options), planner_(options.planner), clock_(scene.disturbance_, 99) {
         if (!options.cost_text.empty()) planner_.costs().from_text(options.cost_text, state_key);
-        if (!options.decisions.empty()) plan_.use_replay(options.decisions);
     }
 
     Result operator()() {

@@ -180,7 +180,6 @@ struct RunOptions {
     PlannerOptions planner;
     std::string cost_text;  // a cost table to start with
     bool keep_decisions = false;
-    std::vector<Decision> decisions;  // not empty: a logged plan to follow
 };
 
 // One conversation on one machine.

@@ -2,8 +2,6 @@
 #include "algo/decision.h"
 
 #include "../check.h"
-#include "base/error.h"
-#include "random.h"
 
 using namespace eaglecpp;
 using namespace eaglecpp::test;
@@ -23,57 +21,13 @@ static Decision tree_decision() {
     return d;
 }
 
-static bool same(const Decision & a, const Decision & b) {
-    return a.mode == b.mode && a.reason == b.reason && a.k == b.k && a.levels == b.levels && a.nodes == b.nodes &&
-           a.depth == b.depth && a.n_leaves == b.n_leaves && std::fabs(a.n_tokens - b.n_tokens) < 1e-3 &&
-           std::fabs(a.cost - b.cost) < 1e-3 && std::fabs(a.best_speed - b.best_speed) < 1e-3;
-}
-
-static void prints_and_reads_back() {
+static void prints_one_line() {
     CHECK(tree_decision().to_line() ==
           "draft k=4 levels=0/1,2/5,6 nodes=1,2,5 depth=2 leaves=2 reason=pays tokens=2.913 cost=1.312 speed=2.2");
-    CHECK(same(Decision::from_line(tree_decision().to_line()), tree_decision()));
-    CHECK(Decision().to_line() == "plain reason=off" && same(Decision::from_line("plain reason=off"), Decision()));
-    Random random(71);
-    for (int round = 0; round < 300; ++round) {
-        Decision d;
-        d.mode = (Decision::Mode)random.integer(0, 2);
-        d.reason = (Decision::Reason)random.integer(0, 9);
-        if (d.mode != Decision::Mode::plain) {
-            d.k = random.integer(1, 16);
-            for (int i = random.integer(1, 10); i > 0; --i) d.levels.push_back({random.integer(0, 300)});
-            d.n_tokens = 1.0 + 5.0 * random.real();
-            d.cost = 3.0 * random.real();
-        }
-        if (d.mode == Decision::Mode::draft) {
-            for (int i = random.integer(1, 64); i > 0; --i) d.nodes.push_back(random.integer(1, 400));
-            d.depth = random.integer(1, 10);
-            d.n_leaves = random.integer(1, 16);
-        }
-        d.best_speed = 2.0 * random.real();
-        CHECK(same(Decision::from_line(d.to_line()), d));
-        CHECK(d.to_line().find('\n') == std::string::npos);
-    }
-}
-
-static void refuses_other_lines() {
-    for (const char * line :
-         {"", "hello", "draft k", "draft k=x", "draft k=-1", "draft k=1.5", "draft nodes=1,,2",
-          "draft nodes=99999999999", "plain reason=because", "draft tokens=nan", "draft levels=0/x"}) {
-        CHECK_THROWS(Decision::from_line(line), "plan log");
-    }
-    Random random(72);
-    const std::string text = tree_decision().to_line();
-    for (int round = 0; round < 3000; ++round) {
-        std::string mutant = text;
-        for (int i = random.integer(1, 5); i > 0; --i)
-            mutant[random.integer(0, (int)text.size() - 1)] = (char)random.integer(1, 255);
-        try {
-            Decision::from_line(mutant);
-        } catch (const Error & e) {
-            CHECK(e.kind == ErrorKind::value);
-        }
-    }
+    CHECK(Decision().to_line() == "plain reason=off");
+    Decision again;
+    again.reason = Decision::Reason::again;  // the last name of the list
+    CHECK(again.to_line() == "plain reason=again");
 }
 
 static void explains_itself() {
@@ -128,8 +82,7 @@ static void sums_up_a_generation() {
 }
 
 int main() {
-    prints_and_reads_back();
-    refuses_other_lines();
+    prints_one_line();
     explains_itself();
     sums_up_a_generation();
     return result();

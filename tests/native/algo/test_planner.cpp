@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The planner call by call: legal plans whatever happens, fixed strategies, replay, determinism, time.
+// The planner call by call: legal plans whatever happens, fixed strategies, determinism, time.
 #include "algo/planner.h"
 
 #include <chrono>
@@ -54,7 +54,6 @@ void check_legal(const SequencePlan & plan, const PlanLimits & limits, int n_lef
     CHECK(plan.decision().n_leaves == (tree.n_draft() > 0 ? (int)tree.leaves().size() : 0));
     CHECK(plan.frontier().empty());
     CHECK(std::isfinite(plan.advantage()));
-    Decision::from_line(plan.decision().to_line());
 }
 
 int draft(Planner & planner, SequencePlan & plan, Random & random, bool is_hostile) {
@@ -82,7 +81,7 @@ static void a_round_that_runs_rows_again_drafts_nothing_and_is_charged() {
             planner.begin_round(1);
             RoundRequest request{0, 100, 1, {}};
             request.n_again = is_again && round > 5 ? 3 : 0;
-            plan.use_fixed({});
+            plan.use(Strategy());
             planner.decide(plan, request);
             CHECK(plan.frontier().empty());
             planner.choose({&plan});
@@ -128,8 +127,8 @@ static void several_conversations_share_legally() {
         Random random(200 + seed);
         Planner planner;
         std::vector<SequencePlan> all(6);
-        all[4].use_fixed(Strategy::make("tree", 3, 3, 7));
-        all[5].use_fixed(Strategy::make("off", 1, 1, 1));
+        all[4].use(Strategy::make("tree", 3, 3, 7));
+        all[5].use(Strategy::make("off", 1, 1, 1));
         for (SequencePlan & p : all) planner.begin_request(p, RequestKind::greedy, false);
         for (int round = 0; round < 200; ++round) {
             const int n = random.integer(1, 6);
@@ -193,7 +192,7 @@ static void fixed_strategies_are_eagle_2s() {
             Random random(400), same(400);
             Planner planner;
             SequencePlan plan;
-            plan.use_fixed(s);
+            plan.use(s);
             planner.begin_request(plan, RequestKind::greedy, false);
             planner.begin_round(1);
             planner.decide(plan, {7, 100, 1, {64, n_leaves, 128}});
@@ -218,7 +217,7 @@ static void a_fixed_strategy_stays_within_the_request() {
     Random random(401);
     Planner planner;
     SequencePlan plan;
-    plan.use_fixed(Strategy::make("chain", 1, 8, 8));
+    plan.use(Strategy::make("chain", 1, 8, 8));
     planner.begin_request(plan, RequestKind::greedy, false);
     for (int n_left : {1, 2, 3, 9, 20}) {
         planner.begin_round(1);
@@ -278,44 +277,6 @@ static void the_same_calls_give_the_same_plans() {
     for (size_t i = 0; i < a.decisions.size(); ++i) CHECK(a.decisions[i].to_line() == b.decisions[i].to_line());
 }
 
-// A logged plan, printed and read back, gives the same rounds on a machine with other times.
-static void a_logged_plan_can_be_followed() {
-    sim::RunOptions options;
-    options.keep_decisions = true;
-    const sim::Result logged = scene(1, 6, 1500, {}).run_planner(options);
-    for (const Decision & d : logged.decisions) options.decisions.push_back(Decision::from_line(d.to_line()));
-    const sim::Result again = scene(4, 6, 1500, {}).run_planner(options);
-    CHECK(again.decisions.size() == logged.decisions.size());
-    for (size_t i = 0; i < logged.decisions.size(); ++i) {
-        CHECK(again.decisions[i].mode == logged.decisions[i].mode);
-        CHECK(again.decisions[i].levels == logged.decisions[i].levels);
-        CHECK(again.decisions[i].nodes == logged.decisions[i].nodes);
-        CHECK(again.marks[i].n_tokens == logged.marks[i].n_tokens);
-    }
-    CHECK(again.rows == logged.rows);
-    CHECK(logged.rows.size() > 2 && logged.rows.count(1));  // it had something to repeat
-}
-
-static void a_foreign_log_is_refused() {
-    Random random(600);
-    for (const char * line :
-         {"draft k=2 levels=0/9 nodes=1", "draft k=2 levels=0 nodes=9", "draft k=2 levels=0/1 nodes=3",
-          "draft k=2 levels=0 nodes=1,1", "draft k=0 levels=0 nodes=1", "draft k=2 levels=1 nodes=1"}) {
-        Planner planner;
-        SequencePlan plan;
-        plan.use_replay({Decision::from_line(line)});
-        planner.begin_request(plan, RequestKind::greedy, false);
-        planner.begin_round(1);
-        CHECK_THROWS(
-            {
-                planner.decide(plan, {0, 100, 1, {}});
-                draft(planner, plan, random, false);
-                planner.choose({&plan});
-            },
-            "plan log");
-    }
-}
-
 // With honest prices the balance never falls below zero, so the bound of ledger.h holds, even against a text that
 // agrees only when nobody verifies.
 static void the_ledger_is_never_overdrawn() {
@@ -371,7 +332,7 @@ static void saving_is_not_spent_on_catching_up() {
     options.ledger.start = 0.0;
     Planner planner(options);
     SequencePlan plan;
-    plan.use_auto();
+    plan.use(Strategy::make("auto", 1, 1, 1));
     planner.begin_request(plan, RequestKind::greedy, false);
     const auto round = [&](double commit_ms) {
         planner.begin_round(1);
@@ -450,8 +411,6 @@ int main() {
     nothing_is_drafted_after_an_end();
     misuse_is_an_error();
     the_same_calls_give_the_same_plans();
-    a_logged_plan_can_be_followed();
-    a_foreign_log_is_refused();
     the_ledger_is_never_overdrawn();
     catching_up_is_charged();
     saving_is_not_spent_on_catching_up();

@@ -216,6 +216,26 @@ static void running_out_of_memory_leaves_no_trace() {
     }
 }
 
+// Where one call runs several rounds, what the rounds before the failing one gave is kept, and the next call for this
+// conversation tells of the error, however others go on meanwhile.
+static void the_error_of_a_later_round_comes_after_its_tokens() {
+    EngineOptions o = test::tiny_options(target, draft);
+    o.n_sequences = 2;
+    Engine engine(o);
+    const int a = engine.open_sequence(), b = engine.open_sequence();
+    engine.begin(a, prompt, test::greedy({}, 40));
+    while (engine.step({a})[0].tokens.empty()) {
+    }
+    fault = [] { throw Error(ErrorKind::out_of_memory, "no memory"); };
+    n_calls = 0, fails_at = 2;
+    const std::vector<StepResult> results = engine.step({a}, 1e6);
+    fails_at = -1;
+    CHECK_MSG(results[0].tokens.size() == 2, strf("%zu tokens", results[0].tokens.size()));
+    CHECK(test::generate(engine, b, prompt, test::greedy({}, 5)).size() == 5);
+    CHECK_THROWS(engine.step({a}, 1e6), "no memory");
+    CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
+}
+
 // the second of two parts fails
 static void a_commit_is_all_or_nothing() {
     const DraftFile file(draft);
@@ -285,6 +305,7 @@ int main() {
     nothing_steps_behind_a_retired_engine();
 #ifndef _WIN32
     a_commit_is_all_or_nothing();
+    the_error_of_a_later_round_comes_after_its_tokens();
     running_out_of_memory_leaves_no_trace();
     foreign_exceptions_break_the_engine();
 #endif
