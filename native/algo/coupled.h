@@ -24,7 +24,7 @@ struct CoupledSampling {
 // index `pos` of the text; fewer if the cuts leave fewer. `ids` maps an index to a token id. Candidate::logp is the
 // logarithm of the softmax over these sums, which is the chance that the target chooses the token if its own
 // log-probabilities scatter about the drafter's like Gumbel noise does; how much they really scatter is learned
-// (algo/acceptance_model.h). Candidate::logq is log q_i.
+// (algo/acceptance.h). Candidate::logq is log q_i.
 class CoupledDraft {
   public:
     std::vector<Candidate> best(const float * logits, int n, int k, const Token * ids, const CoupledSampling & sampling,

@@ -3,10 +3,86 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
 
 #include "base/error.h"
 
 namespace eaglecpp {
+
+// --- draft switch ---------------------------------------------------------------------------------------------------
+
+namespace {
+constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
+constexpr double value_max = 10.0;                     // tokens
+constexpr double on_above = 0.03;                      // advantage at which drafting starts again ...
+constexpr double off_below = 0.0;                      // ... and stops,
+constexpr double doubt = 2.0;                          // if it misses that by so many standard errors
+constexpr double probe_share = 0.007;  // of plain time spent on probes; well below the ledger's allowance
+constexpr double probe_gap = 8, probe_gap_most = 256;  // plain rounds from one to the next; off is never for good
+constexpr double burst_gap = 2;
+constexpr int n_burst = 4;
+}  // namespace
+
+void DraftSwitch::begin_request() {
+    is_on_ = true;
+    advantage_ = std::max(advantage_, on_above);
+    variance_ = std::max(variance_, 0.03);
+    n_burst_ = n_since_probe_ = 0;
+}
+
+// Off only when the mean misses the mark by more than its own scatter explains: where drafting gains little the value
+// of single rounds varies much, and each needless stop costs a wait for the next probes.
+void DraftSwitch::weigh(double value, double speed) {
+    const double weight = is_on_ ? weight_on : weight_off;
+    const double error = std::clamp(value, -value_max, value_max) - advantage_;
+    advantage_ += weight * error;
+    variance_ += weight * ((1.0 - weight) * error * error - variance_);
+    best_speed_ += (best_speed_ > 0.0 ? weight : 1.0) * (speed - best_speed_);
+    if (is_on_ && advantage_ + doubt * std::sqrt(variance_ * weight / 2.0) < off_below) {
+        is_on_ = false;
+        n_since_probe_ = n_off_ = 0;
+    } else if (!is_on_ && advantage_ > on_above) {
+        is_on_ = true;
+    }
+}
+
+// Probes come dense at first, for texts that go to and fro, then as rare as their share of the time asks.
+bool DraftSwitch::is_probe_due(double cost) {
+    const double fair = std::clamp(cost / probe_share, probe_gap, probe_gap_most);
+    ++n_off_;
+    const double gap = n_burst_ > 0 ? burst_gap : std::clamp(n_off_ / 4.0, std::max(probe_gap, fair / 3.0), fair);
+    return ++n_since_probe_ >= gap;
+}
+
+void DraftSwitch::begin_probe() {
+    n_since_probe_ = 0;
+    n_burst_ = std::max(0, n_burst_ - 1);
+}
+
+void DraftSwitch::surprise() {
+    if (!is_on_) n_burst_ = n_burst;
+}
+
+// --- sequence plan --------------------------------------------------------------------------------------------------
+
+void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now) {
+    decision.mode = Decision::Mode::plain;
+    decision.k = decision.depth = decision.n_leaves = decision.n_text = 0;
+    decision.levels.clear();
+    decision.nodes.clear();
+    decision.n_tokens = decision.cost = 1.0;
+    limits = most;
+    n_left = n_left_now;
+    n_pending = n_pending_now;
+    tree.reset(root);
+    frontier.clear();
+    draft_time = {};
+    n_committed = 0;
+}
+
+// --- planner --------------------------------------------------------------------------------------------------------
 
 namespace {
 // Rounds from one measurement of the plain reference to the next: dense at first, then as rare as its price asks. A
@@ -295,6 +371,485 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
     if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 : cost, first_use);
+}
+
+// --- planner grow ---------------------------------------------------------------------------------------------------
+
+// Planner, while drafting: what joins the pool, and whether another drafter level pays.
+
+namespace {
+constexpr int n_ahead = 2;  // levels looked ahead, so that an expensive one before a cheap one does not end the climb
+constexpr int widths[] = {1, 2, 4, 8, 16, 32, 64};
+
+// merges `more` (any order) into `best`, which falls, keeping the n_most largest
+void merge_best(std::vector<float> & best, std::vector<float> & more, int n_most) {
+    std::sort(more.begin(), more.end(), std::greater<float>());
+    const size_t n = std::min<size_t>(more.size(), n_most), middle = best.size();
+    best.insert(best.end(), more.begin(), more.begin() + n);
+    std::inplace_merge(best.begin(), best.begin() + middle, best.end(), std::greater<float>());
+    if ((int)best.size() > n_most) best.resize(n_most);
+}
+}  // namespace
+
+void Planner::grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms) {
+    grow({{&plan, children}}, ms);
+}
+
+// Each conversation pays for its rows.
+void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
+    if (proposals.empty()) return;
+    const bool is_first = proposals[0].plan->round.decision.levels.empty();
+    int n_all = 0;
+    for (const Proposal & p : proposals) {
+        const PlanRound & round = p.plan->round;
+        if (round.frontier.empty() || p.children.size() != round.frontier.size()) {
+            fail(ErrorKind::value, "planner: %zu lists of candidates for %zu frontier nodes", p.children.size(),
+                 round.frontier.size());
+        }
+        if (round.decision.levels.empty() != is_first) {
+            fail(ErrorKind::value, "planner: a first level and a later one in one call of the drafter");
+        }
+        n_all += is_first ? round.n_pending : (int)round.frontier.size();
+    }
+    const double expected_ms = is_first ? costs_.commit(n_all) : costs_.level(n_all);
+    is_first ? costs_.learn_commit(n_all, ms) : costs_.learn_level(n_all, ms);
+    const bool is_sane = std::isfinite(ms) && ms > 0.0;
+    if (is_sane) round_draft_ms_ += ms;
+    for (const Proposal & p : proposals) {
+        PlanRound & round = p.plan->round;
+        const int n_rows = is_first ? round.n_pending : (int)round.frontier.size();
+        const double share = (double)n_rows / std::max(n_all, 1);
+        round.draft_time.expected_ms += share * expected_ms;
+        if (is_sane) round.draft_time.ms += share * ms;
+        if (!is_first) round.n_draft_rows += n_rows;
+        round.n_peers = (int)proposals.size();
+        add_level(*p.plan, p.children);
+        set_frontier(*p.plan);
+    }
+}
+
+// What n rows of this conversation in the next level cost it, where as many others go on as at the last one.
+double Planner::level_ms(const SequencePlan & plan, int n_rows) const {
+    return costs_.level(n_rows * plan.round.n_peers) / plan.round.n_peers;
+}
+
+void Planner::set_frontier(SequencePlan & plan) {
+    plan.is_auto() ? next_frontier_auto(plan) : next_frontier_fixed(plan);
+}
+
+void Planner::add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children) {
+    PlanRound & round = plan.round;
+    round.pool.begin_level();
+    round.decision.levels.push_back(round.frontier);
+    for (size_t i = 0; i < round.frontier.size(); ++i) add_children(plan, round.frontier[i], children[i]);
+    round.pool.best_p(round.prices.n_nodes_max(), round.best_p);
+}
+
+void Planner::add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children) {
+    DraftPool & pool = plan.round.pool;
+    const DraftPool::Proposals drafted = pool.add_children(parent, children, plan.round.decision.k);
+    const int depth = pool.tree().depth[parent] + 1, n = std::min(drafted.n, AcceptanceModel::n_ranks_max);
+    double a[AcceptanceModel::n_ranks_max];
+    acceptance_.predict(plan.text.kind, plan.text.drafter, depth, drafted.candidates, n, a);
+    plan.text.chances.learn(depth, a, n, pool.p()[parent]);
+    pool.set_chances(parent, a, n);
+}
+
+// --- the next level ------------------------------------------------------------------------------------------------
+
+void Planner::next_frontier_auto(SequencePlan & plan) {
+    plan.round.frontier.clear();
+    const bool is_probe = plan.round.decision.mode == Mode::probe;
+    if ((int)plan.round.decision.levels.size() >= plan.round.depth_max) return;
+
+    // a node below the price of the cheapest verification row would not be verified, nor would its children
+    find_candidates(plan, is_probe ? 0.0 : lambda(plan) * plan.round.prices.ms_per_node());
+    const int n_rows_left = plan.round.limits.n_draft_rows - plan.round.n_draft_rows;
+    const int n_wide = plan.round.limits.n_leaves > 1 ? options_.width : 1;
+    const int n_most = std::min({(int)nodes_.size(), n_wide, n_rows_left});
+    if (n_most < 1) return;
+    std::partial_sort(nodes_.begin(), nodes_.begin() + n_most, nodes_.end(), [&](int a, int b) {
+        return plan.round.pool.p()[a] != plan.round.pool.p()[b] ? plan.round.pool.p()[a] > plan.round.pool.p()[b]
+                                                                : a < b;
+    });
+    const int n = is_probe ? 1 : best_width(plan, n_most);
+    plan.round.frontier.assign(nodes_.begin(), nodes_.begin() + n);
+}
+
+// nodes_: nodes of the last level that may have children
+void Planner::find_candidates(const SequencePlan & plan, double p_least) {
+    const std::vector<Token> & ends = options_.end_tokens;
+    nodes_.clear();
+    for (int i : plan.round.pool.level()) {
+        const bool is_end = std::find(ends.begin(), ends.end(), plan.round.pool.tree().token[i]) != ends.end();
+        if (!is_end && plan.round.pool.p()[i] >= p_least) nodes_.push_back(i);
+    }
+}
+
+// How many of the candidates nodes_[0..n) to expand; 0 = another level does not pay.
+int Planner::best_width(const SequencePlan & plan, int n_candidates) {
+    double best = plan.round.prices.best(plan.round.best_p, lambda(plan), ms_left(plan)).value;
+    int best_n = 0;
+    for (int width : widths) {
+        const int n = std::min(width, n_candidates);
+        const double value = foresee(plan, n);
+        if (value > best) {
+            best = value;
+            best_n = n;
+        }
+        if (n == n_candidates) break;
+    }
+    return best_n;
+}
+
+// Best value of the pool with one to n_ahead more levels, the first one below nodes_[0..width), with children as they
+// are on average; the levels' own cost taken off.
+double Planner::foresee(const SequencePlan & plan, int width) {
+    const double price = lambda(plan), least = price * plan.round.prices.ms_per_node();
+    const int n_wide = plan.round.limits.n_leaves > 1 ? options_.width : 1;
+    const int n_levels = (int)plan.round.decision.levels.size();
+    front_.clear();
+    for (int i = 0; i < width; ++i) front_.push_back(plan.round.pool.p()[nodes_[i]]);
+    merged_ = plan.round.best_p;
+    double ms = 0.0, best = -1e9;
+    for (int ahead = 1; ahead <= n_ahead && n_levels + ahead <= plan.round.depth_max && !front_.empty(); ++ahead) {
+        ms += level_ms(plan, (int)front_.size());
+        const auto & means = plan.text.chances.of(n_levels + ahead);
+        level_p_.clear();
+        for (float p : front_) {
+            for (int r = 0; r < plan.round.decision.k; ++r) level_p_.push_back(p * means[r]);
+        }
+        merge_best(merged_, level_p_, plan.round.prices.n_nodes_max());
+        best = std::max(best, plan.round.prices.best(merged_, price, ms_left(plan) - ms).value - price * ms);
+        front_.clear();
+        for (int i = 0; i < (int)level_p_.size() && i < n_wide && level_p_[i] >= least; ++i) {
+            front_.push_back(level_p_[i]);
+        }
+    }
+    return best;
+}
+
+// EAGLE-2's growth (SafeAILab/EAGLE: eagle/model/cnets.py, topK_genrate): the k best new nodes by the drafter's own
+// path probability.
+void Planner::next_frontier_fixed(SequencePlan & plan) {
+    plan.round.frontier.clear();
+    if ((int)plan.round.decision.levels.size() >= plan.round.depth_max) return;
+    nodes_ = plan.round.pool.level();
+    const auto & logp = plan.round.pool.tree().logp;
+    std::stable_sort(nodes_.begin(), nodes_.end(), [&](int a, int b) { return logp[a] > logp[b]; });
+    const int n_rows_left = plan.round.limits.n_draft_rows - plan.round.n_draft_rows;
+    const int n = std::min({(int)nodes_.size(), plan.round.decision.k, n_rows_left});
+    if (n > 0) plan.round.frontier.assign(nodes_.begin(), nodes_.begin() + n);
+}
+
+// --- planner choose -------------------------------------------------------------------------------------------------
+
+// Planner, after drafting: which nodes of the pools go into the verify batch.
+
+namespace {
+constexpr double no_limit = std::numeric_limits<double>::infinity();
+
+double sum_of(const std::vector<float> & p, int n) {
+    return std::accumulate(p.begin(), p.begin() + n, 0.0);
+}
+}  // namespace
+
+void Planner::choose(const std::vector<SequencePlan *> & plans) {
+    plans_ = plans;
+    n_rows_ = n_roots_ + n_again_;
+    for (SequencePlan * plan : plans_) {
+        plan->round.frontier.clear();
+        if (!plan->round.is_drafting() || plan->is_auto()) continue;
+        const int n_nodes = std::min(plan->strategy().nodes, plan->round.limits.n_nodes);
+        plan->round.order.build(plan->pool(), plan->pool().logp, n_nodes, plan->round.limits.n_leaves);
+    }
+    cut_fixed();
+    if (n_roots_ > 1) {
+        choose_shared(n_rows_);
+    } else if (plans_.size() == 1 && plans_[0]->is_auto_drafting()) {
+        choose_alone(*plans_[0]);
+    }
+    n_rows_ = n_roots_ + n_again_;
+    for (SequencePlan * plan : plans_) n_rows_ += plan->round.tree.n_draft();
+    n_drafting_last_ = 0;
+    for (SequencePlan * plan : plans_) {
+        plan->round.has_drafted_last = plan->round.decision.mode == Mode::draft;
+        n_drafting_last_ += plan->round.has_drafted_last;
+    }
+    verify_ms_expected_ = costs_.verify(n_rows_);
+    const double ms = verify_ms_expected_ + round_draft_ms_ + costs_.plain_host() + costs_.host();
+    for (SequencePlan * plan : plans_) {
+        if (plan->round.is_verifying()) plan->round.decision.cost = costs_.is_known(n_roots_) ? rounds(ms) : 0.0;
+    }
+}
+
+// One conversation: the best of all sizes at the price of time.
+void Planner::choose_alone(SequencePlan & plan) {
+    const double price = lambda(plan);
+    const bool is_probe = plan.round.decision.mode == Mode::probe;
+    plan.round.order.build(plan.pool(), plan.round.pool.p(), plan.round.prices.n_nodes_max(),
+                           plan.round.limits.n_leaves);
+    const std::vector<float> & p = plan.round.order.p();
+    const double spent_ms = plan.round.draft_time.fair_ms() + costs_.host();
+    const Offer wish = plan.round.prices.best(p, price, no_limit);
+    const double ms = spent_ms + plan.round.prices.ms(wish.n);
+    if (!plan.round.is_text_only()) {
+        weigh(plan, wish.value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
+    }
+    const bool is_vain = is_probe && wish.value <= price * spent_ms;
+    take(plan, plan.round.order.nodes(), is_vain ? 0 : plan.round.prices.best(p, price, ms_left(plan)).n);
+}
+
+// --- several conversations -----------------------------------------------------------------------------------------
+
+// Nodes of all pools in one order, as many as serve all best.
+void Planner::choose_shared(int n_rows) {
+    const int n_most = std::max(1, costs_.n_rows_max() - n_rows);
+    for (SequencePlan * plan : plans_) {
+        if (!plan->is_auto_drafting()) continue;
+        const int n = plan->round.decision.mode == Mode::probe ? 0 : std::min(plan->round.limits.n_nodes, n_most);
+        plan->round.order.build(plan->pool(), plan->round.pool.p(), n, plan->round.limits.n_leaves);
+    }
+    find_shared(n_rows, n_most);
+    const int n = std::accumulate(best_heads_.begin(), best_heads_.end(), 0);
+    const double ms_per_node = n > 0 ? (costs_.verify(n_rows + n) - costs_.verify(n_rows)) / n : 0.0;
+    for (size_t i = 0; i < plans_.size(); ++i) {
+        SequencePlan & plan = *plans_[i];
+        if (!plan.is_auto_drafting()) continue;
+        if (!plan.round.is_text_only()) weigh_shared(plan, best_heads_[i], ms_per_node);
+        take(plan, plan.round.order.nodes(), best_heads_[i]);
+    }
+}
+
+// best_heads_: nodes of each plan, to maximise the product of the conversations' speeds. For a fixed count its
+// logarithm is separable and concave, so taking the node that raises it most is exact; every count is looked at,
+// because the cost is not convex.
+void Planner::find_shared(int n_rows, int n_most) {
+    heads_.assign(plans_.size(), 0);
+    best_heads_ = heads_;
+    sums_.assign(plans_.size(), 1.0);
+    const double rest_ms = costs_.plain_host() + costs_.host() + round_draft_ms_;
+    const auto goal = [&](double ms) {
+        double logs = 0.0;
+        for (double tokens : sums_) logs += std::log(tokens);
+        return logs - n_roots_ * std::log(ms);
+    };
+    double best = goal(costs_.verify(n_rows) + rest_ms);
+    for (int n = 1; n <= n_most; ++n) {
+        int pick = -1;
+        double pick_gain = 0.0;
+        for (size_t i = 0; i < plans_.size(); ++i) {
+            if (!plans_[i]->is_auto_drafting() || heads_[i] == plans_[i]->round.order.size()) continue;
+            const double gain = plans_[i]->round.order.p()[heads_[i]] / sums_[i];
+            if (pick < 0 || gain > pick_gain) pick = (int)i, pick_gain = gain;
+        }
+        if (pick < 0) return;
+        sums_[pick] += plans_[pick]->round.order.p()[heads_[pick]++];
+        const double ms = costs_.verify(n_rows + n) + rest_ms;
+        if (ledger_.covers(rounds(ms) - 1.0) && is_exact_enough(n_rows + n) && goal(ms) > best) {
+            best = goal(ms);
+            best_heads_ = heads_;
+        }
+    }
+}
+
+void Planner::weigh_shared(SequencePlan & plan, int n, double ms_per_node) {
+    const double price = lambda(plan);
+    const double spent_ms = plan.round.draft_time.fair_ms() + costs_.host() / n_roots_;
+    if (plan.round.decision.mode == Mode::probe) {
+        const double value = plan.round.prices.best(plan.round.best_p, price, no_limit).value - price * spent_ms;
+        return weigh(plan, value, 1.0 + value);
+    }
+    const double gain = sum_of(plan.round.order.p(), n), ms = spent_ms + n * ms_per_node;
+    weigh(plan, gain - price * ms, (1.0 + gain) / rounds(plain_ms_ + ms));
+}
+
+// -------------------------------------------------------------------------------------------------------------------
+
+namespace {
+// Children right behind their parents, best first: the likeliest path comes first and without gaps.
+void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nodes, int32_t parent,
+                        std::vector<int32_t> & out) {
+    for (int32_t node : nodes) {
+        if (pool.parent[node] != parent) continue;
+        out.push_back(node);
+        append_depth_first(pool, nodes, node, out);
+    }
+}
+}  // namespace
+
+// Builds the tree of the first n of `nodes`.
+void Planner::take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n) {
+    Decision & d = plan.round.decision;
+    nodes_.assign(nodes.begin(), nodes.begin() + n);
+    std::sort(nodes_.begin(), nodes_.end());
+    d.nodes.clear();
+    append_depth_first(plan.pool(), nodes_, 0, d.nodes);
+    if (n == 0) {
+        if (d.mode == Mode::draft) d.mode = Mode::probe, d.reason = Reason::vain;
+        return;
+    }
+    if (d.reason == Reason::probe) d.mode = Mode::draft, d.reason = Reason::pays;
+    plan.round.tree = plan.round.pool.tree().take(d.nodes);
+    d.n_leaves = (int)plan.round.tree.leaves().size();
+    d.depth = *std::max_element(plan.round.tree.depth.begin(), plan.round.tree.depth.end());
+    for (int32_t node : d.nodes) d.n_tokens += plan.round.pool.p()[node];
+}
+
+void Planner::weigh(SequencePlan & plan, double value, double speed) {
+    if (!std::isfinite(value) || !std::isfinite(speed)) return;
+    // what the text alone would have brought is not the drafter's merit
+    plan.on_off.weigh(value - plan.round.text_value, speed);
+    plan.round.decision.best_speed = plan.on_off.best_speed();
+}
+
+// --- planner text ---------------------------------------------------------------------------------------------------
+
+// Planner: what the text itself proposes, alone and in one tree with the drafter's nodes.
+
+void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
+    plan.round.text_value = 0.0;
+    plan.round.text_draft.nodes.clear();
+    plan.round.text_a.clear();
+    if (!draft || draft->empty()) return;
+    plan.round.text_draft = *draft;
+    text_acceptance_.predict(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
+}
+
+// Tokens that verifying the proposals of the text alone would bring beyond the price of the time; 0 = it does not pay.
+double Planner::text_value(SequencePlan & plan) {
+    if (plan.round.text_draft.empty() || !costs_.knows_plain()) return 0.0;
+    const double price = lambda(plan);
+    // chances along the paths, in one chain where only chains are allowed
+    front_.resize(plan.round.text_a.size());
+    level_p_.clear();
+    int last = -1;
+    for (int i = 0; i < plan.round.text_draft.size(); ++i) {
+        const int parent = plan.round.text_draft.nodes[i].parent;
+        front_[i] = plan.round.text_a[i] * (parent < 0 ? 1.0f : front_[parent]);
+        if (plan.round.limits.n_leaves > 1 || parent == last) level_p_.push_back(front_[i]), last = i;
+    }
+    std::sort(level_p_.begin(), level_p_.end(), std::greater<float>());
+    set_prices(plan);
+    // most proposals are far below the price of a row
+    if (level_p_[0] < price * plan.round.prices.ms_per_node()) return 0.0;
+    const Offer offer = plan.round.prices.best(level_p_, price, ms_left(plan));
+    return offer.n > 0 ? std::max(0.0, offer.value - price * costs_.host()) : 0.0;
+}
+
+// A round without the drafter.
+void Planner::start_text(SequencePlan & plan, Reason reason, int k, int reach) {
+    start(plan, Mode::draft, reason, k);
+    plan.round.frontier.clear();
+    add_text(plan, k, reach);
+}
+
+// The first nodes of a fresh pool.
+void Planner::add_text(SequencePlan & plan, int k, int reach) {
+    PlanRound & round = plan.round;
+    round.pool.add_text(round.text_draft, round.text_a, k, reach, options_.end_tokens);
+    round.decision.n_text = round.pool.n_text();
+    round.pool.best_p(round.prices.n_nodes_max(), round.best_p);
+}
+
+std::string Planner::acceptance_to_text(const std::string & key) const {
+    return acceptance_.to_text(key) + text_acceptance_.to_text(key);
+}
+
+bool Planner::acceptance_from_text(const std::string & text, const std::string & key) {
+    const size_t at = text.find(TextAcceptance::state_kind);
+    const bool fits = acceptance_.from_text(text.substr(0, at), key);
+    return (at == std::string::npos || text_acceptance_.from_text(text.substr(at), key)) && fits;
+}
+
+// --- planner exact --------------------------------------------------------------------------------------------------
+
+// Planner: batches whose rows hold the bits of single rows, and what it costs to plan only such.
+
+namespace {
+// of the speed that all batches would give: what exactness may cost where it is wanted "where that is cheap"
+constexpr double cheap = 0.95;
+constexpr int n_depths_foreseen = 8;
+constexpr double prior_commit = 0.08, prior_level = 0.06;  // plain rounds
+}  // namespace
+
+bool Planner::allows(const SequencePlan & plan, int n_rows) const {
+    return !plan.exact.is_exact || exact_rows_.allows(n_rows);
+}
+
+// for every conversation of the batch; nobody drafting is nobody's choice
+bool Planner::is_exact_enough(int n_rows) const {
+    return n_rows == n_roots_ ||
+           std::all_of(plans_.begin(), plans_.end(), [&](const SequencePlan * plan) { return allows(*plan, n_rows); });
+}
+
+// The fixed strategies of a batch share what an exact number of rows leaves; the last ones give way.
+void Planner::cut_fixed() {
+    int n_most = 0;
+    const auto is_fixed = [](const SequencePlan * plan) { return plan->round.is_drafting() && !plan->is_auto(); };
+    for (const SequencePlan * plan : plans_) n_most += is_fixed(plan) ? plan->round.order.size() : 0;
+    int n = n_most;
+    while (n > 0 && !is_exact_enough(n_rows_ + n)) --n;
+    for (SequencePlan * plan : plans_) {
+        if (!is_fixed(plan)) continue;
+        const int n_own = std::min(n, plan->round.order.size());
+        take(*plan, plan->round.order.nodes(), n_own);
+        n -= n_own;
+        n_rows_ += n_own;
+    }
+}
+
+// A fixed strategy was asked for as it is; only exactness that was asked for, too, may cut it.
+bool Planner::is_exact_cheap(const SequencePlan & plan) const {
+    if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
+    if (!plan.is_auto()) return false;
+    return foreseen_speed(plan, true) >= cheap * foreseen_speed(plan, false);
+}
+
+// plain rounds that a round of n_rows rows takes after `n_levels` drafter levels
+double Planner::foreseen_rounds(int n_rows, int n_levels, int width) const {
+    if (!costs_.knows_plain()) return costs_.prior_ratio(n_rows) + prior_commit + (n_levels - 1) * prior_level;
+    const double draft_ms = costs_.commit(2) + (n_levels - 1) * costs_.level(width) + costs_.host();
+    return rounds(costs_.verify(n_rows) + costs_.plain_host() + draft_ms);
+}
+
+// Tokens per plain round of the best draft, with chances as they are on average; at least plain.
+double Planner::foreseen_speed(const SequencePlan & plan, bool is_exact) const {
+    const int n_limit = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
+    const int width = plan.round.limits.n_leaves > 1 ? options_.k : 1;
+    double best = 1.0;
+    std::vector<float> p;
+    for (int depth = 1; depth <= std::min(n_depths_foreseen, options_.depth); ++depth) {
+        foresee_pool(plan, depth, p);
+        double tokens = 1.0;
+        for (int n = 1; n <= std::min(n_limit, (int)p.size()); ++n) {
+            tokens += p[n - 1];
+            if (is_exact && !exact_rows_.allows(n_roots_ + n)) continue;
+            best = std::max(best, tokens / foreseen_rounds(n_roots_ + n, depth, width));
+        }
+    }
+    return best;
+}
+
+// chances of the nodes of a pool of `depth` levels, falling
+void Planner::foresee_pool(const SequencePlan & plan, int depth, std::vector<float> & p) const {
+    const bool is_tree = plan.round.limits.n_leaves > 1;
+    const int k = is_tree ? options_.k : 1, width = is_tree ? options_.width : 1;
+    std::vector<float> front{1.0f}, next;
+    p.clear();
+    for (int d = 0; d < depth; ++d) {
+        next.clear();
+        for (float above : front) {
+            for (int r = 0; r < std::min(k, MeanChances::n_ranks); ++r) {
+                next.push_back(above * plan.text.chances.of(d + 1)[r]);
+            }
+        }
+        std::sort(next.begin(), next.end(), std::greater<float>());
+        p.insert(p.end(), next.begin(), next.end());
+        next.resize(std::min(next.size(), (size_t)width));
+        front = next;
+    }
+    std::sort(p.begin(), p.end(), std::greater<float>());
 }
 
 }  // namespace eaglecpp

@@ -17,16 +17,298 @@
 // size. A round that fails halfway is simply begun again.
 #pragma once
 
+#include <algorithm>
+#include <climits>
 #include <map>
+#include <string>
 #include <vector>
 
-#include "algo/acceptance_model.h"
-#include "algo/cost_table.h"
-#include "algo/ledger.h"
-#include "algo/row_counts.h"
-#include "algo/sequence_plan.h"
+#include "algo/acceptance.h"
+#include "algo/costs.h"
+#include "algo/decision.h"
+#include "algo/tree.h"
+#include "base/error.h"
 
 namespace eaglecpp {
+
+// --- strategy -------------------------------------------------------------------------------------------------------
+
+// How a round uses the drafter.
+struct Strategy {
+    enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides each round
+
+    Kind kind = Kind::off;
+    int k = 1;      // children per frontier node; 1 for a chain
+    int depth = 0;  // draft levels
+    int nodes = 0;  // draft nodes kept for verification
+
+    static Strategy make(const std::string & kind, int k, int depth, int nodes) {
+        if (kind == "off") return {};
+        if (kind == "auto") return {Kind::automatic, 1, 0, 0};
+        if (kind != "chain" && kind != "tree") {
+            fail(ErrorKind::value, "strategy: '%s' is not one of auto, off, chain, tree", kind.c_str());
+        }
+        if (k < 1 || depth < 1 || nodes < 1) {
+            fail(ErrorKind::value, "strategy %s: k=%d depth=%d nodes=%d, expected at least 1 each", kind.c_str(), k,
+                 depth, nodes);
+        }
+        if (kind == "chain") return {Kind::chain, 1, depth, depth};
+        return {Kind::tree, k, depth, nodes};
+    }
+
+    bool is_fixed() const { return kind == Kind::chain || kind == Kind::tree; }
+
+    const char * kind_name() const {
+        switch (kind) {
+            case Kind::off:
+                return "off";
+            case Kind::chain:
+                return "chain";
+            case Kind::tree:
+                return "tree";
+            case Kind::automatic:
+                return "auto";
+        }
+        return "";
+    }
+};
+
+// --- ledger ---------------------------------------------------------------------------------------------------------
+
+// The account that keeps the promise "never slower". Its unit is the plain step: a round that commits n tokens earns
+// (1 + allowance) * n and pays what it took; plain rounds pay exactly 1, so their noise neither fills nor drains it.
+// Drafting may start only while the balance covers the round's worst case, so the balance stays at or above zero up to
+// the error of the predicted time, and over any window of m tokens
+//
+//     time <= (1 + allowance) * m + cap        hence  speed / plain >= 1 / (1 + allowance + cap / m)
+//
+// whatever the acceptance model believes: 0.97 for every m >= 503 with the defaults. The cap is what keeps past gains
+// from paying for a long loss later; it is the difference from a conservative bandit's running total.
+class Ledger {
+  public:
+    struct Options {
+        double allowance = 0.015;  // share of plain speed that may be spent on trying
+        double cap = 8.0;          // plain steps
+        double start = 4.0;        // plain steps: something to learn with
+        double first_uses = 4.5;   // plain steps, granted once: for building graphs at the first use of a size
+    };
+
+    Ledger() : Ledger(Options{}) {}
+    explicit Ledger(const Options & options) : options_(options), balance_(options.start) {}
+
+    double balance() const { return balance_; }
+
+    // what is left of Options::first_uses
+    double first_uses() const { return options_.first_uses; }
+
+    // may a round be started that might cost `extra` plain steps more than a plain round and gain nothing?
+    bool covers(double extra) const { return extra <= balance_; }
+
+    // A round that committed `n_tokens` tokens per sequence in the time of `cost` plain rounds. `first_use` is the part
+    // of `cost` that exceeds what such a round should take and may be due to the first use of a size.
+    void settle(double n_tokens, double cost, double first_use = 0.0) {
+        const double free = std::min(first_use, options_.first_uses);
+        options_.first_uses -= free;
+        balance_ = std::min(options_.cap, balance_ + (1.0 + options_.allowance) * n_tokens - cost + free);
+    }
+
+  private:
+    Options options_;
+    double balance_;
+};
+
+// --- draft switch ---------------------------------------------------------------------------------------------------
+
+// Decides whether drafting is on for one conversation, from the mean predicted value of a drafted round, which is far
+// less noisy than counts of accepted tokens. While drafting is off, rounds are plain, with a shadow probe now and then:
+// a draft that is not verified, made only to see whether it would have been right.
+class DraftSwitch {
+  public:
+    bool is_on() const { return is_on_; }
+
+    // mean predicted gain of drafting a round, in tokens
+    double advantage() const { return advantage_; }
+
+    // predicted speed of a drafted round, mean over recent ones
+    double best_speed() const { return best_speed_; }
+
+    // A request begins with drafting on.
+    void begin_request();
+
+    // A drafted round or a probe: its predicted value in tokens, and the speed it would have.
+    void weigh(double value, double speed);
+
+    // While drafting is off: counts one more plain round. Is a probe that costs `cost` plain rounds due?
+    bool is_probe_due(double cost);
+    void begin_probe();
+
+    // A probe turned out right against the odds: the text has changed, so more probes follow in quick succession.
+    void surprise();
+
+  private:
+    bool is_on_ = true;
+    double advantage_ = 0.1, variance_ = 0.03;
+    double best_speed_ = 0.0;
+    int n_off_ = 0;  // rounds since drafting went off
+    int n_since_probe_ = 0;
+    int n_burst_ = 0;  // probes left to take in quick succession
+};
+
+// --- sequence plan --------------------------------------------------------------------------------------------------
+
+// The planner's side of one conversation: how it wants to draft, what was learned about its text, whether drafting is
+// on, and the round under way. Owned by the conversation; filled by Planner. The engine reads frontier, tree and
+// decision.
+
+// Whether only batches are planned whose rows have the bits of single rows. automatic: where that costs little
+enum class Exactness { off, automatic, on };
+
+// What a round may use at most.
+struct PlanLimits {
+    int n_nodes = 64;         // draft nodes of one verification
+    int n_leaves = 1;         // leaves of one verification; 1 = chains only
+    int n_leaves_exact = 1;   // the same where rows must hold the bits of single rows
+    int n_draft_rows = 128;   // rows the drafter can hold beyond its committed ones
+    int n_levels = INT_MAX;   // levels the drafter can give
+    bool runs_again = false;  // where a draft is rejected, the accepted ones before it have to be run again
+};
+
+// The recent speed, from decaying sums of tokens and of time in plain rounds; never below that of plain decoding.
+class RecentSpeed {
+  public:
+    void add(double n_tokens, double n_rounds) {
+        n_tokens_ = n_tokens_ * decay + n_tokens;
+        n_rounds_ = n_rounds_ * decay + n_rounds;
+    }
+
+    double speed() const { return n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0; }
+
+  private:
+    static constexpr double decay = 0.985;  // half in 46 rounds
+    double n_tokens_ = 0.0, n_rounds_ = 0.0;
+};
+
+// Whether only exact batches are planned; where the request leaves that open, its first round settles it.
+struct ExactRule {
+    bool is_exact = false, is_settled = true;
+    // The number of nodes that a fixed strategy is cut to because the rows of larger batches are not exact; -1 = it is
+    // not cut.
+    int cut = -1;
+
+    void begin_request(Exactness wanted) {
+        is_exact = wanted != Exactness::off;
+        is_settled = wanted != Exactness::automatic;
+        cut = -1;
+    }
+
+    void settle(bool is_cheap) {
+        is_exact = is_cheap;
+        is_settled = true;
+    }
+};
+
+// What was learned about the text.
+struct LearnedText {
+    RequestKind kind = RequestKind::greedy;
+    TextState drafter;
+    TextTerm hits;
+    MeanChances chances;
+    RecentSpeed recent;
+};
+
+// The drafter's time in a round, as measured and as expected.
+struct DraftTime {
+    double ms = 0.0, expected_ms = 0.0;
+
+    // A multiple of the expected time: what exceeds it is put down to a stall of the machine, not to drafting.
+    static constexpr double stall = 1.5;
+    double fair_ms() const { return std::min(ms, stall * expected_ms); }
+};
+
+// The round under way.
+struct PlanRound {
+    Decision decision;
+    PlanLimits limits;
+    int n_left = 0;             // tokens that may still be generated
+    int n_pending = 0;          // rows the drafter must commit first
+    TextDraft text_draft;       // what the text proposes after the root
+    std::vector<float> text_a;  // per node of it: chance, given its parent
+    double text_value = 0.0;    // what verifying it alone is worth, in tokens
+
+    DraftPool pool;
+    DraftTree tree;  // what is verified
+    std::vector<int32_t> frontier;
+    std::vector<float> best_p;  // the highest chances of the pool, in falling order
+    NodeOrder order;
+    Prices prices;
+    int depth_max = 0, n_draft_rows = 0;
+    DraftTime draft_time;
+    int cursor = -1;      // pool node the target has reached; -1 = it left the pool
+    int n_committed = 0;  // tokens
+    int n_peers = 1;      // conversations that drafted together at the last level, this one included
+    bool has_drafted_last = false;
+
+    // The round is a plain one until something is drafted.
+    void begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now);
+
+    bool is_drafting() const { return decision.mode != Decision::Mode::plain; }
+    bool is_verifying() const { return !decision.nodes.empty(); }
+    // the text's proposals without the drafter's
+    bool is_text_only() const { return is_drafting() && decision.levels.empty() && frontier.empty(); }
+};
+
+class SequencePlan {
+  public:
+    // how to draft, from the next round on
+    void use(const Strategy & strategy) { strategy_ = strategy; }
+    const Strategy & strategy() const { return strategy_; }
+    bool is_auto() const { return strategy_.kind == Strategy::Kind::automatic; }
+
+    // --- the round under way ---------------------------------------------------------------------------------------
+    // nodes whose children the drafter should propose now; the root (0) first; empty = drafting is over
+    const std::vector<int32_t> & frontier() const { return round.frontier; }
+
+    // levels that the round may have
+    int n_levels_max() const { return round.depth_max; }
+
+    // candidates to propose per node
+    int k() const { return round.decision.k; }
+
+    // everything proposed in this round
+    const DraftTree & pool() const { return round.pool.tree(); }
+
+    // what to verify; the root alone in a plain round
+    const DraftTree & tree() const { return round.tree; }
+
+    const Decision & decision() const { return round.decision; }
+
+    // this node of tree() was proposed by the text itself and by nobody else
+    bool is_from_text(int node) const { return node > 0 && round.pool.is_from_text(round.decision.nodes[node - 1]); }
+
+    // The node of pool() that a node of tree() is. For the root of a plain round: the pool node of an earlier draft
+    // that the target has reached, -1 if there is none.
+    int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
+
+    // --- reports ---------------------------------------------------------------------------------------------------
+    bool is_on() const { return on_off.is_on(); }
+    bool is_exact() const { return exact.is_exact; }
+    int cut() const { return exact.cut; }
+    double advantage() const { return on_off.advantage(); }
+    double mean_p(int depth, int rank) const { return text.chances.at(depth, rank); }
+
+    // --- the planner's ---------------------------------------------------------------------------------------------
+    bool is_auto_drafting() const { return round.is_drafting() && is_auto(); }
+
+    ExactRule exact;
+    LearnedText text;
+    DraftSwitch on_off;
+    PlanRound round;
+
+  private:
+    Strategy strategy_{Strategy::Kind::automatic};
+};
+
+// --- planner --------------------------------------------------------------------------------------------------------
 
 struct PlannerOptions {
     Ledger::Options ledger;

@@ -2,10 +2,15 @@
 #include "algo/tree.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "base/error.h"
 
 namespace eaglecpp {
+
+// --- tree -----------------------------------------------------------------------------------------------------------
 
 void DraftTree::reset(Token root) {
     token.assign(1, root);
@@ -77,6 +82,151 @@ std::vector<uint8_t> DraftTree::ancestor_mask() const {
         mask[(size_t)i * n + i] = 1;
     }
     return mask;
+}
+
+// --- node order -----------------------------------------------------------------------------------------------------
+
+void NodeOrder::build(const DraftTree & pool, const std::vector<float> & p, int n_nodes, int n_leaves) {
+    sorted_.resize(pool.n_draft());
+    std::iota(sorted_.begin(), sorted_.end(), 1);
+    // equal chances: the earlier index, which is never the deeper node
+    const auto is_before = [&](int a, int b) { return p[a] != p[b] ? p[a] > p[b] : a < b; };
+    // With one leaf per path at most, passed-over nodes are few; without a limit the first n_nodes decide.
+    if (n_leaves >= pool.size() && n_nodes < (int)sorted_.size()) {
+        std::nth_element(sorted_.begin(), sorted_.begin() + n_nodes, sorted_.end(), is_before);
+        sorted_.resize(n_nodes);
+    }
+    std::sort(sorted_.begin(), sorted_.end(), is_before);
+
+    nodes_.clear();
+    p_.clear();
+    is_taken_.assign(pool.size(), 0);
+    has_child_.assign(pool.size(), 0);
+    is_taken_[0] = 1;
+    int n_used = 1;
+    for (int32_t node : sorted_) {
+        if ((int)nodes_.size() == n_nodes) break;
+        const int32_t parent = pool.parent[node];
+        if (!is_taken_[parent]) continue;
+        if (has_child_[parent] && n_used == n_leaves) continue;
+        n_used += has_child_[parent];
+        has_child_[parent] = is_taken_[node] = 1;
+        nodes_.push_back(node);
+        p_.push_back(p[node]);
+    }
+}
+
+DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves) {
+    NodeOrder order;
+    order.build(pool, pool.logp, n_nodes, n_leaves);
+    std::vector<int32_t> nodes = order.nodes();
+    const std::vector<int32_t> & depth = pool.depth;
+    std::sort(nodes.begin(), nodes.end(),
+              [&](int a, int b) { return depth[a] != depth[b] ? depth[a] < depth[b] : a < b; });
+    return pool.take(nodes);
+}
+
+// --- draft pool -----------------------------------------------------------------------------------------------------
+
+namespace {
+constexpr float a_least = 1e-4f, logp_min = -30.0f;
+// of its chance that a proposal of the text keeps where the drafter was asked and did not make it
+constexpr float text_share = 0.2f;
+}  // namespace
+
+void DraftPool::begin(Token root) {
+    tree_.reset(root);
+    p_.assign(1, 1.0f);
+    a_.assign(1, 1.0f);
+    is_text_.assign(1, 0);
+    first_child_.assign(1, -1);
+    n_children_.assign(1, 0);
+    proposed_.clear();
+    proposed_node_.clear();
+    level_.clear();
+    n_text_ = 0;
+}
+
+int32_t DraftPool::add(Token token, int32_t parent, float logp, float a, bool is_text) {
+    p_.push_back(p_[parent] * a);
+    a_.push_back(a);
+    is_text_.push_back(is_text);
+    first_child_.push_back(-1);
+    n_children_.push_back(0);
+    return tree_.add(token, parent, logp);
+}
+
+void DraftPool::add_text(const TextDraft & draft, const std::vector<float> & a, int k, int reach,
+                         const std::vector<Token> & ends) {
+    numbers_.assign(draft.size(), -1);
+    for (int i = 0; i < draft.size(); ++i) {
+        const TextDraft::Node & node = draft.nodes[i];
+        const int parent = node.parent < 0 ? 0 : numbers_[node.parent];
+        if (parent < 0 || tree_.depth[parent] >= reach) continue;
+        if (parent > 0 && std::find(ends.begin(), ends.end(), tree_.token[parent]) != ends.end()) continue;
+        if (k > 0 && std::count(tree_.parent.begin() + 1, tree_.parent.end(), parent) >= k) continue;
+        numbers_[i] = add(node.token, parent, std::log(std::max(a[i], a_least)), a[i], true);
+    }
+    n_text_ = tree_.n_draft();
+}
+
+int32_t DraftPool::text_child(int32_t parent, Token token) const {
+    for (int i = parent + 1; i <= n_text_; ++i) {
+        if (tree_.parent[i] == parent && tree_.token[i] == token) return i;
+    }
+    return -1;
+}
+
+DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<Candidate> & children, int k) {
+    const int n = std::min((int)children.size(), k);
+    first_child_[parent] = (int)proposed_.size();
+    n_children_[parent] = n;
+    for (int i = 0; i < n; ++i) {
+        const float logp = children[i].logp > logp_min ? std::min(children[i].logp, 0.0f) : logp_min;
+        int32_t node = text_child(parent, children[i].token);
+        if (node < 0) node = add(children[i].token, parent, logp, 0.0f, false);
+        proposed_.push_back({children[i].token, logp, children[i].logq});
+        proposed_node_.push_back(node);
+        level_.push_back(node);
+    }
+    return proposals(parent);
+}
+
+void DraftPool::set_chances(int32_t parent, const double * a, int n_known) {
+    const Proposals drafted = proposals(parent);
+    double sum = 0.0;
+    for (int i = 0; i < drafted.n; ++i) {
+        const int node = drafted.nodes[i];
+        const double own = i < n_known ? a[i] : 0.0;
+        a_[node] = is_text_[node] ? (float)(1.0 - (1.0 - own) * (1.0 - a_[node])) : (float)own;
+        is_text_[node] = 0;
+        sum += a_[node];
+    }
+    const auto is_rival = [&](int i) { return tree_.parent[i] == parent && is_text_[i]; };
+    for (int i = parent + 1; i <= n_text_; ++i) {
+        if (is_rival(i)) sum += a_[i] *= text_share;
+    }
+    const float scale = sum > 1.0 ? (float)(1.0 / sum) : 1.0f;
+    for (int i = 0; i < drafted.n; ++i) {
+        const int node = drafted.nodes[i];
+        a_[node] *= scale;
+        p_[node] = p_[parent] * a_[node];
+    }
+    for (int i = parent + 1; i <= n_text_; ++i) {
+        if (is_rival(i)) a_[i] *= scale;
+        p_[i] = p_[tree_.parent[i]] * a_[i];
+    }
+}
+
+DraftPool::Proposals DraftPool::proposals(int32_t node) const {
+    const int n = n_children_[node];
+    if (n == 0) return {nullptr, nullptr, 0};
+    return {&proposed_[first_child_[node]], &proposed_node_[first_child_[node]], n};
+}
+
+void DraftPool::best_p(int n_most, std::vector<float> & out) const {
+    out.resize(std::clamp(n_most, 0, tree_.n_draft()));
+    std::partial_sort_copy(p_.begin() + 1, p_.end(), out.begin(), out.end(), std::greater<float>());
 }
 
 }  // namespace eaglecpp

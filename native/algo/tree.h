@@ -6,11 +6,16 @@
 // has a smaller index, so the arrays can be read front to back.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "algo/text.h"
 #include "base/types.h"
 
 namespace eaglecpp {
+
+// --- tree -----------------------------------------------------------------------------------------------------------
 
 struct DraftTree {
     std::vector<Token> token;     // [n] target token id
@@ -58,5 +63,135 @@ struct Candidate {
     float logp;
     float logq = 0.0f;
 };
+
+// --- node order -----------------------------------------------------------------------------------------------------
+
+// The nodes of a pool in the order in which a verify batch should take them. Chances of acceptance multiply along a
+// path, so a child never ranks above its parent and every prefix of the order is closed under parent; without a limit
+// on leaves the first n nodes are the best n-node tree there is, and the sum of their chances is concave in n.
+class NodeOrder {
+  public:
+    // p[i]: chance that node i of the pool is accepted, p[0] = 1, never above its parent's. At most `n_nodes` nodes;
+    // with a limit of `n_leaves`, a node that would add one leaf too many is passed over for good.
+    void build(const DraftTree & pool, const std::vector<float> & p, int n_nodes, int n_leaves);
+
+    int size() const { return (int)nodes_.size(); }
+    const std::vector<int32_t> & nodes() const { return nodes_; }
+
+    // chance of the i-th node in order
+    const std::vector<float> & p() const { return p_; }
+
+  private:
+    std::vector<int32_t> nodes_;
+    std::vector<float> p_;
+    std::vector<uint8_t> is_taken_, has_child_;  // kept to save allocations
+    std::vector<int32_t> sorted_;
+};
+
+// The best tree by the drafter's own path log-probabilities, breadth first.
+DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves);
+
+// --- draft pool -----------------------------------------------------------------------------------------------------
+
+// Everything proposed in one round, with the chances that the target accepts it: the text's nodes first, then the
+// drafter's, level by level. A token that both propose as a child of the same node is one node.
+class DraftPool {
+  public:
+    // what the drafter proposed as children of one node, best first; n = 0 where it was not asked
+    struct Proposals {
+        const Candidate * candidates;  // token and clean conditional log-probability
+        const int32_t * nodes;         // that carry them
+        int n;
+    };
+
+    void begin(Token root);
+
+    // Adds the text's proposals with their chances `a` given the parent: k children per node at most (0 = any number),
+    // none deeper than `reach`, none after one of `ends`.
+    void add_text(const TextDraft & draft, const std::vector<float> & a, int k, int reach,
+                  const std::vector<Token> & ends);
+
+    // The drafter's next level begins.
+    void begin_level() { level_.clear(); }
+
+    // The drafter proposes the first k of these as children of `parent`; their chances are still 0.
+    Proposals add_children(int32_t parent, const std::vector<Candidate> & children, int k);
+
+    // The first n of the drafter's children of `parent` have chances a[0..n), its others 0. A token that both propose
+    // is likelier than either of them says; one that only the text proposes keeps a fifth of its chance. Only one token
+    // can follow, so the chances of all children are kept from adding up to more than 1.
+    void set_chances(int32_t parent, const double * a, int n);
+
+    const DraftTree & tree() const { return tree_; }
+
+    // per node: chance that it is accepted; the same given its parent
+    const std::vector<float> & p() const { return p_; }
+    float given_parent(int32_t node) const { return a_[node]; }
+
+    // nodes that the text proposed are 1 to n_text()
+    int n_text() const { return n_text_; }
+
+    // proposed by the text and not by the drafter as well
+    bool is_from_text(int32_t node) const { return is_text_[node]; }
+
+    Proposals proposals(int32_t node) const;
+
+    // nodes of the drafter's last level
+    const std::vector<int32_t> & level() const { return level_; }
+
+    // the n_most highest chances of all nodes, in falling order
+    void best_p(int n_most, std::vector<float> & out) const;
+
+  private:
+    int32_t add(Token token, int32_t parent, float logp, float a, bool is_text);
+    int32_t text_child(int32_t parent, Token token) const;
+
+    DraftTree tree_;
+    std::vector<float> p_, a_;
+    std::vector<uint8_t> is_text_;
+    int n_text_ = 0;
+    std::vector<Candidate> proposed_;
+    std::vector<int32_t> proposed_node_;
+    std::vector<int32_t> first_child_, n_children_;  // per node, in proposed_
+    std::vector<int32_t> level_, numbers_;
+};
+
+// --- match ----------------------------------------------------------------------------------------------------------
+
+// Acceptance by sample and match. At each node the target's own sampler chooses the next token from the target's own
+// distribution there; if a child carries that token the walk goes on to it, else the token is the bonus token and the
+// walk ends. The sampler is asked exactly once per emitted token and in the order of plain decoding, so the same seed
+// gives the same tokens with or without drafting, whatever was drafted.
+struct MatchResult {
+    std::vector<int32_t> nodes;  // the root, then the accepted drafts
+    Tokens tokens;               // emitted tokens: the accepted drafts, then the bonus token if there is one
+    bool stopped = false;        // `sample` asked to stop after the last token, or gave none
+
+    int n_accepted() const { return (int)nodes.size() - 1; }
+    bool has_bonus() const { return (int)tokens.size() > n_accepted(); }
+};
+
+// What the target chose at a node.
+struct Choice {
+    Token token;
+    bool stop;  // nothing may follow this token (end of generation, token limit)
+};
+
+// sample(node) -> std::optional<Choice>, none where it fails; called for the root first, then for each accepted node
+template <typename Sample>
+MatchResult match(const DraftTree & tree, Sample && sample) {
+    MatchResult out;
+    int node = 0;
+    while (node >= 0) {
+        out.nodes.push_back(node);
+        if (out.stopped) break;
+        const std::optional<Choice> choice = sample(node);
+        out.stopped = !choice || choice->stop;
+        if (!choice) break;
+        out.tokens.push_back(choice->token);
+        node = tree.child(node, choice->token);
+    }
+    return out;
+}
 
 }  // namespace eaglecpp

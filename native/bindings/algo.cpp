@@ -6,8 +6,7 @@
 #include <algorithm>
 
 #include "algo/grammar_limits.h"
-#include "algo/match.h"
-#include "algo/node_order.h"
+#include "algo/tree.h"
 #include "algo/synth.h"
 #include "base/error.h"
 #include "bindings/bindings.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "algo/strategy.h"
+#include "algo/planner.h"
 #include "target/sampler.h"
 #include "target/target.h"
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "algo/row_counts.h"
+#include "algo/costs.h"
 #include "engine/sequence.h"
 #include "target/target.h"
 

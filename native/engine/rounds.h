@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "algo/match.h"
+#include "algo/tree.h"
 #include "algo/planner.h"
 #include "algo/topk.h"
 #include "base/error.h"

@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "algo/recall.h"
-#include "algo/sequence_plan.h"
+#include "algo/planner.h"
 #include "algo/synth.h"
-#include "algo/text_index.h"
+#include "algo/text.h"
 #include "base/error.h"
 #include "base/features.h"
 #include "base/types.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "algo/match.h"
 #include "algo/tree.h"
 
 namespace eaglecpp {

@@ -6,7 +6,7 @@
 
 #include <functional>
 
-#include "algo/row_counts.h"
+#include "algo/costs.h"
 #include "target/target.h"
 
 namespace eaglecpp {

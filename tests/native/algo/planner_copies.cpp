@@ -10,8 +10,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "algo/match.h"
-#include "algo/text_index.h"
+#include "algo/tree.h"
+#include "algo/text.h"
 #include "base/error.h"
 #include "scenarios.h"
 

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "algo/match.h"
-#include "algo/node_order.h"
+#include "algo/tree.h"
 #include "tree_grower.h"
 
 namespace eaglecpp::sim {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/acceptance_model.h"
+#include "algo/acceptance.h"
 
 #include <limits>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/cost_table.h"
+#include "algo/costs.h"
 
 #include <limits>
 

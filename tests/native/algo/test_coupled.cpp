@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "../check.h"
-#include "algo/acceptance_model.h"
+#include "algo/acceptance.h"
 #include "base/error.h"
 #include "random.h"
 

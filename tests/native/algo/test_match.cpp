@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/match.h"
+#include "algo/tree.h"
 
 #include "../check.h"
 #include "random.h"

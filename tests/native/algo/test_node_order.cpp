@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/node_order.h"
+#include "algo/tree.h"
 
 #include <algorithm>
 #include <numeric>

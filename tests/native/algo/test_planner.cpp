@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "../check.h"
-#include "algo/match.h"
+#include "algo/tree.h"
 #include "base/error.h"
 #include "random.h"
 #include "scenarios.h"

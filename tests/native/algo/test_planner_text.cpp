@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "../check.h"
-#include "algo/match.h"
+#include "algo/tree.h"
 #include "algo/planner.h"
 #include "base/error.h"
 #include "random.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/prices.h"
+#include "algo/costs.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/row_counts.h"
+#include "algo/costs.h"
 
 #include "../check.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/step_costs.h"
+#include "algo/costs.h"
 
 #include <utility>
 

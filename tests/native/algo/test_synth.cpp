@@ -2,7 +2,7 @@
 #include "algo/synth.h"
 
 #include "../check.h"
-#include "algo/match.h"
+#include "algo/tree.h"
 #include "base/error.h"
 
 using namespace eaglecpp;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What is learned about drafts from the text: by length of the match, by what came of late, kept and read back.
-#include "algo/text_acceptance.h"
+#include "algo/acceptance.h"
 
 #include <sstream>
 #include <string>

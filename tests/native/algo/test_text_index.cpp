@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Drafts from the text itself, held against a search through the whole text: exact matches, what follows them, copies
 // that break off, memory and time.
-#include "algo/text_index.h"
+#include "algo/text.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,20 @@
 // SPDX-License-Identifier: MIT
+// The chance that the target agrees: with a drafter (AcceptanceModel), with the text itself (TextAcceptance), and with
+// levels that are not drafted yet (MeanChances).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "algo/text.h"
+#include "algo/tree.h"
+
+namespace eaglecpp {
+
+// --- acceptance model -----------------------------------------------------------------------------------------------
+
 // Turns the drafter's probabilities into the chance that the target agrees. For the siblings of one node, best first,
 // with drafter probabilities q_1 >= q_2 >= ...
 //
@@ -19,15 +35,6 @@
 //
 // The model may learn only from positions that the target visited. Counting unreached drafts as rejected would teach
 // it that deep drafts are never accepted.
-#pragma once
-
-#include <array>
-#include <string>
-#include <vector>
-
-#include "algo/tree.h"
-
-namespace eaglecpp {
 
 // What decides whether two requests can share what was learned.
 enum class RequestKind {
@@ -153,6 +160,80 @@ class AcceptanceModel {
     double later_logit(const Class & c, const TextState & text, int rank, const Signs & signs) const;
 
     std::vector<Class> classes_;
+};
+
+// --- text acceptance ------------------------------------------------------------------------------------------------
+
+// The chance that the target goes on as the text did before. For a node that agrees with the place it is taken from in
+// n_match tokens, and given that the target gets there,
+//
+//     a = sigmoid(weight[source][length of the match] + hits)
+//
+// Weights belong to the target and the kind of request and are kept on disk; `hits` belongs to one conversation and
+// adapts to it within a few rounds. Every round labels the proposals at no cost, even those that were not verified,
+// because the target's next token is known anyway.
+class TextAcceptance {
+  public:
+    TextAcceptance();
+
+    // a[i]: chance of draft.nodes[i] given its parent; those of siblings sum to at most 1
+    void predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a) const;
+
+    // The target went on with `tokens`.
+    void learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens);
+
+    // how well predictions agree with what came, over all kinds of requests
+    const Reliability & reliability() const { return reliability_; }
+
+    // persistent part as text (state_text.h); from_text() keeps the old state and returns false if it does not fit
+    static constexpr const char * state_kind = "eaglecpp text-acceptance 1";
+    std::string to_text(const std::string & key) const;
+    bool from_text(const std::string & text, const std::string & key);
+
+  private:
+    static constexpr int n_lengths = 10;
+    static constexpr int n_sources = 2;  // of TextDraft
+
+    struct Weight {
+        double value = 0.0, information = 0.0;
+    };
+    using Weights = std::array<std::array<Weight, n_lengths>, n_sources>;
+
+    static int length_of(int n_match);
+    double chance(RequestKind kind, const TextTerm & hits, const TextDraft::Node & node) const;
+    void learn_one(RequestKind kind, TextTerm & hits, const TextDraft::Node & node, bool came);
+
+    std::array<Weights, n_request_kinds> weights_;
+    Reliability reliability_;
+};
+
+// --- mean chances ---------------------------------------------------------------------------------------------------
+
+// Mean chances of acceptance by depth and rank in one text, used to judge levels that are not drafted yet.
+class MeanChances {
+  public:
+    static constexpr int n_ranks = AcceptanceModel::n_ranks_max;
+
+    MeanChances() {
+        for (auto & ranks : means_) {
+            for (int r = 0; r < n_ranks; ++r) ranks[r] = r == 0 ? 0.6f : 0.12f / (float)(r * r);
+        }
+    }
+
+    // of the rank-th child (from 1) of a frontier node at depth - 1, given that node
+    double at(int depth, int rank) const { return of(depth)[std::clamp(rank, 1, n_ranks) - 1]; }
+
+    const std::array<float, n_ranks> & of(int depth) const { return means_[row(depth)]; }
+
+    // The n children of a node that is reached with chance p have chances a[].
+    void learn(int depth, const double * a, int n, float p);
+
+  private:
+    static constexpr int n_depths = 12;
+    static int row(int depth) { return std::clamp(depth, 1, n_depths) - 1; }
+
+    std::array<std::array<float, n_ranks>, n_depths> means_;  // [depth - 1][rank - 1]
+    std::array<int, n_depths> n_seen_{};                      // nodes whose children were seen, by depth - 1
 };
 
 }  // namespace eaglecpp

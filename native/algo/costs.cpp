@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: MIT
+#include "algo/costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "algo/state_text.h"
+
+namespace eaglecpp {
+
+// --- row counts -----------------------------------------------------------------------------------------------------
+
+void RowCounts::set(int n_rows, bool is_exact) {
+    const auto at = std::lower_bound(points_.begin(), points_.end(), n_rows,
+                                     [](const std::pair<int, bool> & p, int n) { return p.first < n; });
+    if (at != points_.end() && at->first == n_rows) {
+        at->second = at->second && is_exact;
+    } else {
+        points_.insert(at, {n_rows, is_exact});
+    }
+}
+
+bool RowCounts::allows(int n_rows) const {
+    if (n_rows <= 1) return true;
+    bool is_below_exact = true;  // one row
+    for (const auto & [n, is_exact] : points_) {
+        if (n == n_rows) return is_exact;
+        if (n > n_rows) return is_below_exact && is_exact;
+        is_below_exact = is_exact;
+    }
+    return false;
+}
+
+int RowCounts::largest(int n_rows) const {
+    while (n_rows > 1 && !allows(n_rows)) --n_rows;
+    return std::max(n_rows, 1);
+}
+
+int RowCounts::next(int n_rows) const {
+    const int n_most = points_.empty() ? 1 : points_.back().first;
+    for (int n = n_rows + 1; n <= n_most; ++n) {
+        if (allows(n)) return n;
+    }
+    return 0;
+}
+
+int RowCounts::first_refused(int n_rows) const {
+    for (int n = 2; n <= n_rows; ++n) {
+        if (!allows(n)) return n;
+    }
+    return 0;
+}
+
+std::string RowCounts::to_string() const {
+    const int n_most = points_.empty() ? 1 : points_.back().first;
+    std::string out;
+    for (int n = 1; n <= n_most; ++n) {
+        if (!allows(n)) continue;
+        const int first = n;
+        while (n < n_most && allows(n + 1)) ++n;
+        out += (out.empty() ? "" : ", ") + std::to_string(first);
+        if (n > first) out += "-" + std::to_string(n);
+    }
+    return out;
+}
+
+// --- step costs -----------------------------------------------------------------------------------------------------
+
+namespace {
+constexpr std::array<int, StepCosts::n_buckets> bucket_rows = {1,  2,  3,  4,  5,  6,  7,  8,   10,  12,  14,  16,
+                                                               20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1 << 20};
+constexpr double rate_slow = 0.06;   // at which the slowdown follows
+constexpr double share_rate = 0.05;  // at which the sizes' shares of the runs follow
+constexpr double jump_min = 0.2;     // median residual that counts as a change of the machine ...
+constexpr double jump_noise = 3.0;   // ... if it is also this many mean residuals
+constexpr int n_settled = 3;         // samples in this process that make a price
+constexpr int n_odd_most = 3;        // samples that far off in a row that are not a stall: the size's price has changed
+constexpr double ms_least = 1e-6, ms_most = 1e7;
+}  // namespace
+
+int StepCosts::bucket_of(int n_rows) {
+    return (int)(std::lower_bound(bucket_rows.begin(), bucket_rows.end() - 1, n_rows) - bucket_rows.begin());
+}
+
+int StepCosts::rows_of(int bucket) {
+    return bucket_rows[bucket];
+}
+
+double StepCosts::prior_ratio(int n_rows) const {
+    return 1.0 + slope_ * std::pow((double)std::max(n_rows - 1, 0), 0.8);
+}
+
+double StepCosts::least_ms(int n_rows) const {
+    double least = std::numeric_limits<double>::infinity();
+    for (int b = bucket_of(n_rows) + 1; b < n_buckets; ++b) {
+        if (entries_[b].n_samples() >= 3) least = std::min(least, prices_[b]);
+    }
+    return least;
+}
+
+int StepCosts::n_rows_measured() const {
+    for (int b = n_buckets - 1; b >= 0; --b) {
+        if (entries_[b].n_samples() > 0) return bucket_rows[b];
+    }
+    return 0;
+}
+
+bool StepCosts::take_changed() {
+    const bool was = is_changed_;
+    is_changed_ = false;
+    return was;
+}
+
+void StepCosts::Entry::restart(double ms, bool is_guess) {
+    n = 0;
+    is_guessed = is_guess;
+    add(ms);
+}
+
+void StepCosts::Entry::add(double ms) {
+    samples[n++ % n_kept] = ms;
+}
+
+double StepCosts::Entry::price() const {
+    return lower_median(samples, std::min(n, n_kept));
+}
+
+void StepCosts::learn(int n_rows, double ms) {
+    ms = std::clamp(ms, ms_least, ms_most);
+    const int b = bucket_of(n_rows);
+    Entry & e = entries_[b];
+    const double price = empty() ? ms : prices_[b];
+    if (e.n == 0) e.restart(price, true);
+    const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
+    // the first samples say more of the price than of the machine
+    const bool is_settled = e.n_tried >= n_settled, is_odd = is_settled && std::fabs(error) > jump();
+    if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
+    if (n_anchor_ > 0 && e.n_samples() > 0) {
+        anchor(raw);
+    } else if (has_slowdown_ && is_settled) {
+        if (!is_odd) slowdown_ *= std::exp(rate_slow * error);
+        learn_speed(raw);
+    }
+    learn_first_use(e, price, ms / slowdown_);
+    ++e.n_tried;
+    // It may be a stall, or the machine that has another speed now, which the residuals will show.
+    e.n_odd = is_odd ? e.n_odd + 1 : 0;
+    if (!is_odd || e.n_odd > n_odd_most) e.add(ms / slowdown_);
+    const double before = prices_[b];
+    prices_[b] = e.price();
+    if (has_slowdown_) share_change(b, is_settled ? prices_[b] / before : 1.0);
+    guess_prices();
+}
+
+// Where one size runs alone its times cannot tell a change of its price from one of the machine's speed, and the two
+// would wander off together, away from the prices of the sizes that wait. So the machine takes as much of the change as
+// the size has of the last runs.
+void StepCosts::share_change(int bucket, double change) {
+    for (int b = 0; b < n_buckets; ++b) {
+        shares_[b] += share_rate * ((b == bucket ? 1.0 : 0.0) - shares_[b]);
+    }
+    if (change == 1.0 || std::fabs(std::log(change)) > jump()) return;
+    const double common = std::pow(change, shares_[bucket]);
+    slowdown_ *= common;
+    entries_[bucket].scale(1.0 / common);
+    prices_[bucket] /= common;
+}
+
+void StepCosts::Entry::scale(double factor) {
+    for (double & ms : samples) ms *= factor;
+}
+
+double StepCosts::jump() const {
+    return std::max(jump_min, jump_noise * noise_);
+}
+
+void StepCosts::learn_first_use(const Entry & e, double price, double ms) {
+    double over;
+    if (e.n_tried == 0) {
+        last_first_ms_ = ms;
+        if (e.is_guessed) return;
+        over = ms - price;
+    } else if (e.n_tried == 1 && e.is_guessed) {
+        over = last_first_ms_ - ms;
+    } else {
+        return;
+    }
+    first_use_ms_ += std::max(0.3, 1.0 / ++n_first_uses_) * (std::max(0.0, over) - first_use_ms_);
+}
+
+// A machine that changed its speed at once: the last residuals agree on another slowdown.
+void StepCosts::learn_speed(double raw) {
+    residuals_[n_residuals_++ % n_residuals] = raw;
+    if (n_residuals_ < n_residuals) return;
+    const double shift = lower_median(residuals_, n_residuals) - std::log(slowdown_);
+    if (std::fabs(shift) <= jump()) return;
+    slowdown_ *= std::exp(shift);
+    n_residuals_ = 0;
+    is_changed_ = true;
+}
+
+// Until a few samples are in, the slowdown is their lower median: the first one is often too long.
+void StepCosts::anchor(double raw) {
+    const int n = n_residuals - n_anchor_--;
+    residuals_[n] = raw;
+    slowdown_ = std::exp(std::clamp(lower_median(residuals_, n + 1), -3.0, 3.0));
+    n_residuals_ = 0;
+}
+
+void StepCosts::set_saved(int bucket, double ms) {
+    entries_[bucket].restart(ms, false);
+    prices_[bucket] = entries_[bucket].price();
+    guess_prices();
+}
+
+// Prices of sizes that nobody ran: their ratio to the prior curve lies between those of the measured ones beside them.
+void StepCosts::guess_prices() {
+    const auto ratio = [&](int b) { return prices_[b] / prior_ratio(bucket_rows[b]); };
+    int below = -1;
+    for (int b = 0; b < n_buckets; ++b) {
+        if (entries_[b].n > 0) {
+            below = b;
+            continue;
+        }
+        int above = b;
+        while (above < n_buckets && entries_[above].n == 0) ++above;
+        double r = below < 0 ? ratio(above) : ratio(below);
+        if (below >= 0 && above < n_buckets) {
+            const double from = std::log(bucket_rows[below]), to = std::log(bucket_rows[above]);
+            r += (ratio(above) - r) * (std::log(bucket_rows[b]) - from) / (to - from);
+        }
+        prices_[b] = r * prior_ratio(bucket_rows[b]);
+    }
+    doubt_prices();
+}
+
+// Rows can be run in batches of a smaller size, or beside others that nobody needs. Twice that price is believed:
+// graphs differ, and real curves have dips and cliffs. A size that seems to cost less than half of one row proves
+// nothing.
+void StepCosts::doubt_prices() {
+    believed_ = prices_;
+    for (int other = 0; other < n_buckets; ++other) {
+        if (entries_[other].n_samples() == 0) continue;
+        if (entries_[0].n_samples() > 0 && prices_[other] < 0.5 * prices_[0]) continue;
+        for (int b = 0; b < n_buckets; ++b) {
+            const int n_batches = (bucket_rows[b] + bucket_rows[other] - 1) / bucket_rows[other];
+            believed_[b] = std::min(believed_[b], 2.0 * n_batches * prices_[other]);
+        }
+    }
+}
+
+// --- cost table -----------------------------------------------------------------------------------------------------
+
+namespace {
+constexpr const char * state_kind = "eaglecpp cost-table 3";
+constexpr double absurd = 20.0;  // times the expectation: a suspended process, not a measurement
+constexpr double ms_max = 1e7;
+
+// prior shares of a plain round: an EAGLE drafter is one layer and a head
+constexpr double commit_share = 0.08, level_share = 0.06;
+
+double ema(double value, double sample, int n, double step_limit) {
+    const double rate = std::max(0.05, 1.0 / (n + 1));
+    return value + rate * std::clamp(sample - value, -step_limit, step_limit);
+}
+}  // namespace
+
+double CostTable::guess(double share, int n_rows, const StepCosts & costs) const {
+    const double ms = costs.empty() ? share * verify_.ms(1) * costs.prior_ratio(n_rows) : costs.ms(n_rows);
+    return slowdown() * ms;
+}
+
+double CostTable::commit(int n_rows) const {
+    return guess(commit_share, n_rows, commit_);
+}
+
+double CostTable::level(int n_rows) const {
+    return guess(level_share, n_rows, level_);
+}
+
+int CostTable::n_rows_max() const {
+    return std::max(4, 2 * verify_.n_rows_measured());
+}
+
+bool CostTable::is_sane(double ms, double expected) const {
+    return std::isfinite(ms) && ms > 0.0 && ms < ms_max && (expected <= 0.0 || ms < absurd * expected);
+}
+
+void CostTable::learn_verify(int n_rows, double ms) {
+    if (n_rows >= 1 && is_sane(ms, is_known(n_rows) ? verify(n_rows) : 0.0)) verify_.learn(n_rows, ms);
+}
+
+void CostTable::learn_commit(int n_rows, double ms) {
+    if (n_rows >= 1 && is_sane(ms, commit_.empty() ? 0.0 : commit(n_rows))) {
+        commit_.learn(n_rows, ms / slowdown());
+    }
+}
+
+void CostTable::learn_level(int n_rows, double ms) {
+    if (n_rows >= 1 && is_sane(ms, level_.empty() ? 0.0 : level(n_rows))) level_.learn(n_rows, ms / slowdown());
+}
+
+void CostTable::learn_host(bool drafted, double ms) {
+    if (!std::isfinite(ms)) return;
+    const double sample = std::max(0.0, ms) / slowdown();
+    const double limit = 0.2 * verify_.ms(1);
+    if (drafted) {
+        host_draft_ = ema(host_draft_, sample, n_host_draft_++, limit);
+    } else {
+        host_plain_ = ema(host_plain_, sample, n_host_plain_++, limit);
+    }
+}
+
+bool CostTable::take_changed() {
+    const bool was = is_changed_;
+    is_changed_ = false;
+    return verify_.take_changed() || was;
+}
+
+static bool is_price(double ms) {
+    return ms >= 1e-6 && ms <= ms_max;
+}
+
+std::string CostTable::to_text(const std::string & key) const {
+    std::vector<StateLine> lines;
+    const auto put = [&](const char * name, const StepCosts & costs) {
+        for (int b = 0; b < StepCosts::n_buckets; ++b) {
+            const double ms = slowdown() * costs.saved_ms(b);
+            if (is_price(ms)) lines.push_back({name, {(double)StepCosts::rows_of(b), ms}});
+        }
+    };
+    put("verify", verify_);
+    put("commit", commit_);
+    put("level", level_);
+    // A machine that was stopped for a while leaves estimates outside of what from_text() takes.
+    const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
+    lines.push_back({"host", {time(slowdown() * host_plain_), time(slowdown() * host_draft_)}});
+    return write_state(state_kind, key, lines);
+}
+
+bool CostTable::from_text(const std::string & text, const std::string & key) {
+    const auto lines = read_state(text, state_kind, key);
+    if (!lines) return false;
+    CostTable loaded;
+    for (const StateLine & line : *lines) {
+        const std::vector<double> & v = line.values;
+        if (line.name == "host") {
+            if (v.size() != 2 || !std::all_of(v.begin(), v.end(), [](double ms) { return ms >= 0.0 && ms <= ms_max; }))
+                return false;
+            loaded.host_plain_ = v[0], loaded.host_draft_ = v[1];
+            loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
+        } else {
+            StepCosts * costs = line.name == "verify"   ? &loaded.verify_
+                                : line.name == "commit" ? &loaded.commit_
+                                : line.name == "level"  ? &loaded.level_
+                                                        : nullptr;
+            if (!costs || v.size() != 2 || !(v[0] >= 1.0 && v[0] <= 1e6) || !is_price(v[1])) return false;
+            costs->set_saved(StepCosts::bucket_of((int)v[0]), v[1]);
+        }
+    }
+    loaded.expect_change();
+    *this = loaded;
+    return true;
+}
+
+std::vector<CostTable::Point> CostTable::points(const StepCosts & costs, int n_rows_max) const {
+    std::vector<Point> out;
+    for (int b = 0; b < StepCosts::n_buckets && StepCosts::rows_of(b) <= n_rows_max; ++b) {
+        const int n = StepCosts::rows_of(b);
+        out.push_back({n, slowdown() * costs.ms(n), (double)costs.n_samples(n)});
+    }
+    return out;
+}
+
+// --- prices ---------------------------------------------------------------------------------------------------------
+
+// A size that turns out well is used many times; the extra time of its first use is spread over them.
+static constexpr double first_use_share = 0.02;
+// plain rounds; no first use may look more expensive than a full ledger can pay, or no size would ever be tried
+static constexpr double first_use_most = 6.0;
+
+void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed,
+                 int n_buyers, double n_times) {
+    const int n_sizes = std::max(n_nodes_max, 0) + 1;
+    ms_.assign(n_sizes, 0.0);
+    ms_once_.assign(n_sizes, 0.0);
+    ms_per_node_ = std::numeric_limits<double>::infinity();
+    const double none = table.verify(n_rows);
+    for (int n = 1; n < n_sizes; ++n) {
+        const int rows = n_rows + n * n_buyers;
+        if (allowed && !allowed->allows(rows)) {
+            ms_[n] = std::numeric_limits<double>::infinity();
+            continue;
+        }
+        const double first_ms = table.first_use(rows);
+        ms_[n] = (n_times * (table.verify(rows) - none) + first_use_share * first_ms) / n_buyers;
+        ms_once_[n] = std::max(0.0, std::min(first_ms, first_use_most * table.plain(n_rows)) - ms_free);
+        ms_per_node_ = std::min(ms_per_node_, ms_[n] / n);
+    }
+    ms_per_node_ = n_sizes > 1 ? std::max(ms_per_node_, 0.0) : 0.0;
+}
+
+Offer Prices::best(const std::vector<float> & p, double lambda, double ms_most) const {
+    Offer out;
+    double sum = 0.0;
+    for (int n = 1; n <= std::min((int)p.size(), n_nodes_max()); ++n) {
+        sum += p[n - 1];
+        const double value = sum - lambda * ms_[n];
+        if (value > out.value && ms_[n] + ms_once_[n] <= ms_most) out = {n, value};
+    }
+    return out;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT
+// What rounds cost on this machine with this model, learned from the rounds themselves, and the best number of nodes at
+// those prices. No clock inside: times are handed in, in milliseconds.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace eaglecpp {
+
+// --- row counts -----------------------------------------------------------------------------------------------------
+
+// The numbers of rows for which a row of a batch has the same bits as it has alone ("exact"). Kernels change at certain
+// numbers (ggml's repacked products from 4 rows on, F32 products from 2), so exactness is measured at some of them; a
+// number between two measured ones counts as exact only if both are, one beyond the largest never does.
+class RowCounts {
+  public:
+    // nothing measured: one row alone is exact
+    RowCounts() = default;
+
+    void set(int n_rows, bool is_exact);
+    bool is_measured() const { return !points_.empty(); }
+
+    bool allows(int n_rows) const;
+
+    // the largest exact number not above n_rows, at least 1
+    int largest(int n_rows) const;
+
+    // the smallest exact number above n_rows, 0 if there is none
+    int next(int n_rows) const;
+
+    // every number up to n_rows is exact
+    bool allows_all(int n_rows) const { return first_refused(n_rows) == 0; }
+
+    // an exact number in (n_above, n_most] exists
+    bool allows_any(int n_above, int n_most) const { return largest(n_most) > n_above; }
+
+    // "1-3, 8" up to the largest that was measured
+    std::string to_string() const;
+
+    const std::vector<std::pair<int, bool>> & points() const { return points_; }
+
+  private:
+    int first_refused(int n_rows) const;
+
+    std::vector<std::pair<int, bool>> points_;  // by number of rows
+};
+
+// --- median ---------------------------------------------------------------------------------------------------------
+
+// The lower median of the first n values, 1 <= n <= N.
+template <size_t N>
+double lower_median(std::array<double, N> values, int n) {
+    for (int i = 1; i < n; ++i) {
+        for (int j = i; j > 0 && values[j] < values[j - 1]; --j) std::swap(values[j], values[j - 1]);
+    }
+    return values[(n - 1) / 2];
+}
+
+// --- step costs -----------------------------------------------------------------------------------------------------
+
+// Time of one kind of step over the number of rows it runs. Row counts share a bucket where they are far apart, and
+// every bucket learns for itself: real curves are staircases with cliffs and even dips (five rows can cost more than
+// eight), so no line or power law is fitted and nothing is forced to rise.
+//
+//     time(n rows) = slowdown * price[n]
+//
+// A price is the median of a size's last samples, so that neither the building of a graph nor a stall sets it. Sizes
+// that nobody ran follow their measured neighbours along a prior curve on the cheap side of known machines, so that a
+// size that might pay is tried. A price that another size proves wrong is not believed: a size that was only run while
+// something else kept the machine busy would else look too expensive to be tried ever again.
+class StepCosts {
+  public:
+    static constexpr int n_buckets = 24;
+
+    // `slope`: the prior curve is 1 + slope * (rows - 1)^0.8; `has_slowdown`: the machine's speed is learned, too
+    explicit StepCosts(double slope, bool has_slowdown = false) : slope_(slope), has_slowdown_(has_slowdown) {}
+
+    static int bucket_of(int n_rows);
+    static int rows_of(int bucket);
+
+    // nothing was measured yet
+    bool empty() const { return prices_[0] == 0.0; }
+
+    // expected time without the slowdown; 0 while nothing was measured
+    double ms(int n_rows) const { return believed_[bucket_of(n_rows)]; }
+
+    // how much slower everything is now than when the prices were learned, as one factor
+    double slowdown() const { return slowdown_; }
+
+    // mean |log residual| of recent samples
+    double noise() const { return noise_; }
+
+    // the least price of the larger sizes that were measured well; infinity if there is none
+    double least_ms(int n_rows) const;
+
+    // assumed price of n rows relative to one row, before anything is known
+    double prior_ratio(int n_rows) const;
+
+    // samples the price rests on; 0 = a guess
+    int n_samples(int n_rows) const { return entries_[bucket_of(n_rows)].n_samples(); }
+
+    // this size was run before in this process
+    bool is_tried(int n_rows) const { return entries_[bucket_of(n_rows)].n_tried > 0; }
+
+    // how much longer than the second use the first use of a size took recently
+    double first_use_ms() const { return first_use_ms_; }
+
+    // largest row count that was measured more than once, 0 if none
+    int n_rows_measured() const;
+
+    // one measurement
+    void learn(int n_rows, double ms);
+
+    // True if the machine was found to have changed its speed. Asking clears it.
+    bool take_changed();
+
+    // The first samples to come set the slowdown: the machine may have changed since.
+    void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
+
+    // (de)serialisation, without the slowdown; 0 = unknown
+    double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? believed_[bucket] : 0.0; }
+    void set_saved(int bucket, double ms);
+
+  private:
+    static constexpr int n_kept = 15;  // samples of a size
+    static constexpr int n_residuals = 5;
+
+    struct Entry {
+        std::array<double, n_kept> samples{};  // without the slowdown, the last ones; the first may be a guess
+        int n = 0;                             // ever
+        bool is_guessed = false;               // the first one was
+        int n_odd = 0;                         // the last ones, far off the price
+        int n_tried = 0;                       // in this process
+
+        void restart(double ms, bool is_guess);
+        void add(double ms);
+        void scale(double factor);
+        // A single first sample may include the building of graphs, so it does not yet outweigh a guess.
+        int n_samples() const { return is_guessed && n <= 2 ? 0 : n; }
+        double price() const;
+    };
+
+    double jump() const;
+    void learn_first_use(const Entry & entry, double price, double ms);
+    void learn_speed(double raw);
+    void anchor(double raw);
+    void guess_prices();
+    void share_change(int bucket, double change);
+    void doubt_prices();
+
+    double slope_;
+    bool has_slowdown_;
+    std::array<Entry, n_buckets> entries_{};
+    std::array<double, n_buckets> prices_{};
+    std::array<double, n_buckets> believed_{};  // prices_, those that cannot be true replaced
+    std::array<double, n_buckets> shares_{};    // of the last runs
+    double slowdown_ = 1.0, noise_ = 0.05;
+    double first_use_ms_ = 0.0, last_first_ms_ = 0.0;  // last_first_ms_: the last first use of a size
+    int n_first_uses_ = 0;
+    std::array<double, n_residuals> residuals_{};  // log(time / price), the slowdown in it
+    int n_residuals_ = 0;
+    int n_anchor_ = 0;  // samples still to come that set the slowdown outright
+    bool is_changed_ = false;
+};
+
+// --- cost table -----------------------------------------------------------------------------------------------------
+
+// What a round costs on this machine with this model: verifying n rows, committing rows to the drafter, one drafter
+// level, host work. Learned from the rounds themselves.
+//
+// The machine's speed (clock, temperature, other processes) is one factor, learned from verifications (StepCosts) and
+// common to all times, so that a co-tenant spoils no shape. No clock inside: times are handed in, in milliseconds,
+// and nonsense (not finite, not positive, absurdly long) is ignored.
+class CostTable {
+  public:
+    // a plain round of n_rows conversations was measured at this length
+    bool knows_plain() const { return is_known(1); }
+
+    // a round without drafting: n_rows roots and its host work
+    double plain(int n_rows = 1) const {
+        return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + plain_host();
+    }
+
+    // assumed price of n rows relative to one row, before anything is measured
+    double prior_ratio(int n_rows) const { return verify_.prior_ratio(n_rows); }
+
+    // host work of a plain round
+    double plain_host() const { return slowdown() * host_plain_; }
+
+    // verifying n rows
+    double verify(int n_rows) const { return slowdown() * verify_.ms(n_rows); }
+
+    // time for the drafter to commit n rows and give its first distribution
+    double commit(int n_rows) const;
+
+    // one more drafter level of n_rows rows
+    double level(int n_rows) const;
+
+    // host work of a drafting round beyond a plain round's
+    double host() const { return slowdown() * std::max(0.0, host_draft_ - host_plain_); }
+
+    // Most rows worth trying: sizes far above the measured ones have to wait until those in between are known.
+    int n_rows_max() const;
+
+    // Is verify(n_rows) a measurement rather than a guess?
+    bool is_known(int n_rows) const { return verify_.n_samples(n_rows) > 0; }
+
+    // mean |log residual| of recent verifications
+    double noise() const { return verify_.noise(); }
+
+    // How much longer than verify(n) the next verification of n rows may take: the first use of a size builds graphs.
+    double first_use(int n_rows) const { return is_tried(n_rows) ? 0.0 : slowdown() * verify_.first_use_ms(); }
+
+    // n rows were verified before in this process
+    bool is_tried(int n_rows) const { return verify_.is_tried(n_rows); }
+
+    // how much slower everything is now than when the prices were learned, as one factor
+    double slowdown() const { return verify_.slowdown(); }
+
+    // --- learning; times in ms -----------------------------------------------------------------------------------
+    void learn_verify(int n_rows, double ms);
+    void learn_commit(int n_rows, double ms);
+    void learn_level(int n_rows, double ms);
+    // what is left of a round's wall time after verification and drafting
+    void learn_host(bool drafted, double ms);
+
+    // True if the price of a plain round should be measured again, because the machine's speed or the conversation's
+    // length has changed. Asking clears it.
+    bool take_changed();
+
+    // The machine may have changed since: the next samples set its speed, and a plain round should be measured.
+    void expect_change() {
+        verify_.expect_change();
+        is_changed_ = true;
+    }
+
+    // --- persistence and reports ---------------------------------------------------------------------------------
+    // from_text() keeps the old state and returns false if the text is damaged or of another key
+    std::string to_text(const std::string & key) const;
+    bool from_text(const std::string & text, const std::string & key);
+
+    struct Point {
+        int n_rows;
+        double ms;
+        double n_samples;  // 0: interpolated
+    };
+    // at the present length and speed
+    std::vector<Point> verify_points(int n_rows_max) const { return points(verify_, n_rows_max); }
+    std::vector<Point> commit_points(int n_rows_max) const { return points(commit_, n_rows_max); }
+    std::vector<Point> level_points(int n_rows_max) const { return points(level_, n_rows_max); }
+
+  private:
+    std::vector<Point> points(const StepCosts & costs, int n_rows_max) const;
+    double guess(double share, int n_rows, const StepCosts & costs) const;
+    bool is_sane(double ms, double expected) const;
+
+    StepCosts verify_{0.06, true}, commit_{0.06}, level_{0.1};
+    double host_plain_ = 0.0, host_draft_ = 0.0;
+    int n_host_plain_ = 0, n_host_draft_ = 0;
+    bool is_changed_ = false;
+};
+
+// --- prices ---------------------------------------------------------------------------------------------------------
+
+// What verifying n more nodes costs in the coming batch, and which number of nodes is worth most at a given price of
+// time. All numbers are looked at: cost curves have cliffs, plateaus and dips, so the search must not stop at the first
+// number after which the value falls.
+
+// n nodes and what they are worth in tokens: the sum of their chances less the price of the time they take
+struct Offer {
+    int n = 0;
+    double value = 0.0;
+};
+
+class Prices {
+  public:
+    // Costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows. `ms_free`: what the first use of a size
+    // may take without being charged. `allowed`: the only numbers of rows that may be chosen; null = any. `n_buyers`:
+    // the number of conversations, this one included, that are assumed to take equally many nodes each and to share
+    // the cost. `n_times`: 2 where accepted nodes have to be run again.
+    void set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed = nullptr,
+             int n_buyers = 1, double n_times = 1.0);
+
+    int n_nodes_max() const { return (int)ms_.size() - 1; }
+
+    // ms that n nodes add to a round that verifies none
+    double ms(int n) const { return ms_[n]; }
+
+    // price of one node at the size where nodes are cheapest
+    double ms_per_node() const { return ms_per_node_; }
+
+    // Best count for nodes with chances p[0..n), best first. `lambda`: tokens per ms that the time could earn
+    // elsewhere; sizes that may add more than `ms_most` are out.
+    Offer best(const std::vector<float> & p, double lambda, double ms_most) const;
+
+  private:
+    std::vector<double> ms_{0.0};
+    std::vector<double> ms_once_{0.0};  // charged beyond that for the first use of a size
+    double ms_per_node_ = 0.0;
+};
+
+}  // namespace eaglecpp
