@@ -4,13 +4,14 @@ what drafting and the kernels give.
 """
 
 from eaglecpp.bench.strategies import PROMPTS, STRATEGIES, Measured, measure, plan_report
-from eaglecpp.bench.verdict import Verdict, measure_verdict, verdict_of
+from eaglecpp.bench.verdict import Verdict, known_verdict, measure_verdict, verdict_of
 
 __all__ = [
     "PROMPTS",
     "STRATEGIES",
     "Measured",
     "Verdict",
+    "known_verdict",
     "measure",
     "measure_verdict",
     "plan_report",

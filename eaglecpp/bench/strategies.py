@@ -110,12 +110,14 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
     """What the planner knows: the extension's report, and `chains` and `trees`, lists of {nodes, depth,
     tokens, ms, speed} for every draft size: tokens and time expected of a round, speed against plain.
 
-    None without a drafter, or while no plain step was measured.
+    None without a drafter, or where a plain step was neither measured nor predicted. Raises `ValueError`
+    before the engine's first use.
     """
-    if not engine.has_draft or not engine.timings.predicted_n:
+    if not engine.has_draft:
         return None
     report = engine.native.planner_report(0)
-    if report["plain_ms"] is None:
+    report["plain_ms"] = report["plain_ms"] or report["verify"][0][1] + report["plain_host_ms"]
+    if not report["plain_ms"]:
         return None
     rank_one = [ranks[:1] for ranks in report["chances"]]
     report["chains"] = [_expected(report, nodes) for nodes in _grown(rank_one, len(rank_one))]

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
 from eaglecpp.bench.llama_plain import llama_plain_ms
 from eaglecpp.bench.strategies import measure, plan_report, point_at
+from eaglecpp.engine.predicted_costs import predicted_gain
 
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
 
-__all__ = ["Verdict", "measure_verdict", "verdict_of"]
+__all__ = ["Verdict", "known_verdict", "measure_verdict", "verdict_of"]
 
 PAYS = 1.02  # times plain decoding, below which the planner may as well not draft
 _STRATEGIES = ("off", "chain:3", "chain:5", "auto")
@@ -25,9 +26,11 @@ _ROWS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "
 class Verdict:
     """`n_rows` of the target, a draft and the token before it, cost `row_cost` times one; the drafter gets
     `tokens` of a round and pays while they cost less than `most`. `speed`: of such rounds, in times of plain
-    decoding. `is_measured`: so many rows have run here; else their cost follows from other sizes or from what
-    came with the drafter. `kernels`: plain decoding with eaglecpp's kernels in times of that with
-    llama.cpp's own; None = not measured. Without a drafter only `kernels` means something; `n_rows` is 0.
+    decoding. `is_measured`: so many rows have run here; else their cost follows from other sizes, or from
+    processor and file. `is_drafter_known`: it has drafted here; else `tokens` is what drafters usually get.
+    `has_drafted`: `speed` is that of an answer, for most of which it drafted. `kernels`: plain decoding with
+    eaglecpp's kernels in times of that with llama.cpp's own; None = llama.cpp's own run, or nothing is known.
+    Without a drafter only `kernels` means something; `n_rows` is 0.
     """
 
     n_rows: int = 0
@@ -36,7 +39,10 @@ class Verdict:
     tokens: float = 0.0
     speed: float = 0.0
     is_measured: bool = False
+    is_drafter_known: bool = True
+    has_drafted: bool = False
     kernels: float | None = None
+    are_kernels_measured: bool = True
 
     @property
     def pays(self) -> bool:
@@ -47,26 +53,40 @@ class Verdict:
         return asdict(self) | {"pays": self.pays}
 
     def __str__(self) -> str:
-        parts = []
+        return " ".join(filter(None, (self._on_drafting(), self._on_kernels())))
+
+    def _on_drafting(self) -> str:
+        if not self.n_rows:
+            return ""
         rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
         cost = f"{rows} rows cost {self.row_cost:.1f} times one on this machine"
         cost += " (measured)" if self.is_measured else " (predicted)"
-        if self.n_rows and self.pays:
-            parts.append(
-                f"Drafting pays here: {cost}, and this drafter gets {self.tokens:.1f} tokens out of them, "
-                f"about {self.speed:.1f} times as fast as plain decoding."
+        drafter = "this drafter" if self.is_drafter_known else "a drafter"
+        gets = f"this drafter gets {self.tokens:.1f} tokens out of them"
+        speed = f"about {self.speed:.1f} times as fast as plain decoding"
+        if self.pays and not self.is_drafter_known:
+            return (
+                f"Drafting should pay here: {cost}, and a drafter that gets {self.tokens:.1f} tokens out of "
+                f"them, which is usual, is {speed}."
             )
-        elif self.n_rows:
-            need = f"{self.most:.1f} or less" if self.most >= 1 else "more accepted tokens"
-            parts.append(
-                f"Drafting does not pay here, so auto leaves it off: {cost}, and this drafter would need "
-                f"{need}."
-            )
-        if self.kernels is not None:
-            parts.append(
-                f"eaglecpp's kernels make plain decoding {self.kernels:.1f} times as fast as llama.cpp's own."
-            )
-        return " ".join(parts)
+        if self.pays:
+            return f"Drafting pays here: {cost}, and {gets}, {speed}."
+        if self.has_drafted:
+            return f"Drafting makes little difference here: {cost}, and {gets}."
+        does = "does" if self.is_measured and self.is_drafter_known else "should"
+        need = f"{self.most:.1f} or less" if self.most >= 1 else "more accepted tokens"
+        return (
+            f"Drafting {does} not pay here, so auto leaves it off: {cost}, and {drafter} would need {need}."
+        )
+
+    def _on_kernels(self) -> str:
+        if self.kernels is None:
+            return ""
+        make = "make" if self.are_kernels_measured else "should make"
+        return (
+            f"eaglecpp's kernels {make} plain decoding {self.kernels:.1f} times as fast as llama.cpp's own"
+            + ("." if self.are_kernels_measured else " (predicted).")
+        )
 
 
 def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -> Verdict:
@@ -87,6 +107,18 @@ def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -
         is_measured=n_samples > 0,
         kernels=kernels,
     )
+
+
+def known_verdict(engine: Engine, speed: float | None = None) -> Verdict:
+    """From what is known already, predicted where nothing was measured. speed: of an answer for most of which
+    it drafted, in times of plain decoding.
+    """
+    is_drafter_known = engine.timings.predicted_n > 0
+    if not is_drafter_known:
+        engine.clear()  # opens the conversation that is reported on
+    found = verdict_of(plan_report(engine), predicted_gain(engine.native))
+    found = replace(found, is_drafter_known=is_drafter_known, are_kernels_measured=False)
+    return found if speed is None else replace(found, speed=speed, has_drafted=True)
 
 
 def measure_verdict(engine: Engine, seconds: float = 6.0) -> Verdict:

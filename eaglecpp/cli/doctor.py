@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp doctor`: checks this machine and the installation, and measures for a model which batches give
-exactly the text of plain decoding, and what drafting and the kernels give.
+"""`eaglecpp doctor`: checks this machine and the installation, and says for a model what drafting and the
+kernels give: predicted, or measured along with which batches give exactly the text of plain decoding.
 
 Gathers facts into one dict, prints them, and exits with 1 if something is broken. It has to work on a broken
 installation, so everything that can fail is imported inside a check.
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["doctor", "gather", "machine_lines"]
 
+_UNKNOWN = "What drafting gives is not predicted on this machine: --measure measures it."
+
 
 @click.command(
     cls=Command,
@@ -41,6 +43,7 @@ __all__ = ["doctor", "gather", "machine_lines"]
 @click.argument("model", required=False, shell_complete=complete_model)
 @model_option
 @option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
+@option("--measure", is_flag=True, help="Measure MODEL for some seconds instead of predicting.")
 @option("-v", "--verbose", is_flag=True, help="Show the versions of all parts, too.")
 @option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
 @engine_options_of(DraftOptions, ModelOptions)
@@ -48,6 +51,7 @@ def doctor(
     model: str | None,
     model_named: str | None,
     draft: str | None,
+    measure: bool,
     verbose: bool,
     as_json: bool,
     **options: Any,
@@ -55,14 +59,17 @@ def doctor(
     """Check this machine and the installation. Exit code 1 if something is broken.
 
     With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
-    device, measure in which batches the model gives the same bits as plain decoding, and say what drafting
-    and the kernels give for it here. Use the options that you would run it with.
+    device, and say what drafting and the kernels give for it here: as measured in earlier runs, else
+    predicted from processor and file. --measure decodes for some seconds instead, and finds in which batches
+    the model gives the same bits as plain decoding. Use the options that you would run it with.
     """
     if model_named is not None:
         model = only_model(model, model_named)
+    if measure and model is None:
+        raise click.UsageError("--measure needs a MODEL")
     facts = gather()
     if model is not None and not facts["problems"]:
-        facts["model"] = model_facts(model, draft, given(options))
+        facts["model"] = model_facts(model, draft, given(options), measure=measure)
     if as_json:
         write_json(facts)
     else:
@@ -79,21 +86,24 @@ def _fitted(line: str) -> str:
     return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
 
 
-def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Where a model's memory goes, and which batches are exact, measured now. Without a drafter there is only
-    plain decoding.
+def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measure: bool) -> dict[str, Any]:
+    """Where a model's memory goes, and the verdict on drafting. measure: and which batches are exact. Without
+    a drafter there is only plain decoding.
     """
-    from eaglecpp.bench import measure_verdict
+    from eaglecpp.bench import known_verdict, measure_verdict
     from eaglecpp.engine import exactness
 
-    options = options | {"exact": "off", "planner_cache": False}
+    options = options | {"exact": "off"} | ({"planner_cache": False} if measure else {})
     with open_engine(model, draft, None, False, options) as engine:
-        found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
-        show_progress("measuring speed")
-        verdict = measure_verdict(engine)
+        found = None
+        if measure:
+            found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
+            show_progress("measuring speed")
+        verdict = measure_verdict(engine) if measure else known_verdict(engine)
         show_progress("")
-        return {
-            "verdict": verdict.as_dict() | {"text": str(verdict)},
+        unknown = "" if verdict.n_rows or not engine.has_draft else _UNKNOWN
+        facts = {
+            "verdict": verdict.as_dict() | {"text": " ".join(filter(None, (unknown, str(verdict))))},
             "target": str(engine.target_path),
             "draft": _draft(engine),
             "n_threads": engine.device_info["n_threads"],
@@ -101,6 +111,10 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any]) -> dict[
             "draft_why": engine.device_info["draft_why"],
             "memory_plan": engine.memory_plan,
             "chains_only": engine.chains_only,
+        }
+        if found is None:
+            return facts
+        return facts | {
             "exact_rows": found.rows,
             "exact_trees": found.trees,
             "exact_reason": found.reason,
@@ -282,6 +296,8 @@ def _model_lines(model: dict[str, Any], verbose: bool = False) -> list[str]:
     lines += _memory_lines(model["memory_plan"])
     if model["chains_only"]:
         lines.append(f"strategies        chains only: {model['chains_only']}")
+    if "exact_rows" not in model:
+        return [*lines, "exact             not measured; --measure does"]
     if model["exact_reason"]:
         lines.append(f"exact             plain decoding only: {model['exact_reason']}")
     else:

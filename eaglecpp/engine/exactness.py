@@ -59,14 +59,17 @@ class Exactness:
         return "no batch of several rows gives the same bits as single rows here" if self.rows == "1" else ""
 
 
-def settle(native: core.Engine, target: Path, model: ModelOptions, drafting: DraftOptions) -> Exactness:
+def settle(
+    native: core.Engine, target: Path, model: ModelOptions, drafting: DraftOptions, *, has_costs: bool
+) -> Exactness:
     """Tells the engine what was measured before with the same file, build, device and options, or measures.
-    The engine must not have been used yet.
+    The engine must not have been used yet. has_costs: the planner knows from before what rows cost; if not,
+    it learns that from the batches that are measured here.
     """
     key = _key(native, target, model, drafting)
     path = planner_file(key, "exact")
     wanted = PlannerCache.is_wanted(drafting)
-    points = _read(path, key) if wanted else None
+    points = _read(path, key) if wanted and has_costs else None
     if points is not None:
         native.set_exact_rows(points)
         return _found(native)

@@ -14,6 +14,7 @@ from eaglecpp.engine.exactness import Exactness, settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.params import engine_options
 from eaglecpp.engine.planner_cache import PlannerCache
+from eaglecpp.engine.predicted_costs import PREDICTED, predict
 from eaglecpp.engine.request import Shared
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.log import drain
@@ -61,8 +62,10 @@ def load(plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None]) ->
             _log.warning("strategy %s %s", *possible)
         cache = None
         if has_draft:
-            cache = _planner_cache(native.get(), plan, drafting)
-            shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting)
+            cache, has_costs = _planner_cache(native.get(), plan, drafting)
+            if not has_costs:
+                native.get().load_costs(predict(native.get()), PREDICTED)
+            shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting, has_costs)
     except BaseException:
         native.close(lambda native: None)
         raise
@@ -80,19 +83,23 @@ def _connect_servers(plan: OpeningPlan) -> DraftOptions:
     return drafting
 
 
-def _planner_cache(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> PlannerCache | None:
+def _planner_cache(
+    native: core.Engine, plan: OpeningPlan, drafting: DraftOptions
+) -> tuple[PlannerCache | None, bool]:
+    """The second is true if it knows from before what rows cost."""
     if not PlannerCache.is_wanted(drafting):
-        return None
+        return None, False
     cache = PlannerCache.of(native, plan.target, plan.draft, plan.model_options(), drafting)
-    cache.load(native)
-    return cache
+    return cache, cache.load(native)
 
 
-def _settle_exactness(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> Exactness:
+def _settle_exactness(
+    native: core.Engine, plan: OpeningPlan, drafting: DraftOptions, has_costs: bool
+) -> Exactness:
     if drafting.exact == "off":
         return Exactness()
     try:
-        found = settle(native, plan.target, plan.model_options(), drafting)
+        found = settle(native, plan.target, plan.model_options(), drafting, has_costs=has_costs)
     finally:
         drain()
     if drafting.exact == "on" and found.reason:

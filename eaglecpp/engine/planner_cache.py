@@ -7,10 +7,8 @@ every minute in between. A file that is damaged, old or from another machine or 
 rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and never
 changes which tokens come out.
 
-A drafter that comes with this package has both next to it, as learned on the machine where it was made.
-Acceptance is the same everywhere. Costs are a better start than nothing on a CPU whose kernels are those that
-they were measured with: with other instructions (or on a GPU) a row more costs something else. Measurements
-override both.
+A drafter that comes with this package has what was learned of its acceptance next to it: that is the same
+everywhere. Costs are not, so where none are on disk they are predicted (`predicted_costs`) and measured anew.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class PlannerCache:
     """The two files of one engine."""
 
     def __init__(self, costs_key: str, acceptance_key: str, packaged: Path | None = None) -> None:
-        """packaged: of a drafter in this package, what it knows before anything was measured."""
+        """packaged: of a drafter in this package, what is known of its acceptance."""
         self._costs_key, self._acceptance_key, self._packaged = costs_key, acceptance_key, packaged
         self._costs = planner_file(costs_key, "costs")
         self._acceptance = planner_file(acceptance_key, "acceptance")
@@ -96,26 +94,21 @@ class PlannerCache:
         """Not switched off by the option `planner_cache` or by EAGLECPP_PLANNER_CACHE=0."""
         return drafting.planner_cache and os.environ.get("EAGLECPP_PLANNER_CACHE", "1") != "0"
 
-    def load(self, native: core.Engine) -> None:
-        """Hands what is on disk to the planner."""
+    def load(self, native: core.Engine) -> bool:
+        """Hands what is known to the planner. True if costs were on disk."""
         has_costs = self._read(self._costs, self._costs_key, native.load_costs)
         has_acceptance = self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
-        if self._packaged is not None:
-            kernels, costs, acceptance = _packaged_knowledge(self._packaged)
-            on_cpu = all(device["kind"] == "cpu" for device in core.system_info()["devices"])
-            if not has_costs and on_cpu and kernels == _kernels(native):
-                native.load_costs(costs, _PACKAGED_KEY)
-            if not has_acceptance:
-                native.load_acceptance(acceptance, _PACKAGED_KEY)
+        if self._packaged is not None and not has_acceptance:
+            native.load_acceptance(_packaged_acceptance(self._packaged), _PACKAGED_KEY)
         self._saved = self._state(native)
+        return has_costs
 
     @staticmethod
     def write_packaged(native: core.Engine, draft: Path) -> Path:
-        """Writes what was learned beside a drafter, for the package that will carry it."""
-        costs, acceptance = native.planner_state(_PACKAGED_KEY, _PACKAGED_KEY)
+        """Writes what was learned of a drafter's acceptance beside it, for the package that will carry it."""
+        _, acceptance = native.planner_state("", _PACKAGED_KEY)
         path = draft.with_suffix(".planner.json")
-        known = {"kernels": _kernels(native), "costs": costs, "acceptance": acceptance}
-        replace_bytes(path, json.dumps(known, indent=1).encode() + b"\n")
+        replace_bytes(path, json.dumps({"acceptance": acceptance}, indent=1).encode() + b"\n")
         return path
 
     def save_now_and_then(self, native: core.Engine) -> None:
@@ -154,23 +147,14 @@ class PlannerCache:
         return False
 
 
-def _packaged_knowledge(path: Path) -> tuple[str, bytes, bytes]:
-    """(kernels, costs, acceptance) as `write_packaged` wrote them; nothing from a damaged file, which is
-    logged.
-    """
+def _packaged_acceptance(path: Path) -> bytes:
+    """As `write_packaged` wrote it; nothing from a damaged file, which is logged."""
     try:
-        known = json.loads(path.read_bytes())
-        return str(known["kernels"]), known["costs"].encode(), known["acceptance"].encode()
+        acceptance: str = json.loads(path.read_bytes())["acceptance"]
+        return acceptance.encode()
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         _log.info("ignoring %s, which is damaged: %r; install eaglecpp again", path, error)
-        return "", b"", b""
-
-
-def _kernels(native: core.Engine) -> str:
-    """Whose kernels compute the target on the CPU, by instruction set: "avx512", "neon", ...; "ggml" for
-    ggml's.
-    """
-    return str(core.system_info()["kernels"]["table"]) if native.device_info()["kernels"] else "ggml"
+        return b""
 
 
 def planner_file(key: str, kind: str) -> Path:

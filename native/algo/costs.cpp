@@ -131,12 +131,13 @@ void StepCosts::learn(int n_rows, double ms) {
     const int b = bucket_of(n_rows);
     Entry & e = entries_[b];
     const double price = empty() ? ms : prices_[b];
-    if (e.n == 0) e.restart(price, true);
+    const bool has_price = e.n > 0;
+    if (!has_price) e.restart(price, true);
     const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
     // the first samples say more of the price than of the machine
     const bool is_settled = e.n_tried >= n_settled, is_odd = is_settled && std::fabs(error) > jump();
     if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
-    if (n_anchor_ > 0 && e.n_samples() > 0) {
+    if (n_anchor_ > 0 && has_price) {
         anchor(raw);
     } else if (has_slowdown_ && is_settled) {
         if (!is_odd) slowdown_ *= std::exp(rate_slow * error);
@@ -208,8 +209,8 @@ void StepCosts::anchor(double raw) {
     n_residuals_ = 0;
 }
 
-void StepCosts::set_saved(int bucket, double ms) {
-    entries_[bucket].restart(ms, false);
+void StepCosts::set_saved(int bucket, double ms, bool is_guess) {
+    entries_[bucket].restart(ms, is_guess);
     prices_[bucket] = entries_[bucket].price();
     guess_prices();
 }
@@ -355,8 +356,10 @@ bool CostTable::from_text(const std::string & text, const std::string & key) {
                                 : line.name == "commit" ? &loaded.commit_
                                 : line.name == "level"  ? &loaded.level_
                                                         : nullptr;
-            if (!costs || v.size() != 2 || !(v[0] >= 1.0 && v[0] <= 1e6) || !is_price(v[1])) return false;
-            costs->set_saved(StepCosts::bucket_of((int)v[0]), v[1]);
+            const bool is_guess = v.size() == 3 && v[2] == 0.0;  // so many samples
+            if (!costs || (v.size() != 2 && !is_guess) || !(v[0] >= 1.0 && v[0] <= 1e6) || !is_price(v[1]))
+                return false;
+            costs->set_saved(StepCosts::bucket_of((int)v[0]), v[1], is_guess);
         }
     }
     loaded.expect_change();

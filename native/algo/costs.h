@@ -124,7 +124,8 @@ class StepCosts {
 
     // (de)serialisation, without the slowdown; 0 = unknown
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? believed_[bucket] : 0.0; }
-    void set_saved(int bucket, double ms);
+    // is_guess: not measured on this machine; gives way to the first measurements and is not saved
+    void set_saved(int bucket, double ms, bool is_guess = false);
 
   private:
     static constexpr int n_kept = 15;  // samples of a size
@@ -240,7 +241,8 @@ class CostTable {
     }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
-    // from_text() keeps the old state and returns false if the text is damaged or of another key
+    // from_text() keeps the old state and returns false if the text is damaged or of another key. A price followed by
+    // " 0" is a prediction: it counts until something was measured, and to_text() leaves it out.
     std::string to_text(const std::string & key) const;
     bool from_text(const std::string & text, const std::string & key);
 

@@ -106,9 +106,14 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
     return r;
 }
 
+// What the batches take is the first that the planner learns of this machine: the first answer already has prices.
 ExactRows Rounds::measure_exact_rows(int n_rows_max, int n_batch_max) {
     return eaglecpp::measure_exact_rows(target_, n_rows_max, n_batch_max, [&](TargetBatch & batch, bool is_prompt) {
+        planner_.set_n_threads(runner_.n_threads());
+        const double start = now_ms();
         runner_.run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
+        if (is_prompt || !runner_.was_regular()) return;
+        planner_.costs().learn_verify(batch.n_rows(), now_ms() - start);
     });
 }
 

@@ -181,9 +181,19 @@ def test_doctor_finds_this_installation_in_order(cli: Cli) -> None:
     assert text.stderr == ""
 
 
+def test_doctor_predicts_what_drafting_gives_and_decodes_nothing(cli: Cli, models: Models) -> None:
+    done = cli("doctor", models.target, "--draft", models.draft, "--json", "--ctx-size", "512", "-t", "1")
+    model = json.loads(done.stdout)["model"]
+    assert done.returncode == 0
+    assert not model["verdict"]["is_measured"] and "(predicted)" in model["verdict"]["text"]
+    assert "exact_rows" not in model and "measured_steps" not in model
+    assert "--measure does" in "\n".join(report(json.loads(done.stdout)))
+    assert cli("doctor", "--measure").returncode == 2
+
+
 def test_doctor_says_what_is_exact_of_a_model(cli: Cli, models: Models) -> None:
     sizes = ("--ctx-size", "512", "-t", "1")
-    done = cli("doctor", models.target, "--draft", models.draft, "--json", *sizes)
+    done = cli("doctor", models.target, "--draft", models.draft, "--measure", "--json", *sizes)
     model = json.loads(done.stdout)["model"]
     assert (done.returncode, model["target"], model["draft"]) == (0, str(models.target), str(models.draft))
     assert model["measured_steps"] > 17 and model["exact_rows"].startswith("1")

@@ -56,10 +56,9 @@ def test_the_drafter_says_what_its_training_measured() -> None:
     assert isinstance(rates, list) and len(rates) >= 5 and 0.3 < rates[0] < 1.0
 
 
-def test_the_planner_starts_from_what_was_learned_where_it_was_made() -> None:
+def test_the_planner_starts_from_the_acceptance_learned_where_the_drafter_was_made() -> None:
     known = json.loads(DRAFT.with_suffix(".planner.json").read_text(encoding="utf-8"))
-    assert known["kernels"] == "avx512"
-    assert known["costs"].startswith("eaglecpp cost-table")
+    assert list(known) == ["acceptance"], "costs are those of a machine"
     assert known["acceptance"].startswith("eaglecpp acceptance")
 
 

@@ -87,10 +87,13 @@ def test_synthetic_acceptance_leaves_plain_decoding_alone(engine: Engine) -> Non
     assert chain.acceptance_rate > 0.9
 
 
-def test_the_report_needs_a_plain_step(models: Models) -> None:
-    with Engine.open(models.target, draft=models.draft, n_ctx=256, n_threads=1) as fresh:
-        fresh.generate("ab", max_tokens=4, strategy="chain:2")
-        assert plan_report(fresh) is None
+def test_a_report_before_the_first_step_is_predicted(models: Models) -> None:
+    options: Any = {"n_ctx": 256, "n_threads": 1, "exact": "off"}
+    with Engine.open(models.target, draft=models.draft, **options) as fresh:
+        fresh.clear()
+        report = plan_report(fresh)
+        assert report is not None and report["plain_ms"] > 0 and report["chains"]
+        assert {n_samples for *_, n_samples in report["verify"]} == {0.0}
     with Engine.open(models.target, n_ctx=256) as plain:
         assert plan_report(plain) is None
 
@@ -171,7 +174,8 @@ def test_without_a_drafter_only_plain_decoding_is_measured(
 ) -> None:
     assert main(["bench", str(models.target), *SHORT]) == 0
     out, err = capsys.readouterr()
-    assert [line.split()[0] for line in out.splitlines()] == ["strategy", "plain"]
+    first_words = [line.split()[0] for line in out.splitlines() if line]
+    assert first_words in (["strategy", "plain"], ["strategy", "plain", "eaglecpp's"]), "kernels, if they run"
     assert "skipping chain:1: no drafter" in err
 
 

@@ -181,7 +181,9 @@ def test_words_about_it() -> None:
 
 
 def test_doctor_measures_it(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "doctor", models.target, "--draft", "text", "-c", 512, "-t", 1, "--json")
+    code, out, _ = run(
+        capsys, "doctor", models.target, "--draft", "text", "-c", 512, "-t", 1, "--json", "--measure"
+    )
     facts = json.loads(out)["model"]
     assert code == 0 and facts["draft"] == "text" and facts["measured_steps"] > 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.bench import verdict_of
-from eaglecpp.cli.chat.answer import why_plain
+from eaglecpp.cli.chat.answer import verdict_line
 from eaglecpp.results import Timings
 
 
@@ -61,14 +61,30 @@ def test_without_a_drafter_only_the_kernels_are_spoken_of() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drafted", "n_samples", "tells"), [(0, 1.0, True), (0, 0.0, False), (60, 1.0, False)]
+    ("verify_4", "drafted", "n_samples", "speed", "says"),
+    [
+        (30.0, 0, 1.0, None, "Drafting does not pay here"),
+        (30.0, 0, 0.0, None, ""),  # nothing measured
+        (30.0, 60, 1.0, None, ""),  # it drafted, and nobody knows what that gave
+        (12.0, 60, 1.0, 1.6, "about 1.6 times as fast as plain decoding"),
+        (12.0, 60, 1.0, 1.0, "Drafting makes little difference here"),
+        (12.0, 0, 1.0, None, ""),  # it did not draft, but will from now on
+    ],
 )
-def test_a_chat_says_why_auto_stays_plain_once_it_was_measured(
-    drafted: int, n_samples: float, tells: bool, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_ends_in_what_was_measured_and_is_true_of_it(
+    verify_4: float,
+    drafted: int,
+    n_samples: float,
+    speed: float | None,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = report({1: 10.0, 4: 30.0}, {3: 2.6})
+    found = report({1: 10.0, 4: verify_4}, {3: 2.6})
     found["verify"] = [(n, ms, n_samples) for n, ms, _ in found["verify"]]
-    monkeypatch.setattr("eaglecpp.bench.plan_report", lambda engine: found)
+    monkeypatch.setattr("eaglecpp.bench.verdict.plan_report", lambda engine: found)
+    monkeypatch.setattr("eaglecpp.bench.verdict.predicted_gain", lambda native: 2.0)
     stats = Timings(predicted_n=100, draft_n_accepted=drafted, plan={"strategy": "auto"})
-    model: Any = SimpleNamespace(engine=None)
-    assert bool(why_plain(stats, model)) == tells
+    model: Any = SimpleNamespace(engine=SimpleNamespace(timings=stats, native=None))
+    line = verdict_line(stats, model, speed)
+    assert says in line and bool(says) == bool(line)
+    assert not line or line.endswith("2.0 times as fast as llama.cpp's own (predicted).")

@@ -102,7 +102,7 @@ def bench(
             **_synth(spec_synth_rates, spec_synth_len),
         )
         plan = measuring.plan_report(engine)
-        verdict = measuring.verdict_of(plan)
+        verdict = measuring.known_verdict(engine)
     show_progress("")
     if as_json:
         facts = {"synth_rates": spec_synth_rates, "synth_len": spec_synth_len, "temperature": temperature}

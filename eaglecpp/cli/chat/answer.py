@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.results import Completion, Timings
 
-__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format", "why_plain"]
+__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format", "verdict_line"]
 
 _ENOUGH_TOKENS = 16  # a shorter plain answer says little about the speed
 _ENOUGH_TO_JUDGE = 64  # shorter answers say little about the drafter
@@ -143,17 +143,18 @@ def answer_lines(
     return [*lines, stats_line(made.timings, has_draft=model.can_draft, speedup=speedup)]
 
 
-def why_plain(stats: Timings, model: RunModel) -> str:
-    """Why `auto` hardly drafted, in a sentence with what was measured here; empty if it did draft, or if that
-    is not known yet.
+def verdict_line(stats: Timings, model: RunModel, speedup: float | None) -> str:
+    """What drafting and the kernels give here, in plain words; empty while `auto` does not know it from
+    measuring, or where the answer was made in another way than is best by now.
     """
-    from eaglecpp.bench import plan_report, verdict_of
+    from eaglecpp.bench import known_verdict
 
-    drafted = 20 * stats.draft_n_accepted > stats.predicted_n
-    if stats.plan.get("strategy") != "auto" or drafted or stats.predicted_n < _ENOUGH_TO_JUDGE:
+    if stats.plan.get("strategy") != "auto" or stats.predicted_n < _ENOUGH_TO_JUDGE:
         return ""
-    found = verdict_of(plan_report(model.engine))
-    return str(found) if found.is_measured and not found.pays else ""
+    has_drafted = 20 * stats.draft_n_accepted > stats.predicted_n
+    found = known_verdict(model.engine, speedup if has_drafted else None)
+    is_true = found.is_measured and found.has_drafted == has_drafted and (has_drafted or not found.pays)
+    return str(found) if is_true else ""
 
 
 def response_format(text: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, answer_lines, why_plain
+from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, answer_lines, verdict_line
 from eaglecpp.cli.chat.input import PROMPT, Ask
 from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
 from eaglecpp.errors import EngineBrokenError
@@ -61,7 +61,7 @@ class Chat:
         self.totals = Timings()
         self.n_answers = 0
         self.plain = PlainSpeed()
-        self.knows_why_plain = False
+        self.has_said_verdict = False
         self.attached: list[str] = []
         self._n_tries = 0
         self._told_folding = False
@@ -171,9 +171,9 @@ class Chat:
             self.screen.note(f"note: the answer ends here because the context of {n_ctx} tokens is full")
         load_ms, self.load_ms = self.load_ms, 0.0
         lines = answer_lines(made, self.model, self.settings, load_ms, speedup)
-        if not self.knows_why_plain and (why := why_plain(stats, self.model)):
-            self.knows_why_plain = True
-            lines.append(why)
+        if not self.has_said_verdict and (verdict := verdict_line(stats, self.model, speedup)):
+            self.has_said_verdict = True
+            lines.append(verdict)
         self.screen.note("\n".join(lines))
         self.say_notices()
 

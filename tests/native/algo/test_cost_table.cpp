@@ -97,6 +97,32 @@ static void survives_a_round_trip() {
     CHECK_NEAR(loaded.verify(4), 15.0, 1.0);
 }
 
+static std::string predicted_text() {
+    return "eaglecpp cost-table 3\nkey " + std::string(key) +
+           "\nverify 1 5 0\nverify 4 10 0\ncommit 1 1 0\nlevel 1 0.5 0\nhost 0.1 0.2\nend 5\n";
+}
+
+// What was worked out from the processor and the file is a price from the start, but no measurement.
+static void a_prediction_counts_until_something_is_measured() {
+    CostTable table;
+    CHECK(table.from_text(predicted_text(), key));
+    CHECK_NEAR(table.verify(4), 10.0, 1e-6);
+    CHECK_NEAR(table.commit(1), 1.0, 1e-6);
+    CHECK(!table.knows_plain() && !table.is_known(4));
+    CHECK(table.to_text(key).find("verify") == std::string::npos &&
+          table.to_text(key).find("level") == std::string::npos);
+    // a machine twice as fast shows in the first single rows, and everything is half the price
+    for (int i = 0; i < 5; ++i) table.learn_verify(1, 2.5);
+    CHECK(table.knows_plain() && !table.is_known(4));
+    CHECK_NEAR(table.verify(4), 5.0, 0.3);
+    CHECK_NEAR(table.commit(1), 0.5, 0.03);
+    // rows that cost something else than predicted do so after three runs
+    for (int i = 0; i < 3; ++i) table.learn_verify(4, 8.0);
+    CHECK(table.is_known(4));
+    CHECK_NEAR(table.verify(4), 8.0, 0.5);
+    CHECK(table.to_text(key).find("verify 4") != std::string::npos);
+}
+
 static void damaged_or_foreign_text_is_refused() {
     const CostTable table = example();
     const std::string text = table.to_text(key);
@@ -104,7 +130,7 @@ static void damaged_or_foreign_text_is_refused() {
     CHECK(!other.from_text(text, "another machine") && !other.from_text("", key) && !other.from_text("x\ny\n", key));
     for (size_t n = 0; n + 1 < text.size(); ++n) CHECK(!other.from_text(text.substr(0, n), key));
     for (const char * line : {"verify 1 -5", "verify 1 0", "verify 0 5", "verify 1e9 5", "verify 1 nan", "verify 1",
-                              "surprise 1 5", "host -1 0", "host 1 1 1", "verify 1 1e300"}) {
+                              "verify 1 5 1", "surprise 1 5", "host -1 0", "host 1 1 1", "verify 1 1e300"}) {
         std::string bad = "eaglecpp cost-table 3\nkey " + std::string(key) + "\n" + line + "\nend 1\n";
         CHECK(!other.from_text(bad, key));
     }
@@ -145,6 +171,7 @@ int main() {
     noise_and_stalls_are_no_change_of_the_machine();
     nonsense_is_ignored();
     survives_a_round_trip();
+    a_prediction_counts_until_something_is_measured();
     damaged_or_foreign_text_is_refused();
     return result();
 }

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""What rows and drafts should cost with these files on this processor, before anything was measured.
+
+    T(n rows) = waits + hypot(bytes read / bandwidth, n * products / speed)
+
+A batch reads the weights once, and each of its rows multiplies them; where one of the two takes long, it
+hides most of the other. Of experts a batch reads those that its rows chose. Good to about a third on the
+processors that it was compared with (docs/research/planner.md); ratios of rows, which decide whether drafting
+pays, are closer than times. Nothing is predicted where a GPU takes part.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eaglecpp._extension import core
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["PREDICTED", "Processor", "Weights", "cost_text", "predict", "predicted_gain"]
+
+PREDICTED = "predicted"
+"""The key of the table."""
+# Products per nanosecond of one thread, of weights of up to 6 bits, of 8 bits and of floating-point ones, by
+# kernel table. Measured on an Intel Xeon (docs/research/planner.md); those of ARM follow from the number of
+# products of an instruction.
+_SPEEDS = {
+    "avx512": (158.0, 168.0, 20.0),
+    "avx_vnni": (93.0, 96.0, 12.0),
+    "avx2": (59.0, 42.0, 12.0),
+    "neon_i8mm": (90.0, 90.0, 10.0),
+    "neon": (60.0, 60.0, 10.0),
+    "portable": (4.0, 4.0, 2.0),
+    "ggml": (30.0, 30.0, 10.0),
+}
+_BANDWIDTH = 18.0  # bytes per nanosecond of one thread ...
+_BANDWIDTH_MOST = 45.0  # ... and of all together: two channels of memory
+_BANDWIDTH_GGML = 0.55  # of that, which ggml's kernels reach with one row
+_LAYER_MS = 0.015  # threads that wait for each other, and what lies between products
+_DRAFTER_MS = 0.1  # the same, of the drafter's graph
+_HOST_MS, _HOST_DRAFT_MS = 0.05, 0.1
+_LEVEL_SHARE = 0.7  # of the time of the drafter's first level, which also reads the target's features
+# Those that are measured when a model is first opened with a drafter (native/target/exact_rows.cpp), so that
+# none stays predicted for long; sizes in between follow them.
+_ROWS = (1, 2, 3, 4, 5, 8, 16)
+
+
+@dataclass(frozen=True)
+class Processor:
+    """kernels: the table in use, or "ggml" for ggml's own."""
+
+    kernels: str
+    n_threads: int
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes per nanosecond."""
+        bandwidth = min(_BANDWIDTH * self.n_threads, _BANDWIDTH_MOST)
+        return bandwidth * (_BANDWIDTH_GGML if self.kernels == "ggml" else 1.0)
+
+    def speed(self, bits: float) -> float:
+        """Products per nanosecond with weights of so many bits."""
+        kind = 0 if bits < 7.5 else 1 if bits < 12 else 2
+        return _SPEEDS.get(self.kernels, _SPEEDS["ggml"])[kind] * self.n_threads
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a row multiplies. experts: their share of the weights; used: the share of them that a row uses."""
+
+    n_bytes: float
+    n_weights: float
+    wait_ms: float
+    experts: float = 0.0
+    used: float = 1.0
+
+    def ms(self, n_rows: int, processor: Processor) -> float:
+        """Of a batch of n rows."""
+        read = 1.0 - self.experts + self.experts * (1.0 - (1.0 - self.used) ** n_rows)
+        multiplied = 1.0 - self.experts + self.experts * self.used
+        memory = read * self.n_bytes / processor.bandwidth
+        speed = processor.speed(8 * self.n_bytes / self.n_weights)
+        return self.wait_ms + math.hypot(memory, n_rows * multiplied * self.n_weights / speed) / 1e6
+
+
+def predict(native: core.Engine) -> bytes:
+    """A cost table for `native.load_costs`, whose prices all count as not measured; b"" where nothing can be
+    predicted.
+    """
+    processor = _processor(native)
+    if processor is None:
+        return b""
+    return cost_text(_target(native), _drafter(native), processor)
+
+
+def predicted_gain(native: core.Engine) -> float | None:
+    """Plain decoding with our kernels in times of that with ggml's; None where ours do not run."""
+    ours, target = _processor(native), _target(native)
+    if ours is None or ours.kernels == "ggml":
+        return None
+    return target.ms(1, Processor("ggml", ours.n_threads)) / target.ms(1, ours)
+
+
+def _processor(native: core.Engine) -> Processor | None:
+    """None where a GPU takes part."""
+    info = core.system_info()
+    if any(device["kind"] != "cpu" for device in info["devices"]):
+        return None
+    known = native.device_info()
+    return Processor(info["kernels"]["table"] if known["kernels"] else "ggml", known["n_threads"])
+
+
+def _target(native: core.Engine) -> Weights:
+    """From the head of the file. Embeddings that are not the output's, too, count as multiplied."""
+    n_weights = float(max(native.n_params, 1))
+    experts, used = _experts(native.metadata(), native.n_layer * native.n_embd / n_weights)
+    return Weights(native.size_bytes, n_weights, _LAYER_MS * native.n_layer, experts, used)
+
+
+def _drafter(native: core.Engine) -> Weights | None:
+    """None for drafts from the text alone. A drafter without a head of its own multiplies the target's."""
+    info = native.draft_info()
+    if info is None:
+        return None
+    n_bytes = float(sum(place["draft_weights"] for place in native.memory_plan()))
+    if not info["has_head"]:
+        n_bytes += info["n_embd"] * info["n_draft_vocab"] * native.size_bytes / max(native.n_params, 1)
+    return Weights(n_bytes, n_bytes / 0.7, _DRAFTER_MS)
+
+
+def _experts(metadata: Mapping[str, str], matrices: float) -> tuple[float, float]:
+    """The experts' share of the weights, and the share of experts that a row uses."""
+    arch = metadata.get("general.architecture", "")
+
+    def number(name: str) -> float:
+        text = metadata.get(f"{arch}.{name}", "")
+        return float(text) if text.isdecimal() else 0.0
+
+    n_experts, n_used = number("expert_count"), number("expert_used_count")
+    if not 0 < n_used < n_experts:
+        return 0.0, 1.0
+    n_ff = number("expert_feed_forward_length") or number("feed_forward_length")
+    return min(3 * n_experts * n_ff * matrices, 0.95), n_used / n_experts
+
+
+def cost_text(target: Weights, draft: Weights | None, processor: Processor) -> bytes:
+    """The table as text. draft: None for drafts from the text alone."""
+    lines = [f"verify {n} {target.ms(n, processor):.6g} 0" for n in _ROWS]
+    if draft is not None:
+        lines += [f"commit {n} {draft.ms(n, processor):.6g} 0" for n in (1, 4)]
+        lines += [f"level {n} {_LEVEL_SHARE * draft.ms(n, processor):.6g} 0" for n in (1, 4)]
+    lines.append(f"host {_HOST_MS} {_HOST_DRAFT_MS}")
+    head = ["eaglecpp cost-table 3", f"key {PREDICTED}"]
+    return "\n".join([*head, *lines, f"end {len(lines)}", ""]).encode()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: MIT
+"""What is predicted of a processor nobody measured, and what the verdict makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from eaglecpp import Engine
+from eaglecpp._extension import core
+from eaglecpp.bench import known_verdict
+from eaglecpp.engine.predicted_costs import PREDICTED, Processor, Weights, cost_text, predict, predicted_gain
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+# SmolLM2-135M in Q4_1 and the drafter that comes with eaglecpp; the same with one as large as the target;
+# a model of 8 billion in Q4_K_M with a drafter of 200 MB; a mixture of 128 experts, of which a row uses 8
+SMALL = Weights(96.6e6, 134.5e6, 0.45), Weights(11.5e6, 16.4e6, 0.1)
+HEAVY = SMALL[0], SMALL[0]
+LARGE = Weights(4.9e9, 8.0e9, 0.48), Weights(2.3e8, 3.3e8, 0.1)
+MIXTURE = Weights(18e9, 30e9, 0.7, experts=0.93, used=8 / 128), LARGE[1]
+
+
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Iterator[Engine]:
+    with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("kernels", "n_threads", "pair", "pays"),
+    [
+        ("avx512", 2, SMALL, True),
+        ("avx512", 8, LARGE, True),
+        ("avx512", 2, HEAVY, False),
+        ("avx_vnni", 2, SMALL, True),
+        ("avx_vnni", 6, LARGE, True),
+        ("avx_vnni", 2, MIXTURE, False),
+        ("avx2", 2, SMALL, True),
+        ("avx2", 4, LARGE, True),
+        ("avx2", 2, HEAVY, False),
+        ("avx2", 4, MIXTURE, False),
+        ("neon_i8mm", 4, LARGE, True),
+        ("neon_i8mm", 2, MIXTURE, False),
+        ("neon", 4, LARGE, True),
+        ("neon", 2, HEAVY, False),
+        ("ggml", 4, LARGE, True),
+        ("ggml", 2, MIXTURE, False),
+        ("portable", 4, LARGE, False),
+        ("portable", 2, SMALL, False),
+    ],
+)
+def test_the_verdict_follows_the_instruction_set_before_anything_was_measured(
+    engine: Engine, kernels: str, n_threads: int, pair: tuple[Weights, Weights], pays: bool
+) -> None:
+    assert engine.native.load_costs(cost_text(*pair, Processor(kernels, n_threads)), PREDICTED)
+    found = known_verdict(engine)
+    assert found.pays == pays, str(found)
+    assert not found.is_measured and not found.is_drafter_known
+    says = "Drafting should pay here" if pays else "Drafting should not pay here, so auto leaves it off"
+    assert str(found).startswith(says) and "(predicted)" in str(found)
+
+
+def test_rows_were_measured_as_they_are_predicted() -> None:
+    """Four rows over one, and eight, on two cores of an Intel Xeon in November 2026."""
+    four_bits, eight_bits = SMALL[0], Weights(144.8e6, 134.5e6, 0.45)
+    for kernels, weights, of_four, of_eight in (
+        ("avx512", four_bits, 1.15, 1.6),
+        ("avx_vnni", four_bits, 1.48, 2.6),
+        ("avx2", four_bits, 1.66, 3.1),
+        ("avx512", eight_bits, 1.09, 1.3),
+        ("avx_vnni", eight_bits, 1.13, 1.8),
+        ("avx2", eight_bits, 1.37, 2.6),
+    ):
+        one, four, eight = (weights.ms(n, Processor(kernels, 2)) for n in (1, 4, 8))
+        assert four / one == pytest.approx(of_four, rel=0.25), kernels
+        assert eight / one == pytest.approx(of_eight, rel=0.35), kernels
+
+
+def test_rows_that_choose_other_experts_read_more() -> None:
+    dense, mixture = Weights(4e9, 7e9, 0.4), Weights(4e9, 7e9, 0.4, experts=0.9, used=0.06)
+    processor = Processor("avx512", 8)
+    assert mixture.ms(1, processor) < 0.3 * dense.ms(1, processor)
+    assert mixture.ms(4, processor) / mixture.ms(1, processor) > 1.8
+    assert dense.ms(4, processor) / dense.ms(1, processor) < 1.2
+
+
+def test_it_is_worked_out_from_the_open_files(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    native: Any = engine.native
+    assert native.load_costs(predict(native), PREDICTED)
+    has_kernels = engine.device_info["kernels"]
+    assert (predicted_gain(native) or 0.0) > 1.0 if has_kernels else predicted_gain(native) is None
+    info = core.system_info()
+    gpu = info | {"devices": [*info["devices"], {**info["devices"][0], "kind": "gpu"}]}
+    monkeypatch.setattr("eaglecpp.engine.predicted_costs.core.system_info", lambda: gpu)
+    assert predict(native) == b"" and predicted_gain(native) is None
