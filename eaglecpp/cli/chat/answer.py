@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format", "verdict_line"]
 
 _ENOUGH_TOKENS = 16  # a shorter plain answer says little about the speed
-_ENOUGH_TO_JUDGE = 64  # shorter answers say little about the drafter
+_ENOUGH_TO_JUDGE = 32  # shorter answers say little about the drafter
 
 
 @dataclass
