@@ -11,10 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # imported where they are asked for, with a way out
-OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
+OPTIONAL = {"torch", "matplotlib", "openai", "IPython", "huggingface_hub"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",
-    "huggingface_hub": "huggingface-hub",
     "prompt_toolkit": "prompt-toolkit",
 }
 
