@@ -77,10 +77,9 @@ def _show_template(model: StoredModel) -> None:
 
 def _everything(model: StoredModel, verbose: bool) -> dict[str, Any]:
     """As in /api/show, and how `run` would open it."""
-    facts, _ = head_facts(model)
-    template = template_in_use(model, facts)
-    return everything(model, template, verbose) | {
-        "opening": None if facts is None else _plan(model).as_dict()
+    heads = head_facts(model)
+    return everything(model, heads, template_in_use(model, heads[0]), verbose) | {
+        "opening": None if heads[0] is None else _plan(model).as_dict()
     }
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from eaglecpp.chat.gotemplate.literals import FLOAT, HEX_FLOAT
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import LARGEST_INT, ModelOptions, SamplingOptions, describe
 
@@ -34,10 +35,6 @@ __all__ = [
 ParameterValue = int | float | bool | tuple[str, ...]
 
 _INT = re.compile(r"([+-]?)([0-9]+)")
-_DIGITS = r"[0-9](?:_?[0-9])*"
-_HEX = r"[0-9a-fA-F](?:_?[0-9a-fA-F])*"
-_DECIMAL_FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
-_HEX_FLOAT = re.compile(rf"[+-]?0[xX](?:_?{_HEX}(?:\.(?:{_HEX})?)?|\.{_HEX})[pP][+-]?{_DIGITS}")
 _SPECIAL_FLOAT = re.compile(r"[+-]?inf(?:inity)?|nan", re.IGNORECASE)
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
@@ -235,9 +232,9 @@ def _parse_int(text: str) -> int | None:
 def _parse_float(text: str) -> float | None:
     digits = text.replace("_", "")
     try:
-        if _DECIMAL_FLOAT.fullmatch(text) or _SPECIAL_FLOAT.fullmatch(text):
+        if FLOAT.fullmatch(text) or _SPECIAL_FLOAT.fullmatch(text):
             number = float(digits)
-        elif _HEX_FLOAT.fullmatch(text):
+        elif HEX_FLOAT.fullmatch(text):
             number = float.fromhex(digits)
         else:
             return None

@@ -17,7 +17,7 @@ from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import is_path_text
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
-from eaglecpp.store.describe import everything, list_entry
+from eaglecpp.store.describe import everything, head_facts, list_entry
 from eaglecpp.store.facts import read_facts
 from eaglecpp.store.files import FileState, file_state
 from eaglecpp.store.model import StoredModel
@@ -72,9 +72,8 @@ def _short_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str,
 
 
 def _stored_facts(model: StoredModel, verbose: bool = True) -> dict[str, Any]:
-    facts = None if model.is_drafter else read_facts(model.target_files())
-    template = template_in_use(model, facts)
-    found = everything(model, template, verbose)
+    heads = head_facts(model)
+    found = everything(model, heads, template_in_use(model, heads[0]), verbose)
     if not found["template"]:
         found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
     return found

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from .facts import Facts
 
+    Heads = tuple[Facts | None, Facts | None]
+
 __all__ = [
     "capabilities",
     "draft_text",
@@ -74,15 +76,17 @@ def list_entry(model: StoredModel) -> dict[str, Any]:
     }
 
 
-def everything(model: StoredModel, template: ChatTemplate | None, verbose: bool) -> dict[str, Any]:
-    """What Ollama's /api/show says, and more. template: the one in use; verbose: with long lists, such as the
-    vocabulary.
+def everything(
+    model: StoredModel, heads: Heads, template: ChatTemplate | None, verbose: bool
+) -> dict[str, Any]:
+    """What Ollama's /api/show says, and more. heads: of `head_facts`; template: the one in use; verbose: with
+    long lists, such as the vocabulary.
     """
     from .facts import metadata
 
-    facts, draft = head_facts(model)
+    facts, draft = heads
     modelfile = stored_modelfile(model)
-    config = model.config
+    entry = list_entry(model)
     return {
         "license": "\n".join(modelfile.license),
         "modelfile": modelfile_text(model, modelfile),
@@ -90,31 +94,25 @@ def everything(model: StoredModel, template: ChatTemplate | None, verbose: bool)
         "template": modelfile.template or "",
         "template_in_use": None if template is None else template.describe(),
         "system": modelfile.system or "",
-        "details": {
+        "details": entry["details"]
+        | {
             "parent_model": next((layer.origin for layer in model.manifest.of_kind("model")), ""),
-            "format": config.text("model_format") or "gguf",
-            "family": config.text("model_family") or _architecture(facts or draft),
-            "families": config.values.get("model_families"),
-            "parameter_size": config.text("model_type"),
-            "quantization_level": config.text("file_type"),
+            "family": entry["details"]["family"] or _architecture(facts or draft),
         },
         "messages": [{"role": turn.role, "content": turn.content} for turn in modelfile.messages],
         "model_info": {} if facts is None else metadata(facts.file, arrays=verbose),
         "draft_info": None if draft is None else metadata(draft.file, arrays=verbose),
         "capabilities": [] if facts is None else capabilities(model, facts),
-        "modified_at": model.modified.isoformat(),
-        "digest": model.digest,
         "files": {
             "target": [] if facts is None else _texts(model.target_files()),
             "draft": None if draft is None else str(model.draft_file()),
             "adapters": _texts(model.files("adapter")),
         },
-        "store": str(model.root),
-        "read_only": not model.own,
+        **{key: entry[key] for key in ("modified_at", "digest", "store", "read_only")},
     }
 
 
-def head_facts(model: StoredModel) -> tuple[Facts | None, Facts | None]:
+def head_facts(model: StoredModel) -> Heads:
     """The heads of target and drafter."""
     from .facts import read_facts
 

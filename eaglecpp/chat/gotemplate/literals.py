@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["LiteralError", "char_value", "merged", "number_value", "string_value"]
+__all__ = ["FLOAT", "HEX_FLOAT", "LiteralError", "char_value", "merged", "number_value", "string_value"]
 
 _ESCAPE = re.compile(
     r"\\(?:([abfnrtv\\'\"])|([0-7]{3})|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.?))", re.DOTALL
@@ -16,8 +16,8 @@ _INTEGER = re.compile(
 )
 _DIGITS = r"[0-9](?:_?[0-9])*"
 _HEX = r"[0-9a-fA-F](?:_?[0-9a-fA-F])*"
-_FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
-_HEX_FLOAT = re.compile(rf"[+-]?0[xX](?:_?{_HEX}(?:\.(?:{_HEX})?)?|\.{_HEX})[pP][+-]?{_DIGITS}")
+FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?")
+HEX_FLOAT = re.compile(rf"[+-]?0[xX](?:_?{_HEX}(?:\.(?:{_HEX})?)?|\.{_HEX})[pP][+-]?{_DIGITS}")
 
 
 class LiteralError(ValueError):
@@ -59,11 +59,11 @@ def number_value(text: str) -> int | float:
         return value
     digits_only = text.replace("_", "")
     try:
-        if _FLOAT.fullmatch(text):
+        if FLOAT.fullmatch(text):
             if not set(text) & set(".eE"):  # as 08, which is not an octal number
                 raise LiteralError(f'integer overflow: "{text}"')
             return _finite(float(digits_only), text)
-        if _HEX_FLOAT.fullmatch(text):
+        if HEX_FLOAT.fullmatch(text):
             return float.fromhex(digits_only)
     except OverflowError:
         pass
