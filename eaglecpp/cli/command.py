@@ -33,7 +33,7 @@ HEADINGS = {
     "Prompt": "prompt_named prompt file system form think resume grammar_file json_schema_file",
     "Server": "host port parallel api_key allow_origin allow_host max_queue max_body max_time max_place "
     "max_unread keep_alive memory cache_ram max_models log_json",
-    "Measuring": "strategies files n_tokens seconds",
+    "Measuring": "measure strategies files n_tokens seconds",
     "Training": "steps epochs minutes ttt_steps later_every loss loss_vocab lr batch_tokens "
     "micro_tokens weight_decay clip eval_steps patience",
     "The drafter": "eagle3 mla eagle1 draft_vocab draft_layers share_head random_start aux_layers type qat",
