@@ -228,3 +228,18 @@ def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, targ
     with eaglecpp.Engine.open(target, draft=it.draft, strategy=strategy, n_leaves_max=8, **sizes) as engine:
         ours = engine.generate(prompt_ids(300), max_tokens=20, temperature=0.0, n_probs=3, strategy="off")
     assert (ours.tokens, ours.logprobs) == (plain.tokens, plain.logprobs)
+
+
+def test_rows_of_another_conversation_are_not_taken_over_where_bits_may_change(
+    it: ConvertedPair, target: Path
+) -> None:
+    prompts = [[*prompt_ids(90), *prompt_ids(4, seed=seed)] for seed in (1, 2)]
+
+    def n_reused(exact: str) -> int:
+        with eaglecpp.Engine.open(target, draft=it.draft, exact=exact, n_sequences=2, **SIZES) as engine:
+            engine.native.set_exact_rows([])  # nothing is known to be exact
+            _, second = engine.generate(prompts, max_tokens=8, temperature=0.0)
+            return second.timings.reused_n
+
+    assert n_reused("off") >= 80
+    assert n_reused("on") == 0
