@@ -3,10 +3,11 @@
 
 `python tests/run.py [step ...]` with the Python of an environment that has `eaglecpp[test]` installed; the
 steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
-libFuzzer, with any other compiler by the harness's own mutator. With the cross-compiler aarch64-linux-gnu-g++
-and qemu-aarch64 the kernels for AArch64 are tested on other machines, too. The Python readers are fuzzed by
-atheris, of which there are wheels for Linux on x86-64. Two steps have to be asked for: training, whole runs
-of `eaglecpp train` (three minutes), and gpu, which builds ggml's RPC and Vulkan backends once, from the
+libFuzzer, with any other compiler by the harness's own mutator. With the cross-compiler aarch64-linux-
+gnu-g++ and qemu-aarch64 the kernels for AArch64 are tested on other machines, too; with the package ziglang
+all C++ sources are compiled for macOS, Windows and AArch64. The Python readers are fuzzed by atheris, of
+which there are wheels for Linux on x86-64. Two steps have to be asked for: training, whole runs of
+`eaglecpp train` (three minutes), and gpu, which builds ggml's RPC and Vulkan backends once, from the
 sources of the pinned llama-cpp-python, and keeps them.
 """
 
@@ -136,6 +137,50 @@ def neon() -> str | None:
         targets=("test_rows",),
     )
     run(emulator, "-cpu", "max", folder / "tests" / "native" / "kernels" / "test_rows", "neon", "neon_i8mm")
+    return None
+
+
+def llama_libraries() -> list[Path]:
+    """What the extension links of the installed llama-cpp-python."""
+    package = importlib.util.find_spec("llama_cpp")
+    assert package is not None and package.submodule_search_locations is not None
+    folder = Path(package.submodule_search_locations[0]) / "lib"
+    found = [p for name in ("ggml-base", "ggml", "ggml-cpu", "llama") for p in folder.glob(f"*{name}.*")]
+    return [p for p in found if p.suffix in (".so", ".dylib", ".lib")]
+
+
+def portable() -> str | None:
+    """Compiles all of native/ for the systems that this machine is not, and links nothing."""
+    if importlib.util.find_spec("ziglang") is None:
+        return "ziglang not found; pip install ziglang"
+    compiler = f"{sys.executable};{ROOT / 'tests' / 'helpers' / 'zig_cxx.py'}"
+    windows = f"-include {ROOT / 'tests' / 'helpers' / 'windows_python.h'}"
+    for target, system, processor, flags in (
+        ("aarch64-macos", "Darwin", "arm64", ""),
+        ("x86_64-windows-gnu", "Windows", "AMD64", windows),
+        ("aarch64-linux-gnu", "Linux", "aarch64", ""),
+    ):
+        if (platform.system(), platform.machine()) == (system, processor):
+            continue  # the other steps build for this machine
+        suffix = ".obj" if system == "Windows" else ".o"
+        bindings = sorted((ROOT / "native" / "bindings").glob("*.cpp"))
+        cmake(
+            f"portable-{target}",
+            "-DEAGLECPP_PYTHON=ON",
+            "-DEAGLECPP_WERROR=ON",
+            f"-DCMAKE_SYSTEM_NAME={system}",
+            f"-DCMAKE_SYSTEM_PROCESSOR={processor}",
+            f"-DCMAKE_CXX_COMPILER={compiler};{target}",
+            f"-DCMAKE_CXX_FLAGS={flags}",
+            "-DCMAKE_CXX_COMPILER_WORKS=1",
+            "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY",
+            # this machine's, so that they are found; nothing is linked with them
+            *(f"-Dlib_{path.stem.removeprefix('lib')}={path}" for path in llama_libraries()),
+            targets=(
+                "eaglecpp_engine",
+                *(f"native/CMakeFiles/_core.dir/bindings/{p.name}{suffix}" for p in bindings),
+            ),
+        )
     return None
 
 
@@ -284,6 +329,7 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "sdist": sdist,
     "cpp": cpp,
     "neon": neon,
+    "portable": portable,
     "fuzz": fuzz,
     "python": python,
     "training": training,

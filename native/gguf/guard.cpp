@@ -21,10 +21,12 @@ thread_local const AbortGuard * innermost = nullptr;
 ggml_abort_callback_t previous = nullptr;
 
 // True when every frame between here and the guard can be unwound. Stacks grow downwards wherever ggml runs.
-bool can_unwind_to(const AbortGuard * guard) {
 #ifdef _WIN32
+bool can_unwind_to(const AbortGuard *) {
     return true;  // all functions have tables there
+}
 #else
+bool can_unwind_to(const AbortGuard * guard) {
     struct Walk {
         uintptr_t guard;
         bool is_reached;
@@ -37,8 +39,8 @@ bool can_unwind_to(const AbortGuard * guard) {
         },
         &walk);
     return walk.is_reached;
-#endif
 }
+#endif
 
 // ggml calls abort() as soon as this returns; throwing is the only way out.
 void on_abort(const char * message) {

@@ -262,8 +262,11 @@ ggml_backend_dev_t TargetModel::output_device() const {
     return device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU ? device : nullptr;
 }
 
+// llama_supports_gpu_offload() is also true of a build that can ask RPC servers, where none was given.
 bool TargetModel::is_cpu() const {
-    return !llama_supports_gpu_offload() || params_.n_gpu_layers == 0;
+    const bool has_gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
+                         ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
+    return !has_gpu || params_.n_gpu_layers == 0;
 }
 
 bool TargetModel::has_state() const {

@@ -147,11 +147,14 @@ class Socket {
     void keep_alive() {
         const int on = 1;
         setsockopt(fd_, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-#ifdef TCP_KEEPIDLE
-        setsockopt(fd_, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+#ifdef __APPLE__
+        const int idle = TCP_KEEPALIVE;
+#else
+        const int idle = TCP_KEEPIDLE;
+#endif
+        setsockopt(fd_, IPPROTO_TCP, idle, &idle_s, sizeof(idle_s));
         setsockopt(fd_, IPPROTO_TCP, TCP_KEEPINTVL, &probe_s, sizeof(probe_s));
         setsockopt(fd_, IPPROTO_TCP, TCP_KEEPCNT, &n_probes, sizeof(n_probes));
-#endif
 #ifdef TCP_USER_TIMEOUT
         const unsigned patience_ms = 1000 * (idle_s + n_probes * probe_s);
         setsockopt(fd_, IPPROTO_TCP, TCP_USER_TIMEOUT, &patience_ms, sizeof(patience_ms));

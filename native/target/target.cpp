@@ -176,7 +176,7 @@ llama_context_params Target::context_params() const {
 
 // Keys and values of plain attention in host memory: a lower bound of what the context takes.
 void Target::check_memory(const llama_context_params & p) const {
-    const bool on_gpu = llama_supports_gpu_offload() && options_.n_gpu_layers != 0 && options_.offload_kqv;
+    const bool on_gpu = !model_->is_cpu() && options_.offload_kqv;
     const uint64_t available = available_memory();
     if (on_gpu || available == 0 || model_->has_state()) return;
     const int n_head = std::max(1, llama_model_n_head(model_->get()));
@@ -233,7 +233,7 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     if (model_->uses_kernels()) {
         for (ggml_backend_t backend : cpu_backends(ctx_.get())) kernels::fuse_graphs_of(backend);
     }
-    if (llama_supports_gpu_offload() && options_.n_gpu_layers != 0) note_device();
+    if (!model_->is_cpu()) note_device();
     guarded([&] { taps_->attach(ctx_.get()); });
     cells_.attach(ctx_.get());
     // a tap at the very last layer asks for the output of every row of a prompt

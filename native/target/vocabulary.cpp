@@ -17,6 +17,12 @@
 
 namespace eaglecpp {
 
+#if defined(_WIN32)
+template <typename F>
+static void on_stack_for(const std::string &, F && f) {
+    f();  // Microsoft's std::regex throws where the stack ends
+}
+#else
 // The pre-tokenizers of many models (Mistral's, DeepSeek's, GPT-4o's) are std::regex, which recurses once or more for
 // each character of what it matches: 335 bytes of stack a letter were measured. A word of 50,000 letters would end the
 // process on a usual stack.
@@ -36,7 +42,6 @@ static size_t longest_run(const std::string & text) {
     return most;
 }
 
-#if !defined(_WIN32)
 template <typename F>
 static void * run_and_catch(void * p) {
     auto & [f, error] = *static_cast<std::pair<F &, std::exception_ptr> *>(p);
@@ -47,14 +52,10 @@ static void * run_and_catch(void * p) {
     }
     return nullptr;
 }
-#endif
 
 // Runs f on a stack that the text cannot overflow. Pages of it that are not used cost nothing.
 template <typename F>
 static void on_stack_for(const std::string & text, F && f) {
-#if defined(_WIN32)
-    f();  // its std::regex throws instead
-#else
     if (text.size() * n_stack_per_char <= n_stack_usual) return f();
     const size_t n_run = longest_run(text);
     const size_t n_stack = 2 * n_run * n_stack_per_char;
@@ -76,8 +77,8 @@ static void on_stack_for(const std::string & text, F && f) {
     }
     pthread_join(thread, nullptr);
     if (job.second) std::rethrow_exception(job.second);
-#endif
 }
+#endif
 
 // Appends llama.cpp's tokens of a text.
 static void append_tokens(const llama_vocab * vocab, const std::string & text, bool add_special, bool parse_special,

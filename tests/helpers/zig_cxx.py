@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT
+"""A C++ compiler for any system: `zig_cxx.py TARGET ARGUMENT...` calls that of the package ziglang.
+
+Nothing is optimised: whether the sources compile is all that is asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    target, *arguments = sys.argv[1:]
+    # zig's own spelling of an instruction set
+    arguments = [a.replace("-march=armv8.2-a", "-mcpu=generic") for a in arguments]
+    zig = [sys.executable, "-P", "-m", "ziglang", "c++", "-target", target]
+    os.execv(sys.executable, [*zig, *arguments, "-O0", "-Wno-unused-command-line-argument"])
