@@ -160,12 +160,7 @@ class Llama(Mirror):
         """Downloads a GGUF from the Hugging Face hub and opens it. `filename` and `additional_files` (further
         shards) are names or glob patterns that match one file each; `**options` are the constructor's.
         """
-        try:
-            from huggingface_hub import hf_hub_download, list_repo_files
-        except ImportError:  # as llama_cpp, which does not depend on it either
-            raise ImportError(
-                "Llama.from_pretrained needs huggingface-hub: pip install huggingface-hub"
-            ) from None
+        from huggingface_hub import hf_hub_download, list_repo_files
 
         folder = None if local_dir is None else os.fspath(local_dir)
         cache = None if cache_dir is None else os.fspath(cache_dir)

@@ -26,7 +26,7 @@ AI_SDK = ("npm:ai@7", "npm:zod@4")
 
 # client: packages it needs, of PyPI where nothing else is said; the script is use_<client>.py or .mjs
 CLIENTS = {
-    "llama_cpp_tests": ("pytest", "scipy", "huggingface-hub"),
+    "llama_cpp_tests": ("pytest", "scipy"),
     "openai": (
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
     ),

@@ -11,9 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # imported where they are asked for, with a way out
-OPTIONAL = {"torch", "matplotlib", "openai", "IPython", "huggingface_hub"}
+OPTIONAL = {"torch", "matplotlib", "openai", "IPython"}
 NAMES = {
     "llama_cpp": "llama-cpp-python",
+    "huggingface_hub": "huggingface-hub",
     "prompt_toolkit": "prompt-toolkit",
 }
 

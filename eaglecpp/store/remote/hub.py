@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Repositories of the Hugging Face Hub: what is in them, which GGUF is meant, and copies in local caches.
 
-Token, address and cache are where huggingface_hub has them (its constants.py). Lists and files come through
-`download`: that library cannot resume after a killed process (huggingface/huggingface_hub#4196). Rules for
-choosing a file are llama.cpp's (`-hf`: common/download.cpp).
+`huggingface_hub` knows the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...). Lists and
+files come through `download`: it cannot resume after a killed process (huggingface/huggingface_hub#4196), and
+its HTTP library is another one in every major version. Rules for choosing a file are llama.cpp's (`-hf`:
+common/download.cpp).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -275,32 +275,24 @@ def _bits(quant: str) -> float:
     return {"F32": 32.0, "F16": 16.0, "BF16": 16.0, "MXFP4": 4.0}.get(quant, 8.0)
 
 
-def _variable(*names: str) -> str:
-    """The first of these variables that has a value, else ""."""
-    return next((value for name in names if (value := os.environ.get(name, "").strip())), "")
-
-
-def _home() -> Path:
-    """huggingface_hub's folder."""
-    return Path(_variable("HF_HOME") or Path(_variable("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
-
-
 def _cache_roots() -> list[Path]:
-    places = [_variable("LLAMA_CACHE"), _variable("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") or _home() / "hub"]
+    from huggingface_hub import constants
+
+    places = [os.environ.get("LLAMA_CACHE"), constants.HF_HUB_CACHE]
     return [Path(place).expanduser() for place in dict.fromkeys(places) if place]
 
 
 def _endpoint() -> str:
-    return (_variable("MODEL_ENDPOINT", "HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+    """llama.cpp's variable, or huggingface_hub's (HF_ENDPOINT)."""
+    from huggingface_hub import constants
+
+    return (os.environ.get("MODEL_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
 def _token() -> Token:
-    """From the environment, or as `hf auth login` leaves it."""
-    token = _variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-    with contextlib.suppress(OSError):
-        path = Path(_variable("HF_TOKEN_PATH") or _home() / "token")
-        token = token or path.expanduser().read_text(encoding="utf-8").strip()
-    return Token(token or None)
+    from huggingface_hub import get_token
+
+    return Token(get_token())
 
 
 def _access_help(repo_id: str) -> str:

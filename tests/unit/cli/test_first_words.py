@@ -25,7 +25,7 @@ def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No store and no cache has a model; the folder is the Hub's cache."""
     for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("eaglecpp.store.packaged.installed_models", lambda stores: [])
     return tmp_path / "hub"
 

@@ -42,9 +42,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "OLLAMA_MODELS",
         "HF_TOKEN",
         "HF_HUB_OFFLINE",
-        "HF_HUB_CACHE",
-        "HF_TOKEN_PATH",
-        "HUGGING_FACE_HUB_TOKEN",
         "XDG_DATA_HOME",
     ):
         monkeypatch.delenv(name, raising=False)
@@ -52,7 +49,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LLAMA_CACHE", str(folder / "cache"))
     nowhere = replace(packaged.SMOLLM2, requirement="not-a-package==1")  # whatever this environment has
     monkeypatch.setattr(packaged, "SMOLLM2", nowhere)
-    monkeypatch.setenv("HF_HOME", str(folder / "hf"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder / "hf"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(folder / "token"))
     return folder
 
 
@@ -69,7 +67,7 @@ def stores(home: Path) -> Stores:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A Hub that we talk to."""
+    """A Hub that huggingface_hub and we talk to."""
     with HubServer() as server:
         monkeypatch.setenv("MODEL_ENDPOINT", server.url)
         yield server

@@ -194,25 +194,15 @@ def test_a_server_cannot_make_it_wait_for_hours(asked: str, waits: int) -> None:
     assert adapter.max_retries.get_retry_after(HTTPResponse(headers={"Retry-After": asked})) == waits
 
 
-@pytest.mark.parametrize("is_logged_in", [False, True])
 def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
-    hub: HubServer,
-    stores: Stores,
-    tiny: Tiny,
-    home: Path,
-    is_logged_in: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add("me/private", {"m-Q4_K_M.gguf": tiny.target.read_bytes(), "system": b"s"}, token="hf_secret")
     with pytest.raises(
         DownloadError, match=r"me/private: no such repository on the Hub, or private.*HF_TOKEN"
     ):
         fetch(stores, "hf.co/me/private")
-    if is_logged_in:  # as `hf auth login` leaves it
-        (home / "hf").mkdir()
-        (home / "hf" / "token").write_text("hf_secret\n")
-    else:
-        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
     fetch(stores, "hf.co/me/private")
     assert find_target("hf.co/me/private").system == "s"
     assert {request.authorization for request in hub.content_requests()} == {""}
