@@ -243,3 +243,15 @@ def test_rows_of_another_conversation_are_not_taken_over_where_bits_may_change(
 
     assert n_reused("off") >= 80
     assert n_reused("on") == 0
+
+
+def test_a_long_prompt_beside_another_conversation_is_not_called_exact(
+    it: ConvertedPair, target: Path, kernels: str
+) -> None:
+    """ggml's attention reads it in tiles, whose borders the other conversation's cells shift."""
+    sizes: dict[str, Any] = {**SIZES, "kernels": kernels, "n_sequences": 2}
+    with eaglecpp.Engine.open(target, draft=it.draft, exact="off", **sizes) as engine:
+        prompts = [prompt_ids(100, seed=seed) for seed in (1, 2)]
+        first, second = engine.generate(prompts, max_tokens=1, strategy="off")
+    assert first.timings.exact
+    assert second.timings.exact == (kernels == "auto")
