@@ -395,6 +395,37 @@ static double choosing_us(int n_nodes) {
     return best_us;
 }
 
+// A third row costs half a plain step, those after it nothing: one level more does not pay, two do.
+static void a_draft_goes_past_an_expensive_row() {
+    const auto verify_ms = [](int n_rows) { return n_rows <= 2 ? 10.0 : 17.0; };
+    Random random(600);
+    Planner planner;
+    SequencePlan plan;
+    planner.begin_request(plan, RequestKind::greedy, false);
+    for (int n = 1; n <= 8; ++n) {
+        for (int i = 0; i < 20; ++i) planner.costs().learn_verify(n, verify_ms(n));
+    }
+    int n_deep = 0;
+    for (int round = 0; round < 400; ++round) {
+        planner.begin_round(1);
+        planner.decide(plan, {0, 100, 1, {7, 1, 16}});
+        double draft_ms = 0.0;
+        for (; !plan.frontier().empty(); draft_ms += 0.5) {
+            std::vector<Candidate> children;
+            for (int i = 0; i < plan.k(); ++i) children.push_back({i, i == 0 ? -0.03f : -5.0f});
+            planner.grow(plan, {children}, 0.5);
+        }
+        planner.choose({&plan});
+        const int n_draft = plan.tree().n_draft();
+        Tokens tokens(1, 0);
+        while ((int)tokens.size() <= n_draft && random.real() < 0.97) tokens.push_back(0);
+        planner.learn(plan, tokens);
+        planner.end_round(verify_ms(1 + n_draft), verify_ms(1 + n_draft) + draft_ms);
+        n_deep += n_draft > 2;
+    }
+    CHECK_MSG(n_deep > 40, strf("only %d of 400 drafts went past it", n_deep));
+}
+
 // A ratio, since microseconds are another number on every machine and with every sanitizer.
 static void choosing_takes_time_in_proportion() {
     const double ratio = choosing_us(64) / choosing_us(16);
@@ -415,6 +446,7 @@ int main() {
     catching_up_is_charged();
     saving_is_not_spent_on_catching_up();
     a_warm_start_beats_a_cold_one();
+    a_draft_goes_past_an_expensive_row();
     choosing_takes_time_in_proportion();
     return result();
 }
