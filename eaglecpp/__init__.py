@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from eaglecpp import modelfile as modelfile
     from eaglecpp.chat.message import Message, ToolCall
     from eaglecpp.conversations.session import ChatSession
-    from eaglecpp.engine import AsyncEngine, AsyncStream, Engine, ManyStreams, Score, Session, Stream
+    from eaglecpp.engine import (
+        AsyncEngine,
+        AsyncStream,
+        CancelFlag,
+        Engine,
+        ManyStreams,
+        Score,
+        Session,
+        Stream,
+    )
     from eaglecpp.errors import EagleError
     from eaglecpp.llama import Llama
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncEngine": "engine",
     "AsyncStream": "engine",
+    "CancelFlag": "engine",
     "ChatSession": "conversations.session",
     "Chunk": "results",
     "Completion": "results",
@@ -61,6 +71,7 @@ _SUBMODULES = ("convert", "errors", "lowlevel", "modelfile")
 __all__ = [
     "AsyncEngine",
     "AsyncStream",
+    "CancelFlag",
     "ChatSession",
     "Chunk",
     "Completion",

@@ -62,6 +62,8 @@ class EngineOptions:
     lora: list[tuple[str, float]]
 
     def __init__(self) -> None: ...
+    def cancel(self) -> None:
+        """From any thread: ends the loading that was begun with these options, with OpeningCancelledError."""
 
 class SamplingParams:
     """Plain struct in llama.cpp's terms; defaults are llama.cpp's where it has one."""
@@ -152,7 +154,8 @@ class ParkedSequence:
 class Engine:
     """Owns target, drafter and sequences. One thread at a time: a concurrent call raises EngineBusyError."""
 
-    def __init__(self, options: EngineOptions) -> None: ...
+    def __init__(self, options: EngineOptions, weights: Engine | None = None) -> None:
+        """weights: an engine of the same files, whose target's weights are used instead of loading them."""
     @property
     def n_ctx(self) -> int: ...
     @property

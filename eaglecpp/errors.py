@@ -25,6 +25,7 @@ __all__ = [
     "InvalidValueError",
     "MismatchError",
     "ModelNotFoundError",
+    "OpeningCancelledError",
     "OutOfMemoryError",
     "PlaceLostError",
     "QueueFullError",
@@ -65,6 +66,10 @@ class TrainError(EagleError):
 
 class OutOfMemoryError(EagleError):
     """Weights, caches or compute buffers did not fit into the memory of a device."""
+
+
+class OpeningCancelledError(EagleError):
+    """Somebody ended the opening of an engine, see `CancelFlag`."""
 
 
 class PlaceLostError(EagleError):

@@ -155,20 +155,21 @@ class ChatModel:
         """
         made: dict[int, ChatPrompt] = {}
 
-        def make(messages: Sequence[Message]) -> ChatPrompt:
-            if len(messages) not in made:
-                made[len(messages)] = self.prompt(messages, memory, n_ctx=n_ctx, tools=tools, think=think)
-            return made[len(messages)]
-
         def count(messages: Sequence[Message]) -> int:
             try:
-                return len(make(messages).tokens)
+                prompt = self.prompt(messages, memory, n_ctx=n_ctx, tools=tools, think=think)
             except ContextFullError:
                 return n_ctx + 1
+            made[len(messages)] = prompt
+            return len(prompt.tokens)
 
         with rendered_together():
             conversation.fit(count, n_ctx, max(1, min(max_tokens if max_tokens >= 0 else _ROOM, n_ctx // 4)))
-            return replace(make(conversation.prompt()), n_left_out=conversation.n_left_out)
+            messages = conversation.prompt()
+            prompt = made.get(len(messages)) or self.prompt(
+                messages, memory, n_ctx=n_ctx, tools=tools, think=think
+            )
+            return replace(prompt, n_left_out=conversation.n_left_out)
 
     # An answer to a message
 

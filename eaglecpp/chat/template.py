@@ -74,11 +74,6 @@ class ChatTemplate:
     notices: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
-    def from_gguf(cls, text: str, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
-        """The Jinja template that a GGUF carries."""
-        return cls("jinja", text, "the GGUF (tokenizer.chat_template)", bos_text=bos_text, eos_text=eos_text)
-
-    @classmethod
     def choose(
         cls,
         *,

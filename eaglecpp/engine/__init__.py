@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from eaglecpp.engine.async_engine import AsyncEngine
     from eaglecpp.engine.async_stream import AsyncStream
     from eaglecpp.engine.engine import Engine
+    from eaglecpp.engine.loading import CancelFlag
     from eaglecpp.engine.many import ManyStreams
     from eaglecpp.engine.scoring import Score
     from eaglecpp.engine.session import Session
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncEngine": "async_engine",
     "AsyncStream": "async_stream",
+    "CancelFlag": "loading",
     "Engine": "engine",
     "ManyStreams": "many",
     "Score": "scoring",
     "Session": "session",
     "Stream": "stream",
 }
-__all__ = ["AsyncEngine", "AsyncStream", "Engine", "ManyStreams", "Score", "Session", "Stream"]
+__all__ = ["AsyncEngine", "AsyncStream", "CancelFlag", "Engine", "ManyStreams", "Score", "Session", "Stream"]
 
 
 def __getattr__(name: str) -> Any:

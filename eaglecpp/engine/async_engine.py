@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.loading import CancelFlag
 from eaglecpp.engine.native import checks_arguments
 from eaglecpp.engine.parking import ParkingLot
 from eaglecpp.engine.places import Places
@@ -122,6 +123,7 @@ class AsyncEngine:
         that is cancelled meanwhile ends the loading.
         """
         options["n_sequences"] = n_parallel
+        cancel = CancelFlag()
 
         def open_engine() -> Engine:
             return Engine.open(
@@ -131,6 +133,7 @@ class AsyncEngine:
                 model=model,
                 drafting=drafting,
                 sampling=sampling,
+                cancel=cancel,
                 **options,
             )
 
@@ -145,7 +148,8 @@ class AsyncEngine:
         try:
             return await own.ready()
         except BaseException:
-            own._stop()  # cancelled: nobody else has it. The thread ends when llama.cpp has opened the model
+            cancel.set()  # nobody else has it
+            own._stop()
             raise
 
     async def ready(self) -> Self:

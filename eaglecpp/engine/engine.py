@@ -14,12 +14,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, overload
 
 from eaglecpp._extension import core
 from eaglecpp.engine.exactness import Exactness
-from eaglecpp.engine.loading import load
+from eaglecpp.engine.loading import CancelFlag, load
 from eaglecpp.engine.many import ManyStreams
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.request import Answering, Request, Shared, make_request
@@ -27,9 +28,17 @@ from eaglecpp.engine.scoring import Score
 from eaglecpp.engine.session import Conversation, Session
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import ContextFullError, EngineBusyError, InvalidArgumentError, InvalidTypeError
+from eaglecpp.errors import (
+    ContextFullError,
+    EngineBusyError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
-from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
+from eaglecpp.options import MAX_SEQUENCES, DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
 from eaglecpp.results import Completion, Timings
 from eaglecpp.store.errors import Report, silent
@@ -43,6 +52,9 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 _log = logging.getLogger("eaglecpp.engine")
+_MOST_BESIDE = 8  # prompts of a list that run at once in an engine that was opened for one conversation
+_LEAST_BESIDE = 192  # tokens of all answers from which on that is worth another context and drafter
+_SHARE_BESIDE = 4  # of the free memory, one part is the most that their caches may take
 
 
 class Engine:
@@ -53,7 +65,7 @@ class Engine:
     several threads wait for each other instead of raising `EngineBusyError`.
     """
 
-    def __init__(self, plan: OpeningPlan, *, wait: bool = False) -> None:
+    def __init__(self, plan: OpeningPlan, *, wait: bool = False, cancel: CancelFlag | None = None) -> None:
         self._native: NativeEngine | None = None  # for `close`, if anything below fails
         if not isinstance(plan, OpeningPlan):
             raise InvalidTypeError(
@@ -67,7 +79,7 @@ class Engine:
         self.timings = Timings()
         self._sessions: list[Session] = []
         self._main: Session | None = None
-        loaded = load(plan, waits=wait, count=self._count)
+        loaded = load(plan, waits=wait, count=self._count, cancel=cancel)
         self.drafting = loaded.drafting
         self._native, self._shared, self._cache = loaded.native, loaded.shared, loaded.cache
 
@@ -82,6 +94,7 @@ class Engine:
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
         wait: bool = False,
+        cancel: CancelFlag | None = None,
         **options: Unpack[OpenKeywords],
     ) -> Self:
         """Loads a target and, if there is one, its drafter.
@@ -91,7 +104,7 @@ class Engine:
         default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`,
         `DraftOptions` or `SamplingOptions` (the last are defaults for each generation); option objects may be
         given instead or in addition. wait: calls from several threads wait for each other instead of raising
-        `EngineBusyError`.
+        `EngineBusyError`. cancel: its `set()`, in another thread, ends the loading: `OpeningCancelledError`.
 
         A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters
         and strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override
@@ -102,7 +115,7 @@ class Engine:
         """
         objects = (model, drafting, sampling)
         plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
-        return cls._noted(plan, wait)
+        return cls._noted(plan, wait, cancel)
 
     @classmethod
     def from_pretrained(
@@ -131,10 +144,10 @@ class Engine:
         return cls._noted(plan_opening(text, draft, strategy=strategy, options=options, find=find), wait)
 
     @classmethod
-    def _noted(cls, plan: OpeningPlan, wait: bool) -> Self:
+    def _noted(cls, plan: OpeningPlan, wait: bool, cancel: CancelFlag | None = None) -> Self:
         for notice in plan.notices:
             _log.warning("%s", notice)
-        return cls(plan, wait=wait)
+        return cls(plan, wait=wait, cancel=cancel)
 
     # Generating: the default conversation. `Session` documents the arguments.
 
@@ -150,9 +163,10 @@ class Engine:
         """Completes `prompt` (str, bytes or token ids) and returns the result; arguments as
         `Session.stream`.
 
-        A list of prompts is completed side by side in as many conversations as are free (`n_sequences`); the
-        results are in the order of the prompts. All are checked before the first one runs, and an error of
-        the check names the index of its prompt.
+        A list of prompts is completed side by side: in as many conversations as are free, and in an engine
+        that was opened for one (`n_sequences`) in places made for them, as far as memory allows. The results
+        are in the order of the prompts. All are checked before the first one runs, and an error of the check
+        names the index of its prompt.
         """
         if _is_many(prompt):
             return self._many(prompt, "stream", dict(options)).finish()
@@ -442,15 +456,56 @@ class Engine:
 
     def _many(self, prompts: Sequence[Any], how: str, options: dict[str, Any]) -> ManyStreams:
         """Streams of many prompts. how: "stream" for prompts, "chat" for conversations."""
-        main = self.default_session
         checked = [self._check_one(index, prompt, how, options) for index, prompt in enumerate(prompts)]
-        own = [self.session() for _ in range(min(self.n_free, len(prompts) - 1))]
 
         def begin(index: int, session: Session) -> Stream:
             one = checked[index]
             return session.begin(one) if isinstance(one, Request) else session.begin_answer(one)
 
-        return ManyStreams([main, *own], own, len(prompts), begin)
+        main = self.default_session
+        own: list[Session] = []
+        beside = self._beside(checked) if self.model.n_sequences == 1 else None
+        if beside is None:
+            own += [self.session() for _ in range(min(self.n_free, len(prompts) - 1))]
+        else:
+            shared, n_places = beside
+            own += [Session(shared) for _ in range(n_places)]
+
+        def close() -> None:
+            for session in own:
+                session.close()
+            if beside is not None:
+                beside[0].native.close(lambda native: None)
+
+        return ManyStreams(own if beside is not None else [main, *own], len(prompts), begin, close)
+
+    def _beside(self, checked: Sequence[Request | Answering]) -> tuple[Shared, int] | None:
+        """Places for several generations at once, on the weights of this engine, and how many they are; None
+        where there is no room for them. The default conversation stays as it is.
+        """
+        requests = [one if isinstance(one, Request) else one.request for one in checked]
+        limits = [one.sampling.max_tokens for one in requests]
+        n_most = [self.n_ctx if limit < 0 else limit for limit in limits]
+        if len(requests) < 2 or sum(n_most) < _LEAST_BESIDE:
+            return None
+        n_longest = max(len(one.prompt) + n + 1 for one, n in zip(requests, n_most, strict=True))
+        # no shorter than a slice of a prompt, so that prompts are read in the same slices
+        n_ctx = min(self.n_ctx, max(n_longest, self.model.n_batch))
+        n_ids = self._shared.drafting.n_leaves + 1
+        n_places = min(len(requests), _MOST_BESIDE, MAX_SEQUENCES // n_ids)
+        room = (free_memory() or 0) // _SHARE_BESIDE
+        while n_places > 1:
+            model = replace(self.model, n_ctx=n_ctx, n_sequences=n_places)
+            if memory_needed(self.target_path, model, 0) <= room:
+                break
+            n_places -= 1
+        if n_places < 2:
+            return None
+        try:
+            return self._shared.beside(n_places, n_ctx), n_places
+        except (OutOfMemoryError, UnsupportedError) as error:
+            _log.info("prompts run one after another: %s", error)
+            return None
 
     def _check_one(
         self, index: int, prompt: Any, how: str, options: Mapping[str, Any]

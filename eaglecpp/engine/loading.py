@@ -22,7 +22,7 @@ from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import DraftOptions
 from eaglecpp.results import Timings
 
-__all__ = ["Loaded", "load"]
+__all__ = ["CancelFlag", "Loaded", "load"]
 
 _log = logging.getLogger("eaglecpp.engine")
 
@@ -39,7 +39,29 @@ class Loaded:
     cache: PlannerCache | None
 
 
-def load(plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None]) -> Loaded:
+class CancelFlag:
+    """Ends the opening of engines that it was given to, from any thread: they raise OpeningCancelledError."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._openings: list[core.EngineOptions] = []
+
+    def set(self) -> None:
+        """Ends what is being opened, and what will be."""
+        self._is_set = True
+        for options in self._openings:
+            options.cancel()
+
+    def watch(self, options: core.EngineOptions) -> None:
+        """What will be opened with these options can be ended from now on."""
+        self._openings.append(options)
+        if self._is_set:
+            options.cancel()
+
+
+def load(
+    plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None], cancel: CancelFlag | None = None
+) -> Loaded:
     """Opens what was planned. count: takes the counters of each generation."""
     drafting = _connect_servers(plan)
     has_draft = plan.draft is not None or drafting.text_drafts == "on"
@@ -47,6 +69,8 @@ def load(plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None]) ->
     resolved, _ = resolve_strategy(strategy, has_draft)
     _note_amx()
     options = engine_options(plan.target, plan.draft, plan.model_options(), drafting, resolved)
+    if cancel is not None:
+        cancel.watch(options)
     native = NativeEngine(options, waits=waits)
     try:
         vocabulary = Vocabulary(native)

@@ -23,19 +23,20 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
     """Iterate for (index, chunk), in the order in which they come; `completions()` for the results so far, in
     the order of the prompts; `close()` to stop early.
 
-    sessions: places, of which those in `own` are closed at the end
+    sessions: places
     begin:    starts generation number i in a session
+    on_close: called once, at the end
     """
 
     def __init__(
         self,
         sessions: Sequence[Session],
-        own: Sequence[Session],
         n_prompts: int,
         begin: Callable[[int, Session], Stream],
+        on_close: Callable[[], None],
     ) -> None:
         self._free = list(sessions)
-        self._own = list(own)
+        self._on_close: Callable[[], None] | None = on_close
         self._begin = begin
         self._waiting = deque(range(n_prompts))
         self._running: dict[int, tuple[Session, Stream]] = {}
@@ -92,9 +93,9 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
             stream.close()
         self._running.clear()
         self._reading.clear()
-        own, self._own = self._own, []
-        for session in own:
-            session.close()
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
     def __enter__(self) -> Self:
         return self

@@ -31,15 +31,30 @@ def checks_arguments() -> Iterator[None]:
 class NativeEngine:
     """Owns a `core.Engine`. waits: threads wait for each other instead of raising `EngineBusyError`."""
 
-    def __init__(self, options: core.EngineOptions, *, waits: bool = False) -> None:
+    def __init__(
+        self, options: core.EngineOptions, *, waits: bool = False, weights: core.Engine | None = None
+    ) -> None:
         self.waits = waits
+        self._options = options
         self._native: core.Engine | None = None
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
         try:
             with checks_arguments():
-                self._native = core.Engine(options)
+                self._native = core.Engine(options, weights)
         finally:
             drain()
+
+    def beside(self, n_sequences: int, n_ctx: int) -> NativeEngine:
+        """Another engine with the weights of this one and what it has learned, and caches of its own."""
+        with self.exclusive() as native:
+            costs, acceptance = native.planner_state("beside", "beside")
+            self._options.n_sequences, self._options.n_ctx = n_sequences, n_ctx
+            other = NativeEngine(self._options, waits=self.waits, weights=native)
+            if native.exact_points:
+                other.get().set_exact_rows(native.exact_points)
+        other.get().load_costs(costs.encode(), "beside")
+        other.get().load_acceptance(acceptance.encode(), "beside")
+        return other
 
     @property
     def closed(self) -> bool:

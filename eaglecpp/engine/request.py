@@ -42,6 +42,11 @@ class Shared:
     chat: ChatModel
     count: Callable[[Timings], None]
 
+    def beside(self, n_sequences: int, n_ctx: int) -> Shared:
+        """The same for an engine beside this one, see `NativeEngine.beside`."""
+        native = self.native.beside(n_sequences, n_ctx)
+        return replace(self, native=native, drafting=replace(self.drafting, engine=native))
+
     def chat_with(self, options: dict[str, Any]) -> tuple[ChatModel, dict[str, Any]]:
         """The model with the template that `options` ask for, and those that are about the prompt; both are
         taken out of `options`. Raises UnsupportedError without any template.

@@ -28,9 +28,10 @@ namespace {
 // the engine alive by its own `share`: another thread may close it meanwhile.
 class EngineHandle {
   public:
-    explicit EngineHandle(const EngineOptions & options) {
+    explicit EngineHandle(const EngineOptions & options, const EngineHandle * weights) {
+        const std::shared_ptr<Engine> other = weights ? weights->share() : nullptr;
         GilRelease release;
-        guarded([&] { engine_ = std::make_shared<Engine>(options); });
+        guarded([&] { engine_ = std::make_shared<Engine>(options, other.get()); });
     }
     ~EngineHandle() { free(); }
 
@@ -322,7 +323,7 @@ void bind_engine(nb::module_ & m) {
     bind_results(m);
     using E = EngineHandle;
     nb::class_<E>(m, "Engine")
-        .def(nb::init<const EngineOptions &>(), nb::arg("options"))
+        .def(nb::init<const EngineOptions &, const E *>(), nb::arg("options"), nb::arg("weights").none() = nb::none())
         .def_prop_ro("n_ctx", [](const E & e) { return e.target().n_ctx(); })
         .def_prop_ro("n_ctx_train", [](const E & e) { return llama_model_n_ctx_train(e.target().model().get()); })
         .def_prop_ro("n_vocab", [](const E & e) { return e.target().vocab().size(); })

@@ -27,6 +27,8 @@ static const char * class_name(ErrorKind kind) {
             return "GrammarError";
         case ErrorKind::not_found:
             return "ModelNotFoundError";
+        case ErrorKind::cancelled:
+            return "OpeningCancelledError";
         case ErrorKind::value:
             break;
     }

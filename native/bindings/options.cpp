@@ -50,7 +50,8 @@ void bind_options(nb::module_ & m) {
             .def_rw("text_memory", &T::text_memory)
             .def_rw("recall", &T::recall)
             .def_rw("exact", &T::exact)
-            .def_rw("lora", &T::lora);
+            .def_rw("lora", &T::lora)
+            .def("cancel", [](T & options) { *options.is_cancelled = true; });
     }
     {
         using T = SamplingParams;

@@ -83,9 +83,9 @@ static PlannerOptions planner_options(const Vocabulary & vocab) {
     return out;
 }
 
-Engine::Engine(const EngineOptions & options)
+Engine::Engine(const EngineOptions & options, const Engine * weights)
     : exactness_(exactness_of(options.exact)),
-      models_(open_models(options)),
+      models_(open_models(options, weights ? &weights->target() : nullptr)),
       planner_(planner_options(models_.target->vocab())),
       conversations_(models_, options.text_memory, options.recall),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {

@@ -25,8 +25,9 @@ namespace eaglecpp {
 
 class Engine {
   public:
-    // Error(not_found | gguf | mismatch | unsupported | out_of_memory | value)
-    explicit Engine(const EngineOptions & options);
+    // weights: an engine of the same files, with other numbers of conversations and tokens, whose target's weights are
+    // used. Error(not_found | gguf | mismatch | unsupported | out_of_memory | cancelled | value)
+    explicit Engine(const EngineOptions & options, const Engine * weights = nullptr);
 
     // Before the engine is freed: from now on every call fails as one that comes during another does. Error(busy) while
     // a call of another thread is under way. There is nothing between looking and taking.

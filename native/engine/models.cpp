@@ -22,14 +22,15 @@ static void check(const EngineOptions & options) {
     }
 }
 
-Models open_models(const EngineOptions & options) {
+Models open_models(const EngineOptions & options, const Target * weights) {
     check(options);
     Models out;
     if (!options.draft_path.empty()) out.draft_file = std::make_unique<DraftFile>(options.draft_path);
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && out.draft_file);
     TargetOptions target_options = options;
     if (!out.draft_file && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
-    out.target = std::make_unique<Target>(target_options);
+    out.target =
+        weights ? std::make_unique<Target>(target_options, *weights) : std::make_unique<Target>(target_options);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
     out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>{});
     if (!out.draft_file) return out;

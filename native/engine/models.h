@@ -22,8 +22,8 @@ struct Models {
     bool can_draft() const { return drafter || drafts_text; }
 };
 
-// Loaded, found to fit each other, ready to run. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
-// value)
-Models open_models(const EngineOptions & options);
+// Loaded, found to fit each other, ready to run. weights: a target of the same file, whose weights are used in place of
+// loading them again. Error(not_found | gguf | mismatch | unsupported | out_of_memory | cancelled | value)
+Models open_models(const EngineOptions & options, const Target * weights = nullptr);
 
 }  // namespace eaglecpp

@@ -114,6 +114,8 @@ void TargetModel::set_params(const TargetOptions & options) {
                                           : (options.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
     params_.use_extra_bufts = use_repack_ || use_kernels_;
     if (!devices_.empty()) params_.devices = devices_.data();
+    params_.progress_callback = [](float, void * flag) { return !static_cast<std::atomic<bool> *>(flag)->load(); };
+    params_.progress_callback_user_data = options.is_cancelled.get();
 }
 
 TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
@@ -153,6 +155,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     } catch (const std::bad_alloc &) {
         // found out below
     }
+    if (*options.is_cancelled) fail(ErrorKind::cancelled, "%s: the opening was cancelled", path_.c_str());
     check_servers();
     if (!model_) {
         const std::string why = trail.text();
@@ -175,6 +178,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
 LlamaModelPtr TargetModel::load_without_memory() const {
     llama_model_params p = params_;
     p.no_alloc = true;
+    p.progress_callback = nullptr;  // the flag may be gone
     p.load_mode = LLAMA_LOAD_MODE_NONE;
     const kernels::LoadScope placement(use_kernels_, use_repack_);
     try {

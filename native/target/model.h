@@ -17,7 +17,7 @@ namespace eaglecpp {
 
 class TargetModel {
   public:
-    // Error(not_found | gguf | unsupported | out_of_memory)
+    // Error(not_found | gguf | unsupported | out_of_memory | cancelled)
     explicit TargetModel(const TargetOptions & options);
     TargetModel(const TargetModel &) = delete;  // llama.cpp's parameters point into it
     TargetModel & operator=(const TargetModel &) = delete;

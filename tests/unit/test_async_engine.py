@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eaglecpp import Engine
+from eaglecpp import CancelFlag, Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.turn_lock import TurnLock
-from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError, QueueFullError
+from eaglecpp.errors import (
+    ContextFullError,
+    EngineBrokenError,
+    GrammarError,
+    OpeningCancelledError,
+    QueueFullError,
+)
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -58,7 +64,10 @@ def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
     made: list[Engine] = []
     real = Engine.open
 
+    flags: list[CancelFlag] = []
+
     def watched(*arguments: Any, **options: Any) -> Engine:
+        flags.append(options["cancel"])
         made.append(real(*arguments, **options))
         return made[-1]
 
@@ -82,7 +91,12 @@ def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
                 await asyncio.sleep(0.01)
 
     run(work())
-    assert len(made) == 3 and all(engine.closed for engine in made)
+    assert all(engine.closed for engine in made)
+    assert len(flags) == 3
+    for flag in flags:  # whatever they interrupted
+        with pytest.raises(OpeningCancelledError, match=r"target-f32\.gguf: the opening was cancelled"):
+            real(models.target, cancel=flag)
+    real(models.target, n_ctx=64).close()
 
 
 def test_chats_and_scores_are_those_of_an_engine(models: Models) -> None:

@@ -20,7 +20,7 @@ GREEDY: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0}
 
 @pytest.fixture(scope="module", params=[1, 3])
 def engine(models: Models, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """With one place all wait for it, with three they share rounds."""
+    """Opened for one conversation, or for three."""
     with Engine.open(
         models.target, models.draft, strategy="chain:2", n_ctx=1024, n_threads=1, n_sequences=request.param
     ) as one:
@@ -47,12 +47,36 @@ def test_chunks_carry_the_index_of_their_prompt(engine: Engine) -> None:
 
 
 def test_stopping_early_frees_the_places(engine: Engine) -> None:
-    with engine.stream(PROMPTS, **GREEDY) as running:
+    with engine.stream(PROMPTS * 3, **GREEDY) as running:
         next(running)
         with pytest.raises(ValueError, match="has not started yet"):
             running.completions()
     assert engine.n_free == engine.model.n_sequences - 1
     assert engine.generate("ab", **GREEDY).finish_reason == "length"
+
+
+def test_an_engine_for_one_conversation_makes_places_for_a_list(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine.model.n_sequences > 1:
+        pytest.skip("it has them")
+    long = {**GREEDY, "max_tokens": 64, "ignore_eos": True}
+    first = engine.generate("ab cd ef", **long)
+    before = engine.timings
+    with engine.stream(PROMPTS, **long) as running:
+        order = [(index, chunk.finish_reason) for index, chunk in running]
+        beside = running.completions()
+    began = [index for index, reason in order[: [reason for _, reason in order].index("length")]]
+    assert len(set(began)) > 2, "others begin before the first one ends"
+    assert engine.timings.predicted_n - before.predicted_n == 64 * len(PROMPTS)
+    again = engine.generate([*first.prompt_tokens, *first.tokens], **long)
+    assert again.timings.reused_n >= len(first.prompt_tokens), "the default conversation is as it was"
+    monkeypatch.setattr("eaglecpp.engine.engine.free_memory", lambda: 1 << 20)
+    with engine.stream(PROMPTS, **long) as running:
+        order = [(index, chunk.finish_reason) for index, chunk in running]
+        one_by_one = running.completions()
+    assert [index for index, _ in order] == sorted(index for index, _ in order)
+    assert [one.tokens for one in one_by_one] == [one.tokens for one in beside]
 
 
 def test_conversations_too(engine: Engine) -> None:

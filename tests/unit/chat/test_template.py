@@ -40,6 +40,10 @@ CONVERSATIONS = {
 }
 
 
+def jinja_template(text: str, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
+    return ChatTemplate("jinja", text, "", bos_text=bos_text, eos_text=eos_text)
+
+
 def conversation(*flat: str) -> list[Message]:
     return [Message(role, content) for role, content in zip(flat[::2], flat[1::2], strict=True)]
 
@@ -191,7 +195,7 @@ def test_without_a_generation_prompt_the_answer_is_closed() -> None:
 
 
 def test_plain_dictionaries_are_messages_too() -> None:
-    template = ChatTemplate.from_gguf(CHATML_JINJA)
+    template = jinja_template(CHATML_JINJA)
     assert template.render([{"role": "user", "content": "Hi"}]) == template.render(conversation("user", "Hi"))
     with pytest.raises(ValueError, match="expected a role"):
         template.render([{"content": "Hi"}])
@@ -200,9 +204,9 @@ def test_plain_dictionaries_are_messages_too() -> None:
 def test_jinja_gets_tools_thinking_and_tokens() -> None:
     text = "{{ eos_token }}{{ tools | tojson }}{{ enable_thinking }}{{ reasoning_effort }}"
     text += "{{ strftime_now('%%') }}"
-    rendered = ChatTemplate.from_gguf(text, "<s>", "</s>").render([], tools=[{"é": 1}], think="high")
+    rendered = jinja_template(text, "<s>", "</s>").render([], tools=[{"é": 1}], think="high")
     assert rendered.text == '</s>[{"é": 1}]Truehigh%'
-    bare = ChatTemplate.from_gguf("{{ tools is none }}{{ enable_thinking is defined }}").render([])
+    bare = jinja_template("{{ tools is none }}{{ enable_thinking is defined }}").render([])
     assert bare.text == "TrueFalse"
 
 
@@ -232,7 +236,7 @@ def test_a_call_reaches_a_template_in_the_form_it_takes(line: str, expected: str
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "r", "tool_call_id": "1"},
     ]
-    assert ChatTemplate.from_gguf(text).render(messages).text == f"[{expected}]"
+    assert jinja_template(text).render(messages).text == f"[{expected}]"
 
 
 @pytest.mark.parametrize(("think", "expected"), [(True, "on"), (False, "off"), ("low", "on"), (None, "free")])
@@ -249,7 +253,7 @@ def test_think_reaches_a_template_by_the_name_it_uses(
     name: str, on: str, think: bool | str | None, expected: str
 ) -> None:
     text = f"{{{{ 'free' if {name} is not defined else 'on' if {name} == {on} else 'off' }}}}"
-    assert ChatTemplate.from_gguf(text).render([], think=think).text == expected
+    assert jinja_template(text).render([], think=think).text == expected
 
 
 def test_jinja_is_set_up_as_templates_expect() -> None:
@@ -257,7 +261,7 @@ def test_jinja_is_set_up_as_templates_expect() -> None:
         "{% for m in messages %}\n  {% generation %}{{ m.content }}{% endgeneration %}\n"
         "{% if loop.first %}{% break %}{% endif %}\n{% endfor %}\nend"
     )
-    assert ChatTemplate.from_gguf(text).render(conversation("user", "a", "user", "b")).text == "aend"
+    assert jinja_template(text).render(conversation("user", "a", "user", "b")).text == "aend"
 
 
 def test_a_bad_template_is_refused_when_used_not_when_chosen() -> None:
@@ -282,7 +286,7 @@ def test_a_bad_template_is_refused_when_used_not_when_chosen() -> None:
 )
 def test_jinja_errors_name_the_line(text: str, line: int, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem) as caught:
-        ChatTemplate.from_gguf(text).render([])
+        jinja_template(text).render([])
     assert caught.value.line == line
 
 

@@ -60,7 +60,9 @@ def texts_of_turns(engine: Engine, tokens: Sequence[int], turns: Sequence[int]) 
 
 
 def encoded(engine: Engine, template: str, *turns: tuple[str, str]) -> tuple[list[int], list[int]]:
-    encoder = ChatEncoder(engine, ChatTemplate.from_gguf(template, "<|bos|>", "<|endoftext|>"))
+    encoder = ChatEncoder(
+        engine, ChatTemplate("jinja", template, "", bos_text="<|bos|>", eos_text="<|endoftext|>")
+    )
     tokens, mask = encoder.encode(messages(*turns))
     return tokens.tolist(), mask.tolist()
 
