@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def test_each_task_gets_the_text_it_has_alone(models: Models) -> None:
 
 
 def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
-    models: Models, monkeypatch: pytest.MonkeyPatch
+    models: Models, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[Engine] = []
     real = Engine.open
@@ -93,9 +94,12 @@ def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
     run(work())
     assert all(engine.closed for engine in made)
     assert len(flags) == 3
+    caplog.set_level(logging.INFO, "eaglecpp.native")
     for flag in flags:  # whatever they interrupted
+        caplog.clear()
         with pytest.raises(OpeningCancelledError, match=r"target-f32\.gguf: the opening was cancelled"):
             real(models.target, cancel=flag)
+        assert "cancelled model load" in caplog.text, "llama.cpp ends it, not we afterwards"
     real(models.target, n_ctx=64).close()
 
 

@@ -68,6 +68,7 @@ def test_an_engine_for_one_conversation_makes_places_for_a_list(
         beside = running.completions()
     began = [index for index, reason in order[: [reason for _, reason in order].index("length")]]
     assert len(set(began)) > 2, "others begin before the first one ends"
+    assert all(one.timings.exact and one.timings.draft_n for one in beside), "what was measured counts there"
     assert engine.timings.predicted_n - before.predicted_n == 64 * len(PROMPTS)
     again = engine.generate([*first.prompt_tokens, *first.tokens], **long)
     assert again.timings.reused_n >= len(first.prompt_tokens), "the default conversation is as it was"
