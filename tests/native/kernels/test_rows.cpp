@@ -59,14 +59,17 @@ struct Type {
 };
 
 const std::vector<Type> types = {
-    {"Q8_0", GGML_TYPE_Q8_0, 32, 34, {0}},       {"Q4_0", GGML_TYPE_Q4_0, 32, 18, {0}},
-    {"Q4_1", GGML_TYPE_Q4_1, 32, 20, {0, 2}},    {"Q5_0", GGML_TYPE_Q5_0, 32, 22, {0}},
-    {"Q5_1", GGML_TYPE_Q5_1, 32, 24, {0, 2}},    {"IQ4_NL", GGML_TYPE_IQ4_NL, 32, 18, {0}},
-    {"MXFP4", GGML_TYPE_MXFP4, 32, 17, {}},      {"Q2_K", GGML_TYPE_Q2_K, 256, 84, {80, 82}},
-    {"Q3_K", GGML_TYPE_Q3_K, 256, 110, {108}},   {"Q4_K", GGML_TYPE_Q4_K, 256, 144, {0, 2}},
-    {"Q5_K", GGML_TYPE_Q5_K, 256, 176, {0, 2}},  {"Q6_K", GGML_TYPE_Q6_K, 256, 210, {208}},
-    {"IQ4_XS", GGML_TYPE_IQ4_XS, 256, 136, {0}}, {"TQ1_0", GGML_TYPE_TQ1_0, 256, 54, {52}},
-    {"TQ2_0", GGML_TYPE_TQ2_0, 256, 66, {64}},
+    {"Q8_0", GGML_TYPE_Q8_0, 32, 34, {0}},        {"Q4_0", GGML_TYPE_Q4_0, 32, 18, {0}},
+    {"Q4_1", GGML_TYPE_Q4_1, 32, 20, {0, 2}},     {"Q5_0", GGML_TYPE_Q5_0, 32, 22, {0}},
+    {"Q5_1", GGML_TYPE_Q5_1, 32, 24, {0, 2}},     {"IQ4_NL", GGML_TYPE_IQ4_NL, 32, 18, {0}},
+    {"MXFP4", GGML_TYPE_MXFP4, 32, 17, {}},       {"Q2_K", GGML_TYPE_Q2_K, 256, 84, {80, 82}},
+    {"Q3_K", GGML_TYPE_Q3_K, 256, 110, {108}},    {"Q4_K", GGML_TYPE_Q4_K, 256, 144, {0, 2}},
+    {"Q5_K", GGML_TYPE_Q5_K, 256, 176, {0, 2}},   {"Q6_K", GGML_TYPE_Q6_K, 256, 210, {208}},
+    {"IQ4_XS", GGML_TYPE_IQ4_XS, 256, 136, {0}},  {"IQ2_XXS", GGML_TYPE_IQ2_XXS, 256, 66, {0}},
+    {"IQ2_XS", GGML_TYPE_IQ2_XS, 256, 74, {0}},   {"IQ2_S", GGML_TYPE_IQ2_S, 256, 82, {0}},
+    {"IQ3_XXS", GGML_TYPE_IQ3_XXS, 256, 98, {0}}, {"IQ3_S", GGML_TYPE_IQ3_S, 256, 110, {0}},
+    {"IQ1_S", GGML_TYPE_IQ1_S, 256, 50, {0}},     {"IQ1_M", GGML_TYPE_IQ1_M, 256, 56, {}},
+    {"TQ1_0", GGML_TYPE_TQ1_0, 256, 54, {52}},    {"TQ2_0", GGML_TYPE_TQ2_0, 256, 66, {64}},
 };
 
 constexpr int n_all_rows = 40;
@@ -84,6 +87,7 @@ std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out)
             const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));  // 2^-7 to 2: no infinity
             std::memcpy(&w[unit + at], &half, 2);
         }
+        if (t.type == GGML_TYPE_IQ1_M) w[unit + 55] = (uint8_t)((w[unit + 55] & 0xBF) | 0x20);  // the same of its scale
         if (t.type == GGML_TYPE_MXFP4) w[unit] = (uint8_t)(rng() % 8 == 0 ? rng() % 2 : 110 + rng() % 20);
     }
     return w;
