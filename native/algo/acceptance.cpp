@@ -79,12 +79,6 @@ double TextTerm::hand_over(double information) const {
     return std::clamp(gain * value, -handed_over_most, handed_over_most);
 }
 
-void TextTerm::restart() {
-    value *= 0.3;
-    variance = std::max(variance, 0.5);
-    rise = fall = 0.0;
-}
-
 void Reliability::add(double predicted, bool accepted) {
     const int bin = std::clamp((int)(predicted * 10.0), 0, 9);
     n_[bin] += 1.0;
@@ -194,7 +188,7 @@ void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
         text.first.value -= first;
         text.later.value -= later;
     }
-    text.restart();
+    text = {};
 }
 
 void AcceptanceModel::predict(RequestKind kind, const TextState & text, int depth, const Candidate * children, int n,

@@ -64,18 +64,10 @@ struct TextTerm {
     // How much of this term the drafter's own terms, which rest on that much information, should take over when the
     // text ends: most of it while little is known about the drafter, little once many texts have been seen.
     double hand_over(double information) const;
-
-    // A new text begins: drops most of what was learned.
-    void restart();
 };
 
 struct TextState {
     TextTerm first, later;
-
-    void restart() {
-        first.restart();
-        later.restart();
-    }
 };
 
 // How well predicted and true acceptance agree, over ten bins of the predicted chance.

@@ -293,9 +293,6 @@ class Prices {
     // ms that n nodes add to a round that verifies none
     double ms(int n) const { return ms_[n]; }
 
-    // price of one node at the size where nodes are cheapest
-    double ms_per_node() const { return ms_per_node_; }
-
     // Best count for nodes with chances p[0..n), best first. `lambda`: tokens per ms that the time could earn
     // elsewhere; sizes that may add more than `ms_most` are out.
     Offer best(const std::vector<float> & p, double lambda, double ms_most) const;
@@ -303,7 +300,6 @@ class Prices {
   private:
     std::vector<double> ms_{0.0};
     std::vector<double> ms_once_{0.0};  // charged beyond that for the first use of a size
-    double ms_per_node_ = 0.0;
 };
 
 }  // namespace eaglecpp

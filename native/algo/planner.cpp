@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -16,9 +15,7 @@ namespace eaglecpp {
 namespace {
 constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
 constexpr double value_max = 10.0;                     // tokens
-constexpr double on_above = 0.03;                      // advantage at which drafting starts again ...
-constexpr double off_below = 0.0;                      // ... and stops,
-constexpr double doubt = 2.0;                          // if it misses that by so many standard errors
+constexpr double doubt = 2.0;                          // standard errors by which the advantage must miss 0 to stop
 constexpr double probe_share = 0.007;  // of plain time spent on probes; well below the ledger's allowance
 constexpr double probe_gap = 8, probe_gap_most = 256;  // plain rounds from one to the next; off is never for good
 constexpr double burst_gap = 2;
@@ -27,7 +24,6 @@ constexpr int n_burst = 4;
 
 void DraftSwitch::begin_request() {
     is_on_ = true;
-    advantage_ = std::max(advantage_, on_above);
     variance_ = std::max(variance_, 0.03);
     n_burst_ = n_since_probe_ = 0;
 }
@@ -40,10 +36,10 @@ void DraftSwitch::weigh(double value, double speed) {
     advantage_ += weight * error;
     variance_ += weight * ((1.0 - weight) * error * error - variance_);
     best_speed_ += (best_speed_ > 0.0 ? weight : 1.0) * (speed - best_speed_);
-    if (is_on_ && advantage_ + doubt * std::sqrt(variance_ * weight / 2.0) < off_below) {
+    if (is_on_ && advantage_ + doubt * std::sqrt(variance_ * weight / 2.0) < 0.0) {
         is_on_ = false;
         n_since_probe_ = n_off_ = 0;
-    } else if (!is_on_ && advantage_ > on_above) {
+    } else if (!is_on_ && advantage_ > 0.0) {
         is_on_ = true;
     }
 }
@@ -121,7 +117,7 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
 
 void Planner::end_text(SequencePlan & plan) {
     acceptance_.end_text(plan.text.kind, plan.text.drafter);
-    plan.text.hits.restart();
+    plan.text.hits = {};
 }
 
 void Planner::begin_round(int n_roots, bool is_odd) {
@@ -462,8 +458,7 @@ void Planner::next_frontier_auto(SequencePlan & plan) {
     const bool is_probe = plan.round.decision.mode == Mode::probe;
     if ((int)plan.round.decision.levels.size() >= plan.round.depth_max) return;
 
-    // a node below the price of the cheapest verification row would not be verified, nor would its children
-    find_candidates(plan, is_probe ? 0.0 : lambda(plan) * plan.round.prices.ms_per_node());
+    find_candidates(plan);
     const int n_rows_left = plan.round.limits.n_draft_rows - plan.round.n_draft_rows;
     const int n_wide = plan.round.limits.n_leaves > 1 ? options_.width : 1;
     const int n_most = std::min({(int)nodes_.size(), n_wide, n_rows_left});
@@ -477,12 +472,12 @@ void Planner::next_frontier_auto(SequencePlan & plan) {
 }
 
 // nodes_: nodes of the last level that may have children
-void Planner::find_candidates(const SequencePlan & plan, double p_least) {
+void Planner::find_candidates(const SequencePlan & plan) {
     const std::vector<Token> & ends = options_.end_tokens;
     nodes_.clear();
     for (int i : plan.round.pool.level()) {
         const bool is_end = std::find(ends.begin(), ends.end(), plan.round.pool.tree().token[i]) != ends.end();
-        if (!is_end && plan.round.pool.p()[i] >= p_least) nodes_.push_back(i);
+        if (!is_end) nodes_.push_back(i);
     }
 }
 
@@ -505,7 +500,7 @@ int Planner::best_width(const SequencePlan & plan, int n_candidates) {
 // Best value of the pool with one to n_ahead more levels, the first one below nodes_[0..width), with children as they
 // are on average; the levels' own cost taken off.
 double Planner::foresee(const SequencePlan & plan, int width) {
-    const double price = lambda(plan), least = price * plan.round.prices.ms_per_node();
+    const double price = lambda(plan);
     const int n_wide = plan.round.limits.n_leaves > 1 ? options_.width : 1;
     const int n_levels = (int)plan.round.decision.levels.size();
     front_.clear();
@@ -521,10 +516,7 @@ double Planner::foresee(const SequencePlan & plan, int width) {
         }
         merge_best(merged_, level_p_, plan.round.prices.n_nodes_max());
         best = std::max(best, plan.round.prices.best(merged_, price, ms_left(plan) - ms).value - price * ms);
-        front_.clear();
-        for (int i = 0; i < (int)level_p_.size() && i < n_wide && level_p_[i] >= least; ++i) {
-            front_.push_back(level_p_[i]);
-        }
+        front_.assign(level_p_.begin(), level_p_.begin() + std::min((int)level_p_.size(), n_wide));
     }
     return best;
 }
@@ -547,8 +539,6 @@ void Planner::next_frontier_fixed(SequencePlan & plan) {
 // Planner, after drafting: which nodes of the pools go into the verify batch.
 
 namespace {
-constexpr double no_limit = std::numeric_limits<double>::infinity();
-
 double sum_of(const std::vector<float> & p, int n) {
     return std::accumulate(p.begin(), p.begin() + n, 0.0);
 }
@@ -586,18 +576,15 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
 // One conversation: the best of all sizes at the price of time.
 void Planner::choose_alone(SequencePlan & plan) {
     const double price = lambda(plan);
-    const bool is_probe = plan.round.decision.mode == Mode::probe;
     plan.round.order.build(plan.pool(), plan.round.pool.p(), plan.round.prices.n_nodes_max(),
                            plan.round.limits.n_leaves);
     const std::vector<float> & p = plan.round.order.p();
     const double spent_ms = plan.round.draft_time.fair_ms() + costs_.host();
-    const Offer wish = plan.round.prices.best(p, price, no_limit);
-    const double ms = spent_ms + plan.round.prices.ms(wish.n);
-    if (!plan.round.is_text_only()) {
-        weigh(plan, wish.value - price * spent_ms, (1.0 + sum_of(p, wish.n)) / rounds(plain_ms_ + ms));
-    }
-    const bool is_vain = is_probe && wish.value <= price * spent_ms;
-    take(plan, plan.round.order.nodes(), is_vain ? 0 : plan.round.prices.best(p, price, ms_left(plan)).n);
+    const Offer offer = plan.round.prices.best(p, price, ms_left(plan));
+    const double value = offer.value - price * spent_ms, ms = spent_ms + plan.round.prices.ms(offer.n);
+    if (!plan.round.is_text_only()) weigh(plan, value, (1.0 + sum_of(p, offer.n)) / rounds(plain_ms_ + ms));
+    const bool is_vain = plan.round.decision.mode == Mode::probe && value <= 0.0;
+    take(plan, plan.round.order.nodes(), is_vain ? 0 : offer.n);
 }
 
 // --- several conversations -----------------------------------------------------------------------------------------
@@ -657,7 +644,7 @@ void Planner::weigh_shared(SequencePlan & plan, int n, double ms_per_node) {
     const double price = lambda(plan);
     const double spent_ms = plan.round.draft_time.fair_ms() + costs_.host() / n_roots_;
     if (plan.round.decision.mode == Mode::probe) {
-        const double value = plan.round.prices.best(plan.round.best_p, price, no_limit).value - price * spent_ms;
+        const double value = plan.round.prices.best(plan.round.best_p, price, ms_left(plan)).value - price * spent_ms;
         return weigh(plan, value, 1.0 + value);
     }
     const double gain = sum_of(plan.round.order.p(), n), ms = spent_ms + n * ms_per_node;
@@ -731,8 +718,6 @@ double Planner::text_value(SequencePlan & plan) {
     }
     std::sort(level_p_.begin(), level_p_.end(), std::greater<float>());
     set_prices(plan);
-    // most proposals are far below the price of a row
-    if (level_p_[0] < price * plan.round.prices.ms_per_node()) return 0.0;
     const Offer offer = plan.round.prices.best(level_p_, price, ms_left(plan));
     return offer.n > 0 ? std::max(0.0, offer.value - price * costs_.host()) : 0.0;
 }

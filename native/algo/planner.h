@@ -442,7 +442,7 @@ class Planner {
     void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
     void next_frontier_auto(SequencePlan & plan);
     void next_frontier_fixed(SequencePlan & plan);
-    void find_candidates(const SequencePlan & plan, double p_least);
+    void find_candidates(const SequencePlan & plan);
     int best_width(const SequencePlan & plan, int n_candidates);
     double foresee(const SequencePlan & plan, int width);
 

@@ -131,7 +131,7 @@ static void a_new_text_starts_near_the_drafters_mean() {
     TextState text;
     teach(model, text, {0.65, -5.0, 0.02}, 60, 7);
     const double locked = first_chance(model, text, 0.8);
-    text.restart();
+    model.end_text(RequestKind::greedy, text);
     CHECK(first_chance(model, text, 0.8) > 2.0 * locked);
 }
 
