@@ -345,6 +345,16 @@ std::string exact(const Machine & m, int) {
     return cost_text(m, [](int) { return 1.0; });
 }
 
+// made when the machine was twice as fast
+std::string half(const Machine & m, int) {
+    return cost_text(m, [](int) { return 0.5; });
+}
+
+// two rows, and seven and more, were only run while something else kept the cores busy
+std::string busy_at_some_sizes(const Machine & m, int) {
+    return cost_text(m, [](int n) { return n == 2 || n >= 7 ? 12.0 : 1.0; });
+}
+
 std::string wrong_by_20_percent(const Machine & m, int seed) {
     return cost_text(m, [&](int n) { return n == 1 ? 1.0 : std::exp(0.2 * normal(hash(seed, n))); });
 }
@@ -435,8 +445,11 @@ std::vector<Scenario> disturbed() {
     Scenario s54 = scenario("S54", 16, 1), s55 = scenario("S55", 16, 2);
     Scenario s56 = scenario("S56", 16, 4, verified_at_most(100, 0.01)), s57 = scenario("S57", 16, 6);
     Scenario s58 = scenario("S58", 17, 2), s59 = scenario("S59", 17, 4);
-    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40,
-            s49, s50, s51, s52, s53, s54, s55, s56, s57,  s58,  s59};
+    Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
+    s60.cost_text = half;
+    s61.cost_text = busy_at_some_sizes;
+    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49,
+            s50, s51, s52, s53, s54, s55, s56, s57, s58,  s59,  s60, s61};
 }
 
 }  // namespace
