@@ -74,16 +74,6 @@ int DraftTree::child(int node, Token tok) const {
     return -1;
 }
 
-std::vector<uint8_t> DraftTree::ancestor_mask() const {
-    const int n = size();
-    std::vector<uint8_t> mask((size_t)n * n, 0);
-    for (int i = 0; i < n; ++i) {
-        if (parent[i] >= 0) std::copy_n(&mask[(size_t)parent[i] * n], n, &mask[(size_t)i * n]);
-        mask[(size_t)i * n + i] = 1;
-    }
-    return mask;
-}
-
 // --- node order -----------------------------------------------------------------------------------------------------
 
 void NodeOrder::build(const DraftTree & pool, const std::vector<float> & p, int n_nodes, int n_leaves) {

@@ -50,9 +50,6 @@ struct DraftTree {
 
     // child of `node` that carries `tok`, or -1
     int child(int node, Token tok) const;
-
-    // [n * n] row-major: 1 where column is the row's node or one of its ancestors
-    std::vector<uint8_t> ancestor_mask() const;
 };
 
 // One proposed token. `logp` is the logarithm of the drafter's estimate that the target chooses this token, given the

@@ -1,28 +1,16 @@
 // SPDX-License-Identifier: MIT
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-
 #include "algo/grammar_limits.h"
-#include "algo/tree.h"
 #include "algo/synth.h"
+#include "algo/tree.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
 
 namespace nb = nanobind;
 
 namespace eaglecpp {
-
-static nb::ndarray<nb::numpy, bool, nb::ndim<2>> ancestor_mask(const DraftTree & tree) {
-    const size_t n = (size_t)tree.size();
-    const std::vector<uint8_t> mask = tree.ancestor_mask();
-    bool * data = new bool[n * n];
-    std::copy(mask.begin(), mask.end(), data);
-    nb::capsule owner(data, [](void * p) noexcept { delete[] (bool *)p; });
-    return nb::ndarray<nb::numpy, bool, nb::ndim<2>>(data, {n, n}, owner);
-}
 
 static int checked(const DraftTree & tree, int node) {
     if (node < 0 || node >= tree.size()) fail(ErrorKind::value, "node %d is not one of the %d", node, tree.size());
@@ -45,9 +33,7 @@ void bind_algo(nb::module_ & m) {
         .def_prop_ro("depths", [](const DraftTree & t) { return t.depth; })
         .def_prop_ro("logps", [](const DraftTree & t) { return t.logp; })
         .def("leaves", &DraftTree::leaves)
-        .def(
-            "path", [](const DraftTree & t, int node) { return t.path(checked(t, node)); }, nb::arg("node"))
-        .def("ancestor_mask", &ancestor_mask);
+        .def("path", [](const DraftTree & t, int node) { return t.path(checked(t, node)); }, nb::arg("node"));
 
     m.def(
         "match",

@@ -36,21 +36,6 @@ static void knows_its_shape() {
     CHECK_THROWS(broken.add(2, -1, 0.0f), "parent -1");
 }
 
-static void masks_show_exactly_the_ancestors() {
-    Random random(1);
-    for (int round = 0; round < 50; ++round) {
-        const DraftTree t = random_tree(random, random.integer(0, 20));
-        const std::vector<uint8_t> mask = t.ancestor_mask();
-        for (int i = 0; i < t.size(); ++i) {
-            const std::vector<int32_t> path = t.path(i);
-            for (int j = 0; j < t.size(); ++j) {
-                const bool is_on = std::find(path.begin(), path.end(), j) != path.end();
-                CHECK(mask[(size_t)i * t.size() + j] == is_on);
-            }
-        }
-    }
-}
-
 static void takes_nodes_in_the_order_given() {
     const DraftTree t = example().take({2, 5, 1});
     CHECK(t.token == (std::vector<Token>{10, 12, 15, 11}) && t.parent == (std::vector<int32_t>{-1, 0, 1, 0}));
@@ -59,7 +44,6 @@ static void takes_nodes_in_the_order_given() {
 
 int main() {
     knows_its_shape();
-    masks_show_exactly_the_ancestors();
     takes_nodes_in_the_order_given();
     return result();
 }
