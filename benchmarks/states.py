@@ -5,8 +5,8 @@
 
 A random `granitehybrid` (Mamba 2 and three layers of attention) of the given width with a drafter. First,
 what a copy of its state costs by each of llama.cpp's means, beside a plain step. Then the speed of chains
-against plain decoding, in turns, where drafts are accepted at random as often as the column says
-(`eaglecpp.engine.synth`), and of `auto`, which has to find out.
+against plain decoding, in turns, where drafts are accepted at random as often as the column says, and of
+`auto`, which has to find out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from architectures.run import quantised
 
+from helpers.by_lot import accepted_by_lot
 from helpers.tiny import TargetSpec, prompt_ids
 from helpers.tiny_arch import ArchPair, make_forgetful_hybrid
 
@@ -121,8 +122,8 @@ def speed_row(pair: ArchPair, rate: float, n_threads: int) -> tuple[str, ...]:
         for turn in range(N_TURNS + 1):
             for name, found in ms.items():
                 engine.clear()
-                synth = {} if name == "off" else {"spec_synth_rates": [rate] * 10}
-                done = engine.generate(prompt_ids(N_PROMPT), strategy=name, seed=turn, **options, **synth)
+                with accepted_by_lot([] if name == "off" else [rate] * 10):
+                    done = engine.generate(prompt_ids(N_PROMPT), strategy=name, seed=turn, **options)
                 if turn > 0:  # the first warms up
                     found.append(done.timings.predicted_ms / len(done.tokens))
     plain = median(ms["off"])

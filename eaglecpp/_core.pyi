@@ -119,7 +119,7 @@ class GenerateParams:
     ignore_eos: bool
     exact: str  # as EngineOptions.exact, "" = as the engine was opened
     log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
-    synth_rates: list[float]  # accept drafts by lot; the text is then not the target's
+    synth_rates: list[float]  # tests and benchmarks only: accept drafts by lot; the text is not the target's
 
     def __init__(self) -> None: ...
 
@@ -395,9 +395,6 @@ class DraftTree:
 
 def grammar_limits() -> dict[str, int]:
     """What a grammar or a JSON schema may cost, see native/algo/grammar_limits.h."""
-
-def synth_rates(length: float, depth: int) -> list[float]:
-    """Rates of synthetic acceptance with which chains of this depth have this mean acceptance length."""
 
 def match(tree: DraftTree, sampled: Sequence[int]) -> tuple[list[int], int]:
     """Walks the tree with the target's choice at each node (`sampled[node]`): accepted nodes and the bonus token."""

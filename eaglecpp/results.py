@@ -39,8 +39,7 @@ class Timings:
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
     the last conversation. `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that came from the text
-    itself and not from a drafter. `synth_rates`: drafts were accepted at random at these rates,
-    see `eaglecpp.engine.synth`.
+    itself and not from a drafter.
 
     `exact`: every row of this answer was computed as plain decoding computes it, bit for bit, so the text is
     that of plain decoding. False also if that is not known.
@@ -69,7 +68,6 @@ class Timings:
     reused_n: int = 0
     exact: bool = True
     plan: Mapping[str, Any] = field(default_factory=dict)
-    synth_rates: tuple[float, ...] = ()
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Any], **extra: Any) -> Timings:
@@ -127,21 +125,20 @@ class Timings:
             "verify_ms": self.verify_ms,
             "exact": self.exact,
             "plan": dict(self.plan),
-        } | ({"synth_rates": list(self.synth_rates)} if self.synth_rates else {})
+        }
 
     def __add__(self, other: Timings) -> Timings:
         """Sums all counters; takes the later plan; exact if both are."""
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
-            if name not in ("tried_per_depth", "hits_per_depth", "exact", "plan", "synth_rates")
+            if name not in ("tried_per_depth", "hits_per_depth", "exact", "plan")
         }
         for name in ("tried_per_depth", "hits_per_depth"):
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
             sums[name] = tuple(a + b for a, b in pairs)
-        rates = other.synth_rates or self.synth_rates
         exact = self.exact and other.exact
-        return replace(self, **sums, exact=exact, plan=other.plan or self.plan, synth_rates=rates)
+        return replace(self, **sums, exact=exact, plan=other.plan or self.plan)
 
 
 @dataclass(frozen=True)

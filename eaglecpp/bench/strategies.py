@@ -143,8 +143,6 @@ def _answer(
     engine: Engine, prompt: str | bytes, n_tokens: int, strategy: str, options: dict[str, Any]
 ) -> Timings:
     engine.clear()
-    if strategy == "off":
-        options = {name: value for name, value in options.items() if not name.startswith("spec_synth")}
     return engine.generate(prompt, max_tokens=n_tokens, strategy=strategy, **options).timings
 
 

@@ -23,7 +23,6 @@ from eaglecpp.cli.options import (
     only_model,
     read_input,
     strategy_options,
-    synth_options,
 )
 from eaglecpp.cli.terminal import Watch, note, stats_line, stderr_is_terminal, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
@@ -52,7 +51,6 @@ __all__ = ["generate"]
 @option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
 @option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
 @option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
-@synth_options
 @engine_options
 def generate(
     target: str | None,
@@ -68,8 +66,6 @@ def generate(
     grammar_file: str | None,
     json_schema_file: str | None,
     log_plan: str | None,
-    spec_synth_rates: str | None,
-    spec_synth_len: float | None,
     **options: Any,
 ) -> None:
     """Complete a prompt with TARGET: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
@@ -89,8 +85,6 @@ def generate(
             text,
             on_prefill=watch.on_prefill,
             log_plan=log_plan is not None,
-            spec_synth_rates=spec_synth_rates,
-            spec_synth_len=spec_synth_len,
             **constraint,
             **for_sampling,
         )

@@ -34,7 +34,6 @@ __all__ = [
     "possible_strategies",
     "read_input",
     "strategy_options",
-    "synth_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -137,23 +136,6 @@ def strategy_options(function: F) -> F:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function
-
-
-def synth_options(function: F) -> F:
-    """Adds llama.cpp's two options of synthetic acceptance."""
-    rates = command.option(
-        "--spec-synth-rates",
-        metavar="P1,P2,...",
-        help="Speed tests only: accept drafts at random, the first d of a round with probability Pd. The "
-        "text is then not the target's.",
-    )
-    length = command.option(
-        "--spec-synth-len",
-        type=float,
-        metavar="L",
-        help="The same, given as the mean acceptance length, including the target's own token.",
-    )
-    return rates(length(function))
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -121,8 +121,6 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
         parts.append(strategy)
     if speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
         parts.append(f"~{speedup:.2f}x plain")
-    if stats.synth_rates:
-        parts.append("synthetic acceptance: not the target's text")
     return "[ " + " · ".join(parts) + " ]"
 
 

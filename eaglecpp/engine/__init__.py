@@ -2,7 +2,7 @@
 """The engine: a loaded target with its drafter (`engine`), conversations (`session`), running generations,
 and what they need. Raises and logs, never prints.
 
-Names load on first use: `detokenize`, `grammar` and `synth` are also used without llama.cpp.
+Names load on first use: `detokenize` and `grammar` are also used without llama.cpp.
 """
 
 from __future__ import annotations

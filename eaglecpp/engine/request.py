@@ -13,7 +13,6 @@ from eaglecpp.engine.drafting import Drafting
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.params import generate_params
-from eaglecpp.engine.synth import synth_rates
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import SamplingOptions, Strategy, split
@@ -99,7 +98,6 @@ class Request:
     strategy: Strategy
     plan: Mapping[str, Any]
     log_plan: bool
-    synth_rates: tuple[float, ...]
     on_prefill: Callable[[int, int], None] | None
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
@@ -111,7 +109,6 @@ class Request:
         """The request in the extension's terms."""
         params = generate_params(self.sampling, self.seed, self.strategy)
         params.log_plan = self.log_plan
-        params.synth_rates = list(self.synth_rates)
         params.exact = self.exact
         return params
 
@@ -130,8 +127,6 @@ def make_request(
     stop_when: Callable[[list[int]], bool] | None = None,
     utf8_errors: str = "replace",
     log_plan: bool = False,
-    spec_synth_rates: str | Sequence[float] | None = None,
-    spec_synth_len: float | None = None,
     **options: Any,
 ) -> Request:
     """Checks the arguments of `Session.stream`, which documents them; draws the seed if there is none."""
@@ -151,7 +146,6 @@ def make_request(
         strategy=resolved,
         plan={"strategy": str(resolved), "why": why},
         log_plan=log_plan,
-        synth_rates=synth_rates(spec_synth_rates, spec_synth_len, resolved),
         on_prefill=on_prefill,
         stop_when=stop_when,
         utf8_errors=utf8_errors,

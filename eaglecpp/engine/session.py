@@ -59,8 +59,6 @@ class Session:
         that are not UTF-8, "replace" (U+FFFD) or "ignore".
 
         `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
-        `spec_synth_rates`, `spec_synth_len`: accept drafts at random, see `eaglecpp.engine.synth`; the text
-        is then not the target's.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.

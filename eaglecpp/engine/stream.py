@@ -47,7 +47,7 @@ class Stream(Iterator[Chunk]):
         self._accepted: list[bool] = []
         self._logprobs: list[TokenLogprob] = []
         self._plan_log: list[str] = []
-        self._timings = Timings(plan=request.plan, synth_rates=request.synth_rates)
+        self._timings = Timings(plan=request.plan)
         self._finish: FinishReason | None = None
         self._generation, self.reused_n = sequence.begin(request.prompt, request.params(), request.sampler)
         self._open = True
@@ -203,7 +203,6 @@ class Stream(Iterator[Chunk]):
             raw,
             predicted_n=len(self._tokens),
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
-            synth_rates=self._request.synth_rates,
         )
         self._shared.count(self._timings)
         if self.on_end is not None:

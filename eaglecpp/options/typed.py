@@ -121,8 +121,6 @@ class GenerateKeywords(SamplingKeywords, total=False):
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
     log_plan: bool
-    spec_synth_rates: str | Sequence[float] | None
-    spec_synth_len: float | None
 
 
 class ChatKeywords(GenerateKeywords, total=False):

@@ -30,26 +30,6 @@ SynthAcceptance::SynthAcceptance(const std::vector<double> & rates, uint64_t see
     }
 }
 
-std::vector<double> SynthAcceptance::rates_of_length(double length, int depth) {
-    if (depth < 1 || !(length >= 1.0 && length <= depth + 1.0)) {
-        fail(ErrorKind::value,
-             "synthetic acceptance: length %g, expected a number from 1 to %d (the draft's depth + 1)", length,
-             std::max(depth, 0) + 1);
-    }
-    double low = 0.0, high = 1.0;
-    for (int i = 0; i < 50; ++i) {
-        const double p = 0.5 * (low + high);
-        double sum = 0.0, rate = p;
-        for (int d = 0; d < depth; ++d, rate *= p) sum += rate;
-        (sum < length - 1.0 ? low : high) = p;
-    }
-    std::vector<double> rates;
-    double rate = length == 1.0 ? 0.0 : length == depth + 1.0 ? 1.0 : high;
-    const double p = rate;
-    for (int d = 0; d < depth; ++d, rate *= p) rates.push_back(rate);
-    return rates;
-}
-
 Token SynthAcceptance::choose(const DraftTree & pool, int node, Token sampled, Pos pos, int n_vocab,
                               const std::function<bool(Token)> & is_end) const {
     int best = -1;

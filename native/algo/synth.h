@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Synthetic acceptance, for honest speed measurements with a drafter that is not trained yet (llama.cpp's
-// --spec-synth-rates): drafts are accepted at random, at given rates, instead of by what the target samples. The
-// resulting text is meaningless and not the target's; whoever switches this on must say so.
+// Synthetic acceptance, for tests and benchmarks (llama.cpp's --spec-synth-rates): drafts are accepted at random, at
+// given rates, instead of by what the target samples. The resulting text is meaningless and not the target's.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +17,6 @@ class SynthAcceptance {
     // rates[d - 1]: chance that the first d drafts of a chain are all accepted, as in llama.cpp's option; deeper ones
     // never are. Error(value) unless they lie in [0, 1] and do not rise.
     SynthAcceptance(const std::vector<double> & rates, uint64_t seed);
-
-    // Rates p, p^2, ..., p^depth that give chains of this depth a mean acceptance length of `length`, the target's own
-    // token included (llama.cpp's --spec-synth-len). Error(value) unless length is from 1 to depth + 1.
-    static std::vector<double> rates_of_length(double length, int depth);
 
     // The token to emit at `node` of everything proposed, in place of `sampled`, for the token at position `pos`: the
     // likeliest child with its rate, unless it would end the generation; else `sampled`, or the next token id that no

@@ -3,7 +3,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "algo/grammar_limits.h"
-#include "algo/synth.h"
 #include "algo/tree.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
@@ -61,7 +60,6 @@ void bind_algo(nb::module_ & m) {
         d["n_schema_nodes"] = L::n_schema_nodes;
         return d;
     });
-    m.def("synth_rates", &SynthAcceptance::rates_of_length, nb::arg("length"), nb::arg("depth"));
 }
 
 }  // namespace eaglecpp

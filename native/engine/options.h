@@ -28,10 +28,9 @@ struct GenerateParams {
     int max_tokens = -1;  // < 0: until the context is full
     int n_probs = 0;      // most likely tokens reported per emitted token
     bool ignore_eos = false;
-    std::string exact;      // as EngineOptions::exact, "" = as the engine was opened
-    bool log_plan = false;  // keep every round's decision as a line
-    std::vector<double>
-        synth_rates;  // accept drafts at random at these rates (algo/synth.h); the text is no longer true
+    std::string exact;                // as EngineOptions::exact, "" = as the engine was opened
+    bool log_plan = false;            // keep every round's decision as a line
+    std::vector<double> synth_rates;  // tests only: accept drafts at random (algo/synth.h)
 };
 
 }  // namespace eaglecpp

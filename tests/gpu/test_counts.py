@@ -22,15 +22,24 @@ from .conftest import Counts
 PROGRAM = r"""
 import ctypes, json, os, sys
 from eaglecpp import Engine
+from eaglecpp.engine.request import Request
 
+made, rates = Request.params, []
+
+def params(request):
+    found = made(request)
+    found.synth_rates = rates
+    return found
+
+Request.params = params
 read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts
 names = sys.argv[3].split(",")
 read.restype = type("Counts", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_uint64) for name in names]})
 
 def counted(engine, **options):
     # token 128255 wins every time: drafts are accepted by chance alone, two tokens a round
-    plain = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True, "spec_synth_rates": (1.0, 1.0, 0.0)}
-    options = plain | options
+    rates[:] = [] if options.pop("is_real", False) else [1.0, 1.0, 0.0]
+    options = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True} | options
     prompt = [5 + i % 90 for i in range(1100)]
     first = read().distinct_graphs
     engine.generate(prompt, **options)  # the sizes of this generation
@@ -52,10 +61,10 @@ with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
     out["sampled"] = counted(engine, strategy=tree, temperature=0.8)
     out["whole"] = counted(engine, strategy=tree, temperature=0.8, top_k=0)
     out["chain"] = counted(engine, strategy="chain:3")
-    out["off"] = counted(engine, strategy="off", spec_synth_rates=None)
+    out["off"] = counted(engine, strategy="off", is_real=True)
     out["plan"] = engine.memory_plan
 with Engine.open(sys.argv[1], **options) as engine:
-    out["alone"] = counted(engine, spec_synth_rates=None)
+    out["alone"] = counted(engine, is_real=True)
 print(json.dumps(out))
 """
 

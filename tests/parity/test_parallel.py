@@ -14,6 +14,7 @@ import torch
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter
+from helpers.by_lot import accepted_by_lot
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.reference.parallel import ParallelDrafter
@@ -161,11 +162,13 @@ def test_the_engine_drafts_what_the_reference_drafts(pair: Callable[[DraftShape]
     """Every draft is taken, so that the text is the drafts, with one token of the target's own a round."""
     it, prompt, depth = pair(PLAIN), prompt_ids(20), 5
     exact = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
-    with eaglecpp.Engine.open(it.target.gguf, draft=it.gguf, n_ctx=256, n_threads=1, **exact) as engine:
+    with (
+        eaglecpp.Engine.open(it.target.gguf, draft=it.gguf, n_ctx=256, n_threads=1, **exact) as engine,
+        accepted_by_lot([1.0] * depth),
+    ):
         text = engine.generate(
-            prompt, max_tokens=19, strategy=f"chain:{depth}", temperature=0.0, ignore_eos=True,
-            spec_synth_rates=[1.0] * depth,
-        ).tokens  # fmt: skip
+            prompt, max_tokens=19, strategy=f"chain:{depth}", temperature=0.0, ignore_eos=True
+        ).tokens
     target, reference = Target(it.target.directory, list(it.shape.layers)), it.reference()
     for start in (1, 7, 13):
         known = [*prompt, *text[:start]]

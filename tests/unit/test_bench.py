@@ -80,13 +80,6 @@ def test_plain_comes_first(engine: Engine) -> None:
         measure(engine, ["auto"])
 
 
-def test_synthetic_acceptance_leaves_plain_decoding_alone(engine: Engine) -> None:
-    _, chain = measure(
-        engine, ["off", "chain:2"], ["ab"], seconds=0, n_tokens=100, spec_synth_rates=[1.0, 1.0]
-    )
-    assert chain.acceptance_rate > 0.9
-
-
 def test_a_report_before_the_first_step_is_predicted(models: Models) -> None:
     options: Any = {"n_ctx": 256, "n_threads": 1, "exact": "off"}
     with Engine.open(models.target, draft=models.draft, **options) as fresh:

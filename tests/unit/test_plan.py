@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Completion, Engine
+from helpers.by_lot import accepted_by_lot
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -90,50 +91,21 @@ def rates(result: Completion) -> list[float]:
 
 
 def test_drafts_are_accepted_at_the_given_rates(engine: Engine) -> None:
-    result = generate(engine, n=900, strategy="chain:4", spec_synth_rates="0.8,0.6,0.3", seed=5)
+    with accepted_by_lot([0.8, 0.6, 0.3]):
+        result = generate(engine, n=900, strategy="chain:4", seed=5)
     assert rates(result) == pytest.approx([0.8, 0.6, 0.3, 0.0], abs=0.08)
-    assert result.timings.synth_rates == (0.8, 0.6, 0.3)
-
-
-def test_a_mean_length_is_met(engine: Engine) -> None:
-    result = generate(engine, n=900, strategy="chain:3", spec_synth_len=2.5, seed=5)
-    assert result.timings.acceptance_length == pytest.approx(2.5, abs=0.15)
 
 
 def test_the_lot_rules_trees_and_the_planner(engine: Engine) -> None:
-    never = generate(engine, n=600, spec_synth_rates=[0.0], strategy="auto")
+    with accepted_by_lot([0.0]):
+        never = generate(engine, n=600, strategy="auto")
     assert never.timings.draft_n_accepted == 0
-    always = generate(engine, n=600, spec_synth_rates=[1.0] * 3, strategy="tree:k=2,depth=3,nodes=6")
+    with accepted_by_lot([1.0] * 3):
+        always = generate(engine, n=600, strategy="tree:k=2,depth=3,nodes=6")
     assert always.timings.accepted_per_depth[0] > 0.8, "all but drafts that would end the text"
 
 
-def test_the_text_of_a_lot_is_marked_and_warned_of(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
-    real = generate(engine, n=60, strategy="chain:2")
-    lot = generate(engine, n=60, strategy="chain:2", spec_synth_rates=[0.5, 0.2])
-    assert lot.tokens != real.tokens
-    assert "the text is not the target's" in caplog.text
-    assert not real.timings.synth_rates
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"spec_synth_rates": "0.5,x"}, "not a list of numbers"),
-        ({"spec_synth_rates": []}, "no numbers"),
-        ({"spec_synth_rates": [0.5, 0.6]}, "number 2 is 0.6"),
-        ({"spec_synth_rates": [float("nan")]}, "number 1 is nan"),
-        ({"spec_synth_len": 9.0}, "from 1 to 4"),
-        ({"spec_synth_len": 2.0, "spec_synth_rates": "0.5"}, "give only one"),
-        ({"spec_synth_len": 2.0, "strategy": "off"}, "the strategy is off"),
-    ],
-)
-def test_impossible_lots_are_refused(engine: Engine, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        generate(engine, **{"strategy": "chain:3"} | options)
-
-
 def test_a_lot_with_a_grammar_does_not_break_it(engine: Engine) -> None:
-    result = generate(
-        engine, n=40, strategy="chain:3", spec_synth_rates=[0.9, 0.8], grammar="root ::= [a-z ]*"
-    )
+    with accepted_by_lot([0.9, 0.8]):
+        result = generate(engine, n=40, strategy="chain:3", grammar="root ::= [a-z ]*")
     assert len(result.tokens) > 0

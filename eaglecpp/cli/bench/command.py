@@ -22,7 +22,6 @@ from eaglecpp.cli.options import (
     only_model,
     possible_strategies,
     read_input,
-    synth_options,
 )
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import not_drafted, note, show_progress, write, write_json
@@ -60,7 +59,6 @@ __all__ = ["bench"]
 @option(
     "--png", type=click.Path(), metavar="FILE", help="Draw the results into this file (needs matplotlib)."
 )
-@synth_options
 @engine_options_of(DraftOptions, ModelOptions)
 def bench(
     model: str | None,
@@ -77,8 +75,6 @@ def bench(
     verbose: bool,
     as_json: bool,
     png: str | None,
-    spec_synth_rates: str | None,
-    spec_synth_len: float | None,
     **options: Any,
 ) -> None:
     """Measure how fast MODEL decodes here, with and without its drafter, in about a minute."""
@@ -99,23 +95,26 @@ def bench(
             progress=show_progress,
             temperature=temperature,
             seed=seed,
-            **_synth(spec_synth_rates, spec_synth_len),
         )
         plan = measuring.plan_report(engine)
         verdict = measuring.known_verdict(engine)
     show_progress("")
     if as_json:
-        facts = {"synth_rates": spec_synth_rates, "synth_len": spec_synth_len, "temperature": temperature}
         results = [one.as_dict() for one in measured]
-        write_json({"results": results, "plan": plan, "verdict": verdict.as_dict(), "settings": facts})
+        write_json(
+            {
+                "results": results,
+                "plan": plan,
+                "verdict": verdict.as_dict(),
+                "settings": {"temperature": temperature},
+            }
+        )
     else:
         write(speeds(measured))
         if with_plan:
             write(plan_text(plan))
-        if str(verdict) and not (spec_synth_rates or spec_synth_len):
+        if str(verdict):
             write(f"\n{verdict}\n")
-        if spec_synth_rates or spec_synth_len:
-            note("synthetic acceptance: these are not the speeds of this drafter")
     if png is not None:
         bench_plot.draw(Path(png), measured, plan)
         note(f"wrote {png}")
@@ -221,8 +220,3 @@ def _quartiles(ratios: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(ratios)
     n = len(ordered)
     return (ordered[n // 4], ordered[(3 * n) // 4 if n > 1 else 0]) if ordered else (0.0, 0.0)
-
-
-def _synth(rates: str | None, length: float | None) -> dict[str, Any]:
-    both = {"spec_synth_rates": rates, "spec_synth_len": length}
-    return {name: value for name, value in both.items() if value is not None}

@@ -62,19 +62,6 @@ static void a_rejected_token_is_no_child() {
     CHECK(always.choose(end, 0, 3, 0, 9, ends) == 3);  // a draft that ends the generation is never accepted
 }
 
-static void a_mean_length_gives_a_constant_rate() {
-    const std::vector<double> rates = SynthAcceptance::rates_of_length(2.5, 4);
-    double sum = 1.0;
-    for (double r : rates) sum += r;
-    CHECK_NEAR(sum, 2.5, 1e-6);
-    for (int d = 1; d < 4; ++d) CHECK_NEAR(rates[d] / rates[d - 1], rates[0], 1e-6);
-    CHECK(SynthAcceptance::rates_of_length(5.0, 4) == (std::vector<double>{1.0, 1.0, 1.0, 1.0}));
-    CHECK(SynthAcceptance::rates_of_length(1.0, 2) == (std::vector<double>{0.0, 0.0}));
-    CHECK_THROWS(SynthAcceptance::rates_of_length(5.1, 4), "from 1 to 5");
-    CHECK_THROWS(SynthAcceptance::rates_of_length(0.9, 4), "from 1 to 5");
-    CHECK_THROWS(SynthAcceptance::rates_of_length(std::nan(""), 4), "from 1 to 5");
-}
-
 static void bad_rates_are_refused() {
     CHECK_THROWS(SynthAcceptance({}, 0), "no rates");
     CHECK_THROWS(SynthAcceptance({0.5, 0.6}, 0), "rate 2 is 0.6");
@@ -86,7 +73,6 @@ int main() {
     accepts_at_the_given_rates();
     the_same_seed_gives_the_same_luck_to_every_strategy();
     a_rejected_token_is_no_child();
-    a_mean_length_gives_a_constant_rate();
     bad_rates_are_refused();
     return result();
 }

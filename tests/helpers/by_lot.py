@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT
+"""Drafts accepted at random: speeds and shapes of rounds that no trained drafter is needed for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from eaglecpp.engine.request import Request
+
+
+@contextmanager
+def accepted_by_lot(rates: Sequence[float]) -> Iterator[None]:
+    """Generations that begin inside accept drafts with these chances: of the first, of the first two, ...
+    What they say is not the target's text.
+    """
+    made = Request.params
+
+    def params(request: Request) -> object:
+        found = made(request)
+        found.synth_rates = list(rates)
+        return found
+
+    Request.params = params  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        Request.params = made  # type: ignore[method-assign]
