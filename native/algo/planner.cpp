@@ -10,7 +10,7 @@
 
 namespace eaglecpp {
 
-// --- draft switch ---------------------------------------------------------------------------------------------------
+// --- the switch -----------------------------------------------------------------------------------------------------
 
 namespace {
 constexpr double weight_on = 0.10, weight_off = 0.35;  // of a new value in the advantage
@@ -61,7 +61,7 @@ void DraftSwitch::surprise() {
     if (!is_on_) n_burst_ = n_burst;
 }
 
-// --- sequence plan --------------------------------------------------------------------------------------------------
+// --- one conversation -----------------------------------------------------------------------------------------------
 
 void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now) {
     decision.mode = Decision::Mode::plain;
@@ -78,7 +78,7 @@ void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n
     n_committed = 0;
 }
 
-// --- planner --------------------------------------------------------------------------------------------------------
+// --- one round ------------------------------------------------------------------------------------------------------
 
 namespace {
 // Rounds from one measurement of the plain reference to the next: dense at first, then as rare as its price asks. A
@@ -261,117 +261,66 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
     round_draft_ms_ += clean(ms);
 }
 
-// --- learn ---------------------------------------------------------------------------------------------------------
+// --- drafts from the text -------------------------------------------------------------------------------------------
 
-void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
-    plan.round.n_committed = (int)tokens.size();
-    if (!plan.round.text_draft.empty())
-        text_acceptance_.learn(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
-    walk(plan, tokens);
+// What the text itself proposes, alone and in one tree with the drafter's nodes.
+
+void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
+    plan.round.text_value = 0.0;
+    plan.round.text_draft.nodes.clear();
+    plan.round.text_a.clear();
+    if (!draft || draft->empty()) return;
+    plan.round.text_draft = *draft;
+    text_acceptance_.predict(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
 }
 
-// Every node the target visited has a known next token, so all of its proposed children get a label: the ones that
-// were not verified and the ones below the last accepted node, too. After a probe the walk goes on through the plain
-// rounds that follow. Nodes it never visits teach nothing.
-void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
-    const DraftPool & pool = plan.round.pool;
-    int & cursor = plan.round.cursor;
-    for (Token token : tokens) {
-        const int node = cursor;
-        if (node < 0) return;
-        cursor = -1;
-        const DraftPool::Proposals drafted = pool.proposals(node);
-        if (drafted.n == 0) return;
-        int matched = -1;
-        for (int i = 0; i < drafted.n && matched < 0; ++i) {
-            if (drafted.candidates[i].token == token) matched = i;
-        }
-        const int n_known = std::min(drafted.n, AcceptanceModel::n_ranks_max);
-        acceptance_.learn(plan.text.kind, plan.text.drafter, pool.tree().depth[node] + 1, drafted.candidates, n_known,
-                          matched);
-        if (matched == 0 && pool.given_parent(drafted.nodes[0]) < surprise_below) plan.on_off.surprise();
-        if (matched >= 0) cursor = drafted.nodes[matched];
+// Tokens that verifying the proposals of the text alone would bring beyond the price of the time; 0 = it does not pay.
+double Planner::text_value(SequencePlan & plan) {
+    if (plan.round.text_draft.empty() || !costs_.knows_plain()) return 0.0;
+    const double price = lambda(plan);
+    // chances along the paths, in one chain where only chains are allowed
+    front_.resize(plan.round.text_a.size());
+    level_p_.clear();
+    int last = -1;
+    for (int i = 0; i < plan.round.text_draft.size(); ++i) {
+        const int parent = plan.round.text_draft.nodes[i].parent;
+        front_[i] = plan.round.text_a[i] * (parent < 0 ? 1.0f : front_[parent]);
+        if (plan.round.limits.n_leaves > 1 || parent == last) level_p_.push_back(front_[i]), last = i;
     }
+    std::sort(level_p_.begin(), level_p_.end(), std::greater<float>());
+    set_prices(plan);
+    const Offer offer = plan.round.prices.best(level_p_, price, ms_left(plan));
+    return offer.n > 0 ? std::max(0.0, offer.value - price * costs_.host()) : 0.0;
 }
 
-void Planner::end_round(double verify_ms, double round_ms) {
-    bool is_plain = n_again_ == 0, is_verifying = !is_plain;
-    for (const SequencePlan * plan : plans_) {
-        is_plain = is_plain && !plan->round.is_drafting();
-        is_verifying = is_verifying || plan->round.is_verifying();
-    }
-    settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
-    costs_.learn_verify(n_rows_, verify_ms);
-    costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
-    n_nodes_last_ = n_rows_ - n_roots_;
-    if (is_verifying) {
-        ++n_since_plain_;
-    } else if (is_plain) {
-        ++n_plain_;
-        n_since_plain_ = 0;
-        is_plain_wanted_ = false;
-    }
-    plans_.clear();
+// A round without the drafter.
+void Planner::start_text(SequencePlan & plan, Reason reason, int k, int reach) {
+    start(plan, Mode::draft, reason, k);
+    plan.round.frontier.clear();
+    add_text(plan, k, reach);
 }
 
-void Planner::end_odd_round() {
-    charged_ = 0.0;
-    n_nodes_last_ = n_rows_ - n_roots_;
-    plans_.clear();
+// The first nodes of a fresh pool.
+void Planner::add_text(SequencePlan & plan, int k, int reach) {
+    PlanRound & round = plan.round;
+    round.pool.add_text(round.text_draft, round.text_a, k, reach, options_.end_tokens);
+    round.decision.n_text = round.pool.n_text();
+    round.pool.best_p(round.prices.n_nodes_max(), round.best_p);
 }
 
-void Planner::set_n_threads(int n_threads) {
-    if (n_threads == n_threads_) return;
-    if (n_threads_ == 0) {
-        n_threads_ = n_threads_usual_ = n_threads;
-        return;
-    }
-    other_costs_[n_threads_] = costs_;
-    const auto known = other_costs_.find(n_threads);
-    if (known != other_costs_.end()) costs_ = known->second;
-    costs_.expect_change();
-    n_threads_ = n_threads;
+std::string Planner::acceptance_to_text(const std::string & key) const {
+    return acceptance_.to_text(key) + text_acceptance_.to_text(key);
 }
 
-const CostTable & Planner::usual_costs() const {
-    return n_threads_ == n_threads_usual_ ? costs_ : other_costs_.at(n_threads_usual_);
+bool Planner::acceptance_from_text(const std::string & text, const std::string & key) {
+    const size_t at = text.find(TextAcceptance::state_kind);
+    const bool fits = acceptance_.from_text(text.substr(0, at), key);
+    return (at == std::string::npos || text_acceptance_.from_text(text.substr(at), key)) && fits;
 }
 
-// The ledger and the speeds of late. A plain round counts as exactly one, whatever its clock said; so does the plain
-// part of a probing round. Time beyond a stall's limit is not charged where the round's price is known. Nor does the
-// ledger pay for rows that the drafter has to catch up on while it saves for drafting: where the drafter is large
-// beside the target, that would take all that saving earns, and drafting would never begin again.
-void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
-    double expected_ms = costs_.host(), n_tokens = 0.0;
-    bool is_verifying = n_again_ > 0, is_auto = true, is_saving = true;
-    for (const SequencePlan * plan : plans_) {
-        expected_ms += plan->round.draft_time.expected_ms;
-        n_tokens += (double)plan->round.n_committed / n_roots_;
-        is_verifying = is_verifying || plan->round.is_verifying();
-        is_auto = is_auto && plan->is_auto();
-        is_saving = is_saving && plan->round.decision.reason == Reason::saving;
-    }
-    charged_ = 0.0;
-    if (!costs_.is_known(n_roots_)) return;
-    double cost = 1.0, first_use = 0.0;
-    if (is_verifying) {
-        const double most = rounds(DraftTime::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
-        cost = rounds(std::max(round_ms, verify_ms + draft_ms));
-        if (!costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_)) first_use = std::max(0.0, cost - most);
-        cost = first_use > 0.0 ? cost : std::min(cost, most);
-    } else if (draft_ms > 0.0) {
-        const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
-        cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
-    }
-    charged_ = cost;
-    for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
-    speed_.add(n_tokens, cost - first_use);
-    if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 : cost, first_use);
-}
+// --- grow -----------------------------------------------------------------------------------------------------------
 
-// --- planner grow ---------------------------------------------------------------------------------------------------
-
-// Planner, while drafting: what joins the pool, and whether another drafter level pays.
+// While drafting: what joins the pool, and whether another drafter level pays.
 
 namespace {
 constexpr int n_ahead = 2;  // levels looked ahead, so that an expensive one before a cheap one does not end the climb
@@ -534,9 +483,9 @@ void Planner::next_frontier_fixed(SequencePlan & plan) {
     if (n > 0) plan.round.frontier.assign(nodes_.begin(), nodes_.begin() + n);
 }
 
-// --- planner choose -------------------------------------------------------------------------------------------------
+// --- choose ---------------------------------------------------------------------------------------------------------
 
-// Planner, after drafting: which nodes of the pools go into the verify batch.
+// After drafting: which nodes of the pools go into the verify batch.
 
 namespace {
 double sum_of(const std::vector<float> & p, int n) {
@@ -651,8 +600,6 @@ void Planner::weigh_shared(SequencePlan & plan, int n, double ms_per_node) {
     weigh(plan, gain - price * ms, (1.0 + gain) / rounds(plain_ms_ + ms));
 }
 
-// -------------------------------------------------------------------------------------------------------------------
-
 namespace {
 // Children right behind their parents, best first: the likeliest path comes first and without gaps.
 void append_depth_first(const DraftTree & pool, const std::vector<int32_t> & nodes, int32_t parent,
@@ -690,66 +637,9 @@ void Planner::weigh(SequencePlan & plan, double value, double speed) {
     plan.round.decision.best_speed = plan.on_off.best_speed();
 }
 
-// --- planner text ---------------------------------------------------------------------------------------------------
+// --- exact batches --------------------------------------------------------------------------------------------------
 
-// Planner: what the text itself proposes, alone and in one tree with the drafter's nodes.
-
-void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
-    plan.round.text_value = 0.0;
-    plan.round.text_draft.nodes.clear();
-    plan.round.text_a.clear();
-    if (!draft || draft->empty()) return;
-    plan.round.text_draft = *draft;
-    text_acceptance_.predict(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
-}
-
-// Tokens that verifying the proposals of the text alone would bring beyond the price of the time; 0 = it does not pay.
-double Planner::text_value(SequencePlan & plan) {
-    if (plan.round.text_draft.empty() || !costs_.knows_plain()) return 0.0;
-    const double price = lambda(plan);
-    // chances along the paths, in one chain where only chains are allowed
-    front_.resize(plan.round.text_a.size());
-    level_p_.clear();
-    int last = -1;
-    for (int i = 0; i < plan.round.text_draft.size(); ++i) {
-        const int parent = plan.round.text_draft.nodes[i].parent;
-        front_[i] = plan.round.text_a[i] * (parent < 0 ? 1.0f : front_[parent]);
-        if (plan.round.limits.n_leaves > 1 || parent == last) level_p_.push_back(front_[i]), last = i;
-    }
-    std::sort(level_p_.begin(), level_p_.end(), std::greater<float>());
-    set_prices(plan);
-    const Offer offer = plan.round.prices.best(level_p_, price, ms_left(plan));
-    return offer.n > 0 ? std::max(0.0, offer.value - price * costs_.host()) : 0.0;
-}
-
-// A round without the drafter.
-void Planner::start_text(SequencePlan & plan, Reason reason, int k, int reach) {
-    start(plan, Mode::draft, reason, k);
-    plan.round.frontier.clear();
-    add_text(plan, k, reach);
-}
-
-// The first nodes of a fresh pool.
-void Planner::add_text(SequencePlan & plan, int k, int reach) {
-    PlanRound & round = plan.round;
-    round.pool.add_text(round.text_draft, round.text_a, k, reach, options_.end_tokens);
-    round.decision.n_text = round.pool.n_text();
-    round.pool.best_p(round.prices.n_nodes_max(), round.best_p);
-}
-
-std::string Planner::acceptance_to_text(const std::string & key) const {
-    return acceptance_.to_text(key) + text_acceptance_.to_text(key);
-}
-
-bool Planner::acceptance_from_text(const std::string & text, const std::string & key) {
-    const size_t at = text.find(TextAcceptance::state_kind);
-    const bool fits = acceptance_.from_text(text.substr(0, at), key);
-    return (at == std::string::npos || text_acceptance_.from_text(text.substr(at), key)) && fits;
-}
-
-// --- planner exact --------------------------------------------------------------------------------------------------
-
-// Planner: batches whose rows hold the bits of single rows, and what it costs to plan only such.
+// Batches whose rows hold the bits of single rows, and what it costs to plan only such.
 
 namespace {
 // of the speed that all batches would give: what exactness may cost where it is wanted "where that is cheap"
@@ -835,6 +725,112 @@ void Planner::foresee_pool(const SequencePlan & plan, int depth, std::vector<flo
         front = next;
     }
     std::sort(p.begin(), p.end(), std::greater<float>());
+}
+
+// --- learn ---------------------------------------------------------------------------------------------------------
+
+void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
+    plan.round.n_committed = (int)tokens.size();
+    if (!plan.round.text_draft.empty())
+        text_acceptance_.learn(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
+    walk(plan, tokens);
+}
+
+// Every node the target visited has a known next token, so all of its proposed children get a label: the ones that
+// were not verified and the ones below the last accepted node, too. After a probe the walk goes on through the plain
+// rounds that follow. Nodes it never visits teach nothing.
+void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
+    const DraftPool & pool = plan.round.pool;
+    int & cursor = plan.round.cursor;
+    for (Token token : tokens) {
+        const int node = cursor;
+        if (node < 0) return;
+        cursor = -1;
+        const DraftPool::Proposals drafted = pool.proposals(node);
+        if (drafted.n == 0) return;
+        int matched = -1;
+        for (int i = 0; i < drafted.n && matched < 0; ++i) {
+            if (drafted.candidates[i].token == token) matched = i;
+        }
+        const int n_known = std::min(drafted.n, AcceptanceModel::n_ranks_max);
+        acceptance_.learn(plan.text.kind, plan.text.drafter, pool.tree().depth[node] + 1, drafted.candidates, n_known,
+                          matched);
+        if (matched == 0 && pool.given_parent(drafted.nodes[0]) < surprise_below) plan.on_off.surprise();
+        if (matched >= 0) cursor = drafted.nodes[matched];
+    }
+}
+
+void Planner::end_round(double verify_ms, double round_ms) {
+    bool is_plain = n_again_ == 0, is_verifying = !is_plain;
+    for (const SequencePlan * plan : plans_) {
+        is_plain = is_plain && !plan->round.is_drafting();
+        is_verifying = is_verifying || plan->round.is_verifying();
+    }
+    settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
+    costs_.learn_verify(n_rows_, verify_ms);
+    costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
+    if (is_verifying) {
+        ++n_since_plain_;
+    } else if (is_plain) {
+        ++n_plain_;
+        n_since_plain_ = 0;
+        is_plain_wanted_ = false;
+    }
+    plans_.clear();
+}
+
+void Planner::end_odd_round() {
+    charged_ = 0.0;
+    plans_.clear();
+}
+
+void Planner::set_n_threads(int n_threads) {
+    if (n_threads == n_threads_) return;
+    if (n_threads_ == 0) {
+        n_threads_ = n_threads_usual_ = n_threads;
+        return;
+    }
+    other_costs_[n_threads_] = costs_;
+    const auto known = other_costs_.find(n_threads);
+    if (known != other_costs_.end()) costs_ = known->second;
+    costs_.expect_change();
+    n_threads_ = n_threads;
+}
+
+const CostTable & Planner::usual_costs() const {
+    return n_threads_ == n_threads_usual_ ? costs_ : other_costs_.at(n_threads_usual_);
+}
+
+// The ledger and the speeds of late. A plain round counts as exactly one, whatever its clock said; so does the plain
+// part of a probing round. Time beyond a stall's limit is not charged where the round's price is known. Nor does the
+// ledger pay for rows that the drafter has to catch up on while it saves for drafting: where the drafter is large
+// beside the target, that would take all that saving earns, and drafting would never begin again.
+void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
+    double expected_ms = costs_.host(), n_tokens = 0.0;
+    bool is_verifying = n_again_ > 0, is_auto = true, is_saving = true;
+    for (const SequencePlan * plan : plans_) {
+        expected_ms += plan->round.draft_time.expected_ms;
+        n_tokens += (double)plan->round.n_committed / n_roots_;
+        is_verifying = is_verifying || plan->round.is_verifying();
+        is_auto = is_auto && plan->is_auto();
+        is_saving = is_saving && plan->round.decision.reason == Reason::saving;
+    }
+    charged_ = 0.0;
+    if (!costs_.is_known(n_roots_)) return;
+    double cost = 1.0, first_use = 0.0;
+    if (is_verifying) {
+        const double most = rounds(DraftTime::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
+        cost = rounds(std::max(round_ms, verify_ms + draft_ms));
+        if (!costs_.is_tried(n_rows_) || !costs_.is_known(n_rows_)) first_use = std::max(0.0, cost - most);
+        cost = first_use > 0.0 ? cost : std::min(cost, most);
+    } else if (draft_ms > 0.0) {
+        const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
+        cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
+    }
+    charged_ = cost;
+    for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
+    speed_.add(n_tokens, cost - first_use);
+    if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 : cost, first_use);
 }
 
 }  // namespace eaglecpp

@@ -117,7 +117,7 @@ class Ledger {
     double balance_;
 };
 
-// --- draft switch ---------------------------------------------------------------------------------------------------
+// --- the switch -----------------------------------------------------------------------------------------------------
 
 // Decides whether drafting is on for one conversation, from the mean predicted value of a drafted round, which is far
 // less noisy than counts of accepted tokens. While drafting is off, rounds are plain, with a shadow probe now and then:
@@ -154,7 +154,7 @@ class DraftSwitch {
     int n_burst_ = 0;  // probes left to take in quick succession
 };
 
-// --- sequence plan --------------------------------------------------------------------------------------------------
+// --- one conversation -----------------------------------------------------------------------------------------------
 
 // The planner's side of one conversation: how it wants to draft, what was learned about its text, whether drafting is
 // on, and the round under way. Owned by the conversation; filled by Planner. The engine reads frontier, tree and
@@ -308,7 +308,7 @@ class SequencePlan {
     Strategy strategy_{Strategy::Kind::automatic};
 };
 
-// --- planner --------------------------------------------------------------------------------------------------------
+// --- all conversations ----------------------------------------------------------------------------------------------
 
 struct PlannerOptions {
     Ledger::Options ledger;
@@ -419,7 +419,7 @@ class Planner {
         return (ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host()) / plan.round.n_peers;
     }
 
-    // decide (planner.cpp)
+    // decide
     bool is_measuring_due() const;
     void decide_auto(SequencePlan & plan, bool has_drafter);
     void decide_drafter(SequencePlan & plan);
@@ -429,13 +429,13 @@ class Planner {
     int n_buyers(const SequencePlan & plan) const;
     void set_prices(SequencePlan & plan);
 
-    // drafts from the text (planner_text.cpp)
+    // drafts from the text
     void take_text(SequencePlan & plan, const TextDraft * draft);
     double text_value(SequencePlan & plan);
     void start_text(SequencePlan & plan, Reason reason, int k, int reach);
     void add_text(SequencePlan & plan, int k, int reach);
 
-    // grow (planner_grow.cpp)
+    // grow
     void set_frontier(SequencePlan & plan);
     double level_ms(const SequencePlan & plan, int n_rows) const;
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
@@ -446,7 +446,7 @@ class Planner {
     int best_width(const SequencePlan & plan, int n_candidates);
     double foresee(const SequencePlan & plan, int width);
 
-    // choose (planner_choose.cpp)
+    // choose
     void choose_alone(SequencePlan & plan);
     void choose_shared(int n_rows);
     void find_shared(int n_rows, int n_most);
@@ -454,7 +454,7 @@ class Planner {
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
     void weigh(SequencePlan & plan, double value, double speed);
 
-    // exactness (planner_exact.cpp)
+    // exact batches
     bool is_exact_cheap(const SequencePlan & plan) const;
     double foreseen_rounds(int n_rows, int n_levels, int width) const;
     double foreseen_speed(const SequencePlan & plan, bool is_exact) const;
@@ -463,7 +463,7 @@ class Planner {
     bool is_exact_enough(int n_rows) const;
     void cut_fixed();
 
-    // learn (planner.cpp)
+    // learn
     void walk(SequencePlan & plan, const Tokens & tokens);
     void settle(double verify_ms, double round_ms, double draft_ms);
 
@@ -476,8 +476,7 @@ class Planner {
     Ledger ledger_;
     RowCounts exact_rows_;
     RecentSpeed speed_;        // of the batches of late
-    int n_nodes_last_ = 0;     // draft nodes of the last batch
-    int n_drafting_last_ = 0;  // conversations of it that drafted
+    int n_drafting_last_ = 0;  // conversations of the last batch that drafted
     int n_plain_ = 0;          // plain rounds measured
     int n_since_plain_ = 0;    // rounds since the last one
     bool is_plain_wanted_ = false;
