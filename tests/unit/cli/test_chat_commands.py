@@ -337,9 +337,10 @@ def test_a_strategy_that_cannot_be_is_refused(talk: Talk, models: Models, capsys
 
 
 def test_the_speed_up_is_known_after_a_plain_answer(talk: Talk, capsys: Capture) -> None:
-    talk("hello", "/stats", options={"max_tokens": 30})
+    talk("hello", "/stats", options={"max_tokens": 30, "exact": "off"})
     assert "speed-up:           unknown" in capsys.readouterr().out
-    talk("/strategy off", "hello", "/strategy chain:2", "more", "/stats", options={"max_tokens": 30})
+    lines = ("/strategy off", "hello", "/strategy chain:2", "more", "/stats")
+    talk(*lines, options={"max_tokens": 30, "exact": "off"})
     out, err = capsys.readouterr()
     assert "x plain decoding" in out
     assert "x plain ]" in err.splitlines()[-2]
