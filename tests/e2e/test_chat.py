@@ -255,7 +255,7 @@ def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path)
         terminal.wait_for_prompt()
         for typed, offered, whole in (
             ("/str", "Show or set how to draft", "/strategy"),
-            ("/set parameter num_thr", "CPU threads", "/set parameter num_thread"),
+            ("/set parameter num_thr", "one per physical core", "/set parameter num_thread"),
             ("/read no", "notes.txt", "/read notes.txt"),
             ("/load mi", "mine:latest", "/load mine:latest"),
         ):

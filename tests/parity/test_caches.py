@@ -91,7 +91,7 @@ def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> 
 
     auto = run(hybrid, strategy="auto", temperature=0.0, log_plan=True)
     assert not any("leaves=" in line and "leaves=1" not in line for line in auto.plan_log)
-    assert auto.timings.plan["why"].endswith(f"; chains only: {hybrid.chains_only}")
+    assert f"; chains only: {hybrid.chains_only}" in auto.timings.plan["why"]
 
 
 def test_a_tree_asked_for_at_open_is_a_chain_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
