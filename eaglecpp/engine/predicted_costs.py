@@ -36,6 +36,7 @@ _SPEEDS = {
     "portable": (4.0, 4.0, 2.0),
     "ggml": (30.0, 30.0, 10.0),
 }
+_SPEED_BY_ROWS = 9.0  # of weights that our kernels leave to ggml: NVFP4's; Q1_0 has 25, Q2_0 2.5
 _BANDWIDTH = 18.0  # bytes per nanosecond of one thread ...
 _BANDWIDTH_MOST = 45.0  # ... and of all together: two channels of memory
 _BANDWIDTH_GGML = 0.55  # of that, which ggml's kernels reach with one row
@@ -69,21 +70,26 @@ class Processor:
 
 @dataclass(frozen=True)
 class Weights:
-    """What a row multiplies. experts: their share of the weights; used: the share of them that a row uses."""
+    """What a row multiplies. experts: their share of the weights; used: the share of them that a row uses;
+    by_rows: the share that ggml multiplies row by row while our kernels do the rest.
+    """
 
     n_bytes: float
     n_weights: float
     wait_ms: float
     experts: float = 0.0
     used: float = 1.0
+    by_rows: float = 0.0
 
     def ms(self, n_rows: int, processor: Processor) -> float:
         """Of a batch of n rows."""
         read = 1.0 - self.experts + self.experts * (1.0 - (1.0 - self.used) ** n_rows)
         multiplied = 1.0 - self.experts + self.experts * self.used
         memory = read * self.n_bytes / processor.bandwidth
-        speed = processor.speed(8 * self.n_bytes / self.n_weights)
-        return self.wait_ms + math.hypot(memory, n_rows * multiplied * self.n_weights / speed) / 1e6
+        products = n_rows * multiplied * self.n_weights
+        ours = (1.0 - self.by_rows) * products / processor.speed(8 * self.n_bytes / self.n_weights)
+        theirs = self.by_rows * products / (_SPEED_BY_ROWS * processor.n_threads)
+        return self.wait_ms + math.hypot(memory, ours + theirs) / 1e6
 
 
 def predict(native: core.Engine) -> bytes:
@@ -117,7 +123,8 @@ def _target(native: core.Engine) -> Weights:
     """From the head of the file. Embeddings that are not the output's, too, count as multiplied."""
     n_weights = float(max(native.n_params, 1))
     experts, used = _experts(native.metadata(), native.n_layer * native.n_embd / n_weights)
-    return Weights(native.size_bytes, n_weights, _LAYER_MS * native.n_layer, experts, used)
+    by_rows = native.share_by_rows
+    return Weights(native.size_bytes, n_weights, _LAYER_MS * native.n_layer, experts, used, by_rows)
 
 
 def _drafter(native: core.Engine) -> Weights | None:

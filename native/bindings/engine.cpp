@@ -330,6 +330,7 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("n_embd", [](const E & e) { return e.target().model().n_embd(); })
         .def_prop_ro("n_layer", [](const E & e) { return e.target().model().n_layer(); })
         .def_prop_ro("n_params", [](const E & e) { return llama_model_n_params(e.target().model().get()); })
+        .def_prop_ro("share_by_rows", [](const E & e) { return e.target().model().share_by_rows(); })
         .def_prop_ro("size_bytes", [](const E & e) { return llama_model_size(e.target().model().get()); })
         .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab().get()); })
         .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab().get()); })

@@ -49,9 +49,15 @@ static void check_weight_types(const GgufReader & file) {
 }
 
 // Embeddings count: they may be the output's, too.
-static bool has_float_matrices(const GgufReader & file) {
-    return std::any_of(file.tensors().begin(), file.tensors().end(),
-                       [](const TensorInfo & t) { return t.ne[1] > 1 && !ggml_is_quantized(t.type); });
+void TargetModel::look_at_matrices(const GgufReader & file) {
+    for (const TensorInfo & t : file.tensors()) {
+        if (t.ne[1] <= 1) continue;
+        const bool is_float = !ggml_is_quantized(t.type);
+        has_float_matrices_ = has_float_matrices_ || is_float;
+        const double n = (double)t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3];
+        n_weights_ += n;
+        if (!is_float && !kernels::can_hold(t.type, t.ne[0])) n_by_rows_ += n;
+    }
 }
 
 // All that ggml knows but those of servers that are gone; llama.cpp's own order.
@@ -142,7 +148,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const std::vector<std::string> files = shards(header);
     const auto look_at = [&](const GgufReader & reader) {
         check_weight_types(reader);
-        has_float_matrices_ = has_float_matrices_ || has_float_matrices(reader);
+        look_at_matrices(reader);
     };
     // reading a header takes as long as its vocabulary does
     for (const std::string & file : files) file == header.path() ? look_at(header) : look_at(GgufReader(file));

@@ -5,6 +5,7 @@
 
 #include <llama.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "target/options.h"
 
 namespace eaglecpp {
+
+class GgufReader;
 
 class TargetModel {
   public:
@@ -37,6 +40,10 @@ class TargetModel {
     // Whether ggml's own products with F32, F16 or BF16 weights run on the CPU: they are known to add in another order
     // for several rows than for one, so texts can diverge, though few do.
     bool has_parting_products() const { return has_float_matrices_ && is_cpu() && !use_kernels_; }
+
+    // Share of the weights of a type that our kernels leave to ggml, which multiplies with them row by row; 0 where
+    // all products are ggml's or a GPU's
+    double share_by_rows() const { return is_cpu() && use_kernels_ ? n_by_rows_ / std::max(n_weights_, 1.0) : 0.0; }
 
     // Weights shared with the drafter, or null. `embedding`: its rows can be read on the host; `head`: the tensor that
     // the target multiplies with, perhaps in a layout of its own; `head_to_copy`: the same values where they can be
@@ -68,14 +75,16 @@ class TargetModel {
 
   private:
     void set_params(const TargetOptions & options);
+    void look_at_matrices(const GgufReader & file);
     void load_lora(const TargetOptions & options);
 
     std::string path_;
     bool use_repack_ = true;
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
-    std::vector<ggml_backend_dev_t> devices_;  // to use, where ggml knows of some that are gone; null at the end
-    std::vector<float> split_;                 // of llama.cpp's length, or empty
+    double n_weights_ = 0.0, n_by_rows_ = 0.0;  // in matrices
+    std::vector<ggml_backend_dev_t> devices_;   // to use, where ggml knows of some that are gone; null at the end
+    std::vector<float> split_;                  // of llama.cpp's length, or empty
     std::vector<TensorPlace> places_;
     std::vector<llama_model_tensor_buft_override> overrides_;  // of places_, null at the end
     std::set<std::string> lost_before_;                        // relays of RPC servers that this model does not use

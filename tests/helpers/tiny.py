@@ -25,6 +25,7 @@ from safetensors.numpy import save_file
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from eaglecpp.convert.ggml_lib import quantize_rows
 from helpers.tiny_tokenizer import BOS, CONTROL, EOS, Tokenizer, tiny_tokenizer
 
 Array = NDArray[np.float32]
@@ -210,6 +211,12 @@ def gguf_tensors(spec: TargetSpec, weights: Weights) -> Weights:
     return tensors
 
 
+def _stored(value: Array, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    if kind.name in ("F16", "BF16"):
+        return gguf.quants.quantize(value, kind)
+    return quantize_rows(np.ascontiguousarray(value, np.float32), kind)
+
+
 def write_gguf(path: Path, spec: TargetSpec, tokenizer: Tokenizer, weights: Weights, dtype: str) -> None:
     """The target as GGUF; matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32."""
     writer = gguf.GGUFWriter(path, spec.arch)
@@ -233,7 +240,7 @@ def write_gguf(path: Path, spec: TargetSpec, tokenizer: Tokenizer, weights: Weig
         if value.ndim == 1 or dtype == "F32":
             writer.add_tensor(name, value)
         else:
-            writer.add_tensor(name, gguf.quants.quantize(value, kind), raw_dtype=kind)
+            writer.add_tensor(name, _stored(value, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

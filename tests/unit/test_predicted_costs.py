@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +14,7 @@ from eaglecpp import Engine
 from eaglecpp._extension import core
 from eaglecpp.bench import known_verdict
 from eaglecpp.engine.predicted_costs import PREDICTED, Processor, Weights, cost_text, predict, predicted_gain
+from helpers.tiny import TargetSpec, target_weights, tiny_tokenizer, write_gguf
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -78,6 +81,25 @@ def test_rows_were_measured_as_they_are_predicted() -> None:
         one, four, eight = (weights.ms(n, Processor(kernels, 2)) for n in (1, 4, 8))
         assert four / one == pytest.approx(of_four, rel=0.25), kernels
         assert eight / one == pytest.approx(of_eight, rel=0.35), kernels
+
+
+def test_rows_that_our_kernels_leave_to_ggml_are_dear(tmp_path: Path) -> None:
+    for kernels in ("avx512", "avx_vnni", "avx2"):
+        weights = dataclasses.replace(LARGE[0], by_rows=1.0)
+        one, four = (weights.ms(n, Processor(kernels, 2)) for n in (1, 4))
+        assert 3.1 < four / one < 4.2, "as measured with NVFP4, Q1_0 and Q2_0"
+    spec, tokenizer = TargetSpec(), tiny_tokenizer()
+    weights_of_all = target_weights(spec, tokenizer)
+    for dtype, share, least, most in (("Q4_0", 0.0, 1.0, 1.5), ("NVFP4", 1.0, 3.0, 10.0)):
+        path = tmp_path / f"{dtype}.gguf"
+        write_gguf(path, spec, tokenizer, weights_of_all, dtype)
+        with Engine.open(path, draft="text", n_ctx=512, n_threads=1) as opened:
+            native = opened.native
+            assert opened.exactness.decodes > 17, "measured, whosever kernels run"
+            assert native.share_by_rows == share
+            lines = (line.split() for line in predict(native).decode().splitlines())
+            ms = {int(line[1]): float(line[2]) for line in lines if line[0] == "verify"}
+            assert least < ms[16] / ms[1] < most, dtype
 
 
 def test_rows_that_choose_other_experts_read_more() -> None:
