@@ -250,27 +250,9 @@ def docs() -> None:
     run(BIN / "mkdocs", "build", "--strict", "--quiet", environment=environment)
 
 
-def sdist() -> None:
-    """A source distribution holds all that is needed to build it: a wheel is made of it, and drafts."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        python_tool("build", "--sdist", "--no-isolation", "--outdir", folder, ROOT)
-        (archive,) = folder.glob("*.tar.gz")
-        site = folder / "site"
-        options = ("--no-build-isolation", "--no-deps", "--target", site)
-        python_tool("pip", "install", "-q", *options, archive)
-        pair = ROOT / "examples" / "demo_model" / "pair"
-        program = (
-            "import eaglecpp, sys\n"
-            "assert eaglecpp.__file__.startswith(sys.argv[1]), eaglecpp.__file__\n"
-            "with eaglecpp.Engine.open(sys.argv[2], draft=sys.argv[3]) as engine:\n"
-            "    answer = engine.generate('What', max_tokens=16, strategy='chain:3', ignore_eos=True)\n"
-            "assert len(answer.tokens) == 16\n"
-        )
-        arguments = (site, pair / "demo-target.gguf", pair / "demo-draft.gguf")
-        # -S: an editable installation of this checkout would come first
-        path = os.pathsep.join((str(site), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
-        run(sys.executable, "-S", "-c", program, *arguments, cwd=folder, environment={"PYTHONPATH": path})
+def packages() -> None:
+    """What a release would have, made and tried in an environment without a compiler."""
+    run(sys.executable, ROOT / "tests" / "packages.py")
 
 
 def python() -> None:
@@ -326,7 +308,7 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
     "types": types,
     "docs": docs,
-    "sdist": sdist,
+    "packages": packages,
     "cpp": cpp,
     "neon": neon,
     "portable": portable,

@@ -12,7 +12,6 @@ namespace eaglecpp {
 // --- acceptance model -----------------------------------------------------------------------------------------------
 
 namespace {
-constexpr const char * state_kind = "eaglecpp acceptance-model 2";
 constexpr double x_max = 8.0;  // |logit| of a drafter probability is clipped here
 constexpr double slope_min = 0.1, slope_max = 1.5;
 constexpr double slope_prior = 40.0;  // information of the prior slopes: some fifty labels of a sure drafter

@@ -91,6 +91,7 @@ class Reliability {
 
 class AcceptanceModel {
   public:
+    static constexpr const char * state_kind = "eaglecpp acceptance-model 2";
     static constexpr int n_ranks_max = 16;  // siblings looked at
 
     AcceptanceModel();

@@ -254,7 +254,6 @@ void StepCosts::doubt_prices() {
 // --- cost table -----------------------------------------------------------------------------------------------------
 
 namespace {
-constexpr const char * state_kind = "eaglecpp cost-table 3";
 constexpr double absurd = 20.0;  // times the expectation: a suspended process, not a measurement
 constexpr double ms_max = 1e7;
 

@@ -179,6 +179,8 @@ class StepCosts {
 // and nonsense (not finite, not positive, absurdly long) is ignored.
 class CostTable {
   public:
+    static constexpr const char * state_kind = "eaglecpp cost-table 3";
+
     // a plain round of n_rows conversations was measured at this length
     bool knows_plain() const { return is_known(1); }
 

@@ -14,7 +14,6 @@ namespace eaglecpp::kernels {
 
 Barrier barrier_of_ggml = nullptr;  // here, so that kernels can be tested without any library of ggml's
 
-extern const KernelTable table_portable;
 #if defined(EAGLECPP_KERNELS_X86)
 extern const KernelTable table_avx2, table_avx_vnni, table_avx512;
 #elif defined(EAGLECPP_KERNELS_ARM)
@@ -67,7 +66,6 @@ std::vector<const KernelTable *> usable_tables([[maybe_unused]] const Processor 
     if (has.dot_products && has.i8mm) tables.push_back(&table_neon_i8mm);
     if (has.dot_products) tables.push_back(&table_neon);
 #endif
-    tables.push_back(&table_portable);
     return tables;
 }
 
@@ -95,7 +93,7 @@ const KernelTable * chosen_table() {
                 if (std::strcmp(t->name, wanted) == 0) return t;
             }
         }
-        return tables.size() > 1 ? tables.front() : nullptr;
+        return tables.empty() ? nullptr : tables.front();
     }();
     return chosen;
 }

@@ -19,14 +19,14 @@ struct Processor {
     bool i8mm = false;
 };
 
-// The kernel tables that this build contains and such a processor can run, best first; the last is the portable form.
+// The kernel tables that this build contains and such a processor can run, best first.
 std::vector<const KernelTable *> usable_tables(const Processor & processor);
 
 // The same for this processor.
 std::vector<const KernelTable *> usable_tables();
 
-// The one in use: the best, or the one EAGLECPP_KERNELS names (avx512, avx_vnni, avx2, neon, portable; for tests).
-// Null where only the portable form runs: ggml's own kernels are faster then.
+// The one in use: the best, or the one EAGLECPP_KERNELS names (avx512, avx_vnni, avx2, neon; for tests).
+// Null where there is none.
 const KernelTable * chosen_table();
 
 }  // namespace eaglecpp::kernels

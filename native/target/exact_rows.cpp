@@ -11,7 +11,7 @@ namespace eaglecpp {
 namespace {
 
 constexpr int counts_measured[] = {2, 3, 4, 5, 8, 16, 32, 64};
-constexpr int n_rows_most = 65;
+constexpr int n_rows_measured = 65;
 constexpr int n_rows_twice = 8;  // batches up to this size are run at two places
 constexpr int n_before = 24;     // rows before those that are compared
 // On a GPU attention takes other kernels behind long texts than behind short ones. On the CPU it does not (Target).
@@ -21,7 +21,7 @@ class Measurement {
   public:
     Measurement(Target & target, int n_rows_max, int n_batch_max, const Decode & decode)
         : target_(target), decode_(decode), range_(target.cells().seqs(0)) {
-        n_rows_max = std::min(n_rows_max, n_rows_most);
+        n_rows_max = std::min(n_rows_max, n_rows_measured);
         const int n_room = target.n_ctx() - n_rows_max - 1;
         n_before_ = std::max(1, std::min(target.model().is_cpu() ? n_before : n_before_gpu, n_room));
         n_rows_max_ = std::max(1, std::min(n_rows_max, target.n_ctx() - n_before_ - 1));

