@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "algo/tree.h"
 #include "algo/planner.h"
 #include "algo/topk.h"
+#include "algo/tree.h"
 #include "base/error.h"
 #include "engine/batch_runner.h"
 #include "engine/conversations.h"

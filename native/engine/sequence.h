@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "algo/recall.h"
 #include "algo/planner.h"
+#include "algo/recall.h"
 #include "algo/synth.h"
 #include "algo/text.h"
 #include "base/error.h"

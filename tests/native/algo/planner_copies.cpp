@@ -10,8 +10,8 @@
 #include <iostream>
 #include <sstream>
 
-#include "algo/tree.h"
 #include "algo/text.h"
+#include "algo/tree.h"
 #include "base/error.h"
 #include "scenarios.h"
 

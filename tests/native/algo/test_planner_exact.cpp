@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Only batches whose rows hold the bits of single rows are planned, where that is asked for or costs little.
 #include "../check.h"
-#include "algo/tree.h"
 #include "algo/planner.h"
+#include "algo/tree.h"
 #include "base/error.h"
 #include "random.h"
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 
 #include "../check.h"
-#include "algo/tree.h"
 #include "algo/planner.h"
+#include "algo/tree.h"
 #include "base/error.h"
 #include "random.h"
 
