@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(KERNEL_AVX512) || defined(KERNEL_AVX2)
 #include <immintrin.h>
