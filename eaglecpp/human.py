@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""Numbers as people read them. Sizes are in powers of 1000, as disks, downloads and Ollama count; memory in
-powers of 1024, as systems count theirs.
+"""Numbers as people read them, and what they may have meant. Sizes are in powers of 1000, as disks, downloads
+and Ollama count; memory in powers of 1024, as systems count theirs.
 """
 
 from __future__ import annotations
 
-__all__ = ["human_bytes", "human_memory"]
+from collections.abc import Iterable
+
+__all__ = ["human_bytes", "human_memory", "nearest"]
+
+
+def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The name that a mistyped word is most like; None if it is like none. cutoff: how like, of 1"""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word, list(names), n=1, cutoff=cutoff)), None)
 
 
 def human_bytes(n_bytes: float) -> str:

@@ -59,7 +59,8 @@ class Verdict:
         if not self.n_rows:
             return ""
         rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
-        cost = f"{rows} rows cost {self.row_cost:.1f} times one on this machine"
+        times = f"{self.row_cost:.1f} times one" if self.row_cost >= 1.05 else "no more than one"
+        cost = f"{rows} rows cost {times} on this machine"
         cost += " (measured)" if self.is_measured else " (predicted)"
         drafter = "this drafter" if self.is_drafter_known else "a drafter"
         gets = f"this drafter gets {self.tokens:.1f} tokens out of them"

@@ -98,9 +98,8 @@ class LazyGroup(click.Group):
 
 
 def _no_such_command(word: str) -> str:
-    from difflib import get_close_matches
-
     from eaglecpp.cli.command import stored_names
+    from eaglecpp.human import nearest
 
     if word == "push":
         return (
@@ -109,9 +108,10 @@ def _no_such_command(word: str) -> str:
         )
     if word in _OTHER_WORDS:
         return f"no such command: {word}; here it is `eaglecpp {_OTHER_WORDS[word]}`"
-    near = [f"eaglecpp {name}" for name in get_close_matches(word, [*COMMANDS], n=1)]
-    near = near or [f"eaglecpp run {name}" for name in get_close_matches(word, stored_names(), n=1)]
-    return f"no such command: {word}" + (f"; did you mean `{near[0]}`?" if near else "")
+    command = nearest(word, [*COMMANDS, "help", "version"])
+    model = None if command else nearest(word, stored_names())
+    meant = f"eaglecpp {command}" if command else f"eaglecpp run {model}" if model else ""
+    return f"no such command: {word}" + (f"; did you mean `{meant}`?" if meant else "")
 
 
 @click.command(
@@ -186,7 +186,8 @@ def _message(error: Exception) -> tuple[str, int]:
         if isinstance(error, click.NoSuchOption):
             near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
             return f"no such option: {error.option_name}{near}{where}", 2
-        return error.format_message() + where, 2
+        text = error.format_message()
+        return text[:1].lower() + text[1:].removesuffix(".") + where, 2
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, (EagleError, OSError)):

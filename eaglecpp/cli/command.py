@@ -66,6 +66,8 @@ class _Option(click.Option):
     def __init__(self, *args: Any, heading: str = "", **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.heading = heading
+        if isinstance(self.type, click.IntRange | click.FloatRange):  # as errors call it
+            self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         every = self.opts

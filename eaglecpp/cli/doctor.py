@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import textwrap
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ import click
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.opening import open_engine
 from eaglecpp.cli.options import engine_options_of, given, model_option, only_model
-from eaglecpp.cli.terminal import show_progress, stdout_is_terminal, write, write_json
+from eaglecpp.cli.terminal import laid_out, show_progress, stdout_is_terminal, write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import human_memory
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
@@ -73,7 +71,7 @@ def doctor(
     if as_json:
         write_json(facts)
     else:
-        write("\n".join(map(_fitted, report(facts, verbose=verbose))) + "\n")
+        write("".join(f"{_fitted(line)}\n" for line in report(facts, verbose=verbose)))
     if facts["problems"]:
         raise click.exceptions.Exit(1)
 
@@ -82,8 +80,7 @@ def _fitted(line: str) -> str:
     """A line broken between words, if it goes to a terminal and quotes no command to be copied."""
     if not stdout_is_terminal() or line.startswith("BROKEN"):
         return line
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+    return laid_out(line, 18 if line[16:18] == "  " else 0)  # below the facts, or the verdict
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measure: bool) -> dict[str, Any]:

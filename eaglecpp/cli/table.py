@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Tables and times as Ollama prints them (ollama/ollama: cmd/cmd.go, format/)."""
+"""Tables and times as Ollama prints them (ollama/ollama: cmd/cmd.go, format/).
+
+On a terminal a line that is too long goes on under its last column.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
+
+from eaglecpp.cli.terminal import laid_out, stdout_is_terminal
 
 __all__ = ["help_table", "human_time", "section", "table"]
 
 _GAP = "    "
+_NARROWEST = 24  # a last column with less room than this goes on at the left instead
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -24,7 +31,7 @@ def section(title: str, rows: Sequence[Sequence[str]]) -> str:
 def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
     """A titled list of things and what they do; ends without a newline."""
     width = max(len(left) for left, _ in rows) + 2
-    return "\n".join([title, *(f"  {left:<{width}}{right}" for left, right in rows)])
+    return "\n".join([title, *(_broken(f"  {left:<{width}}{right}", 2 + width) for left, right in rows)])
 
 
 def human_time(when: datetime, now: datetime | None = None) -> str:
@@ -52,8 +59,17 @@ def _duration(seconds: float) -> str:
 def _columns(rows: Sequence[Sequence[str]]) -> str:
     n_columns = max((len(row) for row in rows), default=0)
     widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(n_columns)]
+    last = sum(widths[:-1]) + len(_GAP) * (n_columns - 1)
     lines = (
         _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
         for row in rows
     )
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{_broken(line, last)}\n" for line in lines)
+
+
+def _broken(line: str, last: int) -> str:
+    """A line as a terminal shows it. last: where its last column begins"""
+    if not stdout_is_terminal():
+        return line
+    has_room = shutil.get_terminal_size().columns - last >= _NARROWEST
+    return laid_out(line, last if has_room else len(_GAP))

@@ -12,6 +12,8 @@ import contextlib
 import json
 import logging
 import os
+import re
+import shutil
 import signal
 import sys
 import threading
@@ -26,12 +28,14 @@ from eaglecpp.results import Timings
 __all__ = [
     "LogFormatter",
     "Watch",
+    "laid_out",
     "not_drafted",
     "note",
     "show_progress",
     "silent_keys",
     "stats_line",
     "stderr_is_terminal",
+    "stdout_is_terminal",
     "verbose_lines",
     "visible",
     "wants_colour",
@@ -66,8 +70,28 @@ def write_json(value: Any) -> None:
 
 
 def note(text: str, *, styled: bool = False) -> None:
-    """Prints a line for the user that is not part of the result. styled: as for `write`."""
-    click.echo(text if styled or not stderr_is_terminal() else visible(text), err=True)
+    """Prints a line for the user that is not part of the result. styled: as for `write`, and laid out."""
+    click.echo(text if styled or not stderr_is_terminal() else laid_out(visible(text)), err=True)
+
+
+def laid_out(text: str, indent: int = 0) -> str:
+    """Text for a terminal, long lines broken between words. What is in backticks stays whole, to be copied.
+    indent: of what goes on
+    """
+    width = shutil.get_terminal_size().columns
+    return "\n".join(_broken(line, width, indent) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int, indent: int) -> str:
+    out, column = "", 0
+    for blanks, word in re.findall(r"(\s*)((?:`[^`]*`|\S)+)", line):
+        if column + len(blanks) + len(word) > width and column > 0 and len(word) <= width - indent:
+            blanks = "\n" + " " * indent
+            column = -1
+        out += blanks + word
+        column += len(blanks) + len(word)
+        column = column % width if column > width else column
+    return out
 
 
 class LogFormatter(logging.Formatter):

@@ -20,7 +20,7 @@ from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.interrupts import Interrupts
 from eaglecpp.cli.options import given
 from eaglecpp.cli.progress import bars_are_shown, new_bar
-from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.cli.terminal import laid_out, note, write, write_json
 from eaglecpp.options import MAX_SEQUENCES
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ class Display:
             if self._bar is None:
                 note(text)
             else:
-                self._bar.write(text, file=sys.stderr)
+                self._bar.write(laid_out(text), file=sys.stderr)
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
         """A bar per activity. While steps are trained, `stop` tells of Ctrl+C, and the loop saves."""

@@ -121,7 +121,7 @@ PARAMETERS: Mapping[str, Parameter] = {
             "draft_num_predict", "int", None, "strategy", "draft depth per round; 0 = no drafting", 0, 1024
         ),
         Parameter(
-            "num_keep", "int", 4, "", "prompt tokens kept when the context shifts; ours never shifts", -1
+            "num_keep", "int", 4, "", "prompt tokens kept when the context shifts; here it never does", -1
         ),
         *_declared("sampling", SamplingOptions),
     )

@@ -236,8 +236,8 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
         "parameters; " + "; ".join(plan.start.notes)
     )
     listener.note(
-        f"draft vocabulary: {len(plan.vocab.ids)} of {plan.vocab.n_vocab} tokens, {100 * covered:.2f} % of "
-        "those said"
+        f"draft vocabulary: {len(plan.vocab.ids)} of {plan.vocab.n_vocab} tokens, which make up "
+        f"{100 * covered:.2f} % of the data"
     )
     return plan
 

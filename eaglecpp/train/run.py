@@ -240,7 +240,8 @@ def _finish(
     sample = source.sample(len(corpus.conversations) - 1)
     error = check_engine(report, options.out, options.target, trainer.model, plan.vocab, sample)
     listener.note(
-        f"{report.out}: {human_bytes(report.size)}; logits as trained to {100 * error:.2g} % of their spread"
+        f"{report.out}: {human_bytes(report.size)}; its logits differ from the trained ones by "
+        f"{100 * error:.2g} % of their spread"
     )
     record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
     _write(options.out / "training.json", record)
@@ -270,8 +271,8 @@ def _verdict(compared: Comparison) -> str:
     if held_out < _USELESS:
         text += (
             ". This drafter is useless: the target accepts next to nothing of what it drafts. Train it "
-            "longer (the same command with --resume and more --epochs, --steps or --minutes), or anew on "
-            "what the target itself says (without --data, or with --generate)"
+            "longer (the same command with --resume and more --epochs, --steps or --minutes), or start again "
+            "with answers of the target itself (without --data, or with --generate)"
         )
     return text
 

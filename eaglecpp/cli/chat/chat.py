@@ -261,7 +261,7 @@ class Chat:
     def _show(self, role: str, text: str) -> None:
         """Prints an earlier message."""
         if role != Role.SYSTEM:
-            self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}\n")
+            self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}")
 
 
 def _shortened(text: str) -> str:

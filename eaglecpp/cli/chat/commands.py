@@ -15,7 +15,7 @@ from pathlib import Path
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, unquoted
 from eaglecpp.cli.chat.model import find_source
-from eaglecpp.cli.chat.set import SETTINGS, set_help, set_system, setting
+from eaglecpp.cli.chat.set import SETTINGS, set_help, set_system, setting, unknown
 from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show, show_help
 from eaglecpp.cli.chat.stats import stats_lines
 from eaglecpp.cli.table import help_table
@@ -42,7 +42,7 @@ def run_command(chat: Chat, name: str, rest: str) -> bool:
     """Runs a command; returns whether the chat goes on."""
     command = COMMANDS.get(name)
     if command is None:
-        chat.screen.say(f"Unknown command '{name}'. Type /? for help")
+        chat.screen.say(unknown("", name, COMMANDS))
         return True
     return command.run(chat, rest) is not False
 

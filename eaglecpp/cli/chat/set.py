@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import unquoted
 from eaglecpp.cli.table import help_table
+from eaglecpp.human import nearest
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, ParameterError, parse_value
 
-__all__ = ["SETTINGS", "set_help", "set_parameter", "set_system", "setting"]
+__all__ = ["SETTINGS", "set_help", "set_parameter", "set_system", "setting", "unknown"]
 
 # word: (usage, help)
 SETTINGS = {
@@ -37,7 +38,14 @@ def setting(chat: Chat, rest: str) -> None:
     elif word in _CHANGES:
         _CHANGES[word](chat, value.strip())
     else:
-        chat.screen.say(f"Unknown command '/set {word}'. Type /? for help")
+        chat.screen.say(unknown("/set ", word, _CHANGES))
+
+
+def unknown(before: str, word: str, known: Iterable[str]) -> str:
+    """What to say about a command that does not exist. before: what its last word follows"""
+    near = nearest(word, known)
+    meant = f"Did you mean {before}{near}?" if near else "Type /? for help"
+    return f"Unknown command '{before}{word}'. {meant}"
 
 
 def set_help() -> str:
@@ -68,7 +76,8 @@ def set_parameter(chat: Chat, value: str) -> None:
     try:
         values = [parse_value(name, word) for word in words[: None if name == "stop" else 1]]
     except ParameterError as error:
-        chat.screen.say(f'Couldn\'t set parameter: "{error}"')
+        near = None if name in PARAMETERS else nearest(name, PARAMETERS)
+        chat.screen.say(f'Couldn\'t set parameter: "{error}"' + (f"; did you mean {near}?" if near else ""))
         return
     parameter = PARAMETERS[name]
     given = tuple(words) if parameter.kind == "strings" else values[0]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.table import help_table
+from eaglecpp.cli.chat.set import unknown
+from eaglecpp.cli.table import help_table, section
 from eaglecpp.human import human_bytes
 from eaglecpp.modelfile import Command, Modelfile
 from eaglecpp.modelfile.parameters import ParameterValue, value_text
@@ -25,7 +26,7 @@ def show(chat: Chat, rest: str) -> None:
     elif rest in FACTS:
         chat.screen.say(FACTS[rest][0](chat), verbatim=rest in _TO_BE_COPIED)
     else:
-        chat.screen.say(f"Unknown command '/show {rest}'. Type /? for help")
+        chat.screen.say(unknown("/show ", rest, FACTS))
 
 
 def show_help() -> str:
@@ -95,10 +96,7 @@ def _info(chat: Chat) -> str:
             ],
         ),
     ]
-    lines = []
-    for title, rows in sections:
-        lines += [f"  {title}", *(f"    {name:<20}{value}" for name, value in rows), ""]
-    return "\n".join(lines)
+    return "".join(section(title, rows) for title, rows in sections).rstrip("\n") + "\n"
 
 
 def _drafter(chat: Chat) -> list[tuple[str, str]]:

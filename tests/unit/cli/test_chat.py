@@ -198,7 +198,7 @@ def test_the_models_own_messages_are_shown_and_stay(
     source = with_modelfile(models, "SYSTEM Be brief.\nMESSAGE user shown\nMESSAGE assistant first\n")
     chat = talk("hello", "/clear", "again", source=source)
     out = capsys.readouterr().out
-    assert out.startswith(">>> shown\n\nfirst\n\n")
+    assert out.startswith(">>> shown\nfirst\n")
     prompt = [(m.role, m.content) for m in chat.conversation.prompt()]
     assert prompt[:4] == [
         ("system", "Be brief."), ("user", "shown"), ("assistant", "first"), ("user", "again"),
@@ -328,7 +328,7 @@ def test_a_long_message_is_shown_in_short_when_its_chat_goes_on(
 ) -> None:
     turns = (Message("user", "\n".join(map(str, range(200)))), Message("assistant", "short"))
     chat = talk(saved=folder.save(replace(folder.new("m"), messages=turns)))
-    assert "\n11\n[... 188 more lines]\n\nshort\n" in capsys.readouterr().out
+    assert "\n11\n[... 188 more lines]\nshort\n" in capsys.readouterr().out
     assert chat.conversation.messages == list(turns)
 
 

@@ -60,6 +60,13 @@ def said(chat: Chat) -> list[tuple[str, str]]:
         ("/load", "Usage:\n  /load <modelname>"),
         ("/load missing.gguf", "Couldn't find model 'missing.gguf'"),
         ("/nonsense", "Unknown command '/nonsense'. Type /? for help"),
+        ("/strategi off", "Unknown command '/strategi'. Did you mean /strategy?"),
+        ("/set nohistry", "Unknown command '/set nohistry'. Did you mean /set nohistory?"),
+        ("/show licence", "Unknown command '/show licence'. Did you mean /show license?"),
+        (
+            "/set parameter temprature 1",
+            "Couldn't set parameter: \"unknown parameter 'temprature'\"; did you mean temperature?",
+        ),
         ("/usr/bin/env is a file", "Unknown command '/usr/bin/env'. Type /? for help"),
     ],
 )
@@ -179,9 +186,9 @@ def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Captur
     lines = ("info", "license", "parameters", "system", "template", "modelfile")
     talk("/set parameter top_p 0.5", "hello", *(f"/show {line}" for line in lines), source=source)
     out = capsys.readouterr().out
-    assert "architecture        llama" in out and "architecture        eagle3" in out
-    assert "context             512 tokens (asked for)" in out
-    assert "template            Jinja template from the GGUF" in out
+    assert "architecture        llama" in out and "architecture          eagle3" in out
+    assert "context     512 tokens (asked for)" in out
+    assert "template    Jinja template from the GGUF" in out
     assert "Free.\n" in out
     assert f'Model defined parameters:\n  {"top_k":<30} 7\n  {"stop":<30} "end"\n' in out
     assert "User defined parameters:\n  top_p                          0.5" in out

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from eaglecpp.cli.terminal import Watch, _duration, stats_line, verbose_lines
+from eaglecpp.cli.table import help_table, table
+from eaglecpp.cli.terminal import Watch, _duration, laid_out, stats_line, verbose_lines
 from eaglecpp.results import Timings
 
 STATS = Timings(
@@ -125,3 +126,32 @@ def test_progress_is_drawn_on_a_terminal_and_wiped(
     watch.clear()
     watch.clear()
     assert capsys.readouterr().err == "\r\x1b[K"
+
+
+def test_what_is_too_long_for_a_terminal_goes_on_under_its_last_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    rows = [
+        ("a", "one two three four five six seven eight"),
+        ("b", "/a/path/that/is/longer/than/the/terminal"),
+    ]
+    assert table(("NAME", "WHAT"), rows).splitlines() == [
+        "NAME    WHAT",
+        "a       one two three four five six",
+        "        seven eight",
+        "b       /a/path/that/is/longer/than/the/terminal",
+    ]
+    assert table(("NAME",), [("a b " * 11,)]).splitlines() == ["NAME", "a b " * 9 + "a b", "a b"]
+    assert help_table("T", [("/x", "one two three four five six seven")]).splitlines() == [
+        "T",
+        "  /x  one two three four five six seven",
+    ]
+
+
+def test_a_command_in_a_note_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    assert laid_out("to run it, type `eaglecpp run smollm2` now") == (
+        "to run it, type\n`eaglecpp run smollm2`\nnow"
+    )
