@@ -59,26 +59,27 @@ class Verdict:
         if not self.n_rows:
             return ""
         rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
-        times = f"{self.row_cost:.1f} times one" if self.row_cost >= 1.05 else "no more than one"
-        cost = f"{rows} rows cost {times} on this machine"
+        longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= 1.05 else "no longer than"
+        cost = f"checking {rows} tokens at once takes {longer} one on this machine"
         cost += " (measured)" if self.is_measured else " (predicted)"
-        drafter = "this drafter" if self.is_drafter_known else "a drafter"
-        gets = f"this drafter gets {self.tokens:.1f} tokens out of them"
-        speed = f"about {self.speed:.1f} times as fast as plain decoding"
+        gives = f"this drafter makes {self.tokens:.1f} tokens of that"
+        speed = f"about {self.speed:.1f} times the speed of plain decoding"
         if self.pays and not self.is_drafter_known:
             return (
-                f"Drafting should pay here: {cost}, and a drafter that gets {self.tokens:.1f} tokens out of "
-                f"them, which is usual, is {speed}."
+                f"Drafting should pay here: {cost}, and a drafter that makes {self.tokens:.1f} tokens of "
+                f"that, which is usual, gives {speed}."
             )
         if self.pays:
-            return f"Drafting pays here: {cost}, and {gets}, {speed}."
+            return f"Drafting pays here: {cost}, and {gives}, {speed}."
         if self.has_drafted:
-            return f"Drafting makes little difference here: {cost}, and {gets}."
+            return f"Drafting makes little difference here: {cost}, and {gives}."
         does = "does" if self.is_measured and self.is_drafter_known else "should"
-        need = f"{self.most:.1f} or less" if self.most >= 1 else "more accepted tokens"
-        return (
-            f"Drafting {does} not pay here, so auto leaves it off: {cost}, and {drafter} would need {need}."
-        )
+        drafter = "this drafter" if self.is_drafter_known else "a usual drafter"
+        if self.most >= 1:
+            need = f"with {drafter}, it pays below {self.most:.1f} times"
+        else:
+            need = f"it would pay if more tokens of {drafter} were accepted"
+        return f"Drafting {does} not pay here, so auto leaves it off: {cost}; {need}."
 
     def _on_kernels(self) -> str:
         if self.kernels is None:

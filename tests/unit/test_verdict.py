@@ -28,7 +28,7 @@ def test_cheap_rows_pay_and_the_best_chain_is_named() -> None:
     assert found.pays
     assert (found.n_rows, found.row_cost) == (4, pytest.approx(1.2))
     assert found.speed == pytest.approx(2.6 * 10 / 15)
-    assert "four rows cost 1.2 times one" in str(found)
+    assert "checking four tokens at once takes 1.2 times as long as one" in str(found)
     assert "2.6 tokens" in str(found)
     assert str(found).endswith("2.0 times as fast as llama.cpp's own.")
 
@@ -37,8 +37,8 @@ def test_dear_rows_do_not_pay_and_the_need_is_what_would_have_broken_even() -> N
     found = verdict_of(report({1: 10.0, 4: 30.0}, {3: 2.6}, draft_ms=0.2))
     assert not found.pays
     assert found.most == pytest.approx(2.6 - 0.06)
-    assert "four rows cost 3.0 times one" in str(found)
-    assert "would need 2.5 or less" in str(found)
+    assert "checking four tokens at once takes 3.0 times as long as one" in str(found)
+    assert "it pays below 2.5 times" in str(found)
     assert "kernels" not in str(found)
 
 
@@ -49,8 +49,15 @@ def test_it_says_whether_a_cost_was_measured_or_follows_from_others() -> None:
     assert "on this machine (predicted)" in str(verdict_of(found))
 
 
+def test_a_batch_that_was_faster_than_one_token_by_chance_takes_no_longer() -> None:
+    found = verdict_of(report({1: 10.0, 4: 8.0}, {3: 2.6}))
+    assert "checking four tokens at once takes no longer than one on this machine" in str(found)
+
+
 def test_a_drafter_whose_tokens_are_never_accepted_needs_more_of_them() -> None:
-    assert "would need more accepted tokens" in str(verdict_of(report({1: 10.0, 2: 10.1}, {1: 1.05})))
+    assert "it would pay if more tokens of this drafter were accepted" in str(
+        verdict_of(report({1: 10.0, 2: 10.1}, {1: 1.05}))
+    )
 
 
 def test_without_a_drafter_only_the_kernels_are_spoken_of() -> None:
@@ -66,7 +73,7 @@ def test_without_a_drafter_only_the_kernels_are_spoken_of() -> None:
         (30.0, 0, 1.0, None, "Drafting does not pay here"),
         (30.0, 0, 0.0, None, ""),  # nothing measured
         (30.0, 60, 1.0, None, ""),  # it drafted, and nobody knows what that gave
-        (12.0, 60, 1.0, 1.6, "about 1.6 times as fast as plain decoding"),
+        (12.0, 60, 1.0, 1.6, "about 1.6 times the speed of plain decoding"),
         (12.0, 60, 1.0, 1.0, "Drafting makes little difference here"),
         (12.0, 0, 1.0, None, ""),  # it did not draft, but will from now on
     ],
