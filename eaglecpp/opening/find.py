@@ -236,7 +236,8 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
         return ResolvedModel(text, "package", target, packaged.draft_file(), name=packaged.name)
     problems = "".join(f". {problem}" for problem in stores.problems)
     raise ModelNotFoundError(
-        f"model {text!r} is not on this machine{stores.near(text)}; to get it: eaglecpp pull {text}{problems}"
+        f"model {text!r} is not on this machine{stores.near(text)} (to get it: eaglecpp pull {text})"
+        f"{problems}"
     )
 
 

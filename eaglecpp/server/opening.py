@@ -99,7 +99,8 @@ def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> S
     try:
         model = find_name(model_name(name), name, stores)
     except ModelNotFoundError as error:
-        raise ModelNotFoundError(f"model '{name}' not found: {error}") from None
+        why = str(error).removeprefix(f"model {name!r} is ")
+        raise ModelNotFoundError(f"model '{name}' not found: {why}") from None
     assert model.name is not None
     return Source.of(str(model.name), with_own_draft(model), stores.get(model.name))
 

@@ -46,7 +46,7 @@ def test_names_are_looked_up_among_stored_models(
 ) -> None:
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     with pytest.raises(
-        ModelNotFoundError, match=f"not on this machine; to get it: eaglecpp pull {reference}"
+        ModelNotFoundError, match=f"not on this machine .to get it: eaglecpp pull {reference}"
     ):
         find_target(reference)
     with pytest.raises(ModelNotFoundError, match=f"drafter '{reference}': not on this machine"):

@@ -55,7 +55,7 @@ def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: 
 @pytest.mark.parametrize(
     ("reference", "text"),
     [
-        ("llama3.2:3b", r"not on this machine; to get it: eaglecpp pull llama3\.2:3b"),
+        ("llama3.2:3b", r"not on this machine .to get it: eaglecpp pull llama3\.2:3b"),
         ("hf.co/u/r:Q4_K_M", r"to get it: eaglecpp pull hf\.co/u/r:Q4_K_M"),
         ("hf://u/r", r"to get it: eaglecpp pull hf://u/r"),
         ("./m.gguf", "no such file"),
