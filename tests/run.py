@@ -4,11 +4,12 @@
 `python tests/run.py [step ...]` with the Python of an environment that has `eaglecpp[test]` installed; the
 steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
 libFuzzer, with any other compiler by the harness's own mutator. With the cross-compiler aarch64-linux-
-gnu-g++ and qemu-aarch64 the kernels for AArch64 are tested on other machines, too; with the package ziglang
-all C++ sources are compiled for macOS, Windows and AArch64. The Python readers are fuzzed by atheris, of
-which there are wheels for Linux on x86-64. Two steps have to be asked for: training, whole runs of
-`eaglecpp train` (three minutes), and gpu, which builds ggml's RPC and Vulkan backends once, from the
-sources of the pinned llama-cpp-python, and keeps them.
+gnu-g++ and qemu-aarch64 the kernels for AArch64 are tested on other machines, too; as root and with
+debootstrap and qemu-aarch64-static, so is the whole engine, which builds llama.cpp for AArch64 once and keeps
+it; with the package ziglang all C++ sources are compiled for macOS, Windows and AArch64. The Python readers
+are fuzzed by atheris, of which there are wheels for Linux on x86-64. Some steps have to be asked for:
+training, whole runs of `eaglecpp train` (three minutes), and gpu, which builds ggml's RPC and Vulkan backends
+once, from the sources of the pinned llama-cpp-python, and keeps them.
 """
 
 from __future__ import annotations
@@ -115,6 +116,21 @@ def cpp() -> None:
     run("ctest", "--test-dir", folder, "--output-on-failure")
 
 
+def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
+    """Builds targets for AArch64; the kernels, which take longest, once for all steps."""
+    return cmake(
+        "aarch64",
+        "-DEAGLECPP_WERROR=ON",
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DCMAKE_SYSTEM_NAME=Linux",
+        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
+        "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
+        "-DCMAKE_EXE_LINKER_FLAGS=-static",  # the emulator needs no libraries of that machine
+        *options,
+        targets=targets,
+    )
+
+
 def neon() -> str | None:
     """The kernels for AArch64, built by a cross-compiler and run by an emulator; or why not."""
     if platform.machine().lower() in ("aarch64", "arm64"):
@@ -124,19 +140,38 @@ def neon() -> str | None:
     if missing:
         install = "Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user"
         return f"{' and '.join(missing)} not found; {install}"
-    folder = cmake(
-        "neon",
-        "-DEAGLECPP_TESTS=ON",
-        "-DEAGLECPP_WERROR=ON",
-        "-DEAGLECPP_KERNELS_ONLY=ON",
-        "-DCMAKE_BUILD_TYPE=Release",
-        "-DCMAKE_SYSTEM_NAME=Linux",
-        "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
-        "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
-        "-DCMAKE_EXE_LINKER_FLAGS=-static",  # the emulator needs no libraries of that machine
-        targets=("test_rows",),
-    )
+    folder = aarch64(
+        "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_KERNELS_ONLY=ON", targets=("test_rows",)
+    )  # fmt: skip
     run(emulator, "-cpu", "max", folder / "tests" / "native" / "kernels" / "test_rows", "neon", "neon_i8mm")
+    return None
+
+
+def arm() -> str | None:
+    """The whole engine on AArch64, in an emulator: the nearest to Apple's processors that needs none."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return "this machine is one: the step python"
+    sys.path.insert(0, str(ROOT / "tests"))
+    from helpers import aarch64 as machine
+
+    if why_not := machine.missing():
+        return why_not
+    root = machine.prepare()
+    folder = aarch64(
+        "-DEAGLECPP_TESTS=OFF",
+        "-DEAGLECPP_KERNELS_ONLY=OFF",
+        "-DEAGLECPP_PYTHON=ON",
+        "-DCMAKE_UNITY_BUILD=ON",
+        f"-DPython_INCLUDE_DIR={machine.include(root)}",
+        *(f"-Dlib_{name}={path}" for name, path in machine.libraries(root).items()),
+        targets=("_core",),
+    )
+    there = folder / "there"
+    shutil.rmtree(there, ignore_errors=True)
+    machine.install(there, next((folder / "native").glob("_core.*.so")))
+    for kernels in ("neon_i8mm", "neon", "off"):
+        wanted = {} if kernels == "off" else {"EAGLECPP_KERNELS": kernels}
+        machine.call(root, there, "/usr/bin/python3", "-P", "/mnt/arm_engine.py", "/mnt", kernels, **wanted)
     return None
 
 
@@ -311,6 +346,7 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "packages": packages,
     "cpp": cpp,
     "neon": neon,
+    "arm": arm,
     "portable": portable,
     "fuzz": fuzz,
     "python": python,

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""What tests/arm.py runs on 64-bit ARM: a drafter against its reference, the text with and without drafting,
+and the command.
+
+    python3 arm_engine.py FOLDER KERNELS
+
+FOLDER has the drafter, the recorded reference and the demo pair; KERNELS are `neon`, `neon_i8mm` or `off`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import eaglecpp
+from eaglecpp.cli import main as command
+from eaglecpp.lowlevel import Drafter, EngineOptions, system_info
+
+# what is left is the order of summation, as in tests/parity
+TOLERANCE = 1e-3
+KNOWN = {
+    "What does os.path.join do?": "Join two or more pathname components",
+    "What is len?": "Return the number of items in a container.",
+}
+STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=8", "auto")
+
+
+def parity(folder: Path, kernels: str) -> None:
+    recorded = np.load(folder / "reference.npz")
+    for flash_attn in ("on", "off"):
+        options = EngineOptions()
+        options.n_ctx, options.n_threads, options.draft_type_kv = 512, 1, "f32"
+        options.flash_attn, options.kernels = flash_attn, kernels
+        drafter = Drafter(str(folder / "draft.gguf"), options)
+        worst, start = 0.0, 0
+        for i, n_rows in enumerate(recorded["chunks"].tolist()):
+            rows = slice(start, start + n_rows)
+            features = np.ascontiguousarray(recorded["features"][:, rows])
+            logits, state = drafter.commit(features, recorded["tokens"][rows].tolist())
+            start += n_rows
+            for found, name in ((logits, f"logits{i}"), (state, f"state{i}")):
+                worst = max(worst, float(np.abs(found - recorded[name]).max()))
+        assert worst < TOLERANCE, f"fused attention {flash_attn}: {worst}"
+        print(f"parity, fused attention {flash_attn}: {worst:.1e}", flush=True)
+
+
+def same_text(folder: Path, kernels: str) -> None:
+    # ggml's own kernels compute a row alone and one of several differently: only batches that do not
+    exact = "on" if kernels == "off" else "auto"
+    pair = (folder / "demo-target.gguf", folder / "demo-draft.gguf")
+    options = {"n_ctx": 512, "kernels": kernels, "exact": exact, "planner_cache": False}
+    with eaglecpp.Engine.open(*pair, **options) as engine:
+        n_tokens = n_accepted = 0
+        for question, answer in KNOWN.items():
+            # this model is so sure of itself that only great heat makes it choose
+            for temperature in (0.0, 4.0):
+                plain, *drafted = (
+                    engine.chat(
+                        [{"role": "user", "content": question}],
+                        max_tokens=32,
+                        temperature=temperature,
+                        top_p=1.0,
+                        min_p=0.0,
+                        seed=1,
+                        strategy=strategy,
+                    )
+                    for strategy in ("off", *STRATEGIES)
+                )
+                assert temperature > 0 or answer in plain.text, plain.text
+                for strategy, it in zip(STRATEGIES, drafted, strict=True):
+                    assert it.tokens == plain.tokens, (strategy, it.text, plain.text)
+                    assert it.timings.exact, strategy
+                    n_tokens += len(it.tokens)
+                    n_accepted += it.timings.draft_n_accepted
+        assert n_accepted > n_tokens / 5, (n_accepted, n_tokens)
+        print(f"same text: {n_tokens} tokens, {n_accepted} of them drafted", flush=True)
+
+
+def run(folder: Path, kernels: str) -> None:
+    pair = (str(folder / "demo-target.gguf"), "--draft", str(folder / "demo-draft.gguf"))
+    options = ("-n", "32", "--temp", "0", "--ctx-size", "512", "--strategy", "chain:4", "--kernels", kernels)
+    sys.argv = ["eaglecpp", "run", *pair, *options, "What is len?"]
+    try:
+        command()
+    except SystemExit as end:
+        assert not end.code, end.code
+
+
+def main() -> None:
+    folder, wanted = Path(sys.argv[1]), sys.argv[2]
+    found = system_info()["kernels"]
+    if wanted != "off":
+        assert found["active"] and found["table"] == wanted, found
+    kernels = "off" if wanted == "off" else "auto"
+    for step in (parity, same_text, run):
+        start = time.monotonic()
+        step(folder, kernels)
+        print(f"-- {wanted}, {step.__name__}: {time.monotonic() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    assert os.uname().machine == "aarch64", os.uname()
+    main()

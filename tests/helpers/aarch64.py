@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: MIT
+"""A 64-bit ARM machine out of Debian's packages, run by QEMU's user emulation, with the pinned llama.cpp.
+
+`prepare` makes it once and keeps it where helpers/backends.py keeps builds: a root directory of Debian's own
+packages (unpacked, nothing is installed in it), Python packages from PyPI's wheels for ARM, and
+llama-cpp-python with libraries from the cross-compiler, which takes minutes where a compiler inside the
+emulator would take hours.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from helpers import backends
+
+__all__ = ["COMPILER", "call", "include", "install", "libraries", "missing", "prepare"]
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILER = "aarch64-linux-gnu-g++"
+EMULATOR = "qemu-aarch64-static"
+DEBIAN = ("python3", "libpython3-dev", "libgomp1", "libstdc++6")
+# what its makers build for by default; Apple's processors from the M2 on have it, too
+ARCHITECTURE = "armv8.2-a+dotprod+i8mm"
+
+
+def missing() -> str:
+    """Why this machine cannot be made here, or ""."""
+    if sys.platform != "linux" or os.getuid() != 0:
+        return "debootstrap and chroot need root on Linux"
+    tools = [n for n in (COMPILER, EMULATOR, "debootstrap", "dpkg", "unshare") if shutil.which(n) is None]
+    install = "apt-get install debootstrap g++-aarch64-linux-gnu qemu-user-static"
+    return f"{' and '.join(tools)} not found; Debian and Ubuntu: {install}" if tools else ""
+
+
+def prepare() -> Path:
+    """The root directory. `/opt/site` in it has llama_cpp and what eaglecpp imports."""
+    folder = backends.folder() / "aarch64"
+    root = folder / "root"
+    if not root.is_dir():
+        partial = folder / "root.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _unpack_debian(partial)
+        _install_packages(partial / "opt" / "site", include(partial).name)
+        _install_llama(folder / "build", partial / "opt" / "site")
+        partial.rename(root)
+    return root
+
+
+def include(root: Path) -> Path:
+    """Of Python's headers in it."""
+    return next(root.glob("usr/include/python3.*"))
+
+
+def libraries(root: Path) -> dict[str, Path]:
+    """What the extension links, by name."""
+    folder = root / "opt" / "site" / "llama_cpp" / "lib"
+    return {name: folder / f"lib{name}.so" for name in ("ggml-base", "ggml", "ggml-cpu", "llama")}
+
+
+def call(root: Path, folder: Path, *command: str, **environment: str) -> None:
+    """Runs a command there, with `folder` as /mnt. Raises CalledProcessError."""
+    shutil.copy(shutil.which(EMULATOR) or "", root / "usr" / "bin" / EMULATOR)
+    (root / "mnt").mkdir(exist_ok=True)
+    mounts = f"""
+        mount --rbind /dev {shlex.quote(str(root))}/dev
+        mount --rbind /proc {shlex.quote(str(root))}/proc
+        mount --bind {shlex.quote(str(folder))} {shlex.quote(str(root))}/mnt
+        exec chroot "$@"
+    """
+    emulated = [str(root), f"/usr/bin/{EMULATOR}", "-cpu", "max", *command]
+    print("+ on ARM:", *command, *(f"{name}={value}" for name, value in environment.items()), flush=True)
+    system = {"PATH": "/usr/bin:/bin:/usr/sbin", "HOME": "/tmp", "PYTHONPATH": "/mnt:/opt/site"}
+    subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", mounts, "sh", *emulated], check=True, env=system | environment
+    )
+
+
+def install(into: Path, extension: Path) -> None:
+    """eaglecpp with this extension, the demo pair, and a drafter with what PyTorch makes of it."""
+    shutil.copytree(
+        ROOT / "eaglecpp", into / "eaglecpp", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    shutil.copytree(ROOT / "convert", into / "eaglecpp" / "convert")
+    shutil.copy(extension, into / "eaglecpp" / "_core.so")
+    facts = into / "eaglecpp.dist-info"
+    facts.mkdir()
+    for name in ("METADATA", "entry_points.txt"):
+        (facts / name).write_text(metadata.distribution("eaglecpp").read_text(name) or "", encoding="utf-8")
+    for model in (ROOT / "examples" / "demo_model" / "pair").glob("*.gguf"):
+        shutil.copy(model, into)
+    shutil.copy(ROOT / "tests" / "arm_engine.py", into)
+    _record(into)
+
+
+def _record(into: Path) -> None:
+    """A drafter as `draft.gguf`, rows, and what the reference makes of them as `reference.npz`."""
+    import numpy as np
+    import torch
+
+    from eaglecpp.convert import convert_checkpoint
+    from helpers.random_drafter import DraftShape
+    from helpers.reference.drafter import Drafter
+    from helpers.tiny import make_target
+
+    with tempfile.TemporaryDirectory() as name:
+        shape = DraftShape(fc_norm=True, norm_output=True, n_layers=2)
+        checkpoint = shape.write(Path(name, "checkpoint"))
+        target = make_target(Path(name)).gguf
+        layers = list(shape.layers)
+        convert_checkpoint(checkpoint, target=target, out=into / "draft.gguf", type="F32", aux_layers=layers)
+        reference = Drafter.load(checkpoint)
+    chunks = (1, 7, 20, 3, 17)
+    rng = np.random.default_rng(5)
+    features = rng.normal(size=(len(layers), sum(chunks), shape.n_embd_target)).astype(np.float32)
+    tokens = rng.integers(0, shape.n_vocab, sum(chunks))
+    recorded = {"chunks": np.array(chunks), "features": features, "tokens": tokens}
+    start = 0
+    for i, n_rows in enumerate(chunks):
+        rows = slice(start, start + n_rows)
+        logits, state = reference.commit(torch.from_numpy(features[:, rows].copy()), tokens[rows].tolist())
+        recorded |= {f"logits{i}": logits.numpy(), f"state{i}": state.numpy()}
+        start += n_rows
+    np.savez(into / "reference.npz", **recorded)
+
+
+def _unpack_debian(root: Path) -> None:
+    """No package's scripts run: that takes minutes in an emulator, and Python needs none of them."""
+    # the same release as that of the cross-compiler, whose libraries are linked
+    suite = dict(line.partition("=")[::2] for line in Path("/etc/os-release").read_text().splitlines())
+    command = ["debootstrap", "--download-only", "--arch=arm64", "--variant=minbase"]
+    command += [f"--include={','.join(DEBIAN)}", suite["VERSION_CODENAME"], str(root)]
+    print("+", *command, flush=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    archives = root / "var" / "cache" / "apt" / "archives"
+    for package in archives.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, root], check=True)
+        package.unlink()
+    # Debian's own includes the one of its processor by a path that the cross-compiler does not search
+    headers = include(root)
+    shutil.copy(root / "usr" / "include" / "aarch64-linux-gnu" / headers.name / "pyconfig.h", headers)
+
+
+def _install_packages(site: Path, python: str) -> None:
+    """What eaglecpp and llama_cpp require, but llama_cpp itself."""
+    wanted = []
+    for line in (metadata.requires("eaglecpp") or []) + (metadata.requires("llama-cpp-python") or []):
+        requirement = Requirement(line)
+        if requirement.name != "llama-cpp-python" and requirement.marker is None:
+            wanted.append(f"{requirement.name}{requirement.specifier}")
+    glibc = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 28, 34)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--target",
+        str(site),
+        "--only-binary=:all:",
+        *glibc,
+    ]
+    command += ["--implementation=cp", f"--python-version={python.removeprefix('python')}", *wanted]
+    print("+", *command, flush=True)
+    subprocess.run(command, check=True)
+
+
+def _install_llama(made: Path, site: Path) -> None:
+    """llama_cpp: the installed package's Python, with libraries from the cross-compiler."""
+    not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")
+    options = [
+        *(f"-DLLAMA_BUILD_{part}=OFF" for part in not_built),
+        "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={COMPILER}",
+        f"-DCMAKE_C_COMPILER={COMPILER.replace('g++', 'gcc')}", "-DCMAKE_BUILD_TYPE=Release",
+        "-DGGML_NATIVE=OFF", f"-DGGML_CPU_ARM_ARCH={ARCHITECTURE}", "-DBUILD_SHARED_LIBS=ON",
+        "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN",
+    ]  # fmt: skip
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    for command in (
+        ["cmake", "-G", "Ninja", "-S", str(backends.sources(backends.folder())), "-B", str(made), *options],
+        ["cmake", "--build", str(made), "--target", "llama"],
+    ):
+        print("+", *command, flush=True)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"PATH": path})
+    package = metadata.distribution("llama-cpp-python")
+    for file in package.files or []:
+        if file.parts[0].startswith("llama_cpp") and "lib" not in file.parts and file.suffix != ".pyc":
+            copy = site / str(file)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(str(package.locate_file(file)), copy)
+    (site / "llama_cpp" / "lib").mkdir()
+    for library in (made / "bin").glob("lib*.so*"):
+        shutil.copy(library, site / "llama_cpp" / "lib", follow_symlinks=False)
