@@ -30,7 +30,7 @@ __all__ = ["completion"]
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete commands, options and the names of models."""
+    """Print a script with which SHELL completes commands, options and the names of models."""
     made = get_completion_class(shell)
     assert made is not None
     write(made(ctx.find_root().command, {}, "eaglecpp", "_EAGLECPP_COMPLETE").source() + "\n")
