@@ -42,7 +42,7 @@ COMMANDS = {
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
     "convert": ("eaglecpp.cli.convert:convert", "Convert an EAGLE drafter checkpoint to GGUF."),
     "inspect": ("eaglecpp.convert.cli:inspect", "Show what is in a GGUF file and what it fits."),
-    "completion": ("eaglecpp.cli.completion:completion", "Print a script for completion in bash, zsh or fish."),
+    "completion": ("eaglecpp.cli.completion:completion", "Print a script for completion (bash, zsh, fish)."),
 }
 _OTHER_WORDS = {
     "ls": "list",
