@@ -103,7 +103,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
             with formatter.section("Examples"):
-                formatter.write_dl(list(self.examples), col_max=60)
+                formatter.write_dl(list(self.examples), col_max=52)
         found: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None

@@ -23,6 +23,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions
 from eaglecpp.references.reference import hub_text
 
 __all__ = [
+    "AUTOMATIC_CONTEXT",
     "engine_options",
     "engine_options_but",
     "engine_options_of",
@@ -37,6 +38,12 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+AUTOMATIC_CONTEXT = {
+    "n_ctx": "context length in tokens; 0 = as long as model and memory allow, up to 32768; -1 = the "
+    "model's own"
+}
+"""What -c means where `eaglecpp.opening.context` chooses the length."""
 
 
 class StrategyType(click.ParamType[Strategy]):
@@ -87,10 +94,12 @@ def engine_options_but(
     taken: tuple[str, ...] = (),
     defaults: Mapping[str, Any] = MappingProxyType({}),
     classes: tuple[type, ...] = (DraftOptions, ModelOptions, SamplingOptions),
+    helps: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
     """As `engine_options`, for a command that uses some flags for something else, or has its own defaults.
 
-    taken: flags that the options lose; defaults: by "group.field", for the help text; classes: whose options
+    taken: flags that the options lose; defaults: by "group.field", for the help text; classes: whose options;
+    helps: what they mean here, by name, where that differs
     """
 
     def decorate(function: F) -> F:
@@ -101,7 +110,9 @@ def engine_options_but(
                 flags = tuple(flag for flag in option.flags if flag not in taken)
                 if flags:
                     default = defaults.get(f"{group}.{option.name}", option.default)
-                    function = _click_option(replace(option, flags=flags, default=default))(function)
+                    text = helps.get(option.name, option.help)
+                    here = replace(option, flags=flags, default=default, help=text)
+                    function = _click_option(here)(function)
         return function
 
     return decorate

@@ -25,6 +25,7 @@ from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.opening import note_plan, strategy_of
 from eaglecpp.cli.options import (
+    AUTOMATIC_CONTEXT,
     argument_bytes,
     engine_options_but,
     given,
@@ -107,7 +108,7 @@ class _RunCommand(Command):
     metavar="DURATION",
     help="Accepted for compatibility with Ollama; the model is always freed at the end.",
 )
-@engine_options_but(defaults=run_defaults())
+@engine_options_but(defaults=run_defaults(), helps=AUTOMATIC_CONTEXT)
 def run(
     model: str | None,
     prompt: tuple[str, ...],

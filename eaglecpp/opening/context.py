@@ -7,8 +7,7 @@ Takes the header of the GGUF file and a number of bytes, returns a length and th
 - keys, values and the scores of one batch may take a quarter of the memory that the weights leave free:
   they are allocated in full when the model is opened, and other programs need memory as well;
 - of 8192, 16384 and 32768, the longest one that fits. More only on request: every doubling costs start-up
-time,
-  and few conversations need it.
+  time, and few conversations need it.
 
 If a file does not say, the answer is 4096; a file that is not a GGUF gets the same answer here, and its error
 when it is opened.
