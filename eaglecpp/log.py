@@ -18,7 +18,11 @@ _logger = logging.getLogger("eaglecpp.native")
 logging.getLogger("eaglecpp").addHandler(logging.NullHandler())
 
 
-def drain() -> None:
-    """Moves all queued native log lines to the logger `eaglecpp.native`, in order, at their own levels."""
-    for level, text in core.drain_log():
+def drain() -> list[str]:
+    """Moves all queued native log lines to the logger `eaglecpp.native`, in order, at their own levels;
+    returns the errors among them.
+    """
+    lines = core.drain_log()
+    for level, text in lines:
         _logger.log(level, "%s", text)
+    return [text for level, text in lines if level >= logging.ERROR]

@@ -47,11 +47,11 @@ key_names = core.key_names
 
 def system_info() -> dict[str, Any]:
     """What llama.cpp sees of this machine: `devices` (name, description, kind, memory_total and memory_free
-    in bytes), `amx` (claimed by the CPU flags, works when tried), `n_cores` (physical).
+    in bytes), `amx` (claimed by the CPU flags, works when tried), `n_cores` (physical), `errors` (why a
+    device cannot be used, in llama.cpp's words; said once per process).
     """
     info = core.system_info()
-    drain()
-    return info
+    return info | {"errors": [text.strip() for text in drain()]}
 
 
 def gpus() -> list[dict[str, Any]]:

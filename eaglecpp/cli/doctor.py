@@ -147,6 +147,7 @@ def gather() -> dict[str, Any]:
     except EagleError as error:
         facts["problems"].append(str(error))
         return facts
+    facts["notes"] += [f"llama.cpp says: {line}" for line in facts["errors"]]
     amx = facts["cpu"]["amx"]
     if amx["claimed"] and not amx["works"]:
         facts["notes"].append(
@@ -188,11 +189,14 @@ def packages() -> list[dict[str, Any]]:
 
 
 def native_facts() -> dict[str, Any]:
-    """Versions, devices and CPU, from the loaded extension. Raises `VersionError` if it does not load."""
+    """Versions, devices and CPU, from the loaded extension; `errors`: what llama.cpp said when it could not
+    use a device. Raises `VersionError` if the extension does not load.
+    """
     from eaglecpp import lowlevel
 
     system = lowlevel.system_info()
     return {
+        "errors": system["errors"],
         "llama": lowlevel.versions(),
         "features": build_features(),
         "devices": system["devices"],

@@ -221,6 +221,17 @@ def test_doctor_notes_threads_that_sleep(cli: Cli) -> None:
     assert "OMP_WAIT_POLICY=PASSIVE" in text and "unset it" in text
 
 
+def test_doctor_passes_on_why_llama_cpp_could_not_use_a_device(cli: Cli, tmp_path: Path) -> None:
+    import os
+
+    library = tmp_path / "libggml-some.so"
+    library.write_text("not a library")
+    done = cli("doctor", env={**os.environ, "GGML_BACKEND_PATH": str(library)})
+    assert done.returncode == 0
+    (note,) = (line for line in done.stdout.splitlines() if line.startswith("note: llama.cpp says:"))
+    assert "failed to load" in note and library.name in note
+
+
 def test_doctor_names_what_is_broken(cli: Cli, tmp_path: Path) -> None:
     import os
 
