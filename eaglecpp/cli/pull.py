@@ -51,6 +51,11 @@ def pull(
         raise click.UsageError("--draft and --no-draft contradict each other")
     reference = hub_reference(model, on_hub=on_hub)
     name = stored_name(reference)
+    packaged = find_packaged(name)
+    if packaged is not None and packaged.installed() and draft is None and not as_json:
+        here = packaged.name.model
+        note(f"{here} is here already, installed by pip; to run it: `eaglecpp run {here}`")
+        return
     with Bars() as bars:
         pulled = pull_model(
             reference,
@@ -59,7 +64,6 @@ def pull(
             insecure=insecure,
             report=bars,
         )
-    packaged = find_packaged(name)
     if packaged is not None:
         note(f"to run it: eaglecpp run {packaged.name.model}")
     for notice in pulled.notices:

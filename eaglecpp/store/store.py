@@ -172,7 +172,7 @@ class Stores:
         if model is None:
             hints = "".join(f". {problem}" for problem in self.problems)
             raise ModelNotFoundError(
-                f"model '{name}' not found{self.near(str(name))}; `eaglecpp list` shows all models{hints}"
+                f"model '{name}' not found{self.near(str(name))} (`eaglecpp list` shows all models){hints}"
             )
         return model
 

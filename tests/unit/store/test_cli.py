@@ -190,7 +190,7 @@ def test_a_drafter_that_does_not_fit_and_the_way_around(run: Run, tiny: Tiny, tm
 @pytest.mark.parametrize(
     ("args", "code", "text"),
     [
-        (["show", "nothing"], 1, "model 'nothing:latest' not found; `eaglecpp list` shows all models"),
+        (["show", "nothing"], 1, "model 'nothing:latest' not found (`eaglecpp list` shows all models)"),
         (["rm", "nothing"], 1, "not found"),
         (["rm"], 2, "Missing argument"),
         (["rm", "a b"], 2, "is not a model name"),

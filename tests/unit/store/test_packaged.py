@@ -102,6 +102,13 @@ def test_what_was_pulled_is_run_with_our_drafter(
     assert file_digest(found.target) == model.digest
 
 
+def test_what_pip_has_installed_is_not_downloaded_again(
+    installed: Path, model: Packaged, hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", "smollm2"]) == 0  # the hub has nothing
+    assert "here already" in capsys.readouterr().err
+
+
 def test_another_file_of_the_hub_is_refused(
     model: Packaged, hub: HubServer, tiny: Tiny, stores: Stores, capsys: pytest.CaptureFixture[str]
 ) -> None:
