@@ -192,7 +192,7 @@ def test_a_drafter_that_does_not_fit_and_the_way_around(run: Run, tiny: Tiny, tm
     [
         (["show", "nothing"], 1, "model 'nothing:latest' not found (`eaglecpp list` shows all models)"),
         (["rm", "nothing"], 1, "not found"),
-        (["rm"], 2, "Missing argument"),
+        (["rm"], 2, "missing argument"),
         (["rm", "a b"], 2, "is not a model name"),
         (["cp", "a", "-x"], 2, "no such option: -x"),
         (["create", "a/b/c/d"], 2, "is not a model name"),
