@@ -28,10 +28,8 @@ std::vector<LostServer> lost_rpc_servers() {
 
 #include <algorithm>
 #include <cerrno>
-#include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -65,7 +63,7 @@ enum Command : uint8_t {
 };
 
 // bytes of an answer; -1 = none. That to get_tensor is as long as the request's last number says.
-int64_t answer_size(uint8_t command, const std::vector<uint8_t> & request) {
+int64_t answer_size(uint8_t command) {
     switch (command) {
         case alloc_buffer:
         case get_device_memory:
@@ -82,11 +80,6 @@ int64_t answer_size(uint8_t command, const std::vector<uint8_t> & request) {
             return 28;
         case device_count:
             return 4;
-        case get_tensor: {
-            uint64_t n = 0;
-            if (request.size() >= sizeof(n)) std::memcpy(&n, &request[request.size() - sizeof(n)], sizeof(n));
-            return (int64_t)n;
-        }
         default:
             return -1;
     }
@@ -110,6 +103,7 @@ class Socket {
 
     int fd() const { return fd_; }
 
+    // errno 0: closed by the other side
     bool send(const void * data, size_t n) {
 #ifdef MSG_NOSIGNAL
         const int flags = MSG_NOSIGNAL;
@@ -126,7 +120,6 @@ class Socket {
         return true;
     }
 
-    // fills all of it
     bool receive(void * data, size_t n) {
         char * p = (char *)data;
         while (n > 0) {
@@ -140,9 +133,6 @@ class Socket {
         }
         return true;
     }
-
-    // wakes whoever waits in it
-    void shut() { ::shutdown(fd_, SHUT_RDWR); }
 
     void keep_alive() {
         const int on = 1;
@@ -224,6 +214,7 @@ class Relay {
 
   private:
     void accept();
+    void serve(Socket & client);
 
     const std::string endpoint_;
     std::string local_;
@@ -232,139 +223,68 @@ class Relay {
     std::string why_;  // it was lost; "" = it was not
 };
 
-// One connection of ggml's. One thread takes its requests, the other gives all answers, those of a dead server as well.
-class Link {
-  public:
-    Link(Relay & relay, SocketPtr client) : relay_(relay), client_(std::move(client)) {
-        // once lost it stays lost here: a server that runs there again knows nothing of what the other one held, and
-        // serves one connection at a time
-        is_dead_ = !relay.why().empty();
-        if (is_dead_) return;
-        server_ = connect_to(relay.endpoint());
-        if (!server_) lose("it cannot be reached");
-    }
-
-    void run() {
-        std::thread answers([this] { give_answers(); });
-        take_requests();
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            is_closed_ = true;
-        }
-        wake_.notify_all();
-        client_->shut();
-        if (server_) server_->shut();
-        answers.join();
-    }
-
-  private:
-    struct Answer {
-        uint8_t command;
-        uint64_t n_bytes;
+// Passes on what comes over one connection of ggml's, which asks nothing before it has the last answer, until ggml
+// closes it.
+void Relay::serve(Socket & client) {
+    // once lost it stays lost here: a server that runs there again knows nothing of what the other one held, and serves
+    // one connection at a time
+    SocketPtr server = why().empty() ? connect_to(endpoint_) : nullptr;
+    if (!server) lose("it cannot be reached");
+    const auto check = [&](bool is_well) {
+        if (is_well) return;
+        lose(errno == 0 ? "it closed the connection" : std::strerror(errno));
+        server.reset();
     };
-
-    void lose(const std::string & why) {
-        {
-            const std::lock_guard<std::mutex> lock(mutex_);
-            if (is_closed_ || is_dead_) return;
-            is_dead_ = true;
-        }
-        relay_.lose(why);
-        if (server_) server_->shut();
-        wake_.notify_all();
-    }
-
-    static std::string reason() { return errno == 0 ? "it closed the connection" : std::strerror(errno); }
-
-    bool is_dead() {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        return is_dead_;
-    }
-
-    void forward(const void * data, size_t n) {
-        if (is_dead()) return;
+    const auto forward = [&](const void * data, size_t n) {
         errno = 0;
-        if (!server_->send(data, n)) lose(reason());
-    }
-
-    void take_requests() {
-        std::vector<uint8_t> data;
-        uint8_t header[9];
-        while (client_->receive(header, sizeof(header))) {
-            uint64_t n = 0;
-            std::memcpy(&n, header + 1, sizeof(n));
-            const uint8_t command = header[0];
-            const bool is_answered = answer_size(command, {}) >= 0;
-            if (!is_answered) forward(header, sizeof(header));
-            while (n > 0 || is_answered) {
-                // requests that are answered are short
-                data.resize(is_answered ? n : std::min<uint64_t>(n, n_chunk));
-                if (!data.empty() && !client_->receive(data.data(), data.size())) return;
-                n -= data.size();
-                if (!is_answered) {
-                    forward(data.data(), data.size());
-                    continue;
-                }
-                // no other transport than this one
-                if (command == hello) std::fill(data.begin(), data.end(), 0);
-                {
-                    const std::lock_guard<std::mutex> lock(mutex_);
-                    expected_.push_back({command, (uint64_t)answer_size(command, data)});
-                }
-                wake_.notify_all();
-                forward(header, sizeof(header));
-                forward(data.data(), data.size());
-                break;
-            }
+        if (server) check(server->send(data, n));
+    };
+    const auto answer = [&](void * data, size_t n) {
+        errno = 0;
+        if (server) check(server->receive(data, n));
+        if (!server) std::memset(data, 0, n);
+    };
+    std::vector<uint8_t> data(n_chunk);
+    uint8_t header[9];
+    while (client.receive(header, sizeof(header))) {
+        uint64_t n = 0, last = 0;
+        std::memcpy(&n, header + 1, sizeof(n));
+        forward(header, sizeof(header));
+        while (n > 0) {
+            const size_t n_part = std::min<uint64_t>(n, n_chunk);
+            if (!client.receive(data.data(), n_part)) return;
+            // no other transport than this one
+            if (header[0] == hello) std::fill_n(data.begin(), n_part, 0);
+            if (n_part >= sizeof(last)) std::memcpy(&last, &data[n_part - sizeof(last)], sizeof(last));
+            forward(data.data(), n_part);
+            n -= n_part;
+        }
+        const int64_t n_answer = header[0] == get_tensor ? (int64_t)last : answer_size(header[0]);
+        if (n_answer < 0) continue;
+        n = (uint64_t)n_answer;
+        uint64_t size = n;
+        answer(&size, sizeof(size));
+        if (server && size != n) {
+            lose("it answers with other sizes than were asked for");
+            server.reset();
+        }
+        if (!client.send(&n, sizeof(n))) return;
+        while (n > 0) {
+            const size_t n_part = std::min<uint64_t>(n, n_chunk);
+            answer(data.data(), n_part);
+            if (!server && header[0] == hello) std::copy(std::begin(greeting), std::end(greeting), data.begin());
+            if (!client.send(data.data(), n_part)) return;
+            n -= n_part;
         }
     }
-
-    void give_answers() {
-        std::vector<uint8_t> data(n_chunk);
-        while (true) {
-            Answer answer;
-            {
-                std::unique_lock<std::mutex> lock(mutex_);
-                wake_.wait(lock, [&] { return is_closed_ || !expected_.empty(); });
-                if (expected_.empty()) return;
-                answer = expected_.front();
-                expected_.pop_front();
-            }
-            uint64_t n = answer.n_bytes;
-            uint64_t size = n;
-            errno = 0;
-            if (!is_dead() && !server_->receive(&size, sizeof(size))) lose(reason());
-            if (!is_dead() && size != n) lose("it answers with other sizes than were asked for");
-            if (!client_->send(&n, sizeof(n))) return;
-            while (n > 0) {
-                const size_t n_part = std::min<uint64_t>(n, n_chunk);
-                errno = 0;
-                if (!is_dead() && !server_->receive(data.data(), n_part)) lose(reason());
-                if (is_dead()) std::fill_n(data.begin(), n_part, 0);
-                if (is_dead() && answer.command == hello)
-                    std::copy(std::begin(greeting), std::end(greeting), data.begin());
-                if (!client_->send(data.data(), n_part)) return;
-                n -= n_part;
-            }
-        }
-    }
-
-    Relay & relay_;
-    SocketPtr client_, server_;
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::deque<Answer> expected_;  // that are still to come
-    bool is_dead_ = false;         // the server
-    bool is_closed_ = false;       // by the client
-};
+}
 
 void Relay::accept() {
     while (true) {
         const int fd = ::accept(listener_->fd(), nullptr, nullptr);
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
         if (fd < 0) return;
-        auto client = std::make_shared<SocketPtr>(std::make_unique<Socket>(fd));
-        std::thread([this, client] { Link(*this, std::move(*client)).run(); }).detach();
+        std::thread([this, client = std::make_shared<Socket>(fd)] { serve(*client); }).detach();
     }
 }
 

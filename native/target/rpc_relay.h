@@ -3,7 +3,7 @@
 // goes away, ggml ends the process on a thread of its own, where nothing can be caught. The relay sees it first: it
 // answers for the dead server with zeros of the right sizes, so that ggml goes on, and remembers that these answers are
 // not real; whoever computes has to check (lost_rpc_servers). Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned
-// version.
+// version. Once llama.cpp itself reports a lost server (its pull request 26724), this file goes.
 //
 // Costs one more copy on this machine. The relay speaks TCP only: transports that RPC peers may agree upon (RDMA) are
 // not offered through it. On Windows there is no relay, and a lost server ends the process.
