@@ -207,10 +207,18 @@ def argument_bytes(text: str) -> bytes:
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
 
 
-def possible_strategies(engine: Any, wanted: Sequence[str]) -> list[str]:
-    """The strategies that this engine can run, plain decoding first."""
+def possible_strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """The strategies that this engine can run, plain decoding first: those that the user asked for, with a
+    note where one cannot run as asked, else the usual ones.
+    """
     out = ["off"]
-    for text in wanted:
+    if not asked:
+        if not engine.has_draft:
+            note("no drafter: plain decoding only")
+            return out
+        unable = ("off", "tree") if engine.chains_only else ("off",)
+        return out + [text for text in usual if Strategy.parse(text).kind not in unable]
+    for text in asked:
         strategy = Strategy.parse(text)
         if strategy.kind == "off" or str(strategy) in out:
             continue

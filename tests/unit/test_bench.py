@@ -169,7 +169,9 @@ def test_without_a_drafter_only_plain_decoding_is_measured(
     out, err = capsys.readouterr()
     first_words = [line.split()[0] for line in out.splitlines() if line]
     assert first_words in (["strategy", "plain"], ["strategy", "plain", "eaglecpp's"]), "kernels, if they run"
-    assert "skipping chain:1: no drafter" in err
+    assert err == "no drafter: plain decoding only\n"
+    assert main(["bench", str(models.target), "--strategy", "chain:1", *SHORT]) == 0
+    assert "skipping chain:1: no drafter" in capsys.readouterr().err
 
 
 def test_a_picture_without_matplotlib_is_refused_before_anything_runs(models: Models, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def bench(
     if png is not None:
         bench_plot.require()
     with open_engine(reference, draft, None, False, given(options), verbose=verbose) as engine:
-        chosen = possible_strategies(engine, strategies or measuring.STRATEGIES)
+        chosen = possible_strategies(engine, strategies, measuring.STRATEGIES)
         measured = measuring.measure(
             engine,
             chosen,
