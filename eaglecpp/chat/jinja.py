@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -125,11 +125,6 @@ def _tojson(
     )
 
 
-def _dict(*args: Any, **named: Any) -> dict[Any, Any]:
-    bounds.budget.get().spend(sum(bounds.text_size(value) for value in (*args, named)))
-    return dict(*args, **named)
-
-
 @cache
 def _environment() -> jinja2.Environment:
     """The one environment; classes are made here because their bases load with Jinja."""
@@ -140,7 +135,7 @@ def _environment() -> jinja2.Environment:
     from jinja2.parser import Parser
     from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
-    from jinja2.utils import Namespace, _PassArg, pass_context
+    from jinja2.utils import Namespace, pass_eval_context
     from jinja2.visitor import NodeTransformer
 
     class IgnoreGeneration(Extension):
@@ -176,22 +171,13 @@ def _environment() -> jinja2.Environment:
             self.generic_visit(node)
             return self._asking(node.nodes[0], "_concat", *node.nodes[1:])
 
-        def visit_List(self, node: nodes.List) -> nodes.Node:
+        def _literal(self, node: Any) -> nodes.Node:
             self.generic_visit(node)
-            return self._asking(node, "_made")
+            is_stored = getattr(node, "ctx", "load") != "load"
+            is_slice = not isinstance(node, nodes.Getitem) or isinstance(node.arg, nodes.Slice)
+            return self._asking(node, "_made") if is_slice and not is_stored else node
 
-        def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
-            self.generic_visit(node)
-            return self._asking(node, "_made")
-
-        def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-            self.generic_visit(node)
-            return self._asking(node, "_made") if node.ctx == "load" else node
-
-        def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-            self.generic_visit(node)
-            is_slice = isinstance(node.arg, nodes.Slice) and node.ctx == "load"
-            return self._asking(node, "_made") if is_slice else node
+        visit_List = visit_Dict = visit_Tuple = visit_Getitem = _literal
 
     def _static(node: nodes.Node) -> int:
         """Characters that stand in a piece of the template itself."""
@@ -229,40 +215,27 @@ def _environment() -> jinja2.Environment:
             bounds.check_operator(operator, left, right)
             return bounds.made(super().call_binop(context, operator, left, right))
 
-    def asking(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter of Jinja's that asks first. It takes the context so that Jinja never works it out while
-        compiling, when nobody counts.
-        """
-        wants = _PassArg.from_obj(function)
-
-        @pass_context
-        def run(context: Any, *args: Any, **kwargs: Any) -> Any:
-            first = {
-                None: (),
-                _PassArg.context: (context,),
-                _PassArg.eval_context: (context.eval_ctx,),
-                _PassArg.environment: (context.environment,),
-            }[wants]
-            return bounds.run_filter(name, lambda *a, **k: function(*first, *a, **k), args, kwargs)
-
-        return run
+    @pass_eval_context
+    def finalize(context: Any, value: Any) -> str:
+        """Takes a context so that Jinja never works an output out while compiling, when nobody counts."""
+        return bounds.as_text(value)
 
     environment = Environment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[IgnoreGeneration, loopcontrols],
-        finalize=bounds.as_text,
+        finalize=finalize,
+        optimized=False,
     )
     environment.filters = {
-        name: asking(name, _tojson if name == "tojson" else FILTERS[name]) for name in bounds.FILTERS
-    }
-    for name, function in (("_counted", bounds.counted), ("_concat", bounds.concat), ("_made", bounds.made)):
-        environment.filters[name] = pass_context(lambda context, *args, _run=function: _run(*args))
+        name: bounds.bounded_filter(name, _tojson if name == "tojson" else FILTERS[name])
+        for name in bounds.FILTERS
+    } | {"_counted": bounds.counted, "_concat": bounds.concat, "_made": bounds.made}
     environment.globals = {
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,
         "range": safe_range,
-        "dict": _dict,
+        "dict": dict,
         "namespace": Space,
     }
     known = tuple(environment.globals.values())

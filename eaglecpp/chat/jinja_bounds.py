@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: MIT
 """Limits for Jinja templates: steps, characters, memory and time.
 
-A template comes with a model and may be hostile. Every way in which it can make a value larger is known here
-and checked first: operators, calls, filters, literals, output (`jinja.py` makes sure that nothing bypasses
-this). What is not listed is refused, so a new method or filter does not open a hole. Two rules bound the
-rest: no value is larger than `MAX_CHARS` or `MAX_VALUE`, nested ones counted as if nothing in them were
-shared, so one step cannot take long; and everything that is made in one rendering is paid for from one
-`Budget`, so many steps cannot either. Sizes of lists and dictionaries are remembered, because templates
-cannot change them.
+A template comes with a model and may be hostile. Only methods and filters that are listed here exist, so a
+new one does not open a hole. What may be large beside what it is made of (`*`, formats, `replace`, `join`,
+`indent`, JSON, lists of characters) asks first; everything else is measured after (`jinja.py` makes sure that
+nothing bypasses this). Two rules bound the rest: no value is larger than `MAX_CHARS` or `MAX_VALUE`, nested
+ones counted as if nothing in them were shared, so one step cannot take long; and everything that is made in
+one rendering is paid for from one `Budget`, so many steps cannot either. Sizes of lists and dictionaries are
+remembered, because templates cannot change them.
+
+A child process would bound time and memory without knowing any filter, but a library that starts processes is
+a nuisance to the program that uses it, and neither Windows nor macOS bounds the memory of one.
 """
 
 from __future__ import annotations
 
 import re
 import string
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from eaglecpp.chat.gotemplate import TemplateError
@@ -57,7 +59,7 @@ class Budget:
 
     def __init__(self, n_static: int = 0) -> None:
         self.n_static = n_static
-        self.measures: dict[int, tuple[Any, _Measure]] = {}
+        self.measures: dict[int, tuple[Any, tuple[int, int]]] = {}
         self._n_steps = 0
         self._n_bytes = 0
         self._deadline = min(time.thread_time() + MAX_SECONDS, _deadline.get())
@@ -114,30 +116,18 @@ def chars(n: int) -> int:
     return n
 
 
-@dataclass(frozen=True)
-class _Measure:
-    """Of a value with all that it holds, shared parts as often as they are held.
-
-    n_chars: at least the length of its text and of its JSON; depth: of containers in containers
+def _measure(value: Any, level: int = 0) -> tuple[int, int]:
+    """At least the characters of a value's text, of its JSON, and its bytes, with all that it holds, shared
+    parts as often as they are held; and how deep it is nested. Raises TemplateError beyond the limits.
     """
-
-    n_bytes: int
-    n_chars: int
-    depth: int
-
-
-def _measure(value: Any, level: int = 0) -> _Measure:
-    """Raises TemplateError beyond the limits."""
     if isinstance(value, str):
-        is_plain = value.isascii() and value.isprintable()
-        return _Measure(sys.getsizeof(value), 2 + len(value) * (2 if is_plain else 12), 0)
+        return _NODE + len(value) * (2 if value.isascii() and value.isprintable() else 12), 0
     if isinstance(value, int):
-        n_bits = value.bit_length()
-        if n_bits > _MAX_BITS:
-            raise stopped(f"a number of {n_bits} bits")
-        return _Measure(_NODE, 25 + n_bits // 3, 0)
+        if value.bit_length() > _MAX_BITS:
+            raise stopped(f"a number of {value.bit_length()} bits")
+        return _NODE + value.bit_length() // 3, 0
     if not isinstance(value, _CONTAINERS):
-        return _Measure(_NODE, 200, 0)
+        return 4 * _NODE, 0
     known = budget.get().measures
     entry = known.get(id(value))
     if entry is None:
@@ -147,26 +137,25 @@ def _measure(value: Any, level: int = 0) -> _Measure:
     return entry[1]
 
 
-def _sum_up(value: Any, level: int) -> _Measure:
-    n_bytes, n_chars, depth = _NODE, 40, 0
+def _sum_up(value: Any, level: int) -> tuple[int, int]:
+    size, depth = _NODE, 0
     parts = [*value, *value.values()] if isinstance(value, Mapping) else value
     for n, part in enumerate(parts):
         if n % 1024 == 1023:
             budget.get().check_time()
-        one = _measure(part, level + 1)
-        n_bytes += one.n_bytes + _NODE
-        n_chars += one.n_chars + 4
-        depth = max(depth, one.depth)
-        if n_bytes > MAX_VALUE:
+        part_size, part_depth = _measure(part, level + 1)
+        size += part_size + _NODE
+        depth = max(depth, part_depth)
+        if size > MAX_VALUE:
             raise stopped(f"a value of more than {MAX_VALUE >> 20} MiB")
     if max(depth, level) >= _MAX_DEPTH:
         raise stopped("a value nested too deeply")
-    return _Measure(n_bytes, n_chars, depth + 1)
+    return size, depth + 1
 
 
 def text_size(value: Any) -> int:
     """At least the number of characters of `str(value)`, and of its JSON."""
-    return len(value) if isinstance(value, str) else _measure(value).n_chars
+    return len(value) if isinstance(value, str) else _measure(value)[0]
 
 
 def made(value: Any) -> Any:
@@ -205,110 +194,113 @@ def concat(first: Any, *others: Any) -> str:
     return "".join(parts)
 
 
-# Operators
+# What may be large beside what it is made of asks before it is made. All else is at most a few times as
+# large, and is measured after.
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
     """Asks for what an operator is about to make."""
-    if isinstance(left, str) and operator == "%":
-        check_percent(left, right)
-        return
+    if operator == "**":
+        raise stopped("** is not for templates")
+    if operator == "%" and isinstance(left, str):
+        _percent(left, right)
     for one, other in ((left, right), (right, left)):
         if operator == "*" and isinstance(one, str | list | tuple) and isinstance(other, int):
-            if isinstance(one, str):
-                chars(len(one) * max(other, 0))
-            else:
-                budget.get().spend(_NODE * len(one) * max(other, 0))
-            return
-    if operator == "+" and isinstance(left, str) and isinstance(right, str):
-        chars(len(left) + len(right))
-    elif operator == "+" and isinstance(left, list | tuple):
-        budget.get().spend(_NODE * (len(left) + len(right) if isinstance(right, list | tuple) else 1))
-    elif operator == "**":
-        raise stopped("** is not for templates")
+            chars(len(one) * max(other, 0))
 
 
-_PERCENT = re.compile(r"%(?:\([^()]*\))?[#0\- +]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?")
-
-
-def check_percent(form: str, values: Any) -> None:
-    """Asks for what `form % values` makes."""
-    fields = _PERCENT.findall(form)
-    wide = any(part == "*" or len(part) > len(str(_MAX_WIDTH)) for field in fields for part in field)
-    if wide or re.search(r"%\([^)]*\(", form):
+def _fields(form: str, n_fields: int, is_wide: bool, values: Any) -> None:
+    if is_wide:
         raise stopped(f"a format of more than {_MAX_WIDTH} columns")
-    chars(len(form) + len(fields) * (_MAX_WIDTH + text_size(values)))
-
-
-def check_braces(form: str, values: Any) -> None:
-    """Asks for what `form.format(values)` makes."""
-    n_fields = 0
-    for _, name, spec, _ in string.Formatter().parse(form):
-        n_fields += name is not None
-        if "{" in (spec or "") or re.search(r"[0-9]{4}", spec or ""):
-            raise stopped(f"a format of more than {_MAX_WIDTH} columns")
     chars(len(form) + n_fields * (_MAX_WIDTH + text_size(values)))
 
 
-# Methods
+def _percent(form: str, *values: Any, **named: Any) -> None:
+    widths = re.findall(r"%(?:\([^()]*\))?[#0\- +]*(\*|[0-9]*)(?:\.(\*|[0-9]*))?", form)
+    is_wide = any(part == "*" or len(part) > 3 for width in widths for part in width)
+    _fields(form, len(widths), is_wide or bool(re.search(r"%\([^)]*\(", form)), [*values, named])
 
 
-def _replace(text: str, old: Any = "", new: Any = "", *_: Any, **__: Any) -> None:
-    old, new = as_text(old), as_text(new)
-    n_places = text.count(old) if old else len(text) + 1
-    chars(len(text) + n_places * len(new))
+def _braces(form: str, *values: Any, **named: Any) -> None:
+    specs = [spec for _, name, spec, _ in string.Formatter().parse(form) if name is not None]
+    is_wide = any("{" in (spec or "") or re.search(r"[0-9]{4}", spec or "") for spec in specs)
+    _fields(form, len(specs), is_wide, [*values, named])
 
 
-def _split(text: str, separator: Any = None, *_: Any, **__: Any) -> None:
-    n_parts = text.count(separator) if isinstance(separator, str) and separator else len(text) // 2
-    budget.get().spend((n_parts + 1) * _NODE)
+def _replace(value: Any, old: Any = "", new: Any = "", *_: Any) -> None:
+    text, old, new = as_text(value), as_text(old), as_text(new)
+    chars(len(text) + (text.count(old) if old else len(text) + 1) * len(new))
 
 
-def _join(text: str, values: Any = ()) -> None:
-    chars(text_size(values) + len(text) * (len(values) if hasattr(values, "__len__") else MAX_STEPS))
+def _join(values: Any, separator: Any = "", *_: Any, **__: Any) -> None:
+    chars(text_size(values) + len(values) * len(as_text(separator)))
 
 
-def _same(text: str, *_: Any) -> None:
-    chars(3 * len(text))  # capital letters of one may be three
+def _indent(value: Any, width: Any = 4, *_: Any, **__: Any) -> None:
+    text, n_columns = as_text(value), len(width) if isinstance(width, str) else int(width)
+    chars(len(text) + (text.count("\n") + 2) * max(n_columns, 0))
+
+
+def _json(value: Any, ensure_ascii: Any = False, indent: Any = None, separators: Any = (), **_: Any) -> None:
+    n_columns = len(indent) if isinstance(indent, str) else indent or 0
+    if not isinstance(n_columns, int) or n_columns > 16 or text_size(separators or "") > 512:
+        raise stopped("tojson: an indent of more than 16 columns")
+    size, depth = _measure(value)
+    chars(size + size // _NODE * n_columns * depth)
+
+
+def _taken_apart(text: Any, *_: Any, **__: Any) -> None:
+    """A list with an entry for each character or word."""
+    if isinstance(text, str):
+        budget.get().spend(len(text) * _NODE)
+
+
+def _sum(values: Any, attribute: Any = None, start: Any = 0) -> None:
+    if not isinstance(start, int | float):
+        raise TypeError("sum: expected numbers")
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
+def _names(text: str, **asking: Callable[..., None]) -> dict[str, Callable[..., None]]:
+    return dict.fromkeys(text.split(), _nothing) | asking
 
 
-_STRING_METHODS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(("split", "rsplit", "splitlines"), _split),
-    **dict.fromkeys(
-        _words("""
-            capitalize casefold lower lstrip partition removeprefix removesuffix
-            rpartition rstrip strip swapcase title upper
-        """),
-        _same,
-    ),
-    **dict.fromkeys(
-        _words("""
-            count endswith find index isalnum isalpha isascii isdecimal isdigit
-            isidentifier islower isnumeric isprintable isspace istitle isupper rfind
-            rindex startswith
-        """),
-        _nothing,
-    ),
-    "replace": _replace,
-    "join": _join,
-    "format": lambda text, *values, **named: check_braces(text, [*values, named]),
-}
 _METHODS: dict[type, Mapping[str, Callable[..., None]]] = {
-    str: _STRING_METHODS,
-    dict: dict.fromkeys(("get", "items", "keys", "values", "copy"), _nothing),
-    list: dict.fromkeys(("count", "index", "copy"), _nothing),
-    tuple: dict.fromkeys(("count", "index"), _nothing),
-    float: {"is_integer": _nothing},
-    int: {"bit_length": _nothing},
+    str: _names(
+        """capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit
+        isidentifier islower isnumeric isprintable isspace istitle isupper lower lstrip partition removeprefix
+        removesuffix rfind rindex rpartition rstrip startswith strip swapcase title upper""",
+        format=_braces,
+        join=lambda text, values=(): _join(list(values), text),
+        replace=_replace,
+        split=_taken_apart,
+        rsplit=_taken_apart,
+        splitlines=_taken_apart,
+    ),
+    dict: _names("get items keys values copy"),
+    list: _names("count index copy"),
+    tuple: _names("count index"),
+    float: _names("is_integer"),
+    int: _names("bit_length"),
 }
+
+_TAKEN_APART = ("dictsort", "groupby", "list", "map", "reverse", "select", "sort", "title", "unique",
+                "wordcount")  # fmt: skip
+FILTERS = _names(
+    """abs capitalize count d default e escape first float forceescape int items last length lower max min
+    reject rejectattr safe selectattr string trim truncate upper""",
+    format=_percent,
+    indent=_indent,
+    join=_join,
+    replace=_replace,
+    sum=_sum,
+    tojson=_json,
+    **dict.fromkeys(_TAKEN_APART, _taken_apart),
+)
+"""Jinja's filters that templates may use, and what asks for what they make."""
 
 
 def check_method(owner: Any, name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
@@ -322,77 +314,19 @@ def check_method(owner: Any, name: str, arguments: Sequence[Any], named: Mapping
     return False
 
 
-# Filters
+def bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter of Jinja's, asked for before, measured after. What Jinja passes first, such as the context,
+    is no value.
+    """
+    n_first = int(hasattr(function, "jinja_pass_arg"))
 
+    @wraps(function)
+    def run(*args: Any, **named: Any) -> Any:
+        left = budget.get()
+        left.step()
+        left.check_time()
+        args = tuple(list(counted(value)) if isinstance(value, Iterator) else value for value in args)
+        FILTERS[name](*args[n_first:], **named)
+        return made(function(*args, **named))
 
-def _indent(text: str, width: Any = 4, *_: Any, **__: Any) -> None:
-    n_columns = len(width) if isinstance(width, str) else int(width)
-    chars(len(text) + (text.count("\n") + 2) * max(n_columns, 0))
-
-
-def _join_filter(values: Any, separator: Any = "", *_: Any, **__: Any) -> None:
-    chars(text_size(values) + len(values) * len(as_text(separator)))
-
-
-def _list(values: Any, *_: Any, **__: Any) -> None:
-    if isinstance(values, str):
-        budget.get().spend(len(values) * _NODE)
-
-
-def _whole_list(values: Any, *_: Any, **__: Any) -> None:
-    _list(values)
-    budget.get().spend(text_size(values))  # compares what is in it
-
-
-def _sum(values: Any, *_: Any, start: Any = 0, **__: Any) -> None:
-    if isinstance(start, _CONTAINERS) or any(isinstance(value, _CONTAINERS) for value in values):
-        raise TypeError("sum: expected numbers")
-
-
-def _json(value: Any, *_: Any, **named: Any) -> None:
-    indent, separators = named.get("indent"), named.get("separators")
-    n_columns = len(indent) if isinstance(indent, str) else indent or 0
-    if not isinstance(n_columns, int) or n_columns > 16 or text_size(separators or "") > 100:
-        raise stopped("tojson: an indent of more than 16 columns")
-    n_nodes = text_size(value) // 4 + 1
-    depth = _measure(value).depth
-    chars(
-        text_size(value)
-        + (n_nodes * (n_columns * depth + text_size(separators or "")) if n_columns or separators else 0)
-    )
-
-
-def _as_string(value: Any, *_: Any, **__: Any) -> None:
-    chars(text_size(value) * 6)  # an escaped character may be six
-
-
-FILTERS: dict[str, Callable[..., None]] = {
-    **dict.fromkeys(
-        _words("""
-            abs capitalize count d default dictsort e escape first float forceescape format
-            groupby indent int items join last length list lower map max min reject
-            rejectattr replace reverse safe select selectattr sort string sum title tojson
-            trim truncate unique upper wordcount
-        """),
-        _nothing,
-    ),
-    **dict.fromkeys(("list", "map", "select", "reject"), _list),
-    **dict.fromkeys(("unique", "sort", "groupby", "dictsort", "max", "min", "reverse"), _whole_list),
-    **dict.fromkeys(("e", "escape", "forceescape", "string", "safe"), _as_string),
-    **dict.fromkeys(("lower", "upper", "title", "capitalize", "trim"), _as_string),
-    "indent": lambda value, *a, **k: _indent(as_text(value), *a, **k),
-    "replace": lambda value, *a, **k: _replace(as_text(value), *a, **k),
-    "format": lambda value, *a, **k: check_percent(as_text(value), k or a),
-    "join": _join_filter,
-    "sum": _sum,
-    "tojson": _json,
-}
-"""Jinja's filters that templates may use, and what asks for what they make."""
-
-
-def run_filter(name: str, function: Callable[..., Any], arguments: Sequence[Any], named: Any) -> Any:
-    """A filter's value: asked for before, measured after."""
-    values = [list(counted(value)) if isinstance(value, Iterator) else value for value in arguments]
-    budget.get().step()
-    FILTERS[name](*values, **named)
-    return made(function(*values, **named))
+    return run
