@@ -33,7 +33,7 @@ from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.spec import new_spec, with_vocab
 from eaglecpp.train.fit.weights import from_target, target_embedding
-from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.samples import Sample, TrainText
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def compared(n_layer: int) -> list[Variant]:
     ]
 
 
-def corpus(args: argparse.Namespace) -> tuple[list[Conversation], int, Any, list[int]]:
+def corpus(args: argparse.Namespace) -> tuple[list[TrainText], int, Any, list[int]]:
     """Conversations of `--tokens` tokens, those to train on first, with the counts of what is said."""
     with open_tokenizer(args.target) as engine:
         read = texts.load(args.data, engine, args.context)
@@ -161,9 +161,7 @@ def corpus(args: argparse.Namespace) -> tuple[list[Conversation], int, Any, list
         )
 
 
-def captured(
-    args: argparse.Namespace, conversations: list[Conversation], layers: Sequence[int]
-) -> list[Sample]:
+def captured(args: argparse.Namespace, conversations: list[TrainText], layers: Sequence[int]) -> list[Sample]:
     """All samples in memory, features in half precision: layers x width x 2 bytes per token."""
     model = ModelOptions(n_threads=args.threads)
     source = TargetSource(args.target, conversations, layers, model=model)

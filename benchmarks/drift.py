@@ -35,7 +35,7 @@ from eaglecpp.train.fit.attention import Layout, dense_weights, mix
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.samples import TrainText
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "demo_model"))
 from dialogues import Dialogues
@@ -159,9 +159,9 @@ def from_file(engine: eaglecpp.Engine, path: Path) -> Callable[[], Turns]:
 
 def conversations(
     engine: eaglecpp.Engine, turns: Turns, setting: str, n: int, n_long: int
-) -> list[Conversation]:
+) -> list[TrainText]:
     """Prompts with the target's own greedy answers, the last answer marked."""
-    made: list[Conversation] = []
+    made: list[TrainText] = []
     for question, others in turns:
         if len(made) == n:
             break
@@ -178,7 +178,7 @@ def conversations(
         if len(answer) > DEPTH + 2:
             tokens = np.array([*prompt, *answer], np.int32)
             turns = np.array([0] * len(prompt) + [1] * len(answer), np.int16)
-            made.append(Conversation(tokens, turns))
+            made.append(TrainText(tokens, turns))
     note(f"{setting}: {len(made)} answers")
     return made
 
@@ -203,7 +203,7 @@ def observe(
     draft_ids: np.ndarray[Any, Any],
     layers: Sequence[int],
     target: Path,
-    asked: Sequence[Conversation],
+    asked: Sequence[TrainText],
 ) -> Curves:
     """Chains from every row of every answer, teacher-forced on what the target wrote."""
     from eaglecpp.train.capture.features import TargetSource

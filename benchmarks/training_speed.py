@@ -43,7 +43,7 @@ from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer
 from eaglecpp.train.fit.spec import new_spec, with_vocab
 from eaglecpp.train.fit.weights import from_target, target_embedding
-from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.samples import Sample, TrainText
 
 PROMPT = "Write about number {} and its neighbours, in as many words as you like."
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise")
@@ -134,7 +134,7 @@ def reading(args: argparse.Namespace) -> list[list[Any]]:
     rng = np.random.default_rng(1)
     n_vocab = read_gguf(args.target).tensors["token_embd.weight"].shape[0]
     chats = [
-        Conversation(rng.integers(10, n_vocab, n, dtype=np.int32), np.ones(n, np.int16))
+        TrainText(rng.integers(10, n_vocab, n, dtype=np.int32), np.ones(n, np.int16))
         for n in (args.n_read, *LENGTHS * N_CHATS * args.threads)
     ]
     source = TargetSource(args.target, chats, model=ModelOptions(n_threads=args.threads))

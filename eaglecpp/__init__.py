@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         CancelFlag,
         Engine,
         ManyStreams,
-        Score,
         Session,
         Stream,
     )
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from eaglecpp.llama import Llama
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.readings import convert_checkpoint
-    from eaglecpp.results import Chunk, Completion, Timings
+    from eaglecpp.results import Chunk, Completion, Score, Timings
     from eaglecpp.store.remote.pull import pull
 
     __version__: str
@@ -57,7 +56,7 @@ _HOMES = {
     "Message": "chat.message",
     "ModelOptions": "options",
     "SamplingOptions": "options",
-    "Score": "engine",
+    "Score": "results",
     "Session": "engine",
     "Strategy": "options",
     "Stream": "engine",

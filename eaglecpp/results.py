@@ -8,6 +8,7 @@ are conditional on that depth having been reached.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from eaglecpp.chat.message import Message, ToolCall
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Timings", "TokenLogprob"]
+__all__ = ["Chunk", "Completion", "FinishReason", "Score", "Timings", "TokenLogprob"]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -201,3 +202,28 @@ class Completion:
 
 def _rate(n: int, ms: float) -> float:
     return 1000.0 * n / ms if ms > 0 else 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class Score:
+    """logprobs[i]: natural logarithm of the probability of `tokens[i + 1]` after `tokens[:i + 1]`. The first
+    token has none: nothing comes before it.
+    """
+
+    tokens: list[int]
+    logprobs: list[float]
+
+    def __repr__(self) -> str:
+        return f"<Score of {len(self.tokens)} tokens: perplexity {self.perplexity:.4g}>"
+
+    @property
+    def total(self) -> float:
+        """The logarithm of the whole text's probability, given its first token."""
+        return math.fsum(self.logprobs)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean negative log-probability; 1 would be a text that is certain. NaN for a single
+        token.
+        """
+        return math.exp(-self.total / len(self.logprobs)) if self.logprobs else math.nan

@@ -22,8 +22,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from eaglecpp.chat import jinja_bounds as bounds
-from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.jinja_bounds import MAX_CHARS, MAX_STEPS, Budget
+from eaglecpp.errors import TemplateError
 
 if TYPE_CHECKING:
     import jinja2

@@ -24,7 +24,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
-from eaglecpp.chat.gotemplate import TemplateError
+from eaglecpp.errors import TemplateError
 
 __all__ = ["MAX_BYTES", "MAX_CHARS", "MAX_SECONDS", "MAX_STEPS", "MAX_VALUE", "Budget", "budget"]
 

@@ -13,16 +13,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.conversation import Conversation, fold_system
-from eaglecpp.chat.gotemplate.errors import TemplateError
+from eaglecpp.chat.conversation import Conversation, PromptMemory, fold_system
 from eaglecpp.chat.jinja_bounds import rendered_together
 from eaglecpp.chat.message import Message, Role, ToolCall
-from eaglecpp.chat.prompts import PromptMemory
-from eaglecpp.chat.reader import AnswerReader
+from eaglecpp.chat.reader import AnswerReader, ThinkTags, tags_of
 from eaglecpp.chat.template import ChatTemplate, Rendered
-from eaglecpp.chat.thinking import ThinkTags, tags_of
 from eaglecpp.chat.tool_calls import CallMarks, ToolReader, call_marks
-from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
+from eaglecpp.errors import ContextFullError, InvalidTypeError, TemplateError, UnsupportedError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary

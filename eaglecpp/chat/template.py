@@ -13,20 +13,75 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from eaglecpp.chat.families import family_names, family_of, render_family
-from eaglecpp.chat.gotemplate.errors import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.jinja_bounds import check_time_left
 from eaglecpp.chat.message import Message
-from eaglecpp.errors import InvalidValueError
+from eaglecpp.errors import InvalidValueError, TemplateError
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.gotemplate import Template
+    from eaglecpp.chat.gotemplate.ollama import Template
 
-__all__ = ["ChatTemplate", "Rendered", "is_jinja"]
+__all__ = ["ChatTemplate", "Rendered", "family_names", "family_of", "is_jinja", "render_family"]
+
+
+_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("chatml", ("<|im_start|>", "<|im_end|>")),
+    ("llama3", ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
+    ("llama4", ("<|header_start|>", "<|header_end|>")),
+    ("gemma", ("<start_of_turn>", "<end_of_turn>")),
+    ("granite", ("<|start_of_role|>", "<|end_of_role|>")),
+    ("command-r", ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>")),
+    ("phi3", ("<|user|>", "<|assistant|>", "<|end|>")),
+    ("mistral-v3", ("[INST]", "[/INST]")),
+)
+
+
+def family_of(has_token: Callable[[str], bool]) -> str:
+    """The family whose marks are all tokens of the vocabulary, or the empty string."""
+    return next((family for family, marks in _MARKS if all(map(has_token, marks))), "")
+
+
+@cache
+def family_names() -> tuple[str, ...]:
+    """Every family that llama.cpp knows."""
+    import ctypes
+
+    import llama_cpp
+
+    n_names = llama_cpp.llama_chat_builtin_templates(None, 0)
+    names = (ctypes.c_char_p * n_names)()
+    llama_cpp.llama_chat_builtin_templates(names, n_names)
+    return tuple(sorted(name.decode() for name in names if name))
+
+
+def render_family(family: str, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    """The conversation in a family's format. Raises TemplateError for an unknown family."""
+    import ctypes
+
+    import llama_cpp
+
+    pairs = [(str(message.role).encode(), message.content.encode()) for message in messages]
+    if any(b"\0" in text for pair in pairs for text in pair):
+        raise TemplateError(
+            "a message contains a NUL character, which llama.cpp's formats cannot represent", 0, name=family
+        )
+    chat = (llama_cpp.llama_chat_message * len(pairs))(*pairs)
+    size = 4096 + 2 * sum(len(content) for _, content in pairs)
+    for _ in range(2):
+        buffer = ctypes.create_string_buffer(size + 1)
+        needed = llama_cpp.llama_chat_apply_template(
+            family.encode(), chat, len(pairs), add_generation_prompt, buffer, size
+        )
+        if needed < 0:
+            raise TemplateError(f"llama.cpp has no chat format '{family}' for these messages", 0, name=family)
+        if needed <= size:
+            return buffer.raw[:needed].decode("utf-8", "replace")
+        size = needed
+    raise TemplateError(f"llama.cpp's format '{family}' changes its length between two calls", 0, name=family)
+
 
 BARE_PROMPT = "{{ .Prompt }}"
 _GO_MARK = re.compile(
@@ -136,9 +191,9 @@ class ChatTemplate:
                 values["messages"] = [_said(message, *self._call_form) for message in values["messages"]]
             text = compiled.render(values)
         elif compiled is not None:
-            from eaglecpp.chat.gotemplate import Conversation
+            from eaglecpp.chat.gotemplate.ollama import TemplateInput
 
-            text = compiled.render(Conversation(turns, tuple(tools), think))
+            text = compiled.render(TemplateInput(turns, tuple(tools), think))
         else:
             text = render_family(self.text, turns, add_generation_prompt)
         text += prefill
@@ -174,7 +229,7 @@ class ChatTemplate:
     @cached_property
     def _compiled(self) -> Template | JinjaTemplate | None:
         if self.language == "go":  # the interpreter loads only for a template that needs it
-            from eaglecpp.chat.gotemplate import Template
+            from eaglecpp.chat.gotemplate.ollama import Template
 
             return Template.parse(self.text)
         return JinjaTemplate(self.text) if self.language == "jinja" else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.opening import open_engine
+from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import engine_options_of, given, model_option, only_model
 from eaglecpp.cli.terminal import laid_out, show_progress, stdout_is_terminal, write, write_json
 from eaglecpp.errors import EagleError

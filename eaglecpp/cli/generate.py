@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.opening import open_engine
+from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import (
     argument_bytes,
     engine_options,

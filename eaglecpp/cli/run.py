@@ -23,7 +23,7 @@ import click
 
 from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.opening import note_plan, strategy_of
+from eaglecpp.cli.open_engine import note_plan, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
     argument_bytes,

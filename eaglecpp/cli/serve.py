@@ -42,7 +42,7 @@ class Seconds(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         from eaglecpp.server.errors import ApiError
-        from eaglecpp.server.ollama import keep_alive
+        from eaglecpp.server.http import keep_alive
 
         try:
             seconds = keep_alive(value)
@@ -127,9 +127,8 @@ def serve(
     MODEL is loaded at once and stays in memory; without it, models are loaded when requests name them. It may
     be the path of a GGUF file, which is then served under the file's name.
     """
-    from eaglecpp.server.allocator import give_back_large_blocks
     from eaglecpp.server.config import ServerConfig
-    from eaglecpp.server.run import bind
+    from eaglecpp.server.run import bind, give_back_large_blocks
     from eaglecpp.server.run import serve as run
 
     if model_named is not None:

@@ -2,7 +2,7 @@
 """The engine: a loaded target with its drafter (`engine`), conversations (`session`), running generations,
 and what they need. Raises and logs, never prints.
 
-Names load on first use: `detokenize` and `grammar` are also used without llama.cpp.
+Names load on first use: `grammar` is also used without llama.cpp.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.loading import CancelFlag
     from eaglecpp.engine.many import ManyStreams
-    from eaglecpp.engine.scoring import Score
     from eaglecpp.engine.session import Session
     from eaglecpp.engine.stream import Stream
 
@@ -26,11 +25,10 @@ _HOMES = {
     "CancelFlag": "loading",
     "Engine": "engine",
     "ManyStreams": "many",
-    "Score": "scoring",
     "Session": "session",
     "Stream": "stream",
 }
-__all__ = ["AsyncEngine", "AsyncStream", "CancelFlag", "Engine", "ManyStreams", "Score", "Session", "Stream"]
+__all__ = ["AsyncEngine", "AsyncStream", "CancelFlag", "Engine", "ManyStreams", "Session", "Stream"]
 
 
 def __getattr__(name: str) -> Any:

@@ -38,8 +38,7 @@ from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loading import CancelFlag
 from eaglecpp.engine.native import checks_arguments
-from eaglecpp.engine.parking import ParkingLot
-from eaglecpp.engine.places import Places
+from eaglecpp.engine.places import ParkingLot, Places
 from eaglecpp.engine.request import Request, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
@@ -48,12 +47,11 @@ from eaglecpp.errors import EagleError, EngineBrokenError, PlaceLostError, Queue
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from eaglecpp.engine.scoring import Score
-    from eaglecpp.engine.session import Conversation
+    from eaglecpp.engine.session import MessageList
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
-    from eaglecpp.results import Completion
+    from eaglecpp.results import Completion, Score
 
 __all__ = ["AsyncEngine"]
 
@@ -241,14 +239,14 @@ class AsyncEngine:
 
     @overload
     async def chat(
-        self, messages: Conversation, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
     ) -> Completion: ...
     @overload
     async def chat(
-        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: Literal[True], **options: Unpack[ChatKeywords]
     ) -> AsyncStream: ...
     async def chat(
-        self, messages: Conversation, *, stream: bool = False, **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
     ) -> Completion | AsyncStream:
         """Answers a conversation; arguments and errors as `Session.chat`. The prompt and a grammar are made
         in a thread beside the loop.

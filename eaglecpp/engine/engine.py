@@ -24,8 +24,7 @@ from eaglecpp.engine.loading import CancelFlag, load
 from eaglecpp.engine.many import ManyStreams
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.request import Answering, Request, Shared, make_request
-from eaglecpp.engine.scoring import Score
-from eaglecpp.engine.session import Conversation, Session
+from eaglecpp.engine.session import MessageList, Session
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import (
@@ -40,7 +39,7 @@ from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import MAX_SEQUENCES, DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
-from eaglecpp.results import Completion, Timings
+from eaglecpp.results import Completion, Score, Timings
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
@@ -190,27 +189,27 @@ class Engine:
 
     @overload
     def chat(
-        self, messages: Conversation, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: Literal[True], **options: Unpack[ChatKeywords]
     ) -> Stream: ...
     @overload
     def chat(
         self,
-        messages: Sequence[Conversation],
+        messages: Sequence[MessageList],
         *,
         stream: Literal[False] = False,
         **options: Unpack[ChatKeywords],
     ) -> list[Completion]: ...
     @overload
     def chat(
-        self, messages: Sequence[Conversation], *, stream: Literal[True], **options: Unpack[ChatKeywords]
+        self, messages: Sequence[MessageList], *, stream: Literal[True], **options: Unpack[ChatKeywords]
     ) -> ManyStreams: ...
     def chat(
         self,
-        messages: Conversation | Sequence[Conversation],
+        messages: MessageList | Sequence[MessageList],
         *,
         stream: bool = False,
         **options: Unpack[ChatKeywords],

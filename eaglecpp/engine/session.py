@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from eaglecpp.chat.prompts import PromptMemory
+from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.engine.request import Answering, Request, Shared, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream
@@ -17,13 +17,13 @@ from eaglecpp.results import Completion
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from eaglecpp.chat.conversation import Conversation as Talk
+    from eaglecpp.chat.conversation import Conversation
     from eaglecpp.chat.message import Message
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 
-__all__ = ["Conversation", "Session"]
+__all__ = ["MessageList", "Session"]
 
-Conversation = Sequence["Message | Mapping[str, Any]"]
+MessageList = Sequence["Message | Mapping[str, Any]"]
 """Messages, or {"role", "content"} dicts."""
 
 
@@ -71,14 +71,14 @@ class Session:
 
     @overload
     def chat(
-        self, messages: Conversation, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: Conversation, *, stream: Literal[True], **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: Literal[True], **options: Unpack[ChatKeywords]
     ) -> Stream: ...
     def chat(
-        self, messages: Conversation, *, stream: bool = False, **options: Unpack[ChatKeywords]
+        self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
     ) -> Completion | Stream:
         """Answers a conversation: `messages` ({"role", "content"} each) through the model's chat template.
 
@@ -88,7 +88,7 @@ class Session:
         running = self.begin_answer(self._shared.chat_request(messages, options, self.memory))
         return running if stream else running.finish()
 
-    def answer_fitting(self, conversation: Talk, options: dict[str, Any]) -> Stream:
+    def answer_fitting(self, conversation: Conversation, options: dict[str, Any]) -> Stream:
         """Answers a conversation, out of which old messages are left if it is too long; options as `chat`."""
         rest = dict(options)
         chat, of_prompt = self._shared.chat_with(rest)

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Self
 
 from eaglecpp._extension import core
-from eaglecpp.engine.detokenize import Detokenizer
 from eaglecpp.engine.request import Request, Shared
 from eaglecpp.engine.sequence import NativeSequence, step_together
+from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
 from eaglecpp.results import Chunk, Completion, FinishReason, Timings, TokenLogprob
 

@@ -9,9 +9,9 @@ from typing import Any
 import llama_cpp
 from llama_cpp import llama_chat_format
 
-from eaglecpp.chat.gotemplate.errors import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.engine import Engine
+from eaglecpp.errors import TemplateError
 
 __all__ = ["Formatter", "find_handler"]
 

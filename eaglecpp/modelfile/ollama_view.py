@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ModelfileError
-from .files import expand_path, model_files, same_path
+from .find_files import expand_path, model_files, same_path
 from .model import Modelfile
 from .parameters import ParameterValue
 from .resolve import located, same_path_error
@@ -31,7 +31,8 @@ def create_request(modelfile: Modelfile, directory: str | Path) -> dict[str, Any
 
 def require_ollama(modelfile: Modelfile, directory: str | Path) -> None:
     """For a file read with `strict`: raises ModelfileError for what `ollama create` refuses as well."""
-    from eaglecpp.chat.gotemplate import Template, TemplateError
+    from eaglecpp.chat.gotemplate.ollama import Template
+    from eaglecpp.errors import TemplateError
 
     create_request(modelfile, directory)
     if modelfile.template is not None:

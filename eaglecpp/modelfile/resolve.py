@@ -16,12 +16,10 @@ from pathlib import Path
 from eaglecpp.errors import EagleError
 from eaglecpp.options import TEXT
 from eaglecpp.references.names import ModelNameError
-from eaglecpp.references.parts import in_order
-from eaglecpp.references.paths import FileSearchError, expand_path
-from eaglecpp.references.reference import Reference, read_reference
+from eaglecpp.references.reference import FileSearchError, Reference, expand_path, in_order, read_reference
 
 from .errors import ModelfileError, Notice
-from .files import model_files, same_path
+from .find_files import model_files, same_path
 from .model import Modelfile
 from .syntax import Command
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelNameError
-from eaglecpp.references.paths import FileSearchError
-from eaglecpp.references.reference import Reference, read_reference
+from eaglecpp.references.reference import FileSearchError, Reference, read_reference
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:

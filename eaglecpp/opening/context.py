@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp.errors import GgufError
 from eaglecpp.human import human_memory
-from eaglecpp.references.parts import part_paths
+from eaglecpp.references.reference import part_paths
 
 if TYPE_CHECKING:
     from eaglecpp.options import ModelOptions

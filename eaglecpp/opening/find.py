@@ -22,8 +22,7 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import TEXT
 from eaglecpp.references.names import ModelName
-from eaglecpp.references.parts import part_paths
-from eaglecpp.references.reference import is_hub_text, is_path_text, model_name
+from eaglecpp.references.reference import is_hub_text, is_path_text, model_name, part_paths
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.store import Stores

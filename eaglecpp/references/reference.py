@@ -13,24 +13,83 @@ itself) and `auto` (the one that fits) are read before any of these.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.references.names import HUB_HOSTS, ModelName, ModelNameError, canonical
-from eaglecpp.references.paths import expand_path
 
 __all__ = [
+    "FileSearchError",
     "Reference",
+    "all_parts",
+    "expand_path",
     "hub_text",
+    "in_order",
     "is_hub_text",
     "is_path_text",
     "model_name",
+    "part_paths",
     "read_name",
     "read_reference",
 ]
+
+
+class FileSearchError(Exception):
+    """No usable files; the text is Ollama's. The caller knows the line and raises ModelfileError."""
+
+
+def expand_path(value: str, directory: Path) -> Path:
+    """The absolute path a value stands for; `~` and `~user` are homes, the rest is relative to `directory`.
+
+    Raises FileSearchError for an unknown user.
+    """
+    if value.startswith("~"):
+        try:
+            value = str(Path(value).expanduser())
+        except RuntimeError:
+            user = value.partition("/")[0][1:]
+            raise FileSearchError(f"failed to find user '{user}'") from None
+    return Path(os.path.abspath(directory / value))  # noqa: PTH100 - resolve() would follow symlinks
+
+
+_PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The names of one split file in the order of the parts.
+
+    Raises ValueError when they are not exactly the parts of one file.
+    """
+    matches = [_PART.fullmatch(name) for name in names]
+    parts = sorted((m for m in matches if m is not None), key=lambda m: int(m[2]))
+    wholes = {(m[1].lower(), int(m[3])) for m in parts}
+    if (
+        None in matches
+        or len(wholes) != 1
+        or [int(m[2]) for m in parts] != [*range(1, next(iter(wholes))[1] + 1)]
+    ):
+        raise ValueError("not all parts of one split file")
+    return [m[0] for m in parts]
+
+
+def all_parts(name: str) -> list[str]:
+    """The names of all parts of the split file that `name` is a part of; just `name` for a whole file."""
+    match = _PART.fullmatch(name)
+    if match is None:
+        return [name]
+    return [f"{match[1]}-{part:05}-of-{match[3]}.gguf" for part in range(1, int(match[3]) + 1)]
+
+
+def part_paths(path: Path) -> list[Path]:
+    """The parts of a file on the disk that are there, beside it; just `path` when none is."""
+    parts = [path.with_name(name) for name in all_parts(path.name)]
+    return [part for part in parts if part.is_file()] or [path]
+
 
 _HUB_SCHEME = "hf://"
 _HUB_STARTS = (_HUB_SCHEME, *(f"{host}/" for host in HUB_HOSTS))

@@ -26,7 +26,7 @@ from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json
 from eaglecpp.modelfile.parameters import engine_options as parameter_options
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.opening import LoadedModel
+from eaglecpp.server.loaded import LoadedModel
 
 if TYPE_CHECKING:
     from eaglecpp.chat.reader import Piece
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from eaglecpp.results import Completion, TokenLogprob
     from eaglecpp.server.models import Lease, ModelPool, Slot
 
-__all__ = ["Answer", "Ask", "Delta", "make_prompt", "open_answer"]
+__all__ = ["Answer", "Ask", "Delta", "logprob_list", "make_prompt", "open_answer"]
 
 _PATIENCE_S = 1.0  # of a status that waits for the engine to take the request up; clients give up after 30 s
 _FIELDS = {option.name for option in describe(SamplingOptions)} - {"grammar", "n_probs", "logit_bias"}
@@ -351,3 +351,17 @@ def _call_schema(ask: Ask) -> dict[str, Any]:
             400, f"tool_choice names a tool that is not in this request: {', '.join(ask.must_call)}"
         )
     return forms[0] if len(forms) == 1 else {"anyOf": forms}
+
+
+def logprob_list(answer: Answer, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
+    """Log-probabilities in the form that Ollama and OpenAI share."""
+
+    def one(token: int, logprob: float) -> dict[str, Any]:
+        data = answer.model.engine.engine.token_to_piece(token, special=True)
+        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+    n_top = answer.ask.n_probs or 0
+    return [
+        one(entry.token, entry.logprob) | {"top_logprobs": [one(*top) for top in entry.top[:n_top]]}
+        for entry in logprobs
+    ]

@@ -19,7 +19,7 @@ from eaglecpp.server.http import field, json_response, read_json, sse
 from eaglecpp.server.openai import answered, common_ask, offer_tools
 
 if TYPE_CHECKING:
-    from eaglecpp.server.state import Server
+    from eaglecpp.server.models import Server
 
 __all__ = ["count_tokens", "messages"]
 

@@ -21,8 +21,8 @@ from eaglecpp.server import anthropic, library, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import ClientGoneError, error_response, json_response
+from eaglecpp.server.models import Server
 from eaglecpp.server.security import Gate
-from eaglecpp.server.state import Server
 
 __all__ = ["make_app"]
 

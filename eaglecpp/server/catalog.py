@@ -17,9 +17,9 @@ from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import is_path_text
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
+from eaglecpp.store.content import FileState, file_state
 from eaglecpp.store.describe import everything, head_facts, list_entry
 from eaglecpp.store.facts import read_facts
-from eaglecpp.store.files import FileState, file_state
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import FileModel
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from eaglecpp.chat.gotemplate.errors import TemplateError
 from eaglecpp.errors import (
     ContextFullError,
     EagleError,
@@ -19,6 +18,7 @@ from eaglecpp.errors import (
     OutOfMemoryError,
     PlaceLostError,
     QueueFullError,
+    TemplateError,
     UnsupportedError,
 )
 from eaglecpp.modelfile.errors import ModelfileError

@@ -24,8 +24,10 @@ __all__ = [
     "LiveResponse",
     "dump",
     "error_response",
+    "extensions",
     "field",
     "json_response",
+    "keep_alive",
     "read_body",
     "read_json",
     "respond",
@@ -41,6 +43,8 @@ _log = logging.getLogger("eaglecpp.server")
 _NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number", list: "a list",
           dict: "an object"}  # fmt: skip
 _MAX_DEPTH = 100  # of a body; what is read from it recurses, and must not reach Python's limit
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAY_HOLD_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0")  # NUL: UTF-16 or UTF-32
 
@@ -109,6 +113,37 @@ def field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) -
     if kind in (int, float) or not isinstance(value, kind):
         raise ApiError(400, f"{name} must be {_NAMES[kind]}, found {json.dumps(value)[:80]}", param=name)
     return value
+
+
+def keep_alive(value: Any) -> float | None:
+    """Seconds; < 0 = for ever; None where nothing was said. Raises ApiError."""
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(value) if value - value == 0 else -1.0
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    text = str(value).strip()
+    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
+    if re.fullmatch(r"\d+(\.\d*)?", digits):
+        return sign * float(digits)
+    found = _DURATION.findall(digits)
+    if not found or "".join(number + unit for number, unit in found) != digits:
+        raise ApiError(400, f"keep_alive {value!r}: expected seconds, or a duration such as 10m")
+    return sign * sum(float(number) * _UNITS[unit] for number, unit in found)
+
+
+def extensions(body: Mapping[str, Any]) -> tuple[bool, str | None]:
+    """Our fields `draft` (false, or a depth as llama.cpp's `speculative.n_max`) and `strategy`."""
+    strategy = field(body, "strategy", str)
+    draft = body.get("draft")
+    if draft is None and "speculative.n_max" in body:
+        n_max = field(body, "speculative.n_max", int, 0)
+        return n_max > 0, strategy or (f"chain:{n_max}" if n_max > 0 else None)
+    if draft is not None and not isinstance(draft, bool):
+        raise ApiError(400, f"draft must be true or false, found {json.dumps(draft)[:80]}", param="draft")
+    return draft is not False, strategy
 
 
 def dump(value: Any) -> bytes:

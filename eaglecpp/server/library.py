@@ -32,7 +32,7 @@ from eaglecpp.store import Status, Stores
 from eaglecpp.store.layout import is_digest
 
 if TYPE_CHECKING:
-    from eaglecpp.server.state import Server
+    from eaglecpp.server.models import Server
 
 __all__ = [
     "copy",

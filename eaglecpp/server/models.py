@@ -18,14 +18,27 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from eaglecpp.engine.turn_lock import TurnLock
+from eaglecpp.engine.places import TurnLock
 from eaglecpp.opening.context import free_memory
+from eaglecpp.server.catalog import Library
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
+from eaglecpp.server.loaded import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
 from eaglecpp.server.metrics import Metrics
-from eaglecpp.server.opening import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
 
-__all__ = ["Lease", "ModelPool", "Slot"]
+__all__ = ["Lease", "ModelPool", "Server", "Slot"]
+
+
+class Server:
+    """files: GGUF files served under a name."""
+
+    def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
+        self.config = config
+        self.metrics = Metrics()
+        self.pool = ModelPool(config, self.metrics, files)
+        self.library = Library(files)
+        self.started = time.time()
+
 
 _SHARE = 0.85  # of the free memory at the start that models may take
 _FOREVER = timedelta(days=365 * 100)

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -18,18 +15,15 @@ from starlette.responses import Response
 
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import InvalidArgumentError
-from eaglecpp.server.answer import Answer, Ask, Delta, make_prompt, open_answer
+from eaglecpp.server.answer import Answer, Ask, Delta, logprob_list, make_prompt, open_answer
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import dump, field, json_response, read_json, respond
+from eaglecpp.server.http import dump, extensions, field, json_response, keep_alive, read_json, respond
 
 if TYPE_CHECKING:
-    from eaglecpp.results import TokenLogprob
-    from eaglecpp.server.state import Server
+    from eaglecpp.server.models import Server
 
-__all__ = ["chat", "generate", "keep_alive", "logprob_list", "now_text"]
+__all__ = ["chat", "generate"]
 
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LEVELS = ("low", "medium", "high", "max")
 
 
@@ -95,42 +89,9 @@ async def generate(request: Request) -> Response:
     return await _respond(request, server, ask, body, part, whole)
 
 
-def keep_alive(value: Any) -> float | None:
-    """Seconds; < 0 = for ever; None where nothing was said. Raises ApiError."""
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return float(value) if value - value == 0 else -1.0
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    text = str(value).strip()
-    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
-    if re.fullmatch(r"\d+(\.\d*)?", digits):
-        return sign * float(digits)
-    found = _DURATION.findall(digits)
-    if not found or "".join(number + unit for number, unit in found) != digits:
-        raise ApiError(400, f"keep_alive {value!r}: expected seconds, or a duration such as 10m")
-    return sign * sum(float(number) * _UNITS[unit] for number, unit in found)
-
-
 def now_text() -> str:
     """Now, as Ollama writes it."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
-
-
-def logprob_list(answer: Answer, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:
-    """Log-probabilities in the form that Ollama and OpenAI share."""
-
-    def one(token: int, logprob: float) -> dict[str, Any]:
-        data = answer.model.engine.engine.token_to_piece(token, special=True)
-        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
-
-    n_top = answer.ask.n_probs or 0
-    return [
-        one(entry.token, entry.logprob) | {"top_logprobs": [one(*top) for top in entry.top[:n_top]]}
-        for entry in logprobs
-    ]
 
 
 def _common(body: Mapping[str, Any]) -> Ask:
@@ -160,18 +121,6 @@ def _common(body: Mapping[str, Any]) -> Ask:
         exact=field(body, "exact", str),
         show_drafts=field(body, "show_drafts", bool, False),
     )
-
-
-def extensions(body: Mapping[str, Any]) -> tuple[bool, str | None]:
-    """Our fields `draft` (false, or a depth as llama.cpp's `speculative.n_max`) and `strategy`."""
-    strategy = field(body, "strategy", str)
-    draft = body.get("draft")
-    if draft is None and "speculative.n_max" in body:
-        n_max = field(body, "speculative.n_max", int, 0)
-        return n_max > 0, strategy or (f"chain:{n_max}" if n_max > 0 else None)
-    if draft is not None and not isinstance(draft, bool):
-        raise ApiError(400, f"draft must be true or false, found {json.dumps(draft)[:80]}", param="draft")
-    return draft is not False, strategy
 
 
 def _message(entry: Any, index: int) -> Message:

@@ -17,13 +17,12 @@ from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.modelfile.parameters import PARAMETERS
-from eaglecpp.server.answer import Answer, Ask, open_answer
+from eaglecpp.server.answer import Answer, Ask, logprob_list, open_answer
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import field, json_response, read_json, respond, sse
-from eaglecpp.server.ollama import extensions, keep_alive, logprob_list
+from eaglecpp.server.http import extensions, field, json_response, keep_alive, read_json, respond, sse
 
 if TYPE_CHECKING:
-    from eaglecpp.server.state import Server
+    from eaglecpp.server.models import Server
 
 __all__ = [
     "answered",

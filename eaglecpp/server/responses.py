@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,9 +25,6 @@ from eaglecpp.server.openai import (
     read_message,
     read_tools,
 )
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["responses"]
 

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import json
 import logging
+import platform
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +22,23 @@ from eaglecpp.errors import EagleError
 from eaglecpp.server.app import Access, make_app
 from eaglecpp.server.config import ServerConfig
 
-__all__ = ["JsonLog", "PortInUseError", "Runner", "bind", "serve"]
+__all__ = ["JsonLog", "PortInUseError", "Runner", "bind", "give_back_large_blocks", "serve"]
+
+
+LARGE = 1 << 20
+"""Bytes. What a round allocates is smaller, or stays allocated."""
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+_TRIM = 16 << 20
+
+
+def give_back_large_blocks() -> bool:
+    """Returns whether it was done: on Linux with glibc only."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    return bool(mallopt(_M_MMAP_THRESHOLD, LARGE)) and bool(mallopt(_M_TRIM_THRESHOLD, _TRIM))
+
 
 _SEND_BUFFER = 16 << 10
 _WRITE_BUFFER = 8 << 10

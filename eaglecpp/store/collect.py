@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from eaglecpp.files import replace_bytes
+from eaglecpp.store.content import read_small
 from eaglecpp.store.errors import StoreError
-from eaglecpp.store.files import read_small
 from eaglecpp.store.layout import blob_path, is_digest, manifests, partial_path
 from eaglecpp.store.locks import LOCKS, lock_path, try_lock
 from eaglecpp.store.manifest import MAX_JSON, Manifest

@@ -24,8 +24,7 @@ from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import ParameterValue
 from eaglecpp.modelfile.resolve import Plan, resolve
 from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.references.parts import all_parts
-from eaglecpp.references.reference import Reference
+from eaglecpp.references.reference import Reference, all_parts
 from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, read_facts
 from eaglecpp.store.fit import check_adapter, check_fit

@@ -20,8 +20,8 @@ from typing import Protocol
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.human import human_bytes
 from eaglecpp.references.names import ModelName
+from eaglecpp.store.content import FileState, file_state, known_digest
 from eaglecpp.store.errors import DigestError
-from eaglecpp.store.files import FileState, file_state, known_digest
 from eaglecpp.store.manifest import IMAGE, Config, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from eaglecpp.files import link
 from eaglecpp.references.names import ModelName
-from eaglecpp.references.parts import in_order
+from eaglecpp.references.reference import in_order
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import blob_path, child
 from eaglecpp.store.manifest import Layer

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.store.content import known_digest, read_small
 from eaglecpp.store.errors import DigestError, StoreError
-from eaglecpp.store.files import known_digest, read_small
 from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifests, ollama_roots
 from eaglecpp.store.manifest import MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import StoredModel

@@ -25,8 +25,8 @@ from typing import Any, Self
 from eaglecpp.files import replace_bytes
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.collect import TEMPORARY, collect, write_links, write_made
+from eaglecpp.store.content import file_digest, place, share
 from eaglecpp.store.errors import Report, Status, StoreError, silent
-from eaglecpp.store.files import file_digest, place, share
 from eaglecpp.store.layout import blob_path, find_manifest, manifest_path
 from eaglecpp.store.locks import lock_store, try_lock
 from eaglecpp.store.manifest import CONFIG, IMAGE, Config, Layer, Manifest

@@ -36,7 +36,7 @@ from eaglecpp.train.fit.loop import Budget, Limits, Reporter
 from eaglecpp.train.fit.loss import Loss
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
 from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, new_layers, target_embedding
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.samples import TrainText
 
 __all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
 
@@ -111,7 +111,7 @@ class Listener(Reporter, Protocol):
 class Corpus:
     """What is learnt from: conversations to train on, then those held out."""
 
-    conversations: list[Conversation]
+    conversations: list[TrainText]
     n_train: int
     counts: NDArray[np.int64]
     special: list[int]

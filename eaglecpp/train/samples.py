@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What flows from data to training: token lists with their assistant turns, and the target's results.
 
-Plain numpy, so that reading and capturing need no torch. `Conversation` comes from `data` and `generate`,
+Plain numpy, so that reading and capturing need no torch. `TrainText` comes from `data` and `generate`,
 `Sample` from a `FeatureSource` (the running target, or a cache on disk).
 """
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Conversation", "FeatureSource", "Sample"]
+__all__ = ["FeatureSource", "Sample", "TrainText"]
 
 
 @dataclass(frozen=True)
-class Conversation:
+class TrainText:
     """One text as tokens.
 
     tokens: i32 [S], with BOS where the model has one

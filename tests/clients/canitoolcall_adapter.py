@@ -16,7 +16,7 @@ from typing import Any
 from canitoolcall.adapters.base import Adapter, ReplayInput, Support, ToolSpec
 from canitoolcall.results import ParsedToolCall, ParseResult
 
-from eaglecpp.chat.thinking import ThinkSplitter, tags_of
+from eaglecpp.chat.reader import ThinkSplitter, tags_of
 from eaglecpp.chat.tool_calls import ToolCall, ToolReader, call_marks
 
 # what the templates of these families say of calls and thinking

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.chat.gotemplate import Conversation, Template, TemplateError
 from eaglecpp.chat.gotemplate.evaluate import execute
 from eaglecpp.chat.gotemplate.functions import FUNCTION_NAMES
+from eaglecpp.chat.gotemplate.ollama import Template, TemplateInput
 from eaglecpp.chat.gotemplate.parse import parse
 from eaglecpp.chat.message import Message
+from eaglecpp.errors import TemplateError
 
 CASES = [
     json.loads(line) for line in Path(__file__).with_name("templates.jsonl").read_text("utf-8").splitlines()
@@ -36,7 +37,7 @@ def test_rendering_or_refusal(case: dict[str, Any]) -> None:
         assert f":{caught.value.line}: {caught.value.message}" == case["parse_error"]
         return
     messages = tuple(Message(role, content) for role, content in case.get("msgs", ()))
-    conversation = Conversation(messages, prompt=case.get("prompt", ""), suffix=case.get("suffix", ""))
+    conversation = TemplateInput(messages, prompt=case.get("prompt", ""), suffix=case.get("suffix", ""))
     assert Template.parse(case["tmpl"]).render(conversation) == case["out"]
 
 

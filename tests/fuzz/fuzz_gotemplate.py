@@ -6,8 +6,10 @@ from __future__ import annotations
 from atheris_target import fuzz, instrumented
 
 with instrumented():
-    from eaglecpp.chat.gotemplate import Conversation, Limits, Template, TemplateError
+    from eaglecpp.chat.gotemplate.evaluate import Limits
+    from eaglecpp.chat.gotemplate.ollama import Template, TemplateInput
     from eaglecpp.chat.message import Message, ToolCall
+    from eaglecpp.errors import TemplateError
 
 SEEDS = [
     "{{ printf `%5d` 42 }}{{ printf `%.2f|%v` 1.5 `x` }}",
@@ -20,7 +22,7 @@ SEEDS = [
     "{{ and (not $s) (or 1 0x1F 'a' 1e3) }}{{/* c */}}",
     "{{ block `b` . }}{{ range 3 }}{{ . }}{{ continue }}{{ else }}{{ nil }}{{ end }}{{ end }}",
 ]
-CONVERSATION = Conversation(
+CONVERSATION = TemplateInput(
     (
         Message("system", "Be é."),
         Message("user", "Hi <there>\n"),

@@ -11,8 +11,8 @@ from atheris_target import fuzz, instrumented
 
 with instrumented():
     from eaglecpp.chat import jinja_bounds
-    from eaglecpp.chat.gotemplate import TemplateError
     from eaglecpp.chat.jinja import JinjaTemplate
+    from eaglecpp.errors import TemplateError
 
 jinja_bounds.MAX_STEPS = 5_000
 jinja_bounds.MAX_CHARS = 1 << 18

@@ -16,7 +16,7 @@ import pytest
 
 from eaglecpp import CancelFlag, Engine
 from eaglecpp.engine.async_engine import AsyncEngine
-from eaglecpp.engine.turn_lock import TurnLock
+from eaglecpp.engine.places import TurnLock
 from eaglecpp.errors import (
     ContextFullError,
     EngineBrokenError,

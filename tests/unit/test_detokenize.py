@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eaglecpp.engine.detokenize import Detokenizer
+from eaglecpp.engine.vocabulary import Detokenizer
 
 # A small alphabet makes overlapping stop strings likely; the bytes make broken code points likely.
 letters = st.text(alphabet="abü世", max_size=12)

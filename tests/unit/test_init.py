@@ -26,7 +26,7 @@ def modules_after(code: str) -> set[str]:
     [
         " import eaglecpp",
         " import eaglecpp.options, eaglecpp.results, eaglecpp.errors, eaglecpp.opening.find",
-        " import eaglecpp.engine.detokenize, eaglecpp.engine.grammar",
+        " import eaglecpp.engine.grammar",
         " from eaglecpp.cli import main; main(['--help'])",
         " from eaglecpp.cli import main; main(['generate', '--help'])",
         " from eaglecpp.cli import main; main(['run', '--help'])",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.engine.params import engine_options
+from eaglecpp.engine.request import engine_options
 from eaglecpp.errors import EngineBusyError
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import TemplateError
+from eaglecpp.errors import TemplateError
+
 from .functions import FUNCTIONS, CallError, Function
 from .lex import quoted
 from .nodes import (

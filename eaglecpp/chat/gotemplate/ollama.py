@@ -21,13 +21,13 @@ from .functions import FUNCTION_NAMES
 from .nodes import Action, Branch, Command, Field, Node, Operand, Pipe, identifiers
 from .parse import parse
 
-__all__ = ["Conversation", "Template"]
+__all__ = ["Template", "TemplateInput"]
 
 _RESPONSE = Action(Pipe((Command((Field(("Response",), 0),), 0),), (), False, 0), 0)
 
 
 @dataclass(frozen=True)
-class Conversation:
+class TemplateInput:
     """What a template is rendered with.
 
     tools: definitions as the chat APIs have them
@@ -72,7 +72,7 @@ class Template:
         """Whether it can fill in the middle."""
         return "suffix" in self.uses
 
-    def render(self, conversation: Conversation, limits: Limits | None = None) -> str:
+    def render(self, conversation: TemplateInput, limits: Limits | None = None) -> str:
         """The prompt. Raises TemplateError for an error at run time or beyond the limits."""
         think = conversation.think
         common = {

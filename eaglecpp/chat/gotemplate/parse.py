@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .errors import TemplateError
+from eaglecpp.errors import TemplateError
+
 from .lex import Token, lex, quoted
 from .literals import LiteralError, char_value, number_value, string_value
 from .nodes import (

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.opening import open_engine
+from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import (
     engine_options_of,
     given,

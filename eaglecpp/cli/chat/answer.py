@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.results import Completion, Timings
 
-__all__ = ["Answer", "PlainSpeed", "Settings", "answer", "answer_lines", "response_format", "verdict_line"]
+__all__ = [
+    "PlainSpeed",
+    "Settings",
+    "ShownAnswer",
+    "answer",
+    "answer_lines",
+    "response_format",
+    "verdict_line",
+]
 
 _ENOUGH_TOKENS = 16  # a shorter plain answer says little about the speed
 _ENOUGH_TO_JUDGE = 32  # shorter answers say little about the drafter
@@ -39,7 +47,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShownAnswer:
     """The result. stopped: by Ctrl+C; total_ms: wall time."""
 
     completion: Completion
@@ -94,7 +102,7 @@ class PlainSpeed:
 
 def answer(
     model: RunModel, prompt: ChatPrompt, screen: Screen, settings: Settings, *, seed_step: int = 0
-) -> Answer:
+) -> ShownAnswer:
     """Generates and shows one answer. seed_step: added to a fixed seed, so that a second try differs.
 
     Raises what `Session.stream` raises. The answer's line on the screen is ended in any case.
@@ -129,11 +137,11 @@ def answer(
     completion = stream.completion()
     model.memory.remember(prompt.rendered, completion)
     total_ms = 1000 * (time.perf_counter() - started)
-    return Answer(completion, reader.content, reader.thinking, watch.requested, total_ms)
+    return ShownAnswer(completion, reader.content, reader.thinking, watch.requested, total_ms)
 
 
 def answer_lines(
-    made: Answer, model: RunModel, settings: Settings, load_ms: float, speedup: float | None
+    made: ShownAnswer, model: RunModel, settings: Settings, load_ms: float, speedup: float | None
 ) -> list[str]:
     """The lines after an answer. load_ms: 0 if the model was already loaded."""
     lines = []

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.cli.chat.answer import Answer, PlainSpeed, Settings, answer, answer_lines, verdict_line
+from eaglecpp.cli.chat.answer import PlainSpeed, Settings, ShownAnswer, answer, answer_lines, verdict_line
 from eaglecpp.cli.chat.input import PROMPT, Ask
 from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
 from eaglecpp.errors import EngineBrokenError
@@ -80,7 +80,7 @@ class Chat:
 
     # Turns
 
-    def submit(self, text: str, *, show_stats: bool = True) -> Answer | None:
+    def submit(self, text: str, *, show_stats: bool = True) -> ShownAnswer | None:
         """Asks the model, attached files first; returns its answer, or None if Ctrl+C came before any."""
         before = list(self.conversation.messages)
         self.conversation.ask("\n\n".join([*self.attached, text]))
@@ -90,7 +90,7 @@ class Chat:
             self.attached.clear()
         return made
 
-    def again(self) -> Answer | None:
+    def again(self) -> ShownAnswer | None:
         """Answers the last question once more. Raises ValueError if there is none."""
         before = list(self.conversation.messages)
         if not self.conversation.drop_answer():
@@ -98,7 +98,7 @@ class Chat:
         self._n_tries += 1
         return self._reply(before)
 
-    def ask_instead(self, text: str) -> Answer | None:
+    def ask_instead(self, text: str) -> ShownAnswer | None:
         """Replaces the last question by another one."""
         before = list(self.conversation.messages)
         self.conversation.drop_question()
@@ -110,7 +110,7 @@ class Chat:
         messages = self.conversation.prompt()
         return len(self.model.chat.prompt(messages, self.model.memory, think=self._think()).tokens)
 
-    def _reply(self, before: Sequence[Message], show_stats: bool = True) -> Answer | None:
+    def _reply(self, before: Sequence[Message], show_stats: bool = True) -> ShownAnswer | None:
         """Answers the question at the end; `before` is restored if there is no answer."""
         try:
             prompt = self._prompt()
@@ -161,7 +161,7 @@ class Chat:
             f"messages ({which}){longer}"
         )
 
-    def _report(self, made: Answer) -> None:
+    def _report(self, made: ShownAnswer) -> None:
         """Prints notices and statistics after an answer."""
         stats = made.timings
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.cli.chat.defaults import run_defaults
-from eaglecpp.cli.opening import look_up, needs_draft
+from eaglecpp.cli.open_engine import look_up, needs_draft
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.opening.context import ContextChoice
@@ -20,8 +20,8 @@ from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import SamplingOptions, Strategy
 
 if TYPE_CHECKING:
+    from eaglecpp.chat.conversation import PromptMemory
     from eaglecpp.chat.model import ChatModel
-    from eaglecpp.chat.prompts import PromptMemory
     from eaglecpp.engine import Engine
 
 __all__ = ["RunModel", "find_source"]

@@ -26,8 +26,8 @@ from requests.auth import AuthBase
 from urllib3.util import Retry
 
 from eaglecpp.files import sync
+from eaglecpp.store.content import check_space, file_digest
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status
-from eaglecpp.store.files import check_space, file_digest
 from eaglecpp.store.layout import blob_path, partial_path
 from eaglecpp.store.locks import lock_blob
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.options import TEXT
 from eaglecpp.references.names import ModelNameError, canonical
-from eaglecpp.references.paths import FileSearchError
-from eaglecpp.references.reference import Reference, read_reference
+from eaglecpp.references.reference import FileSearchError, Reference, read_reference
 from eaglecpp.store.drafters import known_drafters
 from eaglecpp.store.errors import OfflineError, Report
 from eaglecpp.store.facts import Facts

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import requests
 
-from eaglecpp.references.parts import all_parts
+from eaglecpp.references.reference import all_parts
 from eaglecpp.store.errors import DigestError, DownloadError
 from eaglecpp.store.remote.download import MAX_SMALL, Remote, Token, get, new_session
 

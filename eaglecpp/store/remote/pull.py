@@ -21,10 +21,10 @@ from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import model_name
+from eaglecpp.store.content import read_small
 from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, why_none
 from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status, StoreError, silent
 from eaglecpp.store.facts import Facts, metadata, read_facts
-from eaglecpp.store.files import read_small
 from eaglecpp.store.fit import check_fit
 from eaglecpp.store.manifest import MAX_JSON, Config, Layer
 from eaglecpp.store.model import StoredModel

@@ -31,7 +31,7 @@ from eaglecpp.train.capture.features import N_TOP, Capture, TargetSource
 from eaglecpp.train.capture.files import differences
 from eaglecpp.train.capture.identity import TargetIdentity, identify
 from eaglecpp.train.data.texts import token_hash
-from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.samples import Sample, TrainText
 
 __all__ = ["CacheOptions", "CachePlan", "CachedSource", "estimate_bytes", "open_source"]
 
@@ -72,7 +72,7 @@ class CachePlan:
 class CachedSource:
     """Samples read from a filled cache; needs no target. A `FeatureSource`. Made by `open_source`."""
 
-    def __init__(self, file: CacheFile, conversations: Sequence[Conversation], facts: dict[str, Any]) -> None:
+    def __init__(self, file: CacheFile, conversations: Sequence[TrainText], facts: dict[str, Any]) -> None:
         self.conversations = conversations
         self.layers: tuple[int, ...] = tuple(facts["layers"])
         self.n_top, self.n_embd = file.layout.n_top, file.layout.n_embd
@@ -91,7 +91,7 @@ class CachedSource:
         self._file.close()
 
 
-def estimate_bytes(conversations: Sequence[Conversation], layout: Layout) -> int:
+def estimate_bytes(conversations: Sequence[TrainText], layout: Layout) -> int:
     """Bytes that these conversations take in a cache, each token list counted once."""
     sizes = {token_hash(one.tokens): layout.n_bytes(len(one.tokens)) for one in conversations}
     return sum(sizes.values())
@@ -99,7 +99,7 @@ def estimate_bytes(conversations: Sequence[Conversation], layout: Layout) -> int
 
 def open_source(
     target: str | os.PathLike[str],
-    conversations: Sequence[Conversation],
+    conversations: Sequence[TrainText],
     cache: CacheOptions | None = None,
     *,
     layers: Sequence[int] | None = None,
@@ -206,7 +206,7 @@ class _Filling:
                 f"{human_bytes(plan.n_free)} free; free some space, use int8 features, or no cache"
             )
 
-    def _verify(self, file: CacheFile, one: Conversation) -> None:
+    def _verify(self, file: CacheFile, one: TrainText) -> None:
         """Captures one cached conversation again. Raises DataError when it is not the same."""
         cached, fresh = file.read(token_hash(one.tokens)), self._source.capture(one.tokens)
         problem = _difference(cached, fresh)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from eaglecpp.engine import Engine
-from eaglecpp.engine.params import generate_params
+from eaglecpp.engine.request import generate_params
 from eaglecpp.errors import EngineBusyError
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.results import Timings

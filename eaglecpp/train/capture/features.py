@@ -17,14 +17,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglecpp.engine.params import engine_options
+from eaglecpp.engine.request import engine_options
 from eaglecpp.errors import DataError, EagleError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Target
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from eaglecpp.train.data.chats import open_tokenizer
-from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.samples import Sample, TrainText
 
 __all__ = ["N_TOP", "Capture", "TargetSource", "default_layers", "top_labels"]
 
@@ -116,7 +116,7 @@ class TargetSource:
     def __init__(
         self,
         target: str | os.PathLike[str],
-        conversations: Sequence[Conversation],
+        conversations: Sequence[TrainText],
         layers: Sequence[int] | None = None,
         n_top: int = N_TOP,
         model: ModelOptions | None = None,

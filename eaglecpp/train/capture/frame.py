@@ -9,11 +9,10 @@ and never rendered again, so what the target said is kept token for token.
 
 from __future__ import annotations
 
-from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError
+from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.train.data.chats import TEMPLATE_DATE, template_of
 
 __all__ = ["Frame"]

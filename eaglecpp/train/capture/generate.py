@@ -18,17 +18,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError
+from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture import crowd
 from eaglecpp.train.capture.crowd import Task, Wanted
 from eaglecpp.train.capture.files import locked, open_behind, read_entries, write_line
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.data.chats import ChatEncoder, template_of
-from eaglecpp.train.data.records import Chat, Prompt, read_prompts
+from eaglecpp.train.data.records import Chat, Question, read_prompts
 from eaglecpp.train.data.texts import token_hash
 
 __all__ = ["AnswerReport", "Progress", "generate"]
@@ -133,8 +132,8 @@ def _tokenized(
     return prompts, dropped
 
 
-def _prompt_tokens(record: Chat | Prompt, engine: Engine, encoder: ChatEncoder | None) -> list[int]:
-    if isinstance(record, Prompt):
+def _prompt_tokens(record: Chat | Question, engine: Engine, encoder: ChatEncoder | None) -> list[int]:
+    if isinstance(record, Question):
         if encoder is None:
             return engine.prompt_tokens(record.text)
         record = Chat((Message(Role.USER, record.text),), record.place)

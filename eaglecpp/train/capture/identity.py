@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from eaglecpp.opening.context import head_keys
-from eaglecpp.references.parts import all_parts
-from eaglecpp.store.files import file_digest
+from eaglecpp.references.reference import all_parts
+from eaglecpp.store.content import file_digest
 from eaglecpp.train.data.chats import open_tokenizer
 
 __all__ = ["TargetIdentity", "identify"]

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglecpp.chat.conversation import fold_system
-from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError
+from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import ModelOptions
 
 __all__ = ["TEMPLATE_DATE", "ChatEncoder", "open_tokenizer", "template_of"]

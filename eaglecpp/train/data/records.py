@@ -24,7 +24,7 @@ from eaglecpp.json_records import JSON_SUFFIXES, NoTextError, decoded, read_obje
 __all__ = [
     "TEXT_SUFFIXES",
     "Chat",
-    "Prompt",
+    "Question",
     "ReadLog",
     "Record",
     "Recorded",
@@ -103,14 +103,14 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Question:
     """What the target shall answer: the text of one user turn, or of a completion."""
 
     text: str
     place: str
 
 
-Record = Chat | Text | Recorded | Written | Prompt
+Record = Chat | Text | Recorded | Written | Question
 
 
 @dataclass
@@ -140,7 +140,7 @@ def read_records(paths: Iterable[str | os.PathLike[str]], log: ReadLog) -> Itera
             raise DataError(f"{path}: expected a file or folder of training data, found nothing there")
 
 
-def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Prompt]:
+def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Question]:
     """What the target shall answer: chats of a JSON file up to their last question, its `prompt`s, or the
     lines of a plain text file.
 
@@ -153,15 +153,15 @@ def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Pro
         if path.suffix.lower() not in JSON_SUFFIXES and not _looks_like_json(path):
             for number, line in enumerate(decoded(path, path.read_bytes(), str(path)).splitlines(), 1):
                 if line.strip():
-                    yield Prompt(line.strip(), f"{path}:{number}")
+                    yield Question(line.strip(), f"{path}:{number}")
             continue
         for place, value in read_objects(path):
             yield _asked(_record(value, place), place)
 
 
-def _asked(record: Record | None, place: str) -> Chat | Prompt:
+def _asked(record: Record | None, place: str) -> Chat | Question:
     """A record as a prompt: what follows the last question is left out."""
-    if isinstance(record, Prompt):
+    if isinstance(record, Question):
         return record
     if not isinstance(record, Chat):
         raise DataError(f'{place}: expected "messages" or "prompt", found no question to answer')
@@ -228,7 +228,7 @@ def _record(value: Any, place: str) -> Record | None:
     if isinstance(value.get("text"), str):
         return Text(value["text"], place)
     if isinstance(value.get("prompt"), str):
-        return Prompt(value["prompt"], place)
+        return Question(value["prompt"], place)
     raise DataError(f"{place}: expected an object with {_SHAPES}; found the keys {sorted(value)}")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Training data: files to `Conversation`s, the tokens to train on, and the part held out for evaluation.
+"""Training data: files to `TrainText`s, the tokens to train on, and the part held out for evaluation.
 
 Chats go through the target's own template and are trained on where the assistant speaks; plain text is cut
 into pieces of the context length and trained on as a whole; recorded answers are taken token for token.
@@ -18,12 +18,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError
+from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.train.data.chats import ChatEncoder
-from eaglecpp.train.data.records import Chat, Prompt, ReadLog, Record, Recorded, Text, Written, read_records
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.data.records import Chat, Question, ReadLog, Record, Recorded, Text, Written, read_records
+from eaglecpp.train.samples import TrainText
 
 __all__ = ["Data", "DataReport", "TrainOn", "load", "split", "token_hash"]
 
@@ -76,7 +75,7 @@ class DataReport:
 class Data:
     """The conversations, in the order of the files, and how they came about."""
 
-    conversations: list[Conversation] = field(repr=False)
+    conversations: list[TrainText] = field(repr=False)
     report: DataReport
 
 
@@ -103,9 +102,7 @@ def load(
     return loader.finished(log)
 
 
-def split(
-    conversations: Sequence[Conversation], share: float = 0.02
-) -> tuple[list[Conversation], list[Conversation]]:
+def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list[TrainText], list[TrainText]]:
     """(train, held out): those whose tokens hash lowest are held out, so that order and file names do not
     matter. Answers to the same prompt, and the turns that follow them, are on one side, unless that leaves
     too few: a drafter is better at prompts it knows, whatever the answer. Their number is about `share` of
@@ -132,7 +129,7 @@ def split(
     return train, [conversations[index] for index in held_out]
 
 
-def _same_prompt(conversations: Sequence[Conversation]) -> list[list[int]]:
+def _same_prompt(conversations: Sequence[TrainText]) -> list[list[int]]:
     """Indices of conversations whose tokens before the first answer are the same, or begin with those of
     another one in the list. Texts without a prompt are alone.
     """
@@ -164,7 +161,7 @@ class _Loader:
             raise ValueError(f"n_ctx: expected at least 8 tokens, found {n_ctx}")
         self._engine, self._n_ctx, self._train_on = engine, n_ctx, train_on
         self._encoder: ChatEncoder | None = None
-        self._kept: list[Conversation] = []
+        self._kept: list[TrainText] = []
         self._seen: set[bytes] = set()
         self._asked: set[bytes] = set()
         self._dropped: dict[str, int] = {}
@@ -183,7 +180,7 @@ class _Loader:
                 self._take_recorded(record)
             case Written():
                 self._take_written(record)
-            case Prompt():
+            case Question():
                 self._n_prompts += 1
 
     def finished(self, log: ReadLog) -> Data:
@@ -284,7 +281,7 @@ class _Loader:
             self._drop("duplicates")
             return
         self._seen.add(digest)
-        self._kept.append(Conversation(tokens, turns, min(n_prompt, end)))
+        self._kept.append(TrainText(tokens, turns, min(n_prompt, end)))
 
     def _drop(self, reason: str, n: int = 1) -> None:
         self._dropped[reason] = self._dropped.get(reason, 0) + n

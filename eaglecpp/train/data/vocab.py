@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglecpp.engine import Engine
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.samples import TrainText
 
 __all__ = ["DraftVocab", "choose", "count", "special_tokens"]
 
@@ -55,7 +55,7 @@ class DraftVocab:
         return table
 
 
-def count(conversations: Iterable[Conversation], n_vocab: int) -> NDArray[np.int64]:
+def count(conversations: Iterable[TrainText], n_vocab: int) -> NDArray[np.int64]:
     """i64 [n_vocab]: how often each token is said where there is loss."""
     counts = np.zeros(n_vocab, np.int64)
     for one in conversations:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.chat.gotemplate import Conversation, Limits, Template, TemplateError
+from eaglecpp.chat.gotemplate.evaluate import Limits
+from eaglecpp.chat.gotemplate.ollama import Template, TemplateInput
 from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.errors import TemplateError
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -38,7 +40,7 @@ TOOL_JSON = (
 
 
 def render(template: str, *messages: Message, **conversation: Any) -> str:
-    return Template.parse(template).render(Conversation(messages, **conversation))
+    return Template.parse(template).render(TemplateInput(messages, **conversation))
 
 
 def test_tools_print_as_json_in_ollamas_order() -> None:
@@ -186,7 +188,7 @@ def test_a_template_that_would_explode_is_stopped(template: str) -> None:
 )
 def test_what_is_refused_outright(template: str) -> None:
     with pytest.raises(TemplateError):
-        Template.parse(template).render(Conversation())
+        Template.parse(template).render(TemplateInput())
 
 
 def test_deep_but_legal_nesting_works_below_a_deep_stack() -> None:
@@ -200,7 +202,7 @@ def test_deep_but_legal_nesting_works_below_a_deep_stack() -> None:
 
 def test_limits_can_be_set() -> None:
     template = Template.parse("{{ range .Messages }}{{ .Content }}{{ end }}")
-    conversation = Conversation((Message("user", "abc"),))
+    conversation = TemplateInput((Message("user", "abc"),))
     assert template.render(conversation, Limits(n_chars=3)) == "abc"
     with pytest.raises(TemplateError, match="stopped after 2 characters"):
         template.render(conversation, Limits(n_chars=2))
@@ -208,7 +210,7 @@ def test_limits_can_be_set() -> None:
 
 @pytest.mark.parametrize("action", ["{{ len .Prompt }}", "{{ $x := json .Prompt }}", "{{ eq .Prompt `a` }}"])
 def test_reading_and_making_text_counts_as_work(action: str) -> None:
-    conversation = Conversation((Message("user", "x" * 100_000),))
+    conversation = TemplateInput((Message("user", "x" * 100_000),))
     with pytest.raises(TemplateError, match="stopped after 1000 steps"):
         Template.parse(action).render(conversation, Limits(n_steps=1000))
 

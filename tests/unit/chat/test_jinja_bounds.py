@@ -9,8 +9,8 @@ import tracemalloc
 import pytest
 
 from eaglecpp.chat import jinja_bounds
-from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
+from eaglecpp.errors import TemplateError
 
 DOUBLE = "{% set s = namespace(x='0123456789') %}{% for i in range(300) %}{% set s.x = EXPR %}{% endfor %}"
 IN_A_LOOP = {

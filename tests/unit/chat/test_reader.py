@@ -8,9 +8,8 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.reader import AnswerReader, Piece
-from eaglecpp.chat.thinking import ThinkTags
-from eaglecpp.engine.detokenize import Detokenizer
+from eaglecpp.chat.reader import AnswerReader, Piece, ThinkTags
+from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.results import Chunk
 
 TAGS = ThinkTags("<think>", "</think>")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.chat.gotemplate import TemplateError
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate, is_jinja
+from eaglecpp.errors import TemplateError
 
 CHATML_JINJA = (
     "{% for message in messages %}"

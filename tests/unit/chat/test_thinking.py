@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.thinking import ThinkSplitter, ThinkTags, tags_of
+from eaglecpp.chat.reader import ThinkSplitter, ThinkTags, tags_of
 
 TAGS = ThinkTags("<think>", "</think>")
 HARMONY = tags_of("x <|channel|>analysis<|message|> y")

@@ -19,7 +19,7 @@ from eaglecpp.modelfile import (
     ollama_problems,
     resolve,
 )
-from eaglecpp.modelfile.files import FileSearchError, expand_path
+from eaglecpp.modelfile.find_files import FileSearchError, expand_path
 
 
 def write_gguf(

@@ -12,7 +12,7 @@ import pytest
 PROGRAM = """
 import sys, threading
 from pathlib import Path
-from eaglecpp.server.allocator import give_back_large_blocks
+from eaglecpp.server.run import give_back_large_blocks
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

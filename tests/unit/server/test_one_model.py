@@ -15,8 +15,8 @@ import requests
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, packaged
+from eaglecpp.store.content import file_digest
 from eaglecpp.store.create import create_model
-from eaglecpp.store.files import file_digest
 from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.transaction import copy_model
 from helpers.http_server import DRAFT, TARGET, TestServer

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.state import Server
+from eaglecpp.server.models import Server
 
 
 @pytest.mark.parametrize("n_turns", range(4))

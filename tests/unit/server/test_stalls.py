@@ -22,12 +22,12 @@ from eaglecpp import AsyncEngine, limits
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
 from eaglecpp.chat.template import TemplateError
-from eaglecpp.engine.turn_lock import TurnLock
+from eaglecpp.engine.places import TurnLock
 from eaglecpp.errors import GrammarError, PlaceLostError
 from eaglecpp.server.answer import Ask, make_prompt
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.http import LiveResponse
-from eaglecpp.server.opening import LoadedModel, find_source, plan_source
+from eaglecpp.server.loaded import LoadedModel, find_source, plan_source
 from eaglecpp.server.run import bind
 from helpers.http_server import FAST, MODEL, TARGET, TestServer
 
@@ -209,7 +209,7 @@ def test_a_generation_that_nobody_takes_ends() -> None:
 def test_a_long_answer_gives_its_place_back_when_others_wait() -> None:
     async def run() -> tuple[str, int, int]:
         options: dict[str, Any] = {"ignore_eos": True, "strategy": "off"}
-        engine = await AsyncEngine.open(TARGET, n_parallel=1, place_s=0.3, **FAST)
+        engine = await AsyncEngine.open(TARGET, n_parallel=1, place_s=0.05, **FAST)
         async with engine:
             alone = await engine.generate("What", max_tokens=100, **options)
             async with engine.stream("What", max_tokens=400, temperature=0.9, **options) as long:

@@ -404,7 +404,7 @@ def test_a_store_of_someone_else_is_not_written_to(
 def test_a_full_disk_is_said_before_anything_is_copied(
     tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglecpp.store.files.share", lambda source, destination: None)
+    monkeypatch.setattr("eaglecpp.store.content.share", lambda source, destination: None)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1 << 20}))
     with pytest.raises(StoreError, match=r"not enough room for a copy of .*: it needs [\d.]+ [KM]?B"):
         make(stores, f"FROM {tiny.target}\n")

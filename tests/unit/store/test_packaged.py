@@ -17,9 +17,9 @@ from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, packaged
+from eaglecpp.store.content import file_digest
 from eaglecpp.store.create import create_model
 from eaglecpp.store.describe import list_entry
-from eaglecpp.store.files import file_digest
 from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.remote.pull import pull
 from helpers.hub_server import HubServer

@@ -26,16 +26,16 @@ from eaglecpp.train.capture.cache import CacheOptions, CachePlan, estimate_bytes
 from eaglecpp.train.capture.cache_file import CacheFile, FeatureType, Layout
 from eaglecpp.train.capture.crew import samples_of
 from eaglecpp.train.capture.features import Capture, TargetSource
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.samples import TrainText
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
 MODEL = ModelOptions(n_threads=1)
 LENGTHS = (70, 5, 33, 120, 64)
 
 
-def conversations(lengths: Sequence[int] = LENGTHS) -> list[Conversation]:
+def conversations(lengths: Sequence[int] = LENGTHS) -> list[TrainText]:
     return [
-        Conversation(np.array(prompt_ids(n, seed), np.int32), (np.arange(n) % 7 > 2).astype(np.int16))
+        TrainText(np.array(prompt_ids(n, seed), np.int32), (np.arange(n) % 7 > 2).astype(np.int16))
         for seed, n in enumerate(lengths)
     ]
 

@@ -19,7 +19,7 @@ from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data.chats import ChatEncoder, open_tokenizer
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.samples import TrainText
 from helpers.tiny import TargetSpec, target_weights, write_gguf
 from helpers.tiny_tokenizer import tiny_tokenizer
 
@@ -299,8 +299,8 @@ def test_prompts_alone_point_to_generate(tmp_path: Path, engine: Engine) -> None
 # The held-out part
 
 
-def some_conversations(n: int) -> list[Conversation]:
-    return [Conversation(np.array([0, n, n + 1, 7], np.int32), np.ones(4, np.int16)) for n in range(n)]
+def some_conversations(n: int) -> list[TrainText]:
+    return [TrainText(np.array([0, n, n + 1, 7], np.int32), np.ones(4, np.int16)) for n in range(n)]
 
 
 @pytest.mark.parametrize(
@@ -321,12 +321,12 @@ def test_the_held_out_part_does_not_depend_on_order(rng: np.random.Generator) ->
     assert len(first) == 6
 
 
-def answers(prompts: list[list[int]], n_each: int) -> list[Conversation]:
+def answers(prompts: list[list[int]], n_each: int) -> list[TrainText]:
     """As many answers to each prompt."""
     said = [[*prompt, 90 + n, 7] for prompt in prompts for n in range(n_each)]
     turns = [[0] * len(prompt) + [1, 1] for prompt in prompts for _ in range(n_each)]
     return [
-        Conversation(np.array(a, np.int32), np.array(b, np.int16), b.count(0))
+        TrainText(np.array(a, np.int32), np.array(b, np.int16), b.count(0))
         for a, b in zip(said, turns, strict=True)
     ]
 

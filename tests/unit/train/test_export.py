@@ -22,7 +22,7 @@ from eaglecpp.train.fit.export import Vocab, check_engine, export_gguf, write_ch
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
 from eaglecpp.train.fit.weights import from_checkpoint, from_target, new_layers, target_embedding
-from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.samples import Sample, TrainText
 from helpers.checkpoints import write_checkpoint as write_layout
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
@@ -44,7 +44,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
 def sample(target: TinyTarget) -> Sample:
     """What the target makes of a random prompt."""
     tokens = np.array(prompt_ids(40), np.int32)
-    source = TargetSource(target.gguf, [Conversation(tokens, np.ones(40, np.int16))], LAYERS)
+    source = TargetSource(target.gguf, [TrainText(tokens, np.ones(40, np.int16))], LAYERS)
     try:
         return source.sample(0)
     finally:
@@ -106,7 +106,7 @@ def test_eagle_1_is_written_as_safeailab_writes_it(kind: str, tmp_path: Path, ta
     outside = {"fc.weight"} | {name for name in stored if name.startswith("layers.0.")}
     assert stored.keys() == outside and "layers.0.input_layernorm.weight" not in stored
     tokens = np.array(prompt_ids(40), np.int32)
-    source = TargetSource(target.gguf, [Conversation(tokens, np.ones(40, np.int16))], [9])
+    source = TargetSource(target.gguf, [TrainText(tokens, np.ones(40, np.int16))], [9])
     try:
         error = check_engine(report, tmp_path, target.gguf, model, vocab, source.sample(0))
     finally:

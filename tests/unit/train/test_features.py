@@ -13,21 +13,21 @@ import pytest
 from conftest import Models
 from numpy.typing import NDArray
 
-from eaglecpp.engine.params import engine_options
+from eaglecpp.engine.request import engine_options
 from eaglecpp.errors import DataError, MismatchError
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from eaglecpp.train.capture.features import TargetSource, default_layers, top_labels
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.samples import TrainText
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
 # caches that do not round: samples and whole prompts are cut into different batches
 MODEL = ModelOptions(n_threads=1, type_k="f32", type_v="f32", flash_attn="off")
 
 
-def conversation(n_tokens: int, seed: int = 1) -> Conversation:
+def conversation(n_tokens: int, seed: int = 1) -> TrainText:
     tokens = np.array(prompt_ids(n_tokens, seed), np.int32)
-    return Conversation(tokens, (np.arange(n_tokens) > 3).astype(np.int16))
+    return TrainText(tokens, (np.arange(n_tokens) > 3).astype(np.int16))
 
 
 def full_log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

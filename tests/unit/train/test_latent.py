@@ -17,7 +17,7 @@ from eaglecpp.train.fit.export import Vocab, check_engine, export_gguf, write_ch
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_vocab
 from eaglecpp.train.fit.weights import from_checkpoint, from_target, target_embedding
-from eaglecpp.train.samples import Conversation, Sample
+from eaglecpp.train.samples import Sample, TrainText
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 from helpers.tiny_arch import latent_weights, make_latent
 
@@ -33,7 +33,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> GgufFile:
 @pytest.fixture(scope="module")
 def sample(target: GgufFile) -> Sample:
     tokens = np.array(prompt_ids(40), np.int32)
-    source = TargetSource(target.path, [Conversation(tokens, np.ones(40, np.int16))], LAYERS)
+    source = TargetSource(target.path, [TrainText(tokens, np.ones(40, np.int16))], LAYERS)
     try:
         return source.sample(0)
     finally:

@@ -11,7 +11,7 @@ from conftest import Models
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.data.vocab import choose, count, special_tokens
 from eaglecpp.train.prepare import _moved_rows
-from eaglecpp.train.samples import Conversation
+from eaglecpp.train.samples import TrainText
 
 
 def counts_of(*counts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -59,7 +59,7 @@ def test_what_cannot_be_is_refused(size: int, keep: list[int], says: str) -> Non
 
 
 def test_only_learnt_tokens_are_counted() -> None:
-    one = Conversation(np.array([0, 3, 3, 2, 3], np.int32), np.array([0, 0, 1, 1, 2], np.int16))
+    one = TrainText(np.array([0, 3, 3, 2, 3], np.int32), np.array([0, 0, 1, 1, 2], np.int16))
     assert count([one, one], 5).tolist() == [0, 0, 2, 4, 0]
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from eaglecpp.references.paths import FileSearchError, expand_path
+from eaglecpp.references.reference import FileSearchError, expand_path
 
 __all__ = ["FileSearchError", "expand_path", "model_files", "same_path"]
 

@@ -9,7 +9,7 @@ calls it in threads.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +23,10 @@ from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.find import Found, find_here, find_name, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import MAX_SEQUENCES, Strategy
-from eaglecpp.references.parts import part_paths
-from eaglecpp.references.reference import model_name
+from eaglecpp.references.reference import model_name, part_paths
 from eaglecpp.server.catalog import complete_entry, means_path, served
 from eaglecpp.store import Stores
-from eaglecpp.store.files import file_state
+from eaglecpp.store.content import file_state
 from eaglecpp.store.model import StoredModel
 
 if TYPE_CHECKING:
@@ -52,16 +51,16 @@ class Source:
 
     name:   in the one spelling that lists have, whatever the request's was
     key:    the same for all names of one model
-    stored: the model in its store, or the file as one
+    stored: gives the model in its store, or the file as one
     """
 
     name: str
     found: Found
     key: Key
-    stored: StoredModel
+    stored: Callable[[], StoredModel]
 
     @classmethod
-    def of(cls, name: str, found: Found, stored: StoredModel) -> Source:
+    def of(cls, name: str, found: Found, stored: Callable[[], StoredModel]) -> Source:
         """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
         template, messages) on the same weights is another model.
         """
@@ -77,7 +76,7 @@ class Source:
 
     def entry(self) -> dict[str, Any]:
         """As /api/tags lists it."""
-        return complete_entry(self.stored, self.name)
+        return complete_entry(self.stored(), self.name)
 
     @property
     def modelfile(self) -> Modelfile:
@@ -92,7 +91,7 @@ def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> S
     Raises ModelNotFoundError.
     """
     if name in files:
-        return Source.of(name, find_here(files[name], config.draft), served(files[name]))
+        return Source.of(name, find_here(files[name], config.draft), lambda: served(files[name]))
     if means_path(name):
         raise ModelNotFoundError(f"model '{name}' not found")
     stores = Stores.open()
@@ -101,8 +100,9 @@ def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> S
     except ModelNotFoundError as error:
         why = str(error).removeprefix(f"model {name!r} is ")
         raise ModelNotFoundError(f"model '{name}' not found: {why}") from None
-    assert model.name is not None
-    return Source.of(str(model.name), with_own_draft(model), stores.get(model.name))
+    known = model.name
+    assert known is not None
+    return Source.of(str(known), with_own_draft(model), lambda: stores.get(known))
 
 
 def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
