@@ -251,7 +251,8 @@ def read_tools(tools: Any) -> list[dict[str, Any]]:
     found = []
     for index, tool in enumerate(tools):
         function = tool.get("function", tool) if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or not isinstance(name, str) or not name:
             raise ApiError(400, f"tools[{index}]: only functions with a name are supported", param="tools")
         kept = {key: function[key] for key in ("name", "description", "parameters") if function.get(key)}
         found.append({"type": "function", "function": kept})

@@ -195,6 +195,7 @@ def test_messages_call_tools(server: TestServer) -> None:
         ("/v1/chat/completions", ask(max_tokens="many"), 400),
         ("/v1/chat/completions", ask(stop=[1]), 400),
         ("/v1/chat/completions", ask(tool_choice="required"), 400),
+        ("/v1/chat/completions", ask(tools=[{"name": ""}], tool_choice="required"), 400),
         ("/v1/chat/completions", ask(response_format={"type": "xml"}), 400),
         ("/v1/chat/completions", ask(grammar="root ::= ("), 400),
         ("/v1/chat/completions", ask(logit_bias={"x": 1}), 400),
