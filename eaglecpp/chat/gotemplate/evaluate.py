@@ -22,12 +22,10 @@ from .nodes import (
     Branch,
     Chain,
     Command,
-    Dot,
     Field,
     Jump,
     Literal,
     Name,
-    Nil,
     Node,
     Operand,
     Pipe,
@@ -222,9 +220,9 @@ class _Run:
         if isinstance(first, Name):
             return self._function(first, arguments, dot, scope, final)
         has_arguments = bool(arguments) or final is not _MISSING
-        if isinstance(first, Field | Chain) or (isinstance(first, Variable) and first.names):
+        if isinstance(first, Chain) or (isinstance(first, Field | Variable) and first.names):
             return self._operand(first, dot, scope, has_arguments)
-        if isinstance(first, Nil):
+        if isinstance(first, Literal) and first.value is None:
             raise self.error("nil is not a command", first.line)
         if has_arguments:
             raise self.error("can't give argument to non-function", command.line)
@@ -239,8 +237,6 @@ class _Run:
             case Variable(name, names):
                 value = self._variable(name, scope, operand.line)
                 return self._fields(value, names, operand.line, has_arguments)
-            case Dot():
-                return dot
             case Pipe():
                 return self._pipe(operand, dot, scope)
             case Name():
@@ -248,8 +244,6 @@ class _Run:
             case Chain(base, names):
                 value = self._operand(base, dot, scope)
                 return self._fields(value, names, operand.line, has_arguments)
-            case Nil():
-                return None
 
     def _fields(self, value: Any, names: Sequence[str], line: int, has_arguments: bool) -> Any:
         for index, name in enumerate(names):

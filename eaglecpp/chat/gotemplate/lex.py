@@ -18,14 +18,18 @@ KEYWORDS = frozenset(
 )
 _SPACES = " \t\r\n"
 _SPACE_RUN = re.compile(r"[ \t\r\n]+")
-_STRING = re.compile(r'"(?:[^"\\\n]|\\[^\n])*"')
-_CHAR = re.compile(r"'(?:[^'\\\n]|\\[^\n])*'")
-_RAW_STRING = re.compile(r"`[^`]*`")
-_NUMBER = re.compile(
+_NUMBER = (
     r"[+-]?(?:0[xX][0-9a-fA-F_]*(?:\.[0-9a-fA-F_]*)?(?:[pP][+-]?[0-9_]*)?"
     r"|0[oO][0-7_]*(?:\.[0-7_]*)?|0[bB][01_]*(?:\.[01_]*)?"
     r"|[0-9_]*(?:\.[0-9_]*)?(?:[eE][+-]?[0-9_]*)?)i?"
 )
+_TOKEN = re.compile(
+    r'(?P<string>"(?:[^"\\\n]|\\[^\n])*")|(?P<raw>`[^`]*`)'
+    r"|(?P<char>'(?:[^'\\\n]|\\[^\n])*')"
+    rf"|(?P<number>(?=[+-]|\.?[0-9]){_NUMBER})"
+    r"|(?P<variable>\$\w*)|(?P<field>\.\w*)|(?P<name>\w+)|(?P<sign>:=|[=|()])|(?P<other>[!-~])"
+)
+_UNTERMINATED = {'"': "quoted string", "`": "raw quoted string", "'": "character constant"}
 _TERMINATORS = frozenset(" \t\r\n.,|:)(")
 
 
@@ -175,78 +179,28 @@ class _Lexer:
             self.spaced = True
 
     def _token(self) -> None:
-        char = self.text[self.at]
-        if char == '"':
-            self._matched("string", _STRING, "unterminated quoted string")
-        elif char == "`":
-            self._matched("raw", _RAW_STRING, "unterminated raw quoted string")
-        elif char == "'":
-            self._matched("char", _CHAR, "unterminated character constant")
-        elif char == "$":
-            self._word("variable", self.at + 1)
-        elif char == "." and not _is_digit(self.text[self.at + 1 : self.at + 2]):
-            self._word("field", self.at + 1)
-        elif char in "+-." or _is_digit(char):
-            self._number()
-        elif _is_word_char(char):
-            self._word("name", self.at)
-        else:
-            self._sign(char)
-
-    def _matched(self, kind: str, pattern: re.Pattern[str], problem: str) -> None:
-        match = pattern.match(self.text, self.at)
+        match = _TOKEN.match(self.text, self.at)
         if match is None:
-            raise _LexError(problem)
-        self.emit(kind, match[0])
+            raise _LexError(f"unrecognized character in action: {_code_point(self.text[self.at])}")
+        kind, word = match.lastgroup or "", match[0]
+        behind = self.text[match.end() : match.end() + 2]
+        if kind == "other" and word in _UNTERMINATED:
+            raise _LexError(f"unterminated {_UNTERMINATED[word]}")
+        if word == ":":
+            raise _LexError("expected :=")
+        if kind == "number" and behind and (behind[0].isalnum() or behind[0] in "_+-"):
+            raise _LexError(f"bad number syntax: {quoted(word + behind[0])}")
+        if kind in ("variable", "field", "name"):
+            if behind and behind[0] not in _TERMINATORS and behind != "}}":
+                raise _LexError(f"bad character {_code_point(behind[0])}")
+            if word == ".":
+                kind = "dot"
+            elif word in ("true", "false"):
+                kind = "bool"
+            elif word in KEYWORDS:
+                kind = word
+        self.emit(word if kind == "sign" else kind, word)
         self._skip(match.end())
-
-    def _word(self, kind: str, index: int) -> None:
-        """A name, `.field` or `$variable`; `index` is behind the dot or dollar."""
-        while index < len(self.text) and _is_word_char(self.text[index]):
-            index += 1
-        if not self._terminates(index):
-            raise _LexError(f"bad character {_code_point(self.text[index])}")
-        word = self.text[self.at : index]
-        if word == ".":
-            kind = "dot"
-        elif word in ("true", "false"):
-            kind = "bool"
-        elif word in KEYWORDS:
-            kind = word
-        self.emit(kind, word)
-        self.at = index
-
-    def _terminates(self, index: int) -> bool:
-        return (
-            index >= len(self.text) or self.text[index] in _TERMINATORS or self.text.startswith("}}", index)
-        )
-
-    def _number(self) -> None:
-        match = _NUMBER.match(self.text, self.at)
-        text = match[0] if match else self.text[self.at]
-        following = self.text[self.at + len(text) : self.at + len(text) + 1]
-        if following and (_is_word_char(following) or following in "+-"):
-            raise _LexError(f"bad number syntax: {quoted(text + following)}")
-        self.emit("number", text)
-        self.at += len(text)
-
-    def _sign(self, char: str) -> None:
-        if char == ":":
-            if not self.text.startswith(":=", self.at):
-                raise _LexError("expected :=")
-            char = ":="
-        elif char not in "=|()" and not (char.isascii() and char.isprintable()):
-            raise _LexError(f"unrecognized character in action: {_code_point(char)}")
-        self.emit(char if char in ("=", ":=", "|", "(", ")") else "other", char)
-        self.at += len(char)
-
-
-def _is_digit(char: str) -> bool:
-    return len(char) == 1 and "0" <= char <= "9"
-
-
-def _is_word_char(char: str) -> bool:
-    return char == "_" or char.isalpha() or char.isdecimal()
 
 
 def _code_point(char: str) -> str:

@@ -11,12 +11,10 @@ __all__ = [
     "Branch",
     "Chain",
     "Command",
-    "Dot",
     "Field",
     "Jump",
     "Literal",
     "Name",
-    "Nil",
     "Node",
     "Operand",
     "Pipe",
@@ -37,23 +35,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A string, number or boolean constant."""
+    """A string, number or boolean constant; None is nil, which is legal as an argument only."""
 
-    value: str | int | float | bool
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Nil:
-    """The constant nil; legal as an argument only."""
-
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """The value at hand."""
-
+    value: str | int | float | bool | None
     line: int
 
 
@@ -67,7 +51,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`.A.B`: a chain of fields of dot."""
+    """`.A.B`: a chain of fields of dot; without names, dot itself."""
 
     names: tuple[str, ...]
     line: int
@@ -109,7 +93,7 @@ class Pipe:
     line: int
 
 
-Operand = Literal | Nil | Dot | Name | Field | Variable | Chain | Pipe
+Operand = Literal | Name | Field | Variable | Chain | Pipe
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,10 @@ from .nodes import (
     Branch,
     Chain,
     Command,
-    Dot,
     Field,
     Jump,
     Literal,
     Name,
-    Nil,
     Node,
     Operand,
     Pipe,
@@ -224,7 +222,7 @@ class _Parser:
         if not commands:
             raise self.error(f"missing value for {context}", start)
         for stage, command in enumerate(commands[1:], start=2):
-            if isinstance(command.operands[0], Literal | Nil | Dot):
+            if _is_bare(command.operands[0]):
                 raise self.error(f"non executable command in pipeline stage {stage}", start)
         return Pipe(tuple(commands), variables, is_assignment, start.line)
 
@@ -267,12 +265,12 @@ class _Parser:
             names.append(self.next().text[1:])
         if not names:
             return term
+        if _is_bare(term):
+            raise self.error(f"unexpected . after term {quoted(start.text)}", start)
         if isinstance(term, Field):
             return Field((*term.names, *names), term.line)
         if isinstance(term, Variable):
             return Variable(term.name, tuple(names), term.line)
-        if isinstance(term, Literal | Nil | Dot):
-            raise self.error(f"unexpected . after term {quoted(start.text)}", start)
         return Chain(term, tuple(names), start.line)
 
     def _term(self, token: Token) -> Operand:
@@ -283,9 +281,9 @@ class _Parser:
                     raise self.error(f"function {quoted(token.text)} not defined", token, hint)
                 return Name(token.text, token.line)
             case "dot":
-                return Dot(token.line)
+                return Field((), token.line)
             case "nil":
-                return Nil(token.line)
+                return Literal(None, token.line)
             case "variable":
                 if token.text not in self.variables:
                     raise self.error(f"undefined variable {quoted(token.text)}", token)
@@ -313,6 +311,11 @@ class _Parser:
                     return string_value(token.text)
         except LiteralError as error:
             raise self.error(str(error), token) from None
+
+
+def _is_bare(operand: Operand) -> bool:
+    """A constant, nil or dot, which have no fields and cannot be called."""
+    return isinstance(operand, Literal) or (isinstance(operand, Field) and not operand.names)
 
 
 def _is_empty(body: Body) -> bool:
