@@ -170,7 +170,7 @@ def test_strategy_regen_and_resume(chat: Open, models: Models, home: Path) -> No
     first = saved_chats(home)[0]["messages"]
     assert len(first) == 2
     with chat("--continue") as terminal:
-        assert f">>> hello\n\n{first[1]['content']}\n" in terminal.text
+        assert f">>> hello\n{first[1]['content']}\n" in terminal.text
         terminal.type("and then" + ENTER)
         terminal.wait("[ 12 tokens")
         terminal.wait_for_prompt()
