@@ -8,8 +8,9 @@ gnu-g++ and qemu-aarch64 the kernels for AArch64 are tested on other machines, t
 debootstrap and qemu-aarch64-static, so is the whole engine, which builds llama.cpp for AArch64 once and keeps
 it; with the package ziglang all C++ sources are compiled for macOS, Windows and AArch64. The Python readers
 are fuzzed by atheris, of which there are wheels for Linux on x86-64. Some steps have to be asked for:
-training, whole runs of `eaglecpp train` (three minutes), and gpu, which builds ggml's RPC and Vulkan backends
-once, from the sources of the pinned llama-cpp-python, and keeps them.
+training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's RPC and Vulkan backends
+once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build, which with nvcc builds its
+CUDA backend, once, in an hour of processor time.
 """
 
 from __future__ import annotations
@@ -310,9 +311,9 @@ def gpu() -> str | None:
 
     folder = cmake(
         "gpu", "-DEAGLECPP_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release",
-        targets=("counting_device", "test_remote_drafter", "test_graph"),
+        targets=("counting_device", "test_remote_drafter", "test_whose_target", "test_graph"),
     )  # fmt: skip
-    run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "remote_drafter|draft_graph")
+    run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "remote_drafter|whose_target|draft_graph")
     counting = folder / "tests" / "native" / "gpu" / "libcounting_device.so"
     for name in ("counting", "rpc", "vulkan"):
         backend = backends.Backend(name, counting) if name == "counting" else backends.build(name)
@@ -338,6 +339,14 @@ def gpu() -> str | None:
     return None
 
 
+def cuda_build() -> str | None:
+    """llama.cpp's CUDA backend, by the documented recipe, as far as it goes without a card."""
+    if shutil.which("nvcc") is None:
+        return "nvcc not found; it comes with NVIDIA's CUDA toolkit"
+    run(sys.executable, ROOT / "tests" / "cuda_build.py")
+    return None
+
+
 # a step that could not run returns the reason
 STEPS: dict[str, Callable[[], str | None]] = {
     "lint": lint,
@@ -352,8 +361,9 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "python": python,
     "training": training,
     "gpu": gpu,
+    "cuda-build": cuda_build,
 }
-ASKED_FOR = ("training", "gpu")
+ASKED_FOR = ("training", "gpu", "cuda-build")
 
 
 def main() -> None:

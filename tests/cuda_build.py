@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: MIT
+"""Builds llama-cpp-python with CUDA as docs/gpu.md says, where there is no GPU, and asks eaglecpp about it.
+
+    python tests/cuda_build.py [--architecture 86]
+
+Needs nvcc. The line of `CMAKE_ARGS` is taken out of the page; only the architecture is added, which
+llama.cpp would ask the missing GPU for. cuBLAS, where the toolkit lacks it, is NVIDIA's package on PyPI;
+libcuda, which comes with the driver, is a stub. With that build `eaglecpp doctor` says that there is no GPU
+and why, and drafting on the CPU gives the same text as ever. The build is kept where those of
+helpers/backends.py are; the first one takes an hour of processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from helpers import backends
+
+ROOT = Path(__file__).resolve().parents[1]
+PAIR = ROOT / "examples" / "demo_model" / "pair"
+
+
+def run(*command: str | Path, **environment: str) -> None:
+    print("+", *command, flush=True)
+    subprocess.run([str(c) for c in command], check=True, env=os.environ | environment)
+
+
+def paths(*folders: Path | None) -> str:
+    return os.pathsep.join(str(f) for f in folders if f is not None)
+
+
+def documented() -> str:
+    """CMAKE_ARGS of the recipe for NVIDIA's cards."""
+    page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
+    found = re.findall(r'^CMAKE_ARGS="([^"]*GGML_CUDA[^"]*)" pip install', page, re.M)
+    assert len(found) == 1, found
+    return str(found[0])
+
+
+def compiler() -> Path:
+    """nvcc itself, where a script on the PATH calls it."""
+    command = ["nvcc", "--dryrun", "-x", "cu", os.devnull]
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    found = re.search(r"^#\$ _HERE_=(.*)$", told, re.M)
+    assert found is not None, told
+    return Path(found[1]) / "nvcc"
+
+
+def cublas(nvcc: Path, into: Path) -> Path | None:
+    """The folder of `include` and `lib` with cuBLAS; None where the toolkit has it."""
+    if any(nvcc.parents[1].glob("lib*/libcublas.so")):
+        return None
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    release = re.search(r"release (\d+)\.(\d+)", told)
+    assert release is not None, told
+    major, minor = release.groups()
+    if not any(into.glob("nvidia/*/lib/libcublas.so")):
+        name = "nvidia-cublas" if int(major) >= 13 else f"nvidia-cublas-cu{major}"
+        options = ("--no-deps", "--only-binary", ":all:", "--upgrade", "--target", into)
+        run(sys.executable, "-m", "pip", "install", "-q", *options, f"{name}=={major}.{minor}.*")
+        for library in into.glob("nvidia/*/lib/lib*.so.*"):
+            library.with_name(library.name.split(".so")[0] + ".so").symlink_to(library.name)
+    return next(into.glob("nvidia/*/lib")).parent
+
+
+def stub(into: Path) -> Path:
+    """The folder with a libcuda that answers with errors."""
+    into.mkdir(parents=True, exist_ok=True)
+    soname = "libcuda.so.1"
+    source = ROOT / "tests" / "native" / "gpu" / "cuda_stub.c"
+    run("cc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-o", into / soname, source)
+    link = into / "libcuda.so"
+    link.unlink(missing_ok=True)
+    link.symlink_to(soname)
+    return into
+
+
+def build(architecture: str) -> tuple[Path, list[Path]]:
+    """A folder with the package llama_cpp, built with CUDA, and those of the libraries that it needs, the
+    driver's last.
+    """
+    kept = backends.folder() / "cuda"
+    kept.mkdir(parents=True, exist_ok=True)
+    nvcc = compiler()
+    blas = cublas(nvcc, kept / "cublas")
+    libraries = [*([blas / "lib"] if blas else []), stub(kept / "stub")]
+    site = kept / f"site-{architecture}"
+    if not site.is_dir():
+        run(
+            sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation",
+            "-C", f"build-dir={kept / f'build-{architecture}'}", "-w", kept,
+            backends.sources(backends.folder()).parents[1],
+            CMAKE_ARGS=f"{documented()} -DCMAKE_CUDA_ARCHITECTURES={architecture}",
+            CUDACXX=str(nvcc),
+            CMAKE_LIBRARY_PATH=paths(*libraries),
+            CPATH=paths(blas and blas / "include"),
+        )  # fmt: skip
+        (wheel,) = kept.glob("*.whl")
+        partial = site.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(partial)
+        partial.rename(site)
+        wheel.unlink()
+    return site, libraries
+
+
+def said(*arguments: str | Path, code: int = 0, **environment: str) -> str:
+    """What `eaglecpp` prints; it has to end with `code`."""
+    command = [sys.executable, "-P", "-m", "eaglecpp", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    print("+ eaglecpp", *arguments, *(f"{name}={value}" for name, value in environment.items()))
+    print(done.stdout, done.stderr, flush=True)
+    assert done.returncode == code, f"expected exit code {code}, got {done.returncode}"
+    return done.stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--architecture", default="86", help="of the GPU: 86 is an RTX 3090 (default)")
+    args = parser.parse_args()
+    site, libraries = build(args.architecture)
+    # the extension that was made for the CPU's build
+    cuda = {"PYTHONPATH": str(site), "LD_LIBRARY_PATH": paths(*libraries)}
+    facts = said("doctor", "--verbose", **cuda)
+    assert "CUDA : ARCHS" in facts, "this is not a build with CUDA"
+    assert re.search("^gpu +none", facts, re.M) and "failed to initialize CUDA" in facts
+    answer = ("run", PAIR / "demo-target.gguf", "--temp", "0", "-n", "24", "-c", "512", "What is len?")
+    drafted = ("--draft", PAIR / "demo-draft.gguf", "--strategy", "chain:3")
+    text = said(*answer)
+    assert "number of items" in text and said(*answer, *drafted, **cuda) == text
+    # where no driver is installed
+    (libraries[-1] / "libcuda.so.1").unlink()
+    assert "libcuda.so.1" in said("doctor", code=1, **cuda)
+
+
+if __name__ == "__main__":
+    main()

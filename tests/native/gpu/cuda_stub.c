@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+// Stands in for libcuda, which comes with NVIDIA's driver: what ggml's CUDA backend is linked with where there is no
+// driver. As NVIDIA's own stub it answers every call with an error (cuda.h: CUDA_ERROR_STUB_LIBRARY).
+#define STUB(name) \
+    int name(void) { return 34; }
+
+STUB(cuInit)
+STUB(cuDriverGetVersion)
+STUB(cuGetErrorString)
+STUB(cuGetProcAddress)
+STUB(cuGetProcAddress_v2)
+STUB(cuDeviceGet)
+STUB(cuDeviceGetAttribute)
+STUB(cuMemAddressFree)
+STUB(cuMemAddressReserve)
+STUB(cuMemCreate)
+STUB(cuMemGetAllocationGranularity)
+STUB(cuMemMap)
+STUB(cuMemRelease)
+STUB(cuMemSetAccess)
+STUB(cuMemUnmap)
