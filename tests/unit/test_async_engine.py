@@ -504,6 +504,7 @@ def test_turns_are_taken_in_the_order_of_asking() -> None:
             threads[-1].start()
             while lock._next < number + 2:
                 pass
+        assert not order, "nobody goes in while somebody is inside"
     for thread in threads:
         thread.join()
     assert order == list(range(5))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from eaglecpp.server.http import keep_alive
 from helpers.http_server import MODEL, TestServer
 
 QUESTION = "What does os.path.join do?"
@@ -254,3 +255,20 @@ def test_an_empty_request_loads_and_unloads(store_root: object) -> None:
         told = whole(own, {"model": MODEL, "prompt": "", "keep_alive": 0}, "/api/generate")
         assert told["done_reason"] == "unload"
         assert own.get("/api/ps").json()["models"] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        (None, None),
+        (0, 0.0),
+        (-1, -1.0),
+        ("-1", -1.0),
+        ("+3", 3.0),
+        ("10m", 600.0),
+        ("1m30s", 90.0),
+        ("-1.5h", -5400.0),
+    ],
+)
+def test_how_long_a_model_stays(said: object, seconds: float | None) -> None:
+    assert keep_alive(said) == seconds

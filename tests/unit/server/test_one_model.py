@@ -22,6 +22,7 @@ from eaglecpp.store.transaction import copy_model
 from helpers.http_server import DRAFT, TARGET, TestServer
 from helpers.hub_server import HubServer
 
+PARAMETERS = "PARAMETER temperature 0\nPARAMETER num_predict 2\n"
 SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.ollama.ai/library/Pair")
 
 
@@ -29,7 +30,7 @@ SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.oll
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestServer]:
     """A server with a store of its own, in which is the model `pair`."""
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
-    make("pair", "PARAMETER temperature 0\nPARAMETER num_predict 2")
+    make("pair", PARAMETERS)
     with TestServer(files={}, draft=None) as running:
         yield running
 
@@ -84,7 +85,8 @@ def test_a_copy_is_the_same_model_until_its_last_name_goes(own: TestServer) -> N
 
 @pytest.mark.parametrize("difference", ["PARAMETER temperature 1", "SYSTEM Be brief.", "no drafter"])
 def test_another_modelfile_on_the_same_weights_is_another_model(own: TestServer, difference: str) -> None:
-    make("other", "" if difference == "no drafter" else difference, draft=difference != "no drafter")
+    has_drafter = difference != "no drafter"
+    make("other", PARAMETERS + (difference if has_drafter else ""), draft=has_drafter)
     for name in ("pair", "other"):
         assert say(own, name, options={"num_predict": 1}).status_code == 200
     assert sorted(loaded(own)) == ["other:latest", "pair:latest"]
