@@ -2,23 +2,29 @@
 """One report of a machine with a GPU, to paste into an issue: what is installed, what a row costs, what
 drafting gains.
 
-    python benchmarks/gpu.py TARGET.gguf DRAFT.gguf [--server PATH/llama-server] [-ngl N] [--tokens 200]
+    python benchmarks/gpu.py TARGET.gguf DRAFT.gguf [--pair TARGET.gguf DRAFT.gguf]... [--rows TARGET.gguf]...
+           [--server PATH/llama-server] [-ngl N] [--tokens 200]
 
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
-of them. With --server llama.cpp's own `draft-eagle3` is measured on the same files; it reads drafters of the
-architecture `eagle3` only.
+of them. `--rows` adds targets whose rows are timed, without a drafter. With --server llama.cpp's own plain
+decoding and its `draft-eagle3` are measured on the same files; the latter reads drafters of the architecture
+`eagle3` only. A process started with LD_PRELOAD=count_cuda.so (see count_cuda.c) also says how often the host
+waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py makes a folder that does all of this on a machine
+without a network.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
 from common import arguments, table
-from llama_server import LlamaServer
+from gguf import GGUFReader
+from llama_server import LlamaServer, ServerError
 
 import eaglecpp
 from eaglecpp.lowlevel import EngineOptions, Target, system_info, versions
@@ -32,23 +38,41 @@ STRATEGIES = ("off", "chain:2", "chain:4", "tree:k=4,depth=3,nodes=7", "tree:k=4
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 
 
+class Counts(ctypes.Structure):
+    """count_cuda.c"""
+
+    names = ("waits", "launches", "graph_launches", "captures", "instantiations", "updates")
+    _fields_ = [(name, ctypes.c_uint64) for name in names]
+
+
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("target")
     parser.add_argument("draft")
-    parser.add_argument("--server", help="llama.cpp's llama-server, for its draft-eagle3")
+    parser.add_argument("--pair", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
+    parser.add_argument("--rows", action="append", default=[], metavar="TARGET")
+    parser.add_argument("--server", help="llama.cpp's llama-server")
     parser.add_argument("-ngl", type=int, default=-1)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--without-gpu", action="store_true", help="to try this script, on the CPU")
     args = parser.parse_args()
-    lines = [*machine(), *row_curve(args), *speeds(args)]
-    print("\n".join(lines))
+    pairs = [(args.target, args.draft), *args.pair]
+    # part by part, so that a run that is cut off has told what it knew
+    say(machine(args.without_gpu))
+    say(row_curves(args, [*args.rows, *(target for target, _ in pairs)]))
+    for target, draft in pairs:
+        say(speeds(args, target, draft))
 
 
-def machine() -> list[str]:
+def say(lines: list[str]) -> None:
+    print("\n".join([*lines, ""]), flush=True)
+
+
+def machine(without_gpu: bool) -> list[str]:
     found = versions()
     gpus = [d for d in system_info()["devices"] if d["kind"] == "gpu"]
-    if not gpus:
+    if not gpus and not without_gpu:
         sys.exit("llama.cpp finds no GPU here: see docs/install.md#gpu (and --no-cache-dir)")
     lines = [
         "## Machine",
@@ -58,26 +82,47 @@ def machine() -> list[str]:
     for d in gpus:
         gib = [d[name] / 2**30 for name in ("memory_free", "memory_total")]
         lines.append(f"{d['name']}: {d['description']}, {gib[0]:.1f} of {gib[1]:.1f} GiB free")
-    return [*lines, ""]
+    return lines
 
 
-def row_curve(args: argparse.Namespace) -> list[str]:
-    """What a decode of n rows costs over one of a single row."""
-    options = EngineOptions()
-    options.target_path, options.n_ctx, options.n_gpu_layers = args.target, 1024, args.ngl
-    target = Target(options, [])
-    prefix = [1 + i % 100 for i in range(256)]
-    ms = {n: statistics.median(target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats)[2:]) for n in ROWS}
-    rows = [[str(n), f"{ms[n]:.2f}", f"{ms[n] / ms[1]:.2f}"] for n in ROWS]
-    return ["## A decode of n rows behind 256", "", table(["rows", "ms", "over one row"], rows), ""]
+def row_curves(args: argparse.Namespace, targets: list[str]) -> list[str]:
+    """What a decode of n rows costs over one of a single row, for each target."""
+    ms: dict[str, dict[int, float]] = {}
+    for path in targets:
+        options = EngineOptions()
+        options.target_path, options.n_ctx, options.n_gpu_layers = path, 1024, args.ngl
+        target = Target(options, [])
+        prefix = [1 + i % 100 for i in range(256)]
+        ms[Path(path).stem] = {
+            n: statistics.median(target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats)[2:]) for n in ROWS
+        }
+    rows = [[str(n), *(f"{one[n] / one[1]:.2f}" for one in ms.values())] for n in ROWS]
+    rows.insert(0, ["ms of one", *(f"{one[1]:.2f}" for one in ms.values())])
+    return ["## A decode of n rows behind 256, over one of a single row", "", table(["rows", *ms], rows)]
 
 
-def speeds(args: argparse.Namespace) -> list[str]:
+def counted() -> Counts | None:
+    """What CUDA was asked so far; None where nobody counts."""
+    if not hasattr(ctypes.CDLL(None), "eaglecpp_cuda_counts"):
+        return None
+    read = ctypes.CDLL(None).eaglecpp_cuda_counts
+    read.restype = Counts
+    return read()
+
+
+def per_round(before: Counts | None, after: Counts | None, rounds: int) -> list[str]:
+    if before is None or after is None:
+        return []
+    return [f"{(getattr(after, name) - getattr(before, name)) / rounds:.2f}" for name in Counts.names]
+
+
+def speeds(args: argparse.Namespace, target: str, draft: str) -> list[str]:
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
     speed: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     length: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     same: dict[str, int] = dict.fromkeys(STRATEGIES, 0)
-    with eaglecpp.Engine.open(args.target, args.draft, n_ctx=2048, n_gpu_layers=args.ngl) as engine:
+    counts: dict[str, list[str]] = {}
+    with eaglecpp.Engine.open(target, draft, n_ctx=2048, n_gpu_layers=args.ngl) as engine:
         where = engine.device_info
         prompts = [engine.tokenize(prompt) for prompt in PROMPTS]
         for repeat in range(args.repeats + 1):
@@ -85,12 +130,14 @@ def speeds(args: argparse.Namespace) -> list[str]:
                 plain: list[int] = []
                 for name in STRATEGIES:
                     engine.clear()
+                    before = counted()
                     done = engine.generate(prompt, strategy=name, **options)
                     plain = plain or done.tokens
                     if repeat == 0:  # the first time is a warm-up, but its text counts
                         same[name] += done.tokens == plain
                         continue
                     stats = done.timings
+                    counts[name] = per_round(before, counted(), max(1, stats.rounds))
                     speed[name].append(1000 * (stats.predicted_n - 1) / stats.predicted_ms)
                     length[name].append(stats.predicted_n / max(1, stats.rounds))
         plan = engine.generate(prompts[0], strategy="auto", **options).timings.plan
@@ -105,20 +152,48 @@ def speeds(args: argparse.Namespace) -> list[str]:
         ]
         for name in STRATEGIES
     ]
-    if args.server:
-        theirs = server_speed(args, prompts)
-        rows.append(["llama-server, draft-eagle3", f"{theirs:.1f}", f"{theirs / off:.2f}", "", ""])
+    notes = []
+    for name, n_max in (("llama-server, plain", 0), ("llama-server, draft-eagle3", 3)) if args.server else ():
+        if n_max and (kind := architecture(draft)) != "eagle3":
+            notes.append(f"llama.cpp's draft-eagle3 reads no drafter of the architecture {kind}.")
+            continue
+        try:
+            theirs = server_speed(args, target, draft, n_max, prompts)
+            rows.append([name, f"{theirs:.1f}", f"{theirs / off:.2f}", "", ""])
+        except ServerError as error:
+            notes.append(f"{name}: {error}")
     head = ["strategy", "tokens/s", "over off", "tokens a round", "text as off"]
-    places = f"target on {where['target']}, drafter on {where['draft']}"
-    return ["## Speed", "", places, "", table(head, rows), "", f"auto: {plan['strategy']}, {plan['why']}"]
+    size = Path(target).stat().st_size / 2**30
+    lines = [
+        f"## Speed, {Path(target).stem} ({size:.2f} GiB)",
+        "",
+        f"target on {where['target']}, drafter on {where['draft']}",
+        "",
+        table(head, rows),
+        "",
+        f"auto: {plan['strategy']}, {plan['why']}",
+        *notes,
+    ]
+    if any(counts.values()):
+        asked = [[name, *row] for name, row in counts.items()]
+        head = ["a round", *(name.replace("_", " ") for name in Counts.names)]
+        lines += ["", "Asked of CUDA in the last answer, the prompt included:", "", table(head, asked)]
+    return lines
 
 
-def server_speed(args: argparse.Namespace, prompts: list[list[int]]) -> float:
-    """Tokens per second of llama.cpp's own drafting, at its default depth."""
-    extra = ["-ngl", str(args.ngl if args.ngl >= 0 else 99), "-ngld", "99"]
+def architecture(path: str) -> str:
+    field = GGUFReader(path).get_field("general.architecture")
+    return str(field.contents()) if field is not None else ""
+
+
+def server_speed(
+    args: argparse.Namespace, target: str, draft: str, n_max: int, prompts: list[list[int]]
+) -> float:
+    """Tokens per second of llama.cpp's own server. n_max: its default is 3; 0 = no drafts."""
+    extra = ["-ngl", str(args.ngl if args.ngl >= 0 else 99), *(["-ngld", "99"] if n_max else [])]
     found = []
     with LlamaServer(
-        Path(args.server), Path(args.target), draft=Path(args.draft), n_max=3, n_ctx=2048, extra=extra
+        Path(args.server), Path(target), draft=Path(draft), n_max=n_max, n_ctx=2048, extra=extra
     ) as server:
         for repeat in range(args.repeats + 1):
             for prompt in prompts:

