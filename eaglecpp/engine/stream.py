@@ -88,8 +88,11 @@ class Stream(Iterator[Chunk]):
         return self._take_or_close()
 
     def _take_or_close(self, for_ms: float = 0.0) -> Chunk:
+        """Runs prefill slices until a round gives tokens, or the end."""
         try:
-            return self._take(self._next_round(for_ms))
+            while not self._gave_tokens(result := self._sequence.step(self._generation, for_ms)):
+                pass
+            return self._take(result)
         except BaseException:
             self.close()
             raise
@@ -130,13 +133,6 @@ class Stream(Iterator[Chunk]):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
-
-    def _next_round(self, for_ms: float) -> core.StepResult:
-        """Runs prefill slices until a round gives tokens, or the end."""
-        while True:
-            result = self._sequence.step(self._generation, for_ms)
-            if self._gave_tokens(result):
-                return result
 
     def _gave_tokens(self, result: core.StepResult) -> bool:
         """Whether a step was more than a slice of the prompt, of which `on_prefill` is told."""
