@@ -62,16 +62,6 @@ class Template:
             templates[""] = (*templates[""], _RESPONSE)
         return cls(text, templates, uses)
 
-    @property
-    def takes_tools(self) -> bool:
-        """Whether it can show tools to the model."""
-        return "tools" in self.uses
-
-    @property
-    def takes_suffix(self) -> bool:
-        """Whether it can fill in the middle."""
-        return "suffix" in self.uses
-
     def render(self, conversation: TemplateInput, limits: Limits | None = None) -> str:
         """The prompt. Raises TemplateError for an error at run time or beyond the limits."""
         think = conversation.think

@@ -130,10 +130,9 @@ def test_dates() -> None:
     assert text in (f"{d} {d - timedelta(days=1)}" for d in (today, today + timedelta(days=1)))
 
 
-def test_what_a_template_takes() -> None:
-    assert Template.parse("{{ range $.Messages }}{{ end }}{{ .Tools }}").takes_tools
-    assert Template.parse("{{ .Prompt }}{{ .Suffix }}").takes_suffix
-    assert not Template.parse("{{ .Prompt }}").takes_tools
+def test_the_fields_that_a_template_uses() -> None:
+    assert Template.parse("{{ range $.Messages }}{{ end }}{{ .Tools }}").uses == {"$", "messages", "tools"}
+    assert "suffix" in Template.parse("{{ .Prompt }}{{ .Suffix }}").uses
 
 
 def test_bytes_that_are_no_text_are_replaced_in_the_prompt() -> None:
