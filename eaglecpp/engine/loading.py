@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from eaglecpp._extension import core
 from eaglecpp.chat.model import ChatModel
-from eaglecpp.engine.drafting import Drafting, resolve_strategy
 from eaglecpp.engine.exactness import Exactness, settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.predicted_costs import PREDICTED, predict
-from eaglecpp.engine.request import Shared, engine_options
+from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.log import drain
 from eaglecpp.opening.plan import OpeningPlan
