@@ -45,11 +45,13 @@ class Bench:
 
     def worker(self, kind: str, n_ctx: int = N_CTX) -> Worker:
         options = dict(self.args.option)
+        libraries = None
         if kind == "theirs":  # the same caches
             options = {n: v for n, v in options.items() if n.startswith("type_")} | {
                 "repack": self.args.repack
             }
-        return Worker(kind, self.path, n_ctx, self.args.threads, **options)
+            libraries = self.args.llama_libs
+        return Worker(kind, self.path, n_ctx, self.args.threads, libraries, **options)
 
 
 def of_rows(bench: Bench) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -33,9 +34,19 @@ N_WARM = 16  # tokens that page weights in and build graphs before memory is loo
 
 
 class Worker:
-    """A running worker; a context manager. `kind`: "theirs", "rows" or "engine"."""
+    """A running worker; a context manager. `kind`: "theirs", "rows" or "engine". `libraries`: a folder whose
+    libggml-cpu comes before the one of llama_cpp.
+    """
 
-    def __init__(self, kind: str, target: Path, n_ctx: int, n_threads: int, **options: Any) -> None:
+    def __init__(
+        self,
+        kind: str,
+        target: Path,
+        n_ctx: int,
+        n_threads: int,
+        libraries: Path | None = None,
+        **options: Any,
+    ) -> None:
         setup = {
             "kind": kind,
             "target": str(target),
@@ -52,6 +63,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
+            env=os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {}),
         )
         self.load_ms: float = self._answer()["load_ms"]
 

@@ -14,7 +14,9 @@ passed, with exit status 3, and `--resume` goes on, so that
 leaves the machine in between. `auto` measures as many prompts as fit and goes on with the next ones, too.
 `--report` prints what is there. Which goals a target has follows its name (`kernel_goals.py`), and whether
 they are those of AVX-512 the kernels that run: EAGLECPP_KERNELS=avx2 in the environment takes AVX2's, into
-another --out. llama.cpp's own kernels know nothing of that variable. Parts:
+another --out. llama.cpp's own kernels know nothing of that variable: give builds of the same llama.cpp for
+AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs, --llama-bench and
+--llama-server. Parts:
 
     rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row as a check;
                with --ik beside ik_llama.cpp's, too
@@ -176,6 +178,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--llama-server", type=Path, help="llama.cpp's server, for plain and auto")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's own benchmark, as a check")
+    parser.add_argument(
+        "--llama-libs", type=Path, help="folder with another build's libggml-cpu, for llama.cpp"
+    )
     parser.add_argument("--ik", type=Path, help="ik_llama.cpp's llama-bench: its rows, with -rtr 1")
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--only", type=words, help=f"of {','.join(PARTS)}; default all that can be measured")
