@@ -118,12 +118,15 @@ def tensors(reader: GGUFReader, plan: Plan) -> Iterator[tuple[str, ReaderTensor,
 
 
 def copy_fields(reader: GGUFReader, writer: GGUFWriter, changed: dict[str, Any]) -> None:
-    """All metadata, with the values of `changed` in place of the file's."""
+    """All metadata, with the values of `changed` in place of the file's, for the writer's architecture."""
+    own = field(reader, "general.architecture") + "."
     for name, found in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
         element = found.types[1] if found.types[0] == GGUFValueType.ARRAY else None
-        writer.add_key_value(name, changed.get(name, found.contents()), found.types[0], element)
+        value = changed.get(name, found.contents())
+        name = f"{writer.arch}.{name.removeprefix(own)}" if name.startswith(own) else name
+        writer.add_key_value(name, value, found.types[0], element)
 
 
 def write(path: Path, writer: GGUFWriter, data: Callable[[], Iterator[np.ndarray]]) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Makes targets of random weights, to time types that no small trained model comes in.
+"""Makes targets of random weights, to time types and graphs that no small trained model comes in.
 
-    python benchmarks/random_target.py SRC.gguf OUT_FOLDER IQ2_XXS IQ3_S ... [--width 2048] [--layers 12]
+    python benchmarks/random_target.py SRC.gguf OUT_FOLDER IQ2_XXS IQ3_S ... [--family gemma] [--width 2048]
+        [--layers 12]
 
-A llama with all matrices in one type, OUT_FOLDER/random-TYPE.gguf; SRC, any llama, gives the vocabulary.
+All matrices have one type, OUT_FOLDER/random-TYPE.gguf; SRC, any llama, gives the vocabulary.
 ggml quantises 16 rows of each shape, which are repeated: what a product costs does not depend on values.
 """
 
@@ -35,7 +36,9 @@ def matrix(shape: tuple[int, int], kind: GGMLQuantizationType) -> np.ndarray:
     return np.resize(data, (shape[0], data.shape[1]))
 
 
-def make(source: GGUFReader, out: Path, kind: GGMLQuantizationType, width: int, n_layers: int) -> None:
+def make(
+    source: GGUFReader, out: Path, kind: GGMLQuantizationType, family: str, width: int, n_layers: int
+) -> None:
     n_vocab = next(int(t.shape[1]) for t in source.tensors if t.name == "token_embd.weight")
     wide = width * 11 // 4 // 256 * 256
     shapes = {
@@ -49,13 +52,15 @@ def make(source: GGUFReader, out: Path, kind: GGMLQuantizationType, width: int, 
     for i in range(n_layers):
         matrices |= {f"blk.{i}.{name}": made[shape] for name, shape in shapes.items()}
         norms += [f"blk.{i}.attn_norm", f"blk.{i}.ffn_norm"]
-    writer = GGUFWriter(out, "llama")
+    writer = GGUFWriter(out, family)
     sizes = {
         "embedding_length": width, "feed_forward_length": wide, "block_count": n_layers,
         "attention.head_count": width // HEAD, "attention.head_count_kv": width // HEAD // 4,
         "rope.dimension_count": HEAD,
     }  # fmt: skip
     copy_fields(source, writer, {f"llama.{key}": value for key, value in sizes.items()})
+    if family == "qwen2vl":
+        writer.add_rope_dimension_sections([HEAD // 4, HEAD // 8, HEAD // 8, 0])
     for name, data in matrices.items():
         writer.add_tensor_info(f"{name}.weight", data.shape, data.dtype, data.nbytes, raw_dtype=kind)
     ones = np.ones(width, np.float32)
@@ -69,13 +74,14 @@ def main() -> None:
     parser.add_argument("source", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("types", nargs="+", type=lambda name: GGMLQuantizationType[name])
+    parser.add_argument("--family", choices=("llama", "gemma", "qwen2vl"), default="llama")
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=12)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for kind in args.types:
-        path = args.out / f"random-{kind.name}.gguf"
-        make(GGUFReader(args.source), path, kind, args.width, args.layers)
+        path = args.out / f"random-{'' if args.family == 'llama' else args.family + '-'}{kind.name}.gguf"
+        make(GGUFReader(args.source), path, kind, args.family, args.width, args.layers)
         print(f"{path}: {path.stat().st_size / 2**20:.0f} MiB")
 
 

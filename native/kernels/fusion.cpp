@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "kernels/attention.h"
 #include "kernels/product_ops.h"
@@ -70,7 +71,8 @@ bool is_ours_to_norm(const ggml_tensor * t) {
 }
 
 bool is_ours_to_gate(const ggml_tensor * t) {
-    if (t->op != GGML_OP_GLU || t->op_params[0] != GGML_GLU_OP_SWIGLU || !t->src[1]) return false;
+    if (t->op != GGML_OP_GLU || !t->src[1]) return false;
+    if (t->op_params[0] != GGML_GLU_OP_SWIGLU && t->op_params[0] != GGML_GLU_OP_GEGLU) return false;
     for (const ggml_tensor * s : {(const ggml_tensor *)t->src[0], (const ggml_tensor *)t->src[1]}) {
         if (!has_plain_rows(s) || !ggml_are_same_shape(s, t) || !keep_apart(s, 1, t, 1)) return false;
     }
@@ -87,13 +89,21 @@ float rope_number(const ggml_tensor * t, int i) {
     return x;
 }
 
+// The sections of a head that are turned by positions of their own (image, row and column, say), or null.
+const int32_t * rope_sections(const ggml_tensor * t) {
+    const int mode = rope_param(t, 2);
+    return mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_IMROPE ? t->op_params + 11 : nullptr;
+}
+
 bool is_ours_to_rotate(const ggml_tensor * t) {
     if (t->op != GGML_OP_ROPE || !has_plain_rows(t) || !has_plain_rows(t->src[0])) return false;
     const int n_dims = rope_param(t, 1), mode = rope_param(t, 2), n_offset = rope_param(t, 15);
-    if ((mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX) || n_offset != 0) return false;
+    const int32_t * sections = rope_sections(t);
+    if ((mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX && !sections) || n_offset != 0) return false;
     if (n_dims <= 0 || n_dims % 2 != 0 || n_dims > t->ne[0] || t->ne[3] != 1) return false;
     const ggml_tensor *positions = t->src[1], *factors = t->src[2];
-    if (!positions || positions->type != GGML_TYPE_I32 || positions->ne[0] < t->ne[2]) return false;
+    const int64_t n_positions = t->ne[2] * (sections ? GGML_MROPE_SECTIONS : 1);
+    if (!positions || positions->type != GGML_TYPE_I32 || positions->ne[0] < n_positions) return false;
     return !factors || (factors->type == GGML_TYPE_F32 && factors->ne[0] >= n_dims / 2);
 }
 
@@ -120,7 +130,16 @@ float yarn_ramp(float low, float high, int i) {
     return 1.0f - std::min(1.0f, std::max(0.0f, y));
 }
 
-// ggml's angles (ggml-cpu/ops.cpp: ggml_rope_cache_init), YaRN included
+// which of a token's positions turns the i-th pair
+int section_of(const int32_t * sections, bool is_interleaved, int i) {
+    i %= std::accumulate(sections, sections + GGML_MROPE_SECTIONS, 0);
+    if (is_interleaved) return i < 3 * sections[i % 3] ? i % 3 : 3;
+    int k = 0;
+    for (; k < 3 && i >= sections[k]; ++k) i -= sections[k];
+    return k;
+}
+
+// ggml's angles (ggml-cpu/ops.cpp: ggml_rope_cache_init, ggml_mrope_cache_init), YaRN included
 void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
     const int n_dims = rope_param(rope, 1), n_ctx_orig = rope_param(rope, 4);
     const float base = rope_number(rope, 5), freq_scale = rope_number(rope, 6), ext_factor = rope_number(rope, 7);
@@ -129,9 +148,12 @@ void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
     float ends[2];
     ggml_rope_yarn_corr_dims(n_dims, n_ctx_orig, base, rope_number(rope, 9), rope_number(rope, 10), ends);
     const float theta_scale = std::pow(base, -2.0f / (float)n_dims);
-    float theta = (float)((const int32_t *)rope->src[1]->data)[token];
-    for (int i = 0; i < n_dims; i += 2, theta *= theta_scale) {
-        const float far = theta / (factors ? factors[i / 2] : 1.0f), near = freq_scale * far;
+    const int32_t *sections = rope_sections(rope), *positions = (const int32_t *)rope->src[1]->data + token;
+    float thetas[GGML_MROPE_SECTIONS] = {};
+    for (int k = 0; k < (sections ? GGML_MROPE_SECTIONS : 1); ++k) thetas[k] = (float)positions[k * rope->ne[2]];
+    for (int i = 0; i < n_dims; i += 2) {
+        const int section = sections ? section_of(sections, rope_param(rope, 2) == GGML_ROPE_TYPE_IMROPE, i / 2) : 0;
+        const float far = thetas[section] / (factors ? factors[i / 2] : 1.0f), near = freq_scale * far;
         float angle = near, size = attn_factor;
         if (ext_factor != 0.0f) {
             const float mix = yarn_ramp(ends[0], ends[1], i) * ext_factor;
@@ -140,13 +162,14 @@ void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
         }
         out[i] = std::cos(angle) * size;
         out[i + 1] = std::sin(angle) * size;
+        for (float & theta : thetas) theta *= theta_scale;
     }
 }
 
 void rotate(const KernelTable & table, const ggml_tensor * rope, const Angles & angles, int64_t token) {
     const ggml_tensor * x = rope->src[0];
     const int n_dims = rope_param(rope, 1);
-    const bool is_halves = rope_param(rope, 2) == GGML_ROPE_TYPE_NEOX;
+    const bool is_halves = rope_param(rope, 2) != GGML_ROPE_TYPE_NORMAL;
     for (int64_t head = 0; head < rope->ne[1]; ++head) {
         const float * from = (const float *)((const char *)x->data + head * x->nb[1] + token * x->nb[2]);
         float * to = (float *)((char *)rope->data + head * rope->nb[1] + token * rope->nb[2]);
@@ -221,8 +244,8 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
             const int64_t row = at / n_parts, i = at % n_parts * n_part;
             next = std::min(end, (row + 1) * n_parts);
             const int64_t n = std::min(n_in - i, (next - at) * n_part);
-            table.gate_row(row_of<const float>(gate->src[0], row) + i, row_of<const float>(gate->src[1], row) + i, n,
-                           row_of<float>(gate, row) + i);
+            table.gate_row(ggml_get_glu_op(gate), row_of<const float>(gate->src[0], row) + i,
+                           row_of<const float>(gate->src[1], row) + i, n, row_of<float>(gate, row) + i);
             if (!products.empty()) round_part(table, products[0], row, i, n, rounded);
         }
     } else {
@@ -474,7 +497,7 @@ Angles * Fusion::known_angles(const ggml_tensor * rope) {
     for (Angles & a : angles_) {
         const ggml_tensor * r = a.rope;
         const bool is_same = r->src[1] == rope->src[1] && r->src[2] == rope->src[2] && r->ne[2] == rope->ne[2] &&
-                             std::equal(r->op_params + 1, r->op_params + 11, rope->op_params + 1);
+                             std::equal(r->op_params + 1, r->op_params + 15, rope->op_params + 1);
         if (is_same) return &a;
     }
     return nullptr;

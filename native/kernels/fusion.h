@@ -4,7 +4,7 @@
 // what one thread can do alone:
 //   - an addition, the norm that follows it and that norm's weights, then the products of the result, whose rows are
 //     rounded once for all of them;
-//   - a gate (SwiGLU) and the product of its result;
+//   - a gate (SwiGLU or GeGLU) and the product of its result;
 //   - the rotation of queries and keys, and what is stored of them in the cache.
 //
 // What is computed does not depend on how nodes are grouped, or a row's bits would depend on the batch it is in: norms,

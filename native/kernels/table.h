@@ -52,8 +52,8 @@ struct KernelTable {
     // the first n_dims numbers, turned in pairs by angles[n_dims], a cosine and a sine for each: neighbours, or
     // (`is_halves`) numbers n_dims / 2 apart
     void (*rotate_row)(const float * x, int n_dims, bool is_halves, const float * angles, float * out);
-    // out = gate * sigmoid(gate) * up
-    void (*gate_row)(const float * gate, const float * up, int64_t n, float * out);
+    // SwiGLU and GeGLU: out = gate * sigmoid(z) * up, with z = gate or the cubic of gelu's usual approximation
+    void (*gate_row)(ggml_glu_op op, const float * gate, const float * up, int64_t n, float * out);
     // to F16
     void (*halve_row)(const float * x, int64_t n, uint16_t * out);
 };

@@ -5,6 +5,7 @@
 #include <ggml-alloc.h>
 #include <ggml-cpp.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -41,6 +42,9 @@ struct Form {
     bool has_factors = false, has_yarn = false, packs = true, adds_first = true;
     int n_rotated = n_head_dim;
     float freq_scale = 1.0f;
+    ggml_glu_op gate = GGML_GLU_OP_SWIGLU;
+    std::array<int, GGML_MROPE_SECTIONS> sections = {}, key_sections = {};  // of a rotation with several
+    int n_positions() const { return sections[0] ? GGML_MROPE_SECTIONS : 1; }
 };
 
 // Weights and inputs, the same for every run of a form.
@@ -100,12 +104,14 @@ class Layer {
             ggml_backend_tensor_set(t, from, 0, ggml_nbytes(t));
         };
         std::vector<float> x, before;
-        std::vector<int32_t> positions;
+        std::vector<int32_t> positions(rows.size() * s.form.n_positions());
         std::vector<int64_t> cells;
         for (int r : rows) {
             x.insert(x.end(), &s.x[(size_t)r * n_embd], &s.x[(size_t)r * n_embd] + n_embd);
             before.insert(before.end(), &s.before[(size_t)r * n_embd], &s.before[(size_t)r * n_embd] + n_embd);
-            positions.push_back(100 + 3 * r);
+            for (int k = 0; k < s.form.n_positions(); ++k) {  // position after position
+                positions[k * rows.size() + cells.size()] = 100 + 3 * r + 11 * k * k;
+            }
             cells.push_back((5 * r + 2) % n_cells);
         }
         put(x_, x.data());
@@ -157,11 +163,11 @@ class Layer {
         ggml_set_output(t);
         return t;
     }
-    ggml_tensor * rotate(const Form & f, ggml_tensor * t, int n) {
+    ggml_tensor * rotate(const Form & f, std::array<int, GGML_MROPE_SECTIONS> sections, ggml_tensor * t, int n) {
         ggml_context * c = ctx_.get();
         t = ggml_reshape_3d(c, t, n_head_dim, n, (int64_t)rows_.size());
-        return ggml_rope_ext(c, t, positions_, factors_, f.n_rotated, f.rope_mode, 256, 10000.0f, f.freq_scale,
-                             f.has_yarn ? 1.0f : 0.0f, 1.0f, 32.0f, 1.0f);
+        return ggml_rope_multi(c, t, positions_, factors_, f.n_rotated, sections.data(), f.rope_mode, 256, 10000.0f,
+                               f.freq_scale, f.has_yarn ? 1.0f : 0.0f, 1.0f, 32.0f, 1.0f);
     }
     void store(ggml_tensor * rows, ggml_tensor * cache) {
         ggml_build_forward_expand(graph, ggml_set_rows(ctx_.get(), cache, rows, cells_));
@@ -173,7 +179,7 @@ class Layer {
         x_ = input(GGML_TYPE_F32, n_embd, n);
         before_ = s.form.adds_first ? input(GGML_TYPE_F32, n_embd, n) : nullptr;
         norm_1_ = input(GGML_TYPE_F32, n_embd, 1), norm_2_ = input(GGML_TYPE_F32, n_embd, 1);
-        positions_ = ggml_new_tensor_1d(c, GGML_TYPE_I32, n);
+        positions_ = ggml_new_tensor_1d(c, GGML_TYPE_I32, n * s.form.n_positions());
         cells_ = ggml_new_tensor_1d(c, GGML_TYPE_I64, n);
         factors_ = s.form.has_factors ? ggml_new_tensor_1d(c, GGML_TYPE_F32, n_head_dim / 2) : nullptr;
         for (ggml_tensor * t : {positions_, cells_, factors_}) {
@@ -183,11 +189,11 @@ class Layer {
         const auto product = [&](int i, ggml_tensor * t) { return ggml_mul_mat(c, s.matrices[i].tensor, t); };
         ggml_tensor * first = before_ ? ggml_add(c, x_, before_) : x_;
         ggml_tensor * t = ggml_mul(c, ggml_rms_norm(c, first, 1e-5f), norm_1_);
-        ggml_tensor * q = rotate(s.form, product(0, t), n_heads);
+        ggml_tensor * q = rotate(s.form, s.form.sections, product(0, t), n_heads);
         ggml_build_forward_expand(graph, q);
         ggml_tensor * v = product(2, t);
         ggml_build_forward_expand(graph, v);
-        ggml_tensor * k = rotate(s.form, product(1, t), n_kv_heads);
+        ggml_tensor * k = rotate(s.form, s.form.key_sections, product(1, t), n_kv_heads);
         ggml_build_forward_expand(graph, k);
         store(ggml_view_2d(c, k, n_kv, n, k->nb[2], 0), k_cache_);
         store(ggml_view_2d(c, v, n_kv, n, v->nb[1], 0), v_cache_);
@@ -199,7 +205,7 @@ class Layer {
         ggml_build_forward_expand(graph, gate_);
         up_ = output(product(5, u));
         ggml_build_forward_expand(graph, up_);
-        down_ = output(product(6, ggml_swiglu_split(c, gate_, up_)));
+        down_ = output(product(6, ggml_glu_split(c, gate_, up_, s.form.gate)));
         ggml_build_forward_expand(graph, down_);
     }
 
@@ -277,8 +283,8 @@ bool is_product(const ggml_tensor * t) {
 }
 
 // Which nodes are left to compute; that all of a layer's are found is not a matter of its results.
-void takes_what_it_should() {
-    const Scene scene(Form{"steps"});
+void takes_what_it_should(const Form & form) {
+    const Scene scene(form);
     Layer layer(scene, first_rows(4), 2, true);
     Fusion fusion;
     fusion.find(layer.graph, is_product);
@@ -293,7 +299,7 @@ void takes_what_it_should() {
     fusion.unmark();
     // The values' product can only move to the queries' if that leaves its memory at once, for where the rotated
     // queries will be.
-    CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", left);
+    CHECK_MSG(left == "*MUL_MAT *SET_ROWS SCALE MUL_MAT *MUL_MAT *MUL_MAT ", std::string(form.name) + ": " + left);
 }
 
 // A norm whose result is scaled row by row is ggml's, also as the first node of a graph.
@@ -378,10 +384,16 @@ void rows_are_right() {
             CHECK(scaled[i] == normed[i] * w[i]);
         }
         std::vector<float> gated(n);
-        portable.gate_row(a.data(), b.data(), n, gated.data());
+        portable.gate_row(GGML_GLU_OP_SWIGLU, a.data(), b.data(), n, gated.data());
         for (int i = 0; i < n; ++i) {
             const double exact = a[i] / (1.0 + std::exp(-(double)a[i])) * b[i];
             CHECK_NEAR(gated[i], exact, 1e-6 * std::fabs(exact));
+        }
+        portable.gate_row(GGML_GLU_OP_GEGLU, a.data(), b.data(), n, gated.data());
+        for (int i = 0; i < n; ++i) {
+            const double x = a[i], z = std::sqrt(2 / M_PI) * x * (1 + 0.044715 * x * x);
+            const double exact = 0.5 * x * (1 + std::tanh(z)) * b[i];
+            CHECK_NEAR(gated[i], exact, 2e-6 * std::fabs(exact));
         }
     }
 }
@@ -411,7 +423,7 @@ int main() {
         std::printf("skipped: %s\n", status().why_not.c_str());
         return 0;
     }
-    std::vector<Form> forms(9);
+    std::vector<Form> forms(13);
     forms[0].name = "plain";
     forms[1].name = "halves apart", forms[1].rope_mode = GGML_ROPE_TYPE_NEOX;
     forms[2].name = "other type of values", forms[2].value_type = GGML_TYPE_Q5_1;
@@ -421,8 +433,14 @@ int main() {
     forms[6].name = "nothing added first", forms[6].adds_first = false;
     forms[7].name = "part of a head", forms[7].n_rotated = 16;
     forms[8].name = "positions made smaller", forms[8].freq_scale = 0.5f;
+    forms[9].name = "GeGLU", forms[9].gate = GGML_GLU_OP_GEGLU;
+    forms[10].name = "sections", forms[10].rope_mode = GGML_ROPE_TYPE_MROPE;
+    forms[10].sections = forms[10].key_sections = {6, 5, 3, 2};
+    forms[11].name = "sections by turns, repeated", forms[11].rope_mode = GGML_ROPE_TYPE_IMROPE;
+    forms[11].sections = forms[11].key_sections = {3, 3, 1, 2};
+    forms[12] = forms[10], forms[12].name = "other sections of keys", forms[12].key_sections = {2, 3, 5, 6};
     for (const Form & form : forms) check_form(form);
-    takes_what_it_should();
+    for (int i : {0, 9, 10, 11}) takes_what_it_should(forms[i]);
     leaves_other_norms_alone();
     leaves_shared_memory_alone();
     leaves_other_graphs_alone();

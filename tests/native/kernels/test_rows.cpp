@@ -216,19 +216,20 @@ void check_small_ops(const std::vector<const KernelTable *> & tables) {
         const int n_dims = n / 2 * 2;
         // the results one after another; the last two are computed in place
         const auto run = [&](const KernelTable & t) {
-            Guarded<float> sum(n), normed(n), scaled(n), gated(n), near(n, a.data()), far(n, a.data()),
+            Guarded<float> sum(n), normed(n), scaled(n), swish(n), gelu(n), near(n, a.data()), far(n, a.data()),
                 own(n, a.data());
             Guarded<uint16_t> halves(n);
             t.add_rows(a.data(), b.data(), n, sum.data());
             t.norm_row(a.data(), n, 1e-5f, w.data(), normed.data(), scaled.data());
             t.norm_row(own.data(), n, 1e-5f, w.data(), nullptr, own.data());
-            t.gate_row(a.data(), b.data(), n, gated.data());
+            t.gate_row(GGML_GLU_OP_SWIGLU, a.data(), b.data(), n, swish.data());
+            t.gate_row(GGML_GLU_OP_GEGLU, a.data(), b.data(), n, gelu.data());
             t.rotate_row(near.data(), n_dims, false, b.data(), near.data());
             t.rotate_row(far.data(), n_dims, true, b.data(), far.data());
             t.halve_row(a.data(), n, halves.data());
             CHECK(std::memcmp(own.data(), scaled.data(), n * sizeof(float)) == 0);
             std::vector<float> all;
-            for (Guarded<float> * x : {&sum, &normed, &scaled, &gated, &near, &far}) {
+            for (Guarded<float> * x : {&sum, &normed, &scaled, &swish, &gelu, &near, &far}) {
                 all.insert(all.end(), x->data(), x->data() + n);
             }
             for (int i = 0; i < n; ++i) all.push_back(halves[i]);
