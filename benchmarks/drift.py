@@ -11,7 +11,7 @@ others make the long conversation. Every row of every answer is the anchor of a 
 depth: the share of chains accepted that got there (conditional), the RMS of the state that is fed back,
 relative to depth 1, and the share of attention on the first four tokens, on the rest of the context, and on
 the drafts themselves.
-`-o` writes the table to the place in `drift.md` that is marked with `--name`, and the figure beside it.
+`-o` writes the figure, and the table where `drift.md` is marked with `--name`, if it is.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument(
         "--questions", type=Path, help="JSON Lines with `turns`, as benchmarks/data/chat.jsonl"
     )
-    parser.add_argument("--name", default="demo", help="which table of drift.md")
+    parser.add_argument("--name", default="demo", help="which figure, and which table of drift.md")
     parser.add_argument("-o", "--out", type=Path, help="directory of drift.md and of the figure")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -256,10 +256,11 @@ def report(curves: dict[str, dict[str, Curves]], lengths: dict[str, int]) -> str
 
 
 def insert(path: Path, name: str, text: str) -> None:
-    """Puts the table between the markers of that name in a document."""
+    """Puts the table between the markers of that name in a document, if it has them."""
     begin, end = BEGIN.format(name), END.format(name)
-    before, rest = path.read_text(encoding="utf-8").split(begin)
-    path.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    before, marker, rest = path.read_text(encoding="utf-8").partition(begin)
+    if marker:
+        path.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def draw(curves: dict[str, dict[str, Curves]], path: Path) -> None:

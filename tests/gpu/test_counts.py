@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What a round of an 8B-class target with vocabulary 128256 costs a device: waits, bytes, graphs; with the
 drafter and without. Counted by the counting device, which computes nothing of it (docs/research/gpu.md has
-the table).
+the figures).
 """
 
 from __future__ import annotations
