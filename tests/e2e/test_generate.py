@@ -33,14 +33,17 @@ def as_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def test_json_is_one_object_of_four_keys_and_stderr_is_empty(cli: Cli, models: Models) -> None:
-    done = cli("generate", models.target, "--draft", models.draft, "-p", "ab cd", "-n", 16, "--json", *GREEDY)
+    same = ("generate", models.target, "--draft", models.draft, "-p", "ab cd", "-n", 16, "--json", *GREEDY)
+    done = cli(*same)
     result = as_json(done)
     assert list(result) == ["text", "tokens", "finish_reason", "timings"]
     assert set(result["timings"]) == TIMINGS
     assert (len(result["tokens"]), result["finish_reason"]) == (16, "length")
     assert result["timings"]["plan"]["strategy"] == "auto"
-    assert result["timings"]["draft_n"] > 0
     assert done.stderr == ""
+    drafted = as_json(cli(*same, "--strategy", "chain:3"))  # whether auto drafts is the clock's affair
+    assert drafted["timings"]["draft_n"] > 0
+    assert drafted["tokens"] == result["tokens"]
 
 
 def test_text_goes_to_stdout_with_one_newline_at_the_end(cli: Cli, models: Models) -> None:
