@@ -45,7 +45,11 @@ def drafters(target: str | None, as_json: bool) -> None:
         write(f"{target} has a drafter of its own, which is used: {own}\n")
     if not rows:
         if own is None:
-            note(f"no drafter is known for {target}: make one with `eaglecpp train`, or use `--draft text`")
+            from eaglecpp.store.store import Stores
+
+            near = Stores.open().near(target or "")
+            ways = near or ": make one with `eaglecpp train`, or use `--draft text`"
+            note(f"no drafter is known for {target}{ways}")
         return
     write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
     chosen = next((match for match in matches if not match.drafter.refused), None)

