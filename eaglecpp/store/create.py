@@ -94,7 +94,7 @@ def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> 
             near = stores.near(str(reference.name))
             if not near:
                 raise
-            raise ModelNotFoundError(f"FROM {reference.name}: {error}{near}") from error
+            raise ModelNotFoundError(f"FROM {error}{near}") from error
     model = model or stores.get(reference.name)
     model.check_runnable()
     return model
