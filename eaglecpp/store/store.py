@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.human import nearest
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.content import known_digest, read_small
 from eaglecpp.store.errors import DigestError, StoreError
@@ -178,11 +179,9 @@ class Stores:
 
     def near(self, text: str) -> str:
         """A question for the stored model whose name is most like a mistyped one; "" if none is."""
-        from difflib import get_close_matches
-
         names = [str(model.name).removesuffix(":latest") for model in self.models()]
-        found = get_close_matches(text.removesuffix(":latest"), names, n=1, cutoff=0.7)
-        return f"; did you mean {found[0]}?" if found else ""
+        found = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
+        return f"; did you mean {found}?" if found else ""
 
     def models(self) -> list[StoredModel]:
         """Ours, then Ollama's, each newest first, then what packages carry; an earlier name hides the same

@@ -101,6 +101,10 @@ bool is_ours_to_rotate(const ggml_tensor * t) {
     const int32_t * sections = rope_sections(t);
     if ((mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX && !sections) || n_offset != 0) return false;
     if (n_dims <= 0 || n_dims % 2 != 0 || n_dims > t->ne[0] || t->ne[3] != 1) return false;
+    if (sections) {  // a file may say anything, and section_of divides by their sum
+        const auto [least, most] = std::minmax_element(sections, sections + GGML_MROPE_SECTIONS);
+        if (*least < 0 || *most <= 0 || *most > n_dims) return false;
+    }
     const ggml_tensor *positions = t->src[1], *factors = t->src[2];
     const int64_t n_positions = t->ne[2] * (sections ? GGML_MROPE_SECTIONS : 1);
     if (!positions || positions->type != GGML_TYPE_I32 || positions->ne[0] < n_positions) return false;
