@@ -12,6 +12,7 @@
 #include "gguf/reader.h"
 #include "kernels/hook.h"
 #include "target/amx.h"
+#include "target/file_checks.h"
 #include "target/options.h"
 #include "target/rpc_relay.h"
 
@@ -30,22 +31,6 @@ static std::vector<std::string> shards(const GgufReader & first) {
         all.emplace_back(path.data());
     }
     return all;
-}
-
-// A matrix of a type that ggml only computes with internally makes it call a function that is not there.
-static void check_weight_types(const GgufReader & file) {
-    for (const TensorInfo & t : file.tensors()) {
-        const auto ends_with = [&](const std::string & end) {
-            return t.name.size() >= end.size() && t.name.compare(t.name.size() - end.size(), end.size(), end) == 0;
-        };
-        // a table of expert numbers, the one weight of integers that llama.cpp reads
-        const bool is_table = ends_with("_tid2eid.weight") && t.type == GGML_TYPE_I32;
-        if ((!ends_with(".weight") && !ends_with(".bias")) || is_table || is_weight_type(t.type)) continue;
-        fail(ErrorKind::gguf,
-             "%s: tensor '%s' has type %s, which ggml cannot compute with; expected a float or quantised type such as "
-             "f16 or q8_0: convert the model again",
-             file.path().c_str(), t.name.c_str(), ggml_type_name(t.type));
-    }
 }
 
 // Embeddings count: they may be the output's, too.
@@ -147,7 +132,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
 
     const std::vector<std::string> files = shards(header);
     const auto look_at = [&](const GgufReader & reader) {
-        check_weight_types(reader);
+        check_weights(header, reader);
         look_at_matrices(reader);
     };
     // reading a header takes as long as its vocabulary does
@@ -170,6 +155,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
         }
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", path_.c_str(), why.c_str());
     }
+    check_settings(header, model_.get());
     if (use_kernels_ && is_mapped) {
         for (const std::string & file : files) forget_file_pages(file);
     }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -217,9 +218,20 @@ def _stored(value: Array, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
     return quantize_rows(np.ascontiguousarray(value, np.float32), kind)
 
 
-def write_gguf(path: Path, spec: TargetSpec, tokenizer: Tokenizer, weights: Weights, dtype: str) -> None:
-    """The target as GGUF; matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32."""
-    writer = gguf.GGUFWriter(path, spec.arch)
+def write_gguf(
+    path: Path,
+    spec: TargetSpec,
+    tokenizer: Tokenizer,
+    weights: Weights,
+    dtype: str,
+    arch: str = "",
+    settings: Mapping[str, int | float | list[int]] | None = None,
+) -> None:
+    """The target as GGUF; matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32. `arch`: as whose its
+    tensors pass; `settings`: what its header says besides or instead, without the architecture in front.
+    """
+    arch = arch or spec.arch
+    writer = gguf.GGUFWriter(path, arch)
     writer.add_name(f"tiny-{spec.arch}")
     writer.add_context_length(spec.n_ctx)
     writer.add_embedding_length(spec.n_embd)
@@ -235,6 +247,14 @@ def write_gguf(path: Path, spec: TargetSpec, tokenizer: Tokenizer, weights: Weig
     writer.add_vocab_size(len(tokenizer.tokens))
     writer.add_file_type(int(gguf.LlamaFileType[f"MOSTLY_{dtype}" if dtype != "F32" else "ALL_F32"]))
     tokenizer.add_to(writer, spec.chat_template)
+    for key, setting in (settings or {}).items():
+        writer.kv_data[0].pop(f"{arch}.{key}", None)
+        if isinstance(setting, list):
+            writer.add_array(f"{arch}.{key}", setting)
+        elif isinstance(setting, float):
+            writer.add_float32(f"{arch}.{key}", setting)
+        else:
+            writer.add_uint32(f"{arch}.{key}", setting)
     kind = gguf.GGMLQuantizationType[dtype]
     for name, value in gguf_tensors(spec, weights).items():
         if value.ndim == 1 or dtype == "F32":
