@@ -150,36 +150,6 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) ->
     assert "^C" not in terminal.text
 
 
-def test_strategy_regen_and_resume(chat: Open, models: Models, home: Path) -> None:
-    with chat() as terminal:
-        terminal.type("/strategy off" + ENTER)
-        terminal.wait("Strategy: off (asked for)")
-        terminal.wait_for_prompt()
-        terminal.type("hello" + ENTER)
-        terminal.wait("drafting off ]")
-        terminal.wait_for_prompt()
-        terminal.type("/strategy chain:2" + ENTER)
-        terminal.wait("Strategy: chain:2 (asked for)")
-        terminal.wait_for_prompt()
-        terminal.type("/regen" + ENTER)
-        terminal.wait("acceptance length")
-        terminal.wait_for_prompt()
-        terminal.type("/bye" + ENTER)
-        assert terminal.wait_for_end() == 0
-    first = saved_chats(home)[0]["messages"]
-    assert len(first) == 2
-    with chat("--continue") as terminal:
-        assert f">>> hello\n{first[1]['content']}\n" in terminal.text
-        terminal.type("and then" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
-    (whole,) = saved_chats(home)
-    assert whole["messages"][:2] == first
-    assert questions(home) == ["hello", "and then"]
-
-
 def test_c_is_the_context_length_and_touches_no_saved_chat(
     chat: Open, cli: Callable[..., Any], models: Models, home: Path
 ) -> None:
@@ -229,23 +199,6 @@ def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
     assert questions(home) == ["hello", "tell me everything"]
 
 
-def test_accepted_tokens_are_green(chat: Open) -> None:
-    with chat() as terminal:
-        terminal.wait("accepted drafts are green")
-        terminal.type("hello" + ENTER)
-        terminal.wait("[ 12 tokens")
-        assert "\x1b[32m" in terminal.raw
-        terminal.wait_for_prompt()
-        terminal.type("/color" + ENTER)
-        terminal.wait("no longer marked")
-        terminal.wait_for_prompt()
-        before = len(terminal.raw)
-        terminal.type("hello" + ENTER)
-        terminal.wait("[ 12 tokens", count=2)
-        assert "\x1b[32m" not in terminal.raw[before:]
-        terminal.type(CTRL_D)
-
-
 def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("some words", encoding="utf-8")
     with chat() as terminal:
@@ -285,20 +238,6 @@ def test_typed_lines_come_back_with_the_up_arrow_in_the_next_chat(chat: Open, ho
     with chat() as terminal:
         terminal.type("\x1b[A\x1b[A")
         terminal.wait(">>> remember this")
-        terminal.type(CTRL_C)
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-
-
-def test_what_is_typed_during_an_answer_waits_for_the_prompt(chat: Open, home: Path) -> None:
-    with chat("--ignore-eos", n=1500) as terminal:
-        terminal.type("tell me everything" + ENTER)
-        terminal.wait("tell me everything")
-        terminal.wait_until(lambda: len(terminal.text) > 400, "the beginning of the answer")
-        terminal.type("typed too early")
-        terminal.wait(" tokens/s · ")
-        terminal.wait(">>> typed too early")
-        assert terminal.text.count("typed too early") == 1
         terminal.type(CTRL_C)
         terminal.wait_for_prompt()
         terminal.type(CTRL_D)

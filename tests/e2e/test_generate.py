@@ -107,27 +107,3 @@ def test_a_reader_that_leaves_is_no_error(start: Start, models: Models) -> None:
         process.stdout.close()
         err = process.stderr.read()
     assert (process.returncode, err) == (1, b"")
-
-
-def test_wrong_files_are_one_line_and_exit_1(cli: Cli, models: Models, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no weights here\n" * 20, encoding="utf-8")
-    for target, draft, name in (
-        ("missing.gguf", models.draft, "missing.gguf"),
-        (models.target, "missing.gguf", "missing.gguf"),
-        ("notes.txt", models.draft, "notes.txt"),
-        (models.target, "notes.txt", "notes.txt"),
-        (models.target, models.target, models.target.name),
-        (models.draft, models.draft, models.draft.name),
-    ):
-        done = cli("generate", target, "--draft", draft, "-p", "ab", "-n", "4", "--json")
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr.startswith("error: ")
-        assert name in done.stderr
-        assert done.stderr.count("\n") == 1
-
-
-def test_a_prompt_longer_than_the_context_is_one_line(cli: Cli, models: Models) -> None:
-    done = cli("generate", models.target, "-p", "ab " * 2000, "-c", "256", "-n", "4")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "256" in done.stderr
-    assert done.stderr.count("\n") == 1

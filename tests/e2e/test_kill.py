@@ -45,25 +45,6 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([COMMAND, *words], cwd=folder, stderr=subprocess.PIPE, text=True, env=os.environ)
 
 
-def test_a_pull_killed_half_way_goes_on_where_it_was(
-    hub: HubServer, served: bytes, home: Path, tmp_path: Path
-) -> None:
-    hub.faults.bytes_per_s = 1_000_000
-    child = started(tmp_path, "pull", NAME)
-    partial: list[Path] = []
-    while not partial or partial[0].stat().st_size < len(served) // 2:
-        partial = list((home / "models").glob("blobs/*-partial"))
-        assert child.poll() is None
-    child.kill()
-    child.communicate()
-    had = partial[0].stat().st_size
-    hub.faults.bytes_per_s = 0
-    again = started(tmp_path, "pull", NAME)
-    assert (again.communicate()[1], again.returncode)[1] == 0
-    assert [request.range for request in hub.content_requests()] == ["", f"bytes={had}-"]
-    assert store_problems(home / "models") == []
-
-
 def test_processes_at_once_share_one_store(
     hub: HubServer, models: Models, home: Path, tmp_path: Path
 ) -> None:

@@ -56,15 +56,6 @@ def test_a_model_without_template_gets_the_format_its_vocabulary_suggests_and_sa
     assert done.stdout == raw.stdout
 
 
-def test_verbose_shows_ollamas_lines(cli: Cli, models: Models) -> None:
-    done = cli("run", models.target, "hello", "--verbose", "--draft", models.draft, *CHAIN, *SHORT)
-    names = [line.split(":")[0] for line in done.stderr.splitlines() if ":" in line]
-    assert names[:2] == ["target", "drafter"]  # the plan of opening, then Ollama's lines
-    at = names.index("total duration")
-    assert names[at + 1] == "load duration"
-    assert {"prompt eval count", "eval count", "eval rate", "acceptance length"} <= set(names)
-
-
 def test_json_is_one_object_and_stderr_is_empty(cli: Cli, models: Models) -> None:
     done = cli("run", models.target, "hello", "--json", "--draft", models.draft, *CHAIN, *SHORT)
     result = json.loads(done.stdout)
@@ -98,19 +89,6 @@ def test_ollamas_flags_are_taken(cli: Cli, models: Models) -> None:
     assert done.returncode == 0
     assert done.stdout == cli("run", models.target, "hello", *SHORT).stdout
     assert "does not support thinking" in done.stderr, "this template has none, and that is said"
-
-
-def test_a_system_prompt_changes_the_prompt(cli: Cli, models: Models) -> None:
-    same = ("run", models.target, "hello", "--json", *SHORT)
-    plain, with_system = (json.loads(cli(*a).stdout) for a in (same, (*same, "--system", "Be brief.")))
-    assert with_system["timings"]["prompt_n"] > plain["timings"]["prompt_n"]
-
-
-def test_a_prompt_longer_than_the_context_is_one_line(cli: Cli, models: Models) -> None:
-    done = cli("run", models.target, "ab " * 2000, *SHORT)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "512" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_bytes_that_are_no_utf8_are_replaced_and_that_is_said(cli: Cli, models: Models) -> None:
@@ -156,14 +134,6 @@ def test_without_a_saved_chat_there_is_nothing_to_go_on_with(cli: Cli, models: M
         done = cli("run", "--continue", *model, input="hello")
         assert (done.returncode, done.stdout) == (1, "")
         assert "no saved chat" in done.stderr
-
-
-def test_a_model_that_is_no_path_is_one_clear_line(cli: Cli) -> None:
-    done = cli("run", "llama3.2:3b", "hello")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "llama3.2:3b" in done.stderr
-    assert "path of a GGUF file" in done.stderr or "no such file" in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 def test_doctor_finds_this_installation_in_order(cli: Cli) -> None:

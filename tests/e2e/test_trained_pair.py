@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import eaglecpp
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 FOLDER = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = FOLDER / "demo-target.gguf", FOLDER / "demo-draft.gguf"
 KNOWN = {
@@ -89,32 +87,3 @@ def test_a_second_turn_reads_only_its_own_tokens(engine: eaglecpp.Engine) -> Non
     fresh = engine.chat(turns, max_tokens=60, temperature=0.0, strategy="chain:4")
     assert (fresh.timings.reused_n, fresh.tokens) == (0, second.tokens)
     assert fresh.timings.draft_n_accepted == second.timings.draft_n_accepted, "the same rows of the drafter"
-
-
-def test_a_stream_left_half_way_leaves_nothing_behind(engine: eaglecpp.Engine) -> None:
-    question = chat("What is collections.deque?")
-    engine.clear()
-    whole = engine.chat(question, max_tokens=60, temperature=0.0, strategy="chain:4")
-    engine.clear()
-    with engine.chat(question, max_tokens=60, temperature=0.0, strategy="chain:4", stream=True) as stream:
-        begun = [token for _ in range(3) for token in next(stream).tokens]
-    assert begun == whole.tokens[: len(begun)]
-    again = engine.chat(question, max_tokens=60, temperature=0.0, strategy="chain:4")
-    assert again.tokens == whole.tokens
-    assert again.timings.draft_n_accepted == whole.timings.draft_n_accepted
-
-
-def test_llama_gives_the_same_words(engine: eaglecpp.Engine) -> None:
-    question = chat("What does os.path.join do?")
-    llama = eaglecpp.Llama(str(TARGET), draft_model=DRAFT, n_ctx=1024, verbose=False)
-    made = llama.create_chat_completion(question, max_tokens=60, temperature=0.0)
-    assert (
-        made["choices"][0]["message"]["content"] == engine.chat(question, max_tokens=60, temperature=0.0).text
-    )
-    assert made["timings"]["predicted_n"] > 0
-
-
-def test_run_answers(cli: Cli) -> None:
-    done = cli("run", str(TARGET), "--draft", str(DRAFT), "What does os.path.join do?", "--temp", "0")
-    assert (done.returncode, "Join two or more pathname components" in done.stdout) == (0, True)
-    assert "tokens/s" in done.stderr

@@ -147,15 +147,6 @@ def test_a_conversation_goes_on_when_the_context_is_full_tools_counted(engine: E
     assert 0 < chat.left_out < 11 and len(chat.history) == 12
 
 
-def test_a_long_template_is_counted(engine: Engine) -> None:
-    template = "a b " * 70 + "{% for m in messages %}<{{ m.role }} {{ m.content }}>{% endfor %}"
-    chat = ChatSession(engine)
-    for turn in range(6):
-        made = chat.ask(f"c{turn} " * 10, template=template, **GREEDY)
-        assert made.finish_reason != "length" or len(made.tokens) == 8
-    assert 0 < chat.left_out < 11
-
-
 def test_the_messages_of_a_model_are_in_a_prompt_once(models: Models) -> None:
     from eaglecpp.opening.plan import make_plan
 

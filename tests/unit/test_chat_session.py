@@ -81,11 +81,3 @@ def test_what_was_saved_goes_on(engine: Engine, tmp_path: Path) -> None:
     path.write_text("{}")
     with pytest.raises(SavedChatError, match="not a saved conversation"):
         ChatSession.load(engine, path)
-
-
-def test_what_does_not_fit_any_more_is_left_out_and_counted(engine: Engine) -> None:
-    chat = ChatSession(engine)
-    for text in ("a " * 60, "b " * 60, "c " * 60):
-        chat.ask(text, **SHORT)
-    assert chat.left_out > 0
-    assert len(chat.history) == 6

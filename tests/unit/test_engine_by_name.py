@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine, Llama, ModelOptions, SamplingOptions
-from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile, ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
@@ -126,8 +125,3 @@ def test_the_drop_in_takes_names_too(create: Create) -> None:
 def test_what_its_user_should_know_is_logged(create: Create, caplog: pytest.LogCaptureFixture) -> None:
     Engine.open(create("RENDERER qwen3"), strategy="off").close()
     assert "RENDERER qwen3 is built into Ollama" in caplog.text
-
-
-def test_a_name_that_is_nowhere(create: Create) -> None:
-    with pytest.raises(ModelNotFoundError, match="eaglecpp pull nothing"):
-        Engine.open("nothing")

@@ -40,19 +40,6 @@ def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text:
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize("reference", ["llama3.2:3b", "org/repo", "hf.co/org/repo:Q4_K_M"])
-def test_names_are_looked_up_among_stored_models(
-    reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
-    with pytest.raises(
-        ModelNotFoundError, match=f"not on this machine .to get it: eaglecpp pull {reference}"
-    ):
-        find_target(reference)
-    with pytest.raises(ModelNotFoundError, match=f"drafter '{reference}': not on this machine"):
-        find_drafter(reference)
-
-
 def test_a_folder_is_not_in_the_way_of_a_stored_name(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eaglecpp import Engine, ModelOptions
+from eaglecpp import ModelOptions
 from eaglecpp.cli import main
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile, ModelName
@@ -67,11 +67,6 @@ def test_a_file_has_the_engines_own_defaults(models: Models) -> None:
     assert (plan.draft, str(plan.strategy.value), plan.can_draft) == (None, "auto", False)
 
 
-def test_what_was_set_in_a_chat_overrides_what_was_asked_for(models: Models) -> None:
-    plan = plan_opening(models.target, options={"top_k": 3}, later={"sampling.top_k": 7})
-    assert plan.sampling_options().top_k == 7
-
-
 def test_the_text_in_place_of_a_drafter(models: Models) -> None:
     plan = plan_opening(models.target, "text")
     assert (plan.draft, plan.drafts_text_alone, plan.draft_options().text_drafts) == (None, True, "on")
@@ -115,13 +110,6 @@ def test_the_first_chat_with_a_server_makes_one_plan_and_the_next_none(plans: li
             assert len(plans) == 1
 
 
-def test_both_ways_to_open_a_model_are_one(create: Create) -> None:
-    name = create("PARAMETER num_ctx 256", "PARAMETER num_thread 1", "PARAMETER temperature 0")
-    with Engine.open(name) as engine, Engine.open(name) as other:
-        assert engine.plan == other.plan
-        assert engine.has_draft and engine.n_ctx == 256 and engine.sampling.temperature == 0
-
-
 def test_show_and_verbose_print_the_plan(create: Create, capsys: pytest.CaptureFixture[str]) -> None:
     name = create("PARAMETER num_ctx 256", "PARAMETER num_thread 1")
     assert main(["show", name]) == 0
@@ -138,20 +126,3 @@ def test_a_checkpoint_is_not_looked_for_in_a_registry(
 ) -> None:
     assert main(["convert", "owner/name", "--target", str(models.target)]) == 1
     assert "hf.co/owner/name" in capsys.readouterr().err
-
-
-def test_a_second_turn_has_the_tokens_of_the_first(models: Models) -> None:
-    """`Engine.chat` goes on from what the model said, as a chat of `run` does."""
-    options: dict[str, Any] = {"max_tokens": 6, "temperature": 0.0}
-    with Engine.open(models.target, n_ctx=512, n_threads=1) as engine:
-        messages = [{"role": "user", "content": "Hi"}]
-        first = engine.chat(messages, **options)
-        spoken = first.tokens
-        if engine.vocabulary.is_end(spoken[-1]):
-            spoken = spoken[:-1]
-        messages += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "more"}]
-        second = engine.chat(messages, **options)
-        n_first = len(first.prompt_tokens)
-        if "\ufffd" not in first.text:
-            assert second.prompt_tokens[: n_first + len(spoken)] == [*first.prompt_tokens, *spoken]
-        assert second.timings.reused_n >= n_first

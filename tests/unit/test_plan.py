@@ -94,18 +94,3 @@ def test_drafts_are_accepted_at_the_given_rates(engine: Engine) -> None:
     with accepted_by_lot([0.8, 0.6, 0.3]):
         result = generate(engine, n=900, strategy="chain:4", seed=5)
     assert rates(result) == pytest.approx([0.8, 0.6, 0.3, 0.0], abs=0.08)
-
-
-def test_the_lot_rules_trees_and_the_planner(engine: Engine) -> None:
-    with accepted_by_lot([0.0]):
-        never = generate(engine, n=600, strategy="auto")
-    assert never.timings.draft_n_accepted == 0
-    with accepted_by_lot([1.0] * 3):
-        always = generate(engine, n=600, strategy="tree:k=2,depth=3,nodes=6")
-    assert always.timings.accepted_per_depth[0] > 0.8, "all but drafts that would end the text"
-
-
-def test_a_lot_with_a_grammar_does_not_break_it(engine: Engine) -> None:
-    with accepted_by_lot([0.9, 0.8]):
-        result = generate(engine, n=40, strategy="chain:3", grammar="root ::= [a-z ]*")
-    assert len(result.tokens) > 0

@@ -180,14 +180,6 @@ def test_words_about_it() -> None:
     assert "drafter           none: drafts from the text itself" in _model_lines(model)
 
 
-def test_doctor_measures_it(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(
-        capsys, "doctor", models.target, "--draft", "text", "-c", 512, "-t", 1, "--json", "--measure"
-    )
-    facts = json.loads(out)["model"]
-    assert code == 0 and facts["draft"] == "text" and facts["measured_steps"] > 0
-
-
 def test_a_chat_drafts_from_the_text(models: Models) -> None:
     model = RunModel(find_source(str(models.target), "text"), {"n_ctx": 512, "n_threads": 1})
     try:

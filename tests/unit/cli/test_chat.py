@@ -19,11 +19,9 @@ from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.model import RunModel, find_source
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.conversations.saved import ChatFolder
-from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
 from helpers.opening import found_file
-from helpers.sayer import THOUGHTFUL, make_thinker
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -168,10 +166,6 @@ def test_several_lines_are_one_message(talk: Talk) -> None:
     assert [content for role, content in said(chat) if role == "user"] == ["one\ntwo\nthree", "pasted\nblock"]
 
 
-def test_empty_lines_are_nothing(talk: Talk) -> None:
-    assert said(talk("", "   ", '""""""')) == []
-
-
 def test_bytes_that_are_no_text_are_replaced(talk: Talk, folder: ChatFolder) -> None:
     chat = talk("ab \udcff cd")
     assert said(chat)[0] == ("user", "ab \ufffd cd")
@@ -276,18 +270,6 @@ def test_thinking_is_kept_apart(talk: Talk, models: Models, capsys: pytest.Captu
     assert f"Thinking...\n{answer.thinking}" in err
 
 
-def test_control_tokens_around_the_thinking_are_found(
-    talk: Talk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As Gemma 4 writes them; their tokens have no text."""
-    model = make_thinker(tmp_path / "thinker.gguf")
-    chat = talk("hello", source=found_file(model, f'TEMPLATE """{THOUGHTFUL}"""\n'), strategy=None)
-    answer = chat.conversation.messages[-1]
-    assert (answer.content, answer.thinking) == ("ys", "we")
-    out, err = capsys.readouterr()
-    assert out.strip() == "ys" and "Thinking...\nwe\n" in err
-
-
 # Saving
 
 
@@ -349,8 +331,3 @@ def test_a_disk_that_refuses_does_not_end_the_chat(
     chat = talk("hello", "more")
     assert len(said(chat)) == 4
     assert "error: " in capsys.readouterr().err
-
-
-def test_looking_for_a_model_that_is_not_there() -> None:
-    with pytest.raises(ModelNotFoundError):
-        find_source("missing.gguf")

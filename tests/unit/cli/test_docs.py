@@ -78,21 +78,6 @@ def test_every_command_has_a_section(generator: ModuleType) -> None:
     assert {name for _, name, _ in generator.BLOCK.findall(page)} == set(COMMANDS)
 
 
-def test_a_table_lists_every_flag(generator: ModuleType) -> None:
-    table = generator.table("generate")
-    for flag in (
-        "`--draft`",
-        "`--strategy`",
-        "`--no-draft`",
-        "`--temp`",
-        "`-n`",
-        "`--seed`",
-        "`--json`",
-        "`--no-mmap`",
-    ):
-        assert flag in table
-
-
 @pytest.mark.parametrize("page", [*PAGES, None], ids=lambda p: p and str(p.relative_to(DOCS.parent)))
 def test_commands_on_pages_and_in_help_exist_with_their_options(page: Path | None) -> None:
     for name, *rest in filter(None, commands(page) if page else examples()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -96,7 +97,8 @@ def record() -> None:
     for name in SHAPES:
         with tempfile.TemporaryDirectory() as directory:
             golden[name] = describe(name, Path(directory))
-    GOLDEN.write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
+    text = re.sub(r"(?<=\[)\n +|\n {3,}(?=\])", "", json.dumps(golden, indent=1))
+    GOLDEN.write_text(re.sub(r"\n {4,}", " ", text) + "\n", encoding="utf-8")  # a key or tensor on each line
 
 
 if __name__ == "__main__":

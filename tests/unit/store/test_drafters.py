@@ -169,9 +169,3 @@ def test_a_bad_table_is_refused_by_row(text: str, message: str, tmp_path: Path) 
     (tmp_path / "table.toml").write_text(text)
     with pytest.raises(StoreError, match=message):
         known_drafters(tmp_path / "table.toml")
-
-
-def test_the_first_row_is_the_one_offered() -> None:
-    rows = [KnownDrafter(f"a/{i}", ("o/m",), "", "default", "") for i in range(2)]
-    entry = find_drafter(["o/m"], {}, rows)
-    assert entry is not None and entry.repo == "a/0"

@@ -128,11 +128,6 @@ def test_a_stored_model_of_that_name_overrides_it(
     assert find_target("smollm2").kind == "store"
 
 
-def test_the_real_one_is_a_known_file() -> None:
-    assert SMOLLM2.digest.startswith("sha256:") and len(SMOLLM2.digest) == 71
-    assert SMOLLM2.hub.is_hub
-
-
 def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     installed: Path, stores: Stores, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -36,22 +36,6 @@ def test_a_file_overrides_a_name(
     assert options_of(find_target("m")) == {}
 
 
-def test_options_are_what_an_engine_takes(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
-    from eaglecpp import Engine
-
-    make(
-        stores,
-        "m",
-        f"FROM {tiny.target}\nDRAFT {tiny.draft}\nPARAMETER num_ctx 128\nPARAMETER num_predict 3\n"
-        "PARAMETER temperature 0\n#eaglecpp: strategy chain:2\n",
-    )
-    with Engine.open("m") as engine:
-        result = engine.generate("ab")
-    assert engine.model.n_ctx == 128
-    assert len(result.tokens) == 3
-    assert result.timings.plan["strategy"] == "chain:2"
-
-
 @pytest.mark.parametrize(
     ("reference", "text"),
     [
