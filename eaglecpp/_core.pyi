@@ -396,7 +396,7 @@ class DraftTree:
     def path(self, node: int) -> list[int]: ...
 
 def grammar_limits() -> dict[str, int]:
-    """What a grammar or a JSON schema may cost, see native/algo/grammar_limits.h."""
+    """What a grammar or a JSON schema may cost, see native/algo/grammar.h."""
 
 def match(tree: DraftTree, sampled: Sequence[int]) -> tuple[list[int], int]:
     """Walks the tree with the target's choice at each node (`sampled[node]`): accepted nodes and the bonus token."""

@@ -2,7 +2,7 @@
 """JSON schemas to GBNF.
 
 Whoever sends a schema shares the server with others: its size, depth and number of parts are limited before
-anything is made of it (native/algo/grammar_limits.h), repetitions are written as {m,n} and never unrolled,
+anything is made of it (native/algo/grammar.h), repetitions are written as {m,n} and never unrolled,
 and time and text grow with the schema only. A `$ref` becomes the name of a rule, so schemas may be recursive.
 
 As in llama.cpp, properties come in the schema's order, required ones first, `allOf` joins the properties of

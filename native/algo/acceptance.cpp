@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "algo/state_text.h"
 #include "base/error.h"
+#include "base/state_text.h"
 
 namespace eaglecpp {
 

@@ -113,8 +113,8 @@ class AcceptanceModel {
 
     const Reliability & reliability(RequestKind kind) const { return classes_[(int)kind].reliability; }
 
-    // The persistent part as text (state_text.h). from_text() returns false and keeps the old state if `text` does not
-    // fit.
+    // The persistent part as text (base/state_text.h). from_text() returns false and keeps the old state if `text` does
+    // not fit.
     std::string to_text(const std::string & key) const;
     bool from_text(const std::string & text, const std::string & key);
 
@@ -178,7 +178,7 @@ class TextAcceptance {
     // how well predictions agree with what came, over all kinds of requests
     const Reliability & reliability() const { return reliability_; }
 
-    // persistent part as text (state_text.h); from_text() keeps the old state and returns false if it does not fit
+    // persistent part as text (base/state_text.h); from_text() keeps the old state and returns false if it does not fit
     static constexpr const char * state_kind = "eaglecpp text-acceptance 1";
     std::string to_text(const std::string & key) const;
     bool from_text(const std::string & text, const std::string & key);

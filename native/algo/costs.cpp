@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "algo/state_text.h"
+#include "base/state_text.h"
 
 namespace eaglecpp {
 

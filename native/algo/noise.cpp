@@ -74,24 +74,10 @@ __attribute__((target("avx512f,avx512dq,avx512vl"))) uint64_t zeros_avx512(uint6
                                                                            uint64_t bits) {
     return zeros_in_block(key, first, bits);
 }
+constexpr ZerosInBlock zeros_of_way[] = {zeros_portable, zeros_avx2, zeros_avx512};  // as in row_loops.cpp
+#else
+constexpr ZerosInBlock zeros_of_way[] = {zeros_portable};
 #endif
-
-// all that this processor can run, the best last
-const std::vector<ZerosInBlock> & loops() {
-    static const std::vector<ZerosInBlock> all = [] {
-        std::vector<ZerosInBlock> out{zeros_portable};
-#if defined(__GNUC__) && defined(__x86_64__)
-        __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx2")) out.push_back(zeros_avx2);
-        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-            __builtin_cpu_supports("avx512vl")) {
-            out.push_back(zeros_avx512);
-        }
-#endif
-        return out;
-    }();
-    return all;
-}
 }  // namespace
 
 double portable_log(double x) {
@@ -166,19 +152,11 @@ void NoisyBest::add(Token token, double score) {
     }
 }
 
-int Noise::n_ways() {
-    return (int)loops().size();
-}
-
-Token Noise::choose(const float * logits, int n, double scale) const {
-    return choose(logits, n, scale, n_ways() - 1);
-}
-
 // Two passes: the largest logit of every block, then hashes against the best found so far, which begins with the
 // largest of all.
 Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
-    const ZerosInBlock zeros = loops()[way];
+    const ZerosInBlock zeros = zeros_of_way[way < 0 ? n_row_ways() - 1 : way];
     thread_local std::vector<float> buffer;
     std::vector<float> & tops = buffer;  // a thread's variable is looked up at each use
     block_tops(logits, n, tops);

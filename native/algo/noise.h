@@ -37,12 +37,8 @@ class Noise {
     Noise second() const;
 
     // argmax of logits[i] * scale + gumbel(i) for token ids 0..n, in one pass over logits and a hash per four tokens.
-    // NaN and -inf are never chosen, unless there is nothing else; then 0.
-    Token choose(const float * logits, int n, double scale) const;
-
-    // The same by the loops of one instruction set, 0 (the portable ones) to n_ways() - 1 (those in use); for tests.
-    Token choose(const float * logits, int n, double scale, int way) const;
-    static int n_ways();
+    // NaN and -inf are never chosen, unless there is nothing else; then 0. way: as in row_loops.h
+    Token choose(const float * logits, int n, double scale, int way = -1) const;
 
   private:
     Noise(uint64_t coarse_key, uint64_t fine_key) : coarse_key_(coarse_key), fine_key_(fine_key) {}

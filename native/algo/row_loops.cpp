@@ -79,55 +79,43 @@ struct Loops {
     void (*dots)(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out);
 };
 
-void tops_portable(const float * x, int n_blocks, float * tops) {
-    tops_of_blocks(x, n_blocks, tops);
-}
-void exps_portable(const float * x, int n, float max, float * lane) {
-    add_exps(x, n, max, lane);
-}
-void dots_portable(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
-    dots_of(a, n_rows, n, b, out);
-}
+#define EAGLECPP_ROW_LOOPS(name, how)                                                             \
+    how void tops_##name(const float * x, int n_blocks, float * tops) {                           \
+        tops_of_blocks(x, n_blocks, tops);                                                        \
+    }                                                                                             \
+    how void exps_##name(const float * x, int n, float max, float * lane) {                       \
+        add_exps(x, n, max, lane);                                                                \
+    }                                                                                             \
+    how void dots_##name(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) { \
+        dots_of(a, n_rows, n, b, out);                                                            \
+    }                                                                                             \
+    constexpr Loops name{tops_##name, exps_##name, dots_##name};
 
+EAGLECPP_ROW_LOOPS(portable, )
 #if defined(__GNUC__) && defined(__x86_64__)
-__attribute__((target("avx2"))) void tops_avx2(const float * x, int n_blocks, float * tops) {
-    tops_of_blocks(x, n_blocks, tops);
-}
-__attribute__((target("avx2"))) void exps_avx2(const float * x, int n, float max, float * lane) {
-    add_exps(x, n, max, lane);
-}
-__attribute__((target("avx2"))) void dots_avx2(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
-    dots_of(a, n_rows, n, b, out);
-}
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void tops_avx512(const float * x, int n_blocks,
-                                                                               float * tops) {
-    tops_of_blocks(x, n_blocks, tops);
-}
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void exps_avx512(const float * x, int n, float max,
-                                                                               float * lane) {
-    add_exps(x, n, max, lane);
-}
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))) void dots_avx512(const int8_t * a, int n_rows, int n,
-                                                                               const int16_t * b, int32_t * out) {
-    dots_of(a, n_rows, n, b, out);
-}
+EAGLECPP_ROW_LOOPS(avx2, __attribute__((target("avx2"))))
+EAGLECPP_ROW_LOOPS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
 #endif
 
 // all that this processor can run, the best last
 const std::vector<Loops> & loops() {
     static const std::vector<Loops> all = [] {
-        std::vector<Loops> out{{tops_portable, exps_portable, dots_portable}};
+        std::vector<Loops> out{portable};
 #if defined(__GNUC__) && defined(__x86_64__)
         __builtin_cpu_init();
-        if (__builtin_cpu_supports("avx2")) out.push_back({tops_avx2, exps_avx2, dots_avx2});
+        if (__builtin_cpu_supports("avx2")) out.push_back(avx2);
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-            out.push_back({tops_avx512, exps_avx512, dots_avx512});
+            out.push_back(avx512);
         }
 #endif
         return out;
     }();
     return all;
+}
+
+const Loops & loops_of(int way) {
+    return way < 0 ? loops().back() : loops()[way];
 }
 }  // namespace
 
@@ -135,40 +123,28 @@ int n_row_ways() {
     return (int)loops().size();
 }
 
-void block_tops(const float * x, int n, std::vector<float> & tops) {
-    block_tops(x, n, tops, n_row_ways() - 1);
-}
-
 void block_tops(const float * x, int n, std::vector<float> & tops, int way) {
     const int n_whole = n / n_row_block, n_blocks = (n + n_row_block - 1) / n_row_block;
     tops.resize(n_blocks);
-    loops()[way].tops(x, n_whole, tops.data());
+    loops_of(way).tops(x, n_whole, tops.data());
     if (n_whole == n_blocks) return;
     float top = -INFINITY;
     for (int i = n_whole * n_row_block; i < n; ++i) top = x[i] > top ? x[i] : top;
     tops[n_whole] = top;
 }
 
-double sum_exp(const float * x, int n, float max) {
-    return sum_exp(x, n, max, n_row_ways() - 1);
-}
-
 double sum_exp(const float * x, int n, float max, int way) {
     float lane[n_lanes] = {};
     const int n_whole = n / n_lanes * n_lanes;
-    loops()[way].exps(x, n_whole, max, lane);
+    loops_of(way).exps(x, n_whole, max, lane);
     double sum = 0.0;
     for (float v : lane) sum += v;
     for (int i = n_whole; i < n; ++i) sum += exp_negative(x[i] - max);
     return sum;
 }
 
-void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
-    dots(a, n_rows, n, b, out, n_row_ways() - 1);
-}
-
 void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out, int way) {
-    loops()[way].dots(a, n_rows, n, b, out);
+    loops_of(way).dots(a, n_rows, n, b, out);
 }
 
 }  // namespace eaglecpp

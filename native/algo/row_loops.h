@@ -10,20 +10,18 @@ namespace eaglecpp {
 
 constexpr int n_row_block = 128;
 
+// `way`, for tests: the loops of one instruction set, 0 (the portable ones) to n_row_ways() - 1 (those in use, as is
+// -1).
+int n_row_ways();
+
 // The largest number of each block of n_row_block, the last of which may be shorter. NaN never is, unless all are: then
 // -infinity.
-void block_tops(const float * x, int n, std::vector<float> & tops);
+void block_tops(const float * x, int n, std::vector<float> & tops, int way = -1);
 
 // sum(exp(x - max)), max the largest of x; relative error below 1e-5
-double sum_exp(const float * x, int n, float max);
+double sum_exp(const float * x, int n, float max, int way = -1);
 
 // out[i] = the product of row i of a[n_rows, n] with b[n], whose numbers have 8 bits as well; n up to 131072
-void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out);
-
-// The same by the loops of one instruction set, 0 (the portable ones) to n_row_ways() - 1 (those in use); for tests.
-int n_row_ways();
-void block_tops(const float * x, int n, std::vector<float> & tops, int way);
-double sum_exp(const float * x, int n, float max, int way);
-void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out, int way);
+void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out, int way = -1);
 
 }  // namespace eaglecpp

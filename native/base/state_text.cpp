@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/state_text.h"
+#include "base/state_text.h"
 
 #include <cmath>
 #include <locale>

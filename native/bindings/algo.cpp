@@ -2,7 +2,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
-#include "algo/grammar_limits.h"
+#include "algo/grammar.h"
 #include "algo/tree.h"
 #include "base/error.h"
 #include "bindings/bindings.h"

@@ -171,8 +171,6 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
-    std::optional<SynthAcceptance> synth;
-    if (!params.synth_rates.empty()) synth.emplace(params.synth_rates, params.sampling.seed);
     if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
 
@@ -194,7 +192,6 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     s.tokens.reserve(s.n_max);  // commit_round cannot fail for want of room
     s.params = params;
     s.sampler = std::move(sampler);
-    s.synth = std::move(synth);
     s.decode_start_ms = 0.0;
     s.failure.reset();
     s.exactness = exactness;
@@ -230,7 +227,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     // a fixed strategy with a drafter is the drafter's alone
     s.uses_text = drafts_text() && (s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off));
     if (s.uses_text) s.text.assign(s.tokens);
-    s.uses_recall = s.recall.is_on() && s.n_picked == 0 && !s.synth;
+    s.uses_recall = s.recall.is_on() && s.n_picked == 0 && s.params.synth_rates.empty();
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
     s.plan_log.clear();

@@ -28,9 +28,11 @@ struct GenerateParams {
     int max_tokens = -1;  // < 0: until the context is full
     int n_probs = 0;      // most likely tokens reported per emitted token
     bool ignore_eos = false;
-    std::string exact;                // as EngineOptions::exact, "" = as the engine was opened
-    bool log_plan = false;            // keep every round's decision as a line
-    std::vector<double> synth_rates;  // tests only: accept drafts at random (algo/synth.h)
+    std::string exact;      // as EngineOptions::exact, "" = as the engine was opened
+    bool log_plan = false;  // keep every round's decision as a line
+    // Tests and benchmarks only, [d - 1]: chance that the first d drafts of a chain are all accepted, whatever the
+    // target samples; deeper ones never are. The text is not the target's.
+    std::vector<double> synth_rates;
 };
 
 }  // namespace eaglecpp

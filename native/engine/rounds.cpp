@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "algo/noise.h"
 #include "algo/topk.h"
 #include "base/types.h"
 
@@ -272,7 +273,7 @@ std::optional<Choice> Rounds::choose(Sequence & s, int node, const Round & round
                               : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
                               : learns         ? sample_and_learn(s, node, logits, pos)
                                                : s.sampler->sample(logits, pos);
-        token = s.synth ? synthetic(round, node, sampled) : sampled;
+        token = s.params.synth_rates.empty() ? sampled : synthetic(round, node, sampled);
         s.sampler->accept(token, /*is_own=*/token == sampled);
     } catch (const Error & e) {
         if (e.kind != ErrorKind::grammar && e.kind != ErrorKind::value) throw;
@@ -326,15 +327,27 @@ void Rounds::count_text(Sequence & s, const MatchResult & result) {
     for (int32_t node : result.nodes) s.stats.n_text_accepted += s.plan.is_from_text(node);
 }
 
-// What synthetic acceptance emits at a node in place of the target's own token. The first token of an answer comes
-// with the prefill, before anything was proposed.
+// What GenerateParams::synth_rates let a node emit: the likeliest child, or `sampled`, or the next token that no child
+// has. One draw per position, so that every strategy meets the same luck. The first token of an answer comes with the
+// prefill, before anything was proposed.
 Token Rounds::synthetic(const Round & round, int node, Token sampled) const {
     const Sequence & s = *round.seq;
-    const int pool_node = s.n_past < s.n_prompt ? -1 : s.plan.pool_node(node);
-    if (pool_node < 0) return sampled;
+    const DraftTree & pool = s.plan.pool();
+    const int at = s.n_past < s.n_prompt ? -1 : s.plan.pool_node(node);
+    int best = -1;
+    for (int i = at + 1; at >= 0 && i < pool.size(); ++i) {
+        if (pool.parent[i] == at && (best < 0 || pool.logp[i] > pool.logp[best])) best = i;
+    }
+    if (best < 0) return sampled;
+    const std::vector<double> & rates = s.params.synth_rates;
+    const size_t depth = pool.depth[at];
+    const double above = depth > 0 && depth <= rates.size() ? rates[depth - 1] : 1.0;
+    const double rate = depth < rates.size() && above > 0.0 ? rates[depth] / above : 0.0;
     const Pos pos = s.n_past + round.tree.depth[node] + 1;
-    return s.synth->choose(s.plan.pool(), pool_node, sampled, pos, target_.vocab().size(),
-                           [this](Token token) { return target_.vocab().is_eog(token); });
+    const bool is_lucky = Noise(s.params.sampling.seed, pos).uniform() < rate;
+    if (is_lucky && !target_.vocab().is_eog(pool.token[best])) return pool.token[best];
+    while (pool.child(at, sampled) >= 0) sampled = (sampled + 1) % target_.vocab().size();
+    return sampled;
 }
 
 // Everything that makes the round's tokens history, in one place; nothing in here can fail halfway for a reason other

@@ -22,7 +22,6 @@
 
 #include "algo/planner.h"
 #include "algo/recall.h"
-#include "algo/synth.h"
 #include "algo/text.h"
 #include "base/error.h"
 #include "base/features.h"
@@ -125,7 +124,6 @@ struct Sequence {
     GenerateParams params;
     std::unique_ptr<Sampler> sampler;
     int n_picked = 0;  // the largest logits of a row, found on the device of the target; 0 = all of them come
-    std::optional<SynthAcceptance> synth;
     Stats stats;
     bool uses_text = false;
     bool uses_recall = false;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "algo/token_pieces.h"
+#include "algo/grammar_matcher.h"
 #include "base/types.h"
 
 namespace eaglecpp {

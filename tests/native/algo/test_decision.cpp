@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "algo/decision.h"
+#include "algo/planner.h"
 
 #include "../check.h"
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../check.h"
+#include "algo/row_loops.h"
 #include "base/error.h"
 #include "random.h"
 
@@ -185,7 +186,7 @@ static void choice_is_the_argmax() {
             if (best < 0 || score > logits[best] * scale + noise.gumbel(best)) best = i;
         }
         CHECK(noise.choose(logits.data(), n, scale) == std::max(best, 0));
-        for (int way = 0; way < Noise::n_ways(); ++way) {
+        for (int way = 0; way < n_row_ways(); ++way) {
             CHECK(noise.choose(logits.data(), n, scale, way) == std::max(best, 0));
         }
         NoisyBest one_by_one(noise);
@@ -206,7 +207,7 @@ static void large_choices_stay() {
                 const Noise noise(77, pos);
                 NoisyBest best(noise);
                 for (int i = 0; i < n; ++i) best.add(i, logits[i] * 1.25);
-                for (int way = 0; way < Noise::n_ways(); ++way) {
+                for (int way = 0; way < n_row_ways(); ++way) {
                     CHECK(noise.choose(logits.data(), n, 1.25, way) == best.token());
                 }
                 sum = sum * 1000003 + (uint64_t)best.token();

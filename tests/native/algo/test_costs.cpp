@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: MIT
+#include "algo/costs.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "../check.h"
+#include "random.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+static void unmeasured_counts_are_exact_only_alone() {
+    const RowCounts counts;
+    CHECK(!counts.is_measured() && counts.allows(0) && counts.allows(1) && !counts.allows(2));
+    CHECK(counts.largest(64) == 1 && !counts.allows_any(1, 64) && counts.to_string() == "1");
+}
+
+static void between_two_measured_counts_both_must_be_exact() {
+    RowCounts counts;
+    for (int n : {16, 2, 5, 3, 8}) counts.set(n, n != 8);
+    counts.set(4, true);
+    for (int n : {1, 2, 3, 4, 5, 16}) CHECK_MSG(counts.allows(n), std::to_string(n));
+    for (int n : {6, 7, 8, 9, 15, 17, 64}) CHECK_MSG(!counts.allows(n), std::to_string(n));
+    CHECK(counts.largest(3) == 3 && counts.largest(8) == 5 && counts.largest(64) == 16);
+    CHECK(counts.next(0) == 1 && counts.next(4) == 5 && counts.next(5) == 16 && counts.next(16) == 0);
+    CHECK(counts.to_string() == "1-5, 16");
+    CHECK(counts.allows_all(5) && !counts.allows_all(6));
+    CHECK(counts.allows_any(1, 2) && counts.allows_any(5, 16) && !counts.allows_any(5, 15));
+}
+
+static void one_batch_that_parts_is_enough() {
+    RowCounts counts;
+    counts.set(4, true);
+    counts.set(4, false);
+    counts.set(4, true);
+    CHECK(!counts.allows(4) && counts.points().size() == 1);
+    CHECK(!counts.allows(2));  // between 1 and 4
+}
+
+static void learn(StepCosts & costs, int n_rows, double ms, int n_times = 4) {
+    for (int i = 0; i < n_times; ++i) costs.learn(n_rows, ms);
+}
+
+static void buckets_cover_every_row_count() {
+    for (int n = 1; n < 600; ++n) {
+        const int b = StepCosts::bucket_of(n);
+        CHECK(StepCosts::rows_of(b) >= n && (b == 0 || StepCosts::rows_of(b - 1) < n));
+    }
+    CHECK(StepCosts::bucket_of(0) == 0 && StepCosts::bucket_of(-5) == 0);
+    CHECK(StepCosts::bucket_of(1 << 30) == StepCosts::n_buckets - 1);
+}
+
+static void keeps_steps_and_dips() {
+    StepCosts costs(0.06);
+    CHECK(costs.empty() && costs.ms(3) == 0.0);
+    for (int i = 0; i < 12; ++i) {
+        learn(costs, 4, 112.0, 1);
+        learn(costs, 6, 165.0, 1);
+        learn(costs, 8, 151.0, 1);
+    }
+    CHECK_NEAR(costs.ms(4), 112.0, 1.0);
+    CHECK_NEAR(costs.ms(6), 165.0, 1.5);
+    CHECK_NEAR(costs.ms(8), 151.0, 1.0);
+    CHECK(costs.ms(5) > 112.0 && costs.ms(5) < 165.0);
+    CHECK(costs.ms(16) > 151.0 && costs.ms(16) < 2.0 * 151.0);  // guessed on the cheap side, so that it is tried
+    CHECK(costs.n_samples(5) == 0 && costs.n_samples(6) > 2);
+    CHECK(costs.n_rows_measured() == 8);
+}
+
+static void first_samples_are_believed_with_care() {
+    StepCosts costs(0.06);
+    learn(costs, 1, 10.0);
+    costs.learn(4, 500.0);  // building graphs
+    CHECK(costs.ms(4) < 20.0);
+    costs.learn(4, 13.0);
+    CHECK_NEAR(costs.ms(4), 13.0, 0.5);
+    CHECK(costs.first_use_ms() > 100.0 && costs.is_tried(4) && !costs.is_tried(8));
+    costs.learn(4, 90.0);  // a stall right after it: two of three samples were bad
+    for (int i = 0; i < 12; ++i) costs.learn(4, 13.0);
+    CHECK_NEAR(costs.ms(4), 13.0, 2.0);
+    costs.learn(8, 40.0);
+    costs.learn(8, 41.0);
+    CHECK(costs.ms(8) > 30.0);  // a size that is expensive twice is expensive
+}
+
+static void one_stall_hardly_moves_a_known_size() {
+    StepCosts costs(0.06);
+    learn(costs, 1, 10.0, 40);
+    costs.learn(1, 1000.0);
+    CHECK(costs.ms(1) < 10.1);
+    for (int i = 0; i < 300; ++i) costs.learn(1, 13.0);  // but a lasting change is followed
+    CHECK_NEAR(costs.ms(1), 13.0, 0.2);
+}
+
+static void noise_averages_out() {
+    Random random(31);
+    StepCosts costs(0.06);
+    for (int i = 0; i < 2000; ++i) costs.learn(3, 10.0 * std::exp(0.2 * (random.real() + random.real() - 1.0)));
+    CHECK_NEAR(costs.ms(3), 10.0, 0.3);
+}
+
+// Which of the two is slower, machine or size, the rounds of the other sizes decide.
+static void a_size_that_became_dear_is_told_from_a_slow_machine() {
+    Random random(32);
+    StepCosts size(0.06, true), machine(0.06, true);
+    const auto noise = [&] { return 0.98 + 0.04 * random.real(); };
+    for (int i = 0; i < 700; ++i) {
+        const int n_rows = i % 10 == 0 ? 1 : i % 5 == 0 ? 2 : 4;
+        const double ms = 10.0 + n_rows, factor = i < 300 ? 1.0 : 1.15;
+        size.learn(n_rows, ms * noise() * (n_rows == 4 ? factor : 1.0));
+        machine.learn(n_rows, ms * noise() * factor);
+    }
+    CHECK_NEAR(size.slowdown() * size.ms(1), 11.0, 0.5);
+    CHECK_NEAR(size.slowdown() * size.ms(2), 12.0, 0.5);
+    CHECK_NEAR(size.slowdown() * size.ms(4), 16.1, 0.4);
+    CHECK_NEAR(machine.slowdown() * machine.ms(1), 12.65, 0.4);
+    CHECK_NEAR(machine.slowdown() * machine.ms(4), 16.1, 0.4);
+    CHECK(machine.slowdown() > 1.1 && !machine.take_changed());
+}
+
+// Between and beyond the measured sizes a guess keeps their distance to the prior curve.
+static void untried_sizes_follow_the_curve() {
+    StepCosts flat(0.06), steep(0.06);
+    for (int n : {1, 4}) {
+        learn(flat, n, 10.0 + 0.1 * n);
+        learn(steep, n, 10.0 + 2.5 * n);
+    }
+    CHECK(flat.ms(2) > flat.ms(1) && flat.ms(16) > flat.ms(4) && flat.ms(16) < 15.0);
+    CHECK(steep.ms(2) > 12.5 && steep.ms(2) < steep.ms(3) && steep.ms(3) < 20.0);
+    CHECK(steep.ms(16) > 20.0 && steep.ms(16) < 45.0);
+}
+
+// A machine that is suddenly half as fast is that for all sizes, also where the one that runs was hardly known.
+static void a_slow_machine_sets_no_price() {
+    StepCosts costs(0.06, true);
+    learn(costs, 1, 10.0, 40);
+    learn(costs, 4, 14.0, 4);
+    learn(costs, 4, 28.0, 6);
+    CHECK(costs.take_changed());
+    CHECK_NEAR(costs.slowdown() * costs.ms(4), 28.0, 1.0);
+    CHECK_NEAR(costs.slowdown() * costs.ms(1), 20.0, 1.0);
+}
+
+// A long stretch of one size, with the long tail that times have, and a machine that was slow at first.
+static void sizes_that_wait_keep_their_ratio() {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+        Random random(seed);
+        StepCosts costs(0.06, true);
+        const auto time = [&](int n) {
+            const double tail = random.real() < 0.2 ? 0.4 * random.real() : 0.0;
+            return (3.0 + 0.4 * (n - 1)) * (0.97 + 0.06 * random.real() + tail);
+        };
+        for (int i = 0; i < 8; ++i) costs.learn(1, 3.3 * time(1));
+        for (int i = 0; i < 400; ++i) costs.learn(1 + i % 4, time(1 + i % 4));
+        for (int i = 0; i < 6000; ++i) costs.learn(1, time(1));
+        CHECK_NEAR(costs.slowdown() * costs.ms(1), 3.1, 0.3);
+        CHECK_NEAR(costs.ms(4) / costs.ms(1), 1.4, 0.14);
+    }
+}
+
+// Times that no machine has leave nothing behind that a few true ones do not put right.
+static void nonsense_is_got_over() {
+    Random random(34);
+    StepCosts costs(0.06, true);
+    for (int i = 0; i < 3000; ++i) {
+        costs.learn(random.integer(1, 8), std::pow(10.0, random.integer(-9, 9)));
+        CHECK(std::isfinite(costs.ms(4)) && costs.ms(4) > 0.0 && std::isfinite(costs.slowdown()));
+    }
+    for (int i = 0; i < 400; ++i) costs.learn(1 + i % 4, 10.0 + i % 4);
+    for (int n = 1; n <= 4; ++n) CHECK_NEAR(costs.slowdown() * costs.ms(n), 9.0 + n, 0.5);
+}
+
+// Prices from a time when the machine was busy, as a file had them: sizes beside them say what is possible.
+static void what_cannot_be_true_is_not_believed() {
+    StepCosts costs(0.06, true);
+    const std::pair<int, double> saved[] = {{1, 3.7},  {2, 50.8},  {3, 5.1},  {4, 5.06},
+                                            {6, 5.09}, {7, 114.5}, {8, 80.2}, {16, 208.5}};
+    for (const auto & [n, ms] : saved) costs.set_saved(StepCosts::bucket_of(n), ms);
+    CHECK_NEAR(costs.ms(2), 2 * 5.06, 1e-6);   // no more than four
+    CHECK_NEAR(costs.ms(7), 4 * 5.06, 1e-6);   // two batches of four
+    CHECK_NEAR(costs.ms(16), 6 * 5.09, 1e-6);  // three of six
+    for (int n : {1, 3, 4, 6}) CHECK_NEAR(costs.ms(n), costs.saved_ms(StepCosts::bucket_of(n)), 1e-6);
+    CHECK_NEAR(costs.ms(4), 5.06, 1e-6);
+    for (int i = 0; i < 4; ++i) costs.learn(2, 4.0);
+    CHECK_NEAR(costs.slowdown() * costs.ms(2), 4.0, 0.3);
+}
+
+static const char * key = "cpu, model.gguf, 2 threads";
+
+static CostTable example() {
+    CostTable table;
+    for (int round = 0; round < 6; ++round) {
+        for (int n = 1; n <= 8; ++n) table.learn_verify(n, 10.0 + n);
+        table.learn_commit(1, 0.8);
+        table.learn_commit(3, 1.0);
+        table.learn_level(1, 0.7);
+        table.learn_level(4, 0.9);
+        table.learn_host(false, 0.1);
+        table.learn_host(true, 0.4);
+    }
+    return table;
+}
+
+static void knows_what_it_was_told() {
+    CostTable table;
+    CHECK(!table.is_known(1) && table.plain() == 0.0);
+    table = example();
+    CHECK(table.is_known(1) && table.is_known(8) && !table.is_known(16));
+    CHECK_NEAR(table.plain(), 11.1, 0.05);
+    CHECK_NEAR(table.verify(4), 14.0, 0.2);
+    CHECK_NEAR(table.commit(1), 0.8, 0.02);
+    CHECK_NEAR(table.level(4), 0.9, 0.02);
+    CHECK(table.level(2) > 0.7 && table.level(2) < 0.9);
+    CHECK_NEAR(table.host(), 0.3, 0.05);
+    CHECK(table.n_rows_max() == 16);
+    CHECK(table.verify_points(8).size() == 8 && table.verify_points(8)[3].n_rows == 4);
+}
+
+static void a_slow_machine_is_slow_at_everything() {
+    CostTable table = example();
+    table.take_changed();
+    for (int i = 0; i < 8; ++i) table.learn_verify(4, 28.0);  // a co-tenant: twice the time
+    CHECK(table.take_changed() && !table.take_changed());
+    CHECK_NEAR(table.plain(), 22.2, 2.0);
+    CHECK_NEAR(table.verify(8), 36.0, 4.0);
+    CHECK_NEAR(table.level(1), 1.4, 0.2);
+    for (int i = 0; i < 8; ++i) table.learn_verify(4, 14.0);
+    CHECK_NEAR(table.plain(), 11.1, 1.2);
+}
+
+static void noise_and_stalls_are_no_change_of_the_machine() {
+    Random random(41);
+    CostTable table = example();
+    table.take_changed();
+    for (int i = 0; i < 2000; ++i) {
+        const double noise = std::exp(0.25 * 1.7 * (random.real() + random.real() + random.real() - 1.5));
+        table.learn_verify(1 + i % 4, (11.0 + i % 4) * noise * (random.real() < 0.02 ? 6.0 : 1.0));
+    }
+    CHECK_NEAR(table.plain(), 11.1, 1.0);
+    CHECK_NEAR(table.verify(4) / table.verify(1), 14.0 / 11.0, 0.2);
+}
+
+static void nonsense_is_ignored() {
+    CostTable table = example();
+    const std::string before = table.to_text(key);
+    const double inf = std::numeric_limits<double>::infinity();
+    for (double ms : {-1.0, 0.0, std::nan(""), inf, -inf, 1e300}) {
+        table.learn_verify(1, ms);
+        table.learn_commit(1, ms);
+        table.learn_level(1, ms);
+    }
+    table.learn_verify(0, 1.0);
+    table.learn_verify(-3, 1.0);
+    table.learn_host(true, std::nan(""));
+    table.learn_host(true, inf);
+    table.learn_verify(8, 18.0 * 50);  // the process was suspended
+    CHECK(table.to_text(key) == before);
+}
+
+static void survives_a_round_trip() {
+    const CostTable table = example();
+    CostTable loaded;
+    CHECK(loaded.from_text(table.to_text(key), key));
+    CHECK(loaded.take_changed());  // compare with the machine as it is today
+    for (int n = 1; n <= 8; ++n) CHECK_NEAR(loaded.verify(n), 10.0 + n, 0.3);
+    CHECK_NEAR(loaded.level(4), table.level(4), 1e-6);
+    CHECK_NEAR(loaded.host(), table.host(), 1e-6);
+    // the machine is slower by half today: a few plain rounds say so for all sizes
+    for (int i = 0; i < 5; ++i) loaded.learn_verify(1, 16.5);
+    CHECK_NEAR(loaded.verify(8), 27.0, 1.5);
+    // and one wrong entry yields to what is measured
+    for (int i = 0; i < 4; ++i) loaded.learn_verify(4, 15.0);
+    CHECK_NEAR(loaded.verify(4), 15.0, 1.0);
+}
+
+static std::string predicted_text() {
+    return "eaglecpp cost-table 3\nkey " + std::string(key) +
+           "\nverify 1 5 0\nverify 4 10 0\ncommit 1 1 0\nlevel 1 0.5 0\nhost 0.1 0.2\nend 5\n";
+}
+
+// What was worked out from the processor and the file is a price from the start, but no measurement.
+static void a_prediction_counts_until_something_is_measured() {
+    CostTable table;
+    CHECK(table.from_text(predicted_text(), key));
+    CHECK_NEAR(table.verify(4), 10.0, 1e-6);
+    CHECK_NEAR(table.commit(1), 1.0, 1e-6);
+    CHECK(!table.knows_plain() && !table.is_known(4));
+    CHECK(table.to_text(key).find("verify") == std::string::npos &&
+          table.to_text(key).find("level") == std::string::npos);
+    // a machine twice as fast shows in the first single rows, and everything is half the price
+    for (int i = 0; i < 5; ++i) table.learn_verify(1, 2.5);
+    CHECK(table.knows_plain() && !table.is_known(4));
+    CHECK_NEAR(table.verify(4), 5.0, 0.3);
+    CHECK_NEAR(table.commit(1), 0.5, 0.03);
+    // rows that cost something else than predicted do so after three runs
+    for (int i = 0; i < 3; ++i) table.learn_verify(4, 8.0);
+    CHECK(table.is_known(4));
+    CHECK_NEAR(table.verify(4), 8.0, 0.5);
+    CHECK(table.to_text(key).find("verify 4") != std::string::npos);
+}
+
+static void damaged_or_foreign_text_is_refused() {
+    const CostTable table = example();
+    const std::string text = table.to_text(key);
+    CostTable other;
+    CHECK(!other.from_text(text, "another machine") && !other.from_text("", key) && !other.from_text("x\ny\n", key));
+    for (size_t n = 0; n + 1 < text.size(); ++n) CHECK(!other.from_text(text.substr(0, n), key));
+    for (const char * line : {"verify 1 -5", "verify 1 0", "verify 0 5", "verify 1e9 5", "verify 1 nan", "verify 1",
+                              "verify 1 5 1", "surprise 1 5", "host -1 0", "host 1 1 1", "verify 1 1e300"}) {
+        std::string bad = "eaglecpp cost-table 3\nkey " + std::string(key) + "\n" + line + "\nend 1\n";
+        CHECK(!other.from_text(bad, key));
+    }
+    CHECK(!other.is_known(1));
+    Random random(42);
+    for (int round = 0; round < 3000; ++round) {  // whatever it accepts, it stays usable
+        std::string mutant = text;
+        for (int i = random.integer(1, 4); i > 0; --i)
+            mutant[random.integer(0, (int)text.size() - 1)] = (char)random.integer(9, 126);
+        CostTable t;
+        t.from_text(mutant, key);
+        t.learn_verify(1, 10.0);
+        CHECK(std::isfinite(t.plain()) && std::isfinite(t.verify(5)) && t.verify(5) >= 0.0);
+    }
+}
+
+// A process that is stopped and continued, or shares its cores with many, sees rounds of any length.
+static void what_a_disturbed_machine_teaches_can_be_read_again() {
+    Random random(7);
+    for (int i = 0; i < 400; ++i) {
+        CostTable table;
+        for (int round = random.integer(1, 60); round > 0; --round) {
+            const double stall = std::pow(10.0, random.integer(-6, 6) * random.real());
+            table.learn_verify(random.integer(1, 8), stall * (1.0 + random.real()));
+            table.learn_commit(random.integer(1, 4), stall * random.real());
+            table.learn_level(1, 0.1 * stall);
+            table.learn_host(random.integer(0, 1) == 1, stall * random.real());
+        }
+        CostTable loaded;
+        CHECK_MSG(loaded.from_text(table.to_text(key), key), table.to_text(key));
+    }
+}
+
+static constexpr double inf = 1e18;
+
+// a table that knows these times of 1, 2, ... rows
+static CostTable table_of(const std::vector<double> & ms) {
+    CostTable table;
+    for (int i = 0; i < 20; ++i) {
+        for (size_t n = 1; n <= ms.size(); ++n) table.learn_verify((int)n, ms[n - 1]);
+    }
+    return table;
+}
+
+static Prices prices_of(const CostTable & table, int n_nodes_max) {
+    Prices prices;
+    prices.set(table, 1, n_nodes_max, inf);
+    return prices;
+}
+
+static void looks_behind_a_step() {
+    // 5 to 7 rows cost more than 8; greedy climbing would stop at 4
+    const CostTable table = table_of({97, 103, 107, 112, 149, 165, 171, 151});
+    const Prices prices = prices_of(table, 7);
+    CHECK_NEAR(prices.ms(3), 15.0, 1.0);
+    const std::vector<float> good = {0.9f, 0.8f, 0.7f, 0.65f, 0.6f, 0.55f, 0.5f};
+    CHECK(prices.best(good, 1.0 / 97, inf).n == 7);
+    const std::vector<float> poor = {0.5f, 0.3f, 0.2f, 0.1f, 0.08f, 0.05f, 0.02f};
+    CHECK(prices.best(poor, 1.0 / 97, inf).n == 3);
+    CHECK(prices.best({0.01f, 0.01f}, 1.0 / 97, inf).n == 0);
+    CHECK(prices.best(good, 1.0 / 97, 20.0).n == 3);  // what the ledger allows
+    CHECK(prices.best({}, 1.0 / 97, inf).n == 0);
+    Prices twice;  // every row may have to be run again
+    twice.set(table, 1, 7, inf, nullptr, 1, 2.0);
+    CHECK_NEAR(twice.ms(3), 2.0 * prices.ms(3), 1.0);
+    CHECK(prices.best({0.5f, 0.06f}, 1.0 / 97, inf).n == 2 && twice.best({0.5f, 0.06f}, 1.0 / 97, inf).n == 1);
+}
+
+static void equals_brute_force() {
+    Random random(21);
+    for (int round = 0; round < 300; ++round) {
+        std::vector<double> ms(8);
+        for (double & v : ms) v = 10.0 * (1.0 + random.real());
+        ms[0] = 10.0;
+        const CostTable table = table_of(ms);
+        const Prices prices = prices_of(table, 7);
+        std::vector<float> p(7);
+        for (float & v : p) v = (float)random.real();
+        std::sort(p.rbegin(), p.rend());
+        const double lambda = (1.0 + random.real()) / 10.0, most = 20.0 * random.real();
+        int best_n = 0;
+        double best = 0.0, sum = 0.0;
+        for (int n = 1; n <= 7; ++n) {
+            sum += p[n - 1];
+            const double value = sum - lambda * prices.ms(n);
+            if (value > best && prices.ms(n) <= most) best = value, best_n = n;
+        }
+        const Offer offer = prices.best(p, lambda, most);
+        CHECK(offer.n == best_n);
+        CHECK_NEAR(offer.value, best, 1e-9);
+        // more likely nodes are never worth less
+        std::vector<float> more = p;
+        const int i = random.integer(0, 6);
+        more[i] = i == 0 ? 1.0f : more[i - 1];
+        CHECK(prices.best(more, lambda, most).value >= offer.value);
+    }
+}
+
+static void an_untried_size_may_cost_more_than_the_ledger_has() {
+    CostTable table;
+    for (int i = 0; i < 4; ++i) table.learn_verify(1, 10.0);
+    for (int i = 0; i < 4; ++i) table.learn_verify(2, i == 0 ? 60.0 : 11.0);  // building graphs took 49 ms
+    Prices prices;
+    prices.set(table, 1, 3, 0.0);
+    const std::vector<float> p = {0.9f, 0.8f, 0.7f};
+    CHECK(prices.best(p, 0.1, 10.0).n == 1);  // 2 rows are known to build nothing
+    CHECK(prices.best(p, 0.1, 100.0).n == 3);
+    prices.set(table, 1, 3, 100.0);
+    CHECK(prices.best(p, 0.1, 10.0).n == 3);  // the allowance pays
+}
+
+int main() {
+    unmeasured_counts_are_exact_only_alone();
+    between_two_measured_counts_both_must_be_exact();
+    one_batch_that_parts_is_enough();
+    buckets_cover_every_row_count();
+    keeps_steps_and_dips();
+    first_samples_are_believed_with_care();
+    one_stall_hardly_moves_a_known_size();
+    noise_averages_out();
+    a_size_that_became_dear_is_told_from_a_slow_machine();
+    untried_sizes_follow_the_curve();
+    a_slow_machine_sets_no_price();
+    sizes_that_wait_keep_their_ratio();
+    nonsense_is_got_over();
+    what_cannot_be_true_is_not_believed();
+    what_a_disturbed_machine_teaches_can_be_read_again();
+    knows_what_it_was_told();
+    a_slow_machine_is_slow_at_everything();
+    noise_and_stalls_are_no_change_of_the_machine();
+    nonsense_is_ignored();
+    survives_a_round_trip();
+    a_prediction_counts_until_something_is_measured();
+    damaged_or_foreign_text_is_refused();
+    looks_behind_a_step();
+    equals_brute_force();
+    an_untried_size_may_cost_more_than_the_ledger_has();
+    return result();
+}
