@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from eaglecpp.cli.command import Command, option
-from eaglecpp.cli.names import stored_name
-from eaglecpp.cli.options import read_input
+from eaglecpp.cli.options import read_input, stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["create"]
 

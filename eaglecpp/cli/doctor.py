@@ -17,7 +17,7 @@ import click
 
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.open_engine import open_engine
-from eaglecpp.cli.options import engine_options_of, given, model_option, only_model
+from eaglecpp.cli.options import engine_options, given, model_option, only_model
 from eaglecpp.cli.terminal import laid_out, show_progress, stdout_is_terminal, write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import human_memory
@@ -44,7 +44,7 @@ _UNKNOWN = "What drafting gives is not predicted on this machine: --measure meas
 @option("--measure", is_flag=True, help="Measure MODEL for some seconds instead of predicting.")
 @option("-v", "--verbose", is_flag=True, help="Show the versions of all parts, too.")
 @option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
-@engine_options_of(DraftOptions, ModelOptions)
+@engine_options(ModelOptions, DraftOptions)
 def doctor(
     model: str | None,
     model_named: str | None,

@@ -51,7 +51,7 @@ __all__ = ["generate"]
 @option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
 @option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
 @option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
-@engine_options
+@engine_options()
 def generate(
     target: str | None,
     model_named: str | None,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,9 +55,7 @@ def open_engine(
     if draft is None and not has_text and target.endswith(".gguf"):  # a file has no drafter
         needs_draft(wanted, False)
     is_off = wanted is not None and wanted.kind == "off"
-    plan = plan_opening(
-        target, None if is_off else draft, strategy=wanted, options=options, find=partial(look_up)
-    )
+    plan = plan_opening(target, None if is_off else draft, strategy=wanted, options=options, find=look_up)
     needs_draft(wanted, plan.can_draft)
     for notice in plan.notices:
         note(notice)

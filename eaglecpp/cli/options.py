@@ -20,13 +20,13 @@ import click
 from eaglecpp.cli import command
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
-from eaglecpp.references.reference import hub_text
+from eaglecpp.references.names import ModelName, ModelNameError
+from eaglecpp.references.reference import hub_text, read_name
 
 __all__ = [
     "AUTOMATIC_CONTEXT",
+    "added",
     "engine_options",
-    "engine_options_but",
-    "engine_options_of",
     "given",
     "hub_option",
     "hub_reference",
@@ -34,6 +34,7 @@ __all__ = [
     "only_model",
     "possible_strategies",
     "read_input",
+    "stored_name",
     "strategy_options",
 ]
 
@@ -72,50 +73,38 @@ class NumbersType(click.ParamType[str]):
         return str(value)
 
 
-def engine_options_of(*classes: type) -> Callable[[F], F]:
-    """Adds the options of these classes that have a flag."""
+def added(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """The decorators of several options as one, in the order of the help text."""
 
     def decorate(function: F) -> F:
-        for cls in classes:
-            for option in reversed(describe(cls)):
-                if option.flags:
-                    function = _click_option(option)(function)
+        for add in reversed(options):
+            function = add(function)
         return function
 
     return decorate
 
 
-def engine_options(function: F) -> F:
-    """Adds every sampling, model and draft option that has a flag."""
-    return engine_options_but()(function)
-
-
-def engine_options_but(
+def engine_options(
+    *classes: type,
     taken: tuple[str, ...] = (),
     defaults: Mapping[str, Any] = MappingProxyType({}),
-    classes: tuple[type, ...] = (DraftOptions, ModelOptions, SamplingOptions),
     helps: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[F], F]:
-    """As `engine_options`, for a command that uses some flags for something else, or has its own defaults.
+    """Every option of these classes that has a flag; by default sampling, model and draft options.
 
-    taken: flags that the options lose; defaults: by "group.field", for the help text; classes: whose options;
-    helps: what they mean here, by name, where that differs
+    taken: flags that the options lose, as the command uses them for something else; defaults: the command's
+    own, by "group.field"; helps: what options mean here, by name, where that differs
     """
-
-    def decorate(function: F) -> F:
-        groups = {DraftOptions: "draft", ModelOptions: "model", SamplingOptions: "sampling"}
-        for cls in classes:
-            group = groups[cls]
-            for option in reversed(describe(cls)):
-                flags = tuple(flag for flag in option.flags if flag not in taken)
-                if flags:
-                    default = defaults.get(f"{group}.{option.name}", option.default)
-                    text = helps.get(option.name, option.help)
-                    here = replace(option, flags=flags, default=default, help=text)
-                    function = _click_option(here)(function)
-        return function
-
-    return decorate
+    groups = {SamplingOptions: "sampling", ModelOptions: "model", DraftOptions: "draft"}
+    found = []
+    for cls in classes or groups:
+        for option in describe(cls):
+            flags = tuple(flag for flag in option.flags if flag not in taken)
+            if flags:
+                default = defaults.get(f"{groups[cls]}.{option.name}", option.default)
+                text = helps.get(option.name, option.help)
+                found.append(_click_option(replace(option, flags=flags, default=default, help=text)))
+    return added(*found)
 
 
 def _drafter(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -126,44 +115,42 @@ def _drafter(context: click.Context, parameter: click.Parameter, value: str | No
     return value
 
 
-def strategy_options(function: F) -> F:
-    """Adds --draft, --strategy, --no-draft."""
-    decorators = [
-        command.option(
-            "--draft",
-            "-md",
-            "--model-draft",
-            metavar="D",
-            shell_complete=command.complete_draft,
-            callback=_drafter,
-            help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto; "
-            "text = no drafter, draft from the text itself.",
-        ),
-        command.option(
-            "--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"
-        ),
-        command.option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
-    ]
-    for decorator in reversed(decorators):
-        function = decorator(function)
-    return function
+strategy_options = added(
+    command.option(
+        "--draft",
+        "-md",
+        "--model-draft",
+        metavar="D",
+        shell_complete=command.complete_draft,
+        callback=_drafter,
+        help="The drafter: a GGUF made by `eaglecpp convert`, a stored name, hf.co/user/repo, or auto; "
+        "text = no drafter, draft from the text itself.",
+    ),
+    command.option("--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"),
+    command.option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
+)
+model_option = command.option(
+    "-m",
+    "--model",
+    "model_named",
+    metavar="MODEL",
+    shell_complete=command.complete_model,
+    help="The model, in place of MODEL.",
+)
+"""-m, as in llama.cpp; `only_model` says what it means beside a MODEL without it."""
+hub_option = command.option(
+    "-hf",
+    "--hf-repo",
+    "on_hub",
+    is_flag=True,
+    help="MODEL is a repository on the Hub: user/repo[:quant].",
+)
+"""-hf, as in llama.cpp."""
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were on the command line."""
     return {name: value for name, value in options.items() if value is not None and value != ()}
-
-
-def model_option(function: F) -> F:
-    """Adds -m, as in llama.cpp; `only_model` says what it means beside a MODEL without it."""
-    return command.option(
-        "-m",
-        "--model",
-        "model_named",
-        metavar="MODEL",
-        shell_complete=command.complete_model,
-        help="The model, in place of MODEL.",
-    )(function)
 
 
 def only_model(model: str | None, named: str | None) -> str:
@@ -176,20 +163,17 @@ def only_model(model: str | None, named: str | None) -> str:
     return found
 
 
-def hub_option(function: F) -> F:
-    """Adds -hf, as in llama.cpp."""
-    return command.option(
-        "-hf",
-        "--hf-repo",
-        "on_hub",
-        is_flag=True,
-        help="MODEL is a repository on the Hub: user/repo[:quant].",
-    )(function)
-
-
 def hub_reference(text: str, *, on_hub: bool) -> str:
     """The reference after -hf; any other is returned as it is."""
     return hub_text(text) if on_hub else text
+
+
+def stored_name(text: str) -> ModelName:
+    """`text` as a model name. Raises click.UsageError."""
+    try:
+        return read_name(text)
+    except ModelNameError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def read_input(path: str) -> bytes:

@@ -8,13 +8,13 @@ and free it at the end, so without a server the list is empty.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.options import added
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
@@ -24,21 +24,13 @@ __all__ = ["ps", "stop"]
 _ALWAYS_YEARS = 10
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _server_options(function: F) -> F:
-    """Adds --host, --port and --api-key."""
-    options = (
-        option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
-               help="The server's address."),
-        option("--port", type=click.IntRange(1, 65535), default=11434, show_default=True,
-               help="The server's port."),
-        option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key."),
-    )  # fmt: skip
-    for add in reversed(options):
-        function = add(function)
-    return function
+_server_options = added(
+    option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
+           help="The server's address."),
+    option("--port", type=click.IntRange(1, 65535), default=11434, show_default=True,
+           help="The server's port."),
+    option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key."),
+)  # fmt: skip
 
 
 @click.command(cls=Command)

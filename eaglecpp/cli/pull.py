@@ -6,8 +6,7 @@ from __future__ import annotations
 import click
 
 from eaglecpp.cli.command import Command, option
-from eaglecpp.cli.names import stored_name
-from eaglecpp.cli.options import hub_option, hub_reference
+from eaglecpp.cli.options import hub_option, hub_reference, stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store.packaged import find_packaged

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from eaglecpp.cli.command import Command, complete_model
-from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.terminal import write
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.transaction import remove_model

@@ -27,7 +27,7 @@ from eaglecpp.cli.open_engine import note_plan, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
     argument_bytes,
-    engine_options_but,
+    engine_options,
     given,
     hub_option,
     hub_reference,
@@ -108,7 +108,7 @@ class _RunCommand(Command):
     metavar="DURATION",
     help="Accepted for compatibility with Ollama; the model is always freed at the end.",
 )
-@engine_options_but(defaults=run_defaults(), helps=AUTOMATIC_CONTEXT)
+@engine_options(defaults=run_defaults(), helps=AUTOMATIC_CONTEXT)
 def run(
     model: str | None,
     prompt: tuple[str, ...],

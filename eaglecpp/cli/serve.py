@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options_but, given, model_option, only_model
+from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options, given, model_option, only_model
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
@@ -96,7 +96,7 @@ class Seconds(click.ParamType[float]):
     "--insecure", is_flag=True, help="Let requests pull over http or from servers with invalid certificates."
 )
 @option("--log-json", is_flag=True, help="Log one JSON object per line.")
-@engine_options_but(taken=("--draft",), classes=(DraftOptions, ModelOptions), helps=AUTOMATIC_CONTEXT)
+@engine_options(ModelOptions, DraftOptions, taken=("--draft",), helps=AUTOMATIC_CONTEXT)
 def serve(
     model: str | None,
     model_named: str | None,

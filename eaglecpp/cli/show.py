@@ -9,7 +9,7 @@ import click
 
 from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.names import stored_name
+from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes

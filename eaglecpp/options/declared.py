@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
+from eaglecpp.human import nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Option, checked
 
@@ -479,13 +480,8 @@ def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [{} for _ in classes]
     for name, value in options.items():
         if name not in homes:
-            raise InvalidTypeError(f"unknown option {name!r}{_nearest(name, homes)}")
+            near = nearest(name, homes)
+            known = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(homes))}"
+            raise InvalidTypeError(f"unknown option {name!r}; {known}")
         parts[homes[name]][name] = value
     return parts
-
-
-def _nearest(name: str, names: Mapping[str, int]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(names))}"

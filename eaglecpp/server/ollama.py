@@ -126,8 +126,7 @@ def _common(body: Mapping[str, Any]) -> Ask:
 def _message(entry: Any, index: int) -> Message:
     if not isinstance(entry, dict):
         raise ApiError(400, f"messages[{index}] must be an object")
-    if entry.get("images"):
-        raise ApiError(400, "images are not supported by this server: models are loaded for text only")
+    _refuse_images(entry)
     try:
         return Message.from_dict(entry)
     except InvalidArgumentError as error:

@@ -91,10 +91,9 @@ def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> 
         try:
             model = pull(reference.name, report=report, stores=stores).model
         except DownloadError as error:
-            near = stores.near(str(reference.name))
-            if not near:
-                raise
-            raise ModelNotFoundError(f"FROM {error}{near}") from error
+            if near := stores.near(str(reference.name)):
+                raise ModelNotFoundError(f"FROM {error}{near}") from error
+            raise
     model = model or stores.get(reference.name)
     model.check_runnable()
     return model

@@ -14,7 +14,7 @@ import click
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import (
-    engine_options_of,
+    engine_options,
     given,
     hub_option,
     hub_reference,
@@ -59,7 +59,7 @@ __all__ = ["bench"]
 @option(
     "--png", type=click.Path(), metavar="FILE", help="Draw the results into this file (needs matplotlib)."
 )
-@engine_options_of(DraftOptions, ModelOptions)
+@engine_options(ModelOptions, DraftOptions)
 def bench(
     model: str | None,
     model_named: str | None,

@@ -17,7 +17,6 @@ from eaglecpp.cli.chat.input import PROMPT, unquoted
 from eaglecpp.cli.chat.model import find_source
 from eaglecpp.cli.chat.set import SETTINGS, set_help, set_system, setting, unknown
 from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show, show_help
-from eaglecpp.cli.chat.stats import stats_lines
 from eaglecpp.cli.table import help_table
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import ModelName, ModelNameError
@@ -193,7 +192,30 @@ def _strategy(chat: Chat, rest: str) -> None:
 
 
 def _stats(chat: Chat, rest: str) -> None:
-    chat.screen.say("\n".join(stats_lines(chat)))
+    """One fact per line, without those that were not measured."""
+    totals, model, conversation = chat.totals, chat.model, chat.conversation
+    resolved, why = model.engine.resolve(model.strategy)
+    left_out = conversation.n_left_out
+    speedup = chat.plain.overall
+    rows = [
+        ("answers", str(chat.n_answers)),
+        ("generated", f"{totals.predicted_n} tokens at {totals.predicted_per_second:.1f} tokens/s"),
+        ("prompts", f"{totals.prompt_n} tokens read, {totals.reused_n} taken from the cache"),
+        ("context", f"{chat.n_prompt()} of {model.engine.n_ctx} tokens in use"),
+        ("left out", f"{left_out} older messages" if left_out else ""),
+        ("strategy", f"{resolved} ({why})"),
+    ]
+    if totals.draft_n:
+        rates = ", ".join(f"{rate:.2f}" for rate in totals.accepted_per_depth)
+        rows += [
+            ("drafted", f"{totals.draft_n} tokens, {100 * totals.acceptance_rate:.0f}% accepted"),
+            ("acceptance length", f"{totals.acceptance_length:.2f} tokens per round"),
+            ("accepted per depth", rates),
+            ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
+        ]
+        if speedup is None:
+            rows.append(("speed-up", "unknown; use /strategy off for one answer to measure plain decoding"))
+    chat.screen.say("\n".join(f"{name + ':':<20}{value}" for name, value in rows if value))
 
 
 def _color(chat: Chat, rest: str) -> None:
