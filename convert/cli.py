@@ -129,36 +129,12 @@ def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -
     help="Attention window in rows, for a drafter that is served with one that its config does not mention.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def convert(
-    src: str,
-    target: str,
-    out: Path | None,
-    type_: str,
-    aux_layers: tuple[int, ...] | None,
-    layer_ids: Convention | None,
-    feed: str | None,
-    rope_theta: float | None,
-    readings: Sequence[tuple[str, str]],
-    window: int | None,
-    as_json: bool,
-) -> None:
+def convert(src: str, target: str, **options: Any) -> None:
     """Convert an EAGLE drafter checkpoint to GGUF.
 
     SRC is a checkpoint directory, a weight file, or a drafter's GGUF.
     """
-    run(
-        src,
-        target,
-        out=out,
-        type_=type_,
-        aux_layers=aux_layers,
-        layer_ids=layer_ids,
-        feed=feed,
-        rope_theta=rope_theta,
-        readings=readings,
-        window=window,
-        as_json=as_json,
-    )
+    run(src, target, **options)
 
 
 def run(

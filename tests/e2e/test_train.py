@@ -29,22 +29,9 @@ if TYPE_CHECKING:
 COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[bytes]]
-WORDS = [
-    "the",
-    "and",
-    "that",
-    "with",
-    "this",
-    "from",
-    "have",
-    "not",
-    "are",
-    "was",
-    "for",
-    "you",
-    "all",
-    "can",
-]
+WORDS = (
+    "the", "and", "that", "with", "this", "from", "have", "not", "are", "was", "for", "you", "all", "can",
+)  # fmt: skip
 QUESTIONS = ("What has she for you?", "Who was that man?", "Can the boy see this?")
 
 
@@ -175,12 +162,8 @@ def test_ctrl_c_saves_and_resume_goes_on(
     stopped = json.loads(stdout)
     assert stopped["reason"] == "stopped" and stopped["gguf"] is None and stopped["steps"] >= 5
 
-    again = cli(*train_args(models, texts, out, "--steps", 10))
-    assert again.returncode == 1 and "already contains a training" in again.stderr
     other = cli(*train_args(models, texts, out, "--steps", 10, "--resume", "--loss", "lk"))
     assert other.returncode == 1 and "loss: the stored run has None, this one 'lk'" in other.stderr
-    other = cli(*train_args(models, texts, out, "--steps", 10, "--resume", "--qat"))
-    assert other.returncode == 1 and "qat: the stored run has None, this one 'Q8_0'" in other.stderr
     steps = stopped["steps"] + 3
     resumed = result_of(cli(*train_args(models, texts, out, "--steps", steps, "--eval-steps", 5, "--resume")))
     assert resumed["steps"] == steps

@@ -80,14 +80,6 @@ def test_an_engine_for_one_conversation_makes_places_for_a_list(
     assert [one.tokens for one in one_by_one] == [one.tokens for one in beside]
 
 
-def test_conversations_too(engine: Engine) -> None:
-    talks = [[{"role": "user", "content": text}] for text in ("Hi", "Who?", "And then")]
-    together = engine.chat(talks, **GREEDY)
-    engine.clear()
-    alone = [engine.chat(talk, **GREEDY) for talk in talks]
-    assert [one.text for one in together] == [one.text for one in alone]
-
-
 def test_one_prompt_of_token_ids_is_one_prompt(engine: Engine) -> None:
     tokens = engine.tokenize("ab cd")
     assert engine.generate(tokens, **GREEDY).prompt_tokens == tokens

@@ -35,10 +35,6 @@ def test_names_flags_and_parameters_are_unique() -> None:
         assert len(values) == len(set(values))
 
 
-def test_every_option_explains_itself() -> None:
-    assert all(option.help for cls in CLASSES for option in describe(cls))
-
-
 @pytest.mark.parametrize(
     ("cls", "values", "error", "text"),
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.engine.request import engine_options
-from eaglecpp.errors import EngineBusyError
 from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
@@ -70,16 +68,6 @@ def test_an_answer_goes_on_after_a_score_in_its_middle(models: Models) -> None:
         for _ in stream:
             pass
         assert stream.completion().tokens == plain.tokens
-
-
-def test_another_thread_is_told_that_the_engine_is_in_use(models: Models) -> None:
-    with (
-        Engine.open(models.target, n_ctx=64, n_threads=1) as engine,
-        engine.exclusive(),
-        ThreadPoolExecutor(1) as pool,
-        pytest.raises(EngineBusyError),
-    ):
-        pool.submit(engine.score, TEXT).result()
 
 
 def test_short_and_long_texts(models: Models) -> None:

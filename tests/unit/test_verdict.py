@@ -42,13 +42,6 @@ def test_dear_rows_do_not_pay_and_the_need_is_what_would_have_broken_even() -> N
     assert "kernels" not in str(found)
 
 
-def test_it_says_whether_a_cost_was_measured_or_follows_from_others() -> None:
-    found = report({1: 10.0, 4: 12.0}, {3: 2.6})
-    assert "on this machine (measured)" in str(verdict_of(found))
-    found["verify"] = [(n, ms, 0.0) for n, ms, _ in found["verify"]]
-    assert "on this machine (predicted)" in str(verdict_of(found))
-
-
 def test_a_batch_that_was_faster_than_one_token_by_chance_takes_no_longer() -> None:
     found = verdict_of(report({1: 10.0, 4: 8.0}, {3: 2.6}))
     assert "checking four tokens at once takes no longer than one on this machine" in str(found)

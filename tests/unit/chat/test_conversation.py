@@ -39,12 +39,6 @@ def test_the_prompt_has_system_examples_and_what_was_said_in_this_order() -> Non
     ]  # fmt: skip
 
 
-def test_nothing_is_left_out_while_it_fits() -> None:
-    conversation = talked(4)
-    assert conversation.fit(words, n_ctx=90, room=10) == []
-    assert conversation.n_left_out == 0
-
-
 def test_the_oldest_exchanges_go_and_are_returned_and_half_of_the_context_becomes_free() -> None:
     conversation = talked(10, system="S")
     conversation.ask("last question")
@@ -61,13 +55,6 @@ def test_when_half_is_too_little_for_the_question_only_as_much_goes_as_must() ->
     left_out = conversation.fit(words, n_ctx=160, room=20)
     assert texts(left_out) == ["q0", "a0"]
     assert words(conversation.prompt()) == 140
-
-
-def test_the_last_question_stays_even_if_it_alone_does_not_fit() -> None:
-    conversation = talked(2, system="S")
-    conversation.ask("word " * 1000)
-    conversation.fit(words, n_ctx=100, room=10)
-    assert texts(conversation.prompt()) == ["S", "word"]
 
 
 def test_examples_and_system_prompt_are_never_left_out() -> None:

@@ -102,11 +102,6 @@ def test_the_older_form_keeps_functions_and_definitions_in_the_last_exchange() -
     assert render(template, *conversation) == '<a>""b</s><c>""'
 
 
-def test_the_older_form_continues_a_started_answer() -> None:
-    template = "{{ .Prompt }}:{{ .Response }}</s>"
-    assert render(template, Message("user", "a"), Message("assistant", "Once")) == "a:Once"
-
-
 @pytest.mark.parametrize(
     ("template", "prompt"),
     [

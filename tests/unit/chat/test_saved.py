@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.chat.message import Message
-from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
+from eaglecpp.conversations.saved import ChatFolder, SavedChatError
 
 TURNS = (Message("user", "ü \U0001f600"), Message("assistant", "b", "thought"))
 
@@ -49,11 +49,6 @@ def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
     again = folder.save(replace(first, messages=TURNS))
     assert folder.latest() == again
     assert folder.latest("/c.gguf") is None
-
-
-def test_an_empty_folder_has_no_last_one(folder: ChatFolder) -> None:
-    assert folder.latest() is None
-    assert not folder.directory.exists(), "looking makes nothing"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -161,7 +156,3 @@ def test_what_a_dead_process_left_is_removed_after_a_while(folder: ChatFolder) -
     os.utime(stale, (time.time() - 7200,) * 2)
     folder.save(folder.new("/m.gguf"))
     assert (fresh.exists(), stale.exists()) == (True, False)
-
-
-def test_a_chat_without_messages_is_a_value() -> None:
-    assert SavedChat("id", "/m.gguf").to_json()["messages"] == []

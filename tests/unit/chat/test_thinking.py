@@ -64,10 +64,6 @@ def test_a_template_may_have_opened_the_thinking() -> None:
     assert closed == {"answer": "so"}
 
 
-def test_a_model_that_does_not_think_says_what_it_says() -> None:
-    assert split(["<think>a</think>b"], tags=None) == {"answer": "<think>a</think>b"}
-
-
 def test_text_is_shown_as_soon_as_it_is_certain() -> None:
     splitter = ThinkSplitter(TAGS)
     assert [p.text for p in splitter.feed("<think>") if p.kind != "tag"] == []

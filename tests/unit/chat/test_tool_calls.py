@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eaglecpp.chat.call_forms import parse_calls
 from eaglecpp.chat.message import ToolCall
@@ -156,11 +154,6 @@ def test_values_of_gemma_are_read_to_any_depth() -> None:
     assert read_typed("<|tool_call>call:save{a:[}<tool_call|>", "<|tool_call>")[1] == []
 
 
-def test_text_before_a_call_is_text() -> None:
-    said, calls = read('Let me see.\n<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>')
-    assert said.strip() == "Let me see." and calls == [F1]
-
-
 @pytest.mark.parametrize(
     "text",
     ["a < b, <tool is fine", '{"name": "other", "arguments": {}}', "<tool_call>no call", '{"a": 1}',
@@ -168,12 +161,6 @@ def test_text_before_a_call_is_text() -> None:
 )  # fmt: skip
 def test_what_is_no_call_comes_out_as_it_is(text: str) -> None:
     assert read(text) == (text, [])
-
-
-@given(st.text(alphabet='<tool_cal>/{}"name:f,[]() \n'), st.integers(1, 7))
-def test_nothing_is_lost_that_is_no_call(text: str, size: int) -> None:
-    said, calls = read(text, size=size)
-    assert calls or said == text
 
 
 def test_python_is_never_run() -> None:

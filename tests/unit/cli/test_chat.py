@@ -161,11 +161,6 @@ def test_an_answer_that_fills_the_context_says_so(talk: Talk, capsys: pytest.Cap
     assert "ends here because the context of 128 tokens is full" in capsys.readouterr().err
 
 
-def test_several_lines_are_one_message(talk: Talk) -> None:
-    chat = talk('"""one', "two", 'three"""', "pasted\nblock\n")
-    assert [content for role, content in said(chat) if role == "user"] == ["one\ntwo\nthree", "pasted\nblock"]
-
-
 def test_bytes_that_are_no_text_are_replaced(talk: Talk, folder: ChatFolder) -> None:
     chat = talk("ab \udcff cd")
     assert said(chat)[0] == ("user", "ab \ufffd cd")

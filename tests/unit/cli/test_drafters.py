@@ -74,11 +74,6 @@ def test_why_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "auto uses" not in done.stderr
 
 
-def test_a_word_in_the_names() -> None:
-    done = run("TTT7")
-    assert done.stdout.count("\n") == 5 and "deepseek-ai/eagle3_gemma4_12b_ttt7" in done.stdout
-
-
 def test_nothing_known() -> None:
     done = run("nobody/has-this")
     assert done.stdout == "" and "make one with `eaglecpp train`" in done.stderr

@@ -13,8 +13,7 @@ import pytest
 
 import eaglecpp
 from eaglecpp.cli import COMMANDS, group, main
-from eaglecpp.cli.command import HEADINGS, heading_of
-from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
+from eaglecpp.cli.command import heading_of
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -144,13 +143,3 @@ def test_every_option_of_the_engine_stands_under_a_heading_of_its_own_and_exampl
         for option in command.params:
             if isinstance(option, click.Option):
                 assert heading_of(option) != "Options", f"{name} {option.opts}"
-
-
-def test_headings_name_options_that_exist() -> None:
-    known = set()
-    for name in COMMANDS:
-        command = group.get_command(click.Context(group), name)
-        assert command is not None
-        known |= {parameter.name for parameter in command.params}
-    without_flag = {o.name for c in (DraftOptions, ModelOptions, SamplingOptions) for o in describe(c)}
-    assert {word for words in HEADINGS.values() for word in words.split()} <= known | without_flag

@@ -35,9 +35,3 @@ def test_text_that_was_held_back_is_printed_after_ctrl_c(
     assert (result.finish_reason, result.tokens) == ("cancelled", whole.tokens[:3])
     assert len(result.text) > 1
     assert capsys.readouterr().out == result.text + "\n"
-
-
-def test_without_echo_nothing_is_printed(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    with Engine.open(models.target, n_ctx=128, n_threads=1) as engine:
-        follow(engine.stream("ab cd", max_tokens=3), Watch(), echo=False)
-    assert capsys.readouterr().out == ""

@@ -101,13 +101,6 @@ def test_wrong_usage_is_2(args: list[str], capsys: pytest.CaptureFixture[str]) -
     assert err.count("\n") == 1
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    import eaglecpp
-
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"eaglecpp {eaglecpp.__version__}\n"
-
-
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_of_the_table_exists_and_has_that_help(name: str) -> None:
     context = click.Context(cli.group)

@@ -129,10 +129,6 @@ def test_bf16_rounds_to_nearest_even() -> None:
     assert data == gguf.quants.quantize(values, Q.BF16).tobytes()
 
 
-def test_an_empty_error_is_zero() -> None:
-    assert encoded(np.zeros((2, 32), np.float32), Q.Q8_0)[1] == 0.0
-
-
 def test_a_quantised_file_reports_and_falls_back(convert: Convert, tmp_path: Path) -> None:
     report = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape()), type="Q5_K")
     by_name = {tensor.name: tensor for tensor in report.tensors}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from eaglecpp.store import DownloadError
-from eaglecpp.store.remote.hub import HubFile, Repository, choose_drafter, choose_model, quant_of
+from eaglecpp.store.remote.hub import HubFile, Repository, choose_drafter, choose_model
 
 
 def repository(*paths: str) -> Repository:
@@ -75,18 +75,3 @@ def test_the_drafter_beside_a_target(wanted: str, paths: tuple[str, ...], chosen
 def test_the_drafter_of_a_drafters_repository(quant: str, paths: tuple[str, ...], chosen: str | None) -> None:
     found = choose_drafter(repository(*paths), quant=quant)
     assert (None if found is None else found.path) == chosen
-
-
-@pytest.mark.parametrize(
-    ("name", "quant"),
-    [
-        ("m-Q4_K_M.gguf", "Q4_K_M"),
-        ("m.i1-IQ3_XXS.gguf", "IQ3_XXS"),
-        ("Qwen3-8B-bf16.gguf", "BF16"),
-        ("m-mxfp4.gguf", "MXFP4"),
-        ("Q8_0/m-Q8_0-00001-of-00002.gguf", "Q8_0"),
-        ("m.gguf", ""),
-    ],
-)
-def test_the_quantisation_in_a_name(name: str, quant: str) -> None:
-    assert quant_of(name) == quant

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eaglecpp.train.fit import loss as loss_module
-from eaglecpp.train.fit.loss import LOSSES, counted_rows, head_loss, step_weights
+from eaglecpp.train.fit.loss import LOSSES, counted_rows, head_loss
 
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
@@ -23,10 +23,6 @@ def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
 def test_short_conversations_have_no_rows_where_no_token_follows(n_tokens: int) -> None:
     rows = counted_rows(np.ones(n_tokens, np.int16), 4)
     assert [len(r) for r in rows] == [max(n_tokens - 2 - k, 0) for k in range(4)]
-
-
-def test_step_weights_sum_to_one() -> None:
-    assert step_weights(3, 0.8) == pytest.approx([1 / 2.44, 0.8 / 2.44, 0.64 / 2.44])
 
 
 @pytest.mark.parametrize("kind", LOSSES)
