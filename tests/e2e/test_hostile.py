@@ -55,11 +55,7 @@ def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path)
     for command in (
         ("show", "evil"),
         ("show", "evil", "--verbose"),
-        ("show", "evil", "--license"),
         ("show", "evil", "--modelfile"),
-        ("show", "evil", "--parameters"),
-        ("show", "evil", "--system"),
-        ("show", "evil", "--template"),
         ("show", "evil", "--json", "--verbose"),
         ("inspect", hostile),
         ("inspect", hostile, "--json"),

@@ -58,7 +58,8 @@ ITEMS = [
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [1]}}}
 BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/api/chat", {**OLLAMA, "messages": TURNS, "tools": [TOOL]}),
-    ("POST", "/api/chat", {**OLLAMA, "messages": TURNS[:2], "format": {"enum": [1]}}),
+    ("POST", "/api/chat", {"model": MODEL, "stream": False, "options": SHORT, "messages": TURNS[1:2],
+                           "format": {"enum": [1]}}),
     ("POST", "/api/generate", {**OLLAMA, "prompt": "p", "system": "s", "template": "{{ .Prompt }}",
                                "context": [1], "raw": False, "suffix": "", "images": []}),
     ("POST", "/api/show", {"model": MODEL, "verbose": False}),
