@@ -15,9 +15,11 @@ namespace eaglecpp::kernels {
 Barrier barrier_of_ggml = nullptr;  // here, so that kernels can be tested without any library of ggml's
 
 #if defined(EAGLECPP_KERNELS_X86)
-extern const KernelTable table_avx2, table_avx_vnni, table_avx512;
+extern const KernelTable table_avx2, table_avx512;
+const PackedProduct * products_avx_vnni(ggml_type type);
 #elif defined(EAGLECPP_KERNELS_ARM)
-extern const KernelTable table_neon, table_neon_i8mm;
+extern const KernelTable table_neon;
+const PackedProduct * products_neon_i8mm(ggml_type type);
 #endif
 
 namespace {
@@ -56,13 +58,22 @@ bool has_i8mm() {
 
 }  // namespace
 
+KernelTable with_products(const KernelTable & other, const char * name, PackedProducts products) {
+    KernelTable table = other;
+    table.name = name;
+    table.packed = products;
+    return table;
+}
+
 std::vector<const KernelTable *> usable_tables([[maybe_unused]] const Processor & has) {
     std::vector<const KernelTable *> tables;
 #if defined(EAGLECPP_KERNELS_X86)
+    static const KernelTable table_avx_vnni = with_products(table_avx2, "avx_vnni", products_avx_vnni);
     if (has.avx2 && has.avx512 && has.avx512_vnni) tables.push_back(&table_avx512);
     if (has.avx2 && has.avx_vnni) tables.push_back(&table_avx_vnni);
     if (has.avx2) tables.push_back(&table_avx2);
 #elif defined(EAGLECPP_KERNELS_ARM)
+    static const KernelTable table_neon_i8mm = with_products(table_neon, "neon_i8mm", products_neon_i8mm);
     if (has.dot_products && has.i8mm) tables.push_back(&table_neon_i8mm);
     if (has.dot_products) tables.push_back(&table_neon);
 #endif

@@ -19,6 +19,9 @@ struct Processor {
     bool i8mm = false;
 };
 
+// `other` with products of its own.
+KernelTable with_products(const KernelTable & other, const char * name, PackedProducts products);
+
 // The kernel tables that this build contains and such a processor can run, best first.
 std::vector<const KernelTable *> usable_tables(const Processor & processor);
 

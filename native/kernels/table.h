@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The kernels of one instruction set, as functions. Each file in isa/ compiles products.inc and attention.inc once
-// and fills one table; select.cpp chooses among them at run time.
+// The kernels of one instruction set, as functions. Each file in isa/ compiles them once, all or the packed products
+// alone; select.cpp makes the tables and chooses among them at run time.
 #pragma once
 
 #include <ggml.h>
@@ -33,10 +33,13 @@ struct PackedProduct {
 using DenseProduct = void (*)(const uint8_t * weights, size_t row_bytes, int64_t n_in, int64_t o0, int64_t o1,
                               const float * const * rows, int n_rows, float * const * out);
 
+// null where the type has no kernel
+using PackedProducts = const PackedProduct * (*)(ggml_type type);
+
 struct KernelTable {
     const char * name;
+    PackedProducts packed;
     // null where the type has no kernel here
-    const PackedProduct * (*packed)(ggml_type type);
     DenseProduct (*dense)(ggml_type type);
     // bytes of a quantised row of activations
     size_t (*row_bytes)(int64_t n_in);

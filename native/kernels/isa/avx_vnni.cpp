@@ -2,6 +2,5 @@
 #define KERNEL_AVX2
 #define KERNEL_AVX_VNNI
 #define KERNEL_NS avx_vnni
-#define KERNEL_TABLE table_avx_vnni
-#define KERNEL_NAME "avx_vnni"
-#include "kernels/isa/table.inc"
+#define KERNEL_PRODUCTS products_avx_vnni
+#include "kernels/isa/products_only.inc"

@@ -16,6 +16,5 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i bytes, __m256i inputs
 #define KERNEL_AVX2
 #define KERNEL_AVX_VNNI
 #define KERNEL_NS avx_vnni_emulated
-#define KERNEL_TABLE table_avx_vnni_emulated
-#define KERNEL_NAME "avx_vnni_emulated"
-#include "kernels/isa/table.inc"
+#define KERNEL_PRODUCTS products_avx_vnni_emulated
+#include "kernels/isa/products_only.inc"

@@ -20,7 +20,7 @@ using namespace eaglecpp::kernels;
 
 #if defined(EAGLECPP_KERNELS_X86)
 namespace eaglecpp::kernels {
-extern const KernelTable table_avx_vnni_emulated;
+const PackedProduct * products_avx_vnni_emulated(ggml_type type);
 }
 #endif
 
@@ -284,9 +284,11 @@ int main(int argc, char ** argv) {
     check_choice_by_processor();
     std::vector<const KernelTable *> tables = tested_tables();
 #if defined(EAGLECPP_KERNELS_X86)
-    const auto runs_avx2 = [](const KernelTable * t) { return std::strcmp(t->name, "avx2") == 0; };
-    if (std::any_of(tables.begin(), tables.end(), runs_avx2)) {
-        tables.insert(tables.end() - 1, &table_avx_vnni_emulated);
+    KernelTable emulated;
+    const auto is_avx2 = [](const KernelTable * t) { return std::strcmp(t->name, "avx2") == 0; };
+    if (const auto avx2 = std::find_if(tables.begin(), tables.end(), is_avx2); avx2 != tables.end()) {
+        emulated = with_products(**avx2, "avx_vnni_emulated", products_avx_vnni_emulated);
+        tables.insert(tables.end() - 1, &emulated);
     }
 #endif
     for (const KernelTable * t : tables) std::printf("%s ", t->name);
