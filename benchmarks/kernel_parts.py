@@ -70,8 +70,8 @@ def in_turns(
     bench: Bench, workers: Mapping[str, Worker], rows: tuple[int, ...], behind: int, ik: Path | None = None
 ) -> dict[str, Any]:
     """Median milliseconds of a few batches, by turn. Both run one number of rows right after each other. The
-    first turn builds graphs and does not count. ik: ik_llama.cpp's llama-bench, whose turn comes behind
-    theirs; its rows need the logits of the last one only.
+    first turn builds graphs and does not count. ik: ik_llama.cpp's llama-batched-bench, whose turn comes
+    behind theirs.
     """
     found: dict[str, Any] = {who: {str(n): [] for n in rows} for who in (*workers, *(["ik"] if ik else []))}
     for turn in range(bench.args.turns + 1):
@@ -81,10 +81,30 @@ def in_turns(
                 if turn:
                     found[who][str(n)].append(median(ms))
         if ik and turn:
-            # weights repacked when they are loaded, as ours are
-            for n_text, ms in llama_bench(bench, ik, rows, more=("-rtr", "1")).items():
-                found["ik"][n_text].append(median(ms))
+            for n, ms in batched_bench(bench, ik, rows).items():
+                found["ik"][str(n)].append(ms)
     return found
+
+
+def batched_bench(bench: Bench, program: Path, rows: tuple[int, ...]) -> dict[int, float]:
+    """Milliseconds of a batch of so many rows, one of each conversation, all with logits: the mean of twelve.
+    Weights are repacked when they are loaded, as ours are.
+    """
+    command = [program, "-m", bench.path, "-rtr", "-t", bench.args.threads, "-c", 1024]
+    done = finished([*command, "-npp", 1, "-ntg", 12, "-npl", ",".join(map(str, rows))])
+    table = [line.split("|") for line in done.stderr.splitlines() if line.startswith("|")]
+    # columns 3 and 8: conversations, and tokens of all of them in a second
+    found = {int(row[3]): 1000 * int(row[3]) / float(row[8]) for row in table if row[3].strip().isdigit()}
+    if set(found) != set(rows):
+        raise SystemExit(f"{program} measured {sorted(found)} rows instead of {rows}")
+    return found
+
+
+def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{command[0]} ended with {done.returncode}\n{done.stderr[-2000:]}")
+    return done
 
 
 def llama_bench(
@@ -93,7 +113,6 @@ def llama_bench(
     prompts: tuple[int, ...],
     n_generated: int = 0,
     repeats: int = 0,
-    more: tuple[str, ...] = (),
 ) -> dict[str, list[float]]:
     """Milliseconds of reading prompts of so many tokens, and under "0" of generating, by a llama-bench.
     Empty without one.
@@ -101,12 +120,10 @@ def llama_bench(
     if program is None:
         return {}
     command = [program, "-m", bench.path, "-n", n_generated, "-p"]
-    command += [",".join(map(str, prompts or (0,))), "-t", bench.args.threads, "-o", "json", *more]
+    command += [",".join(map(str, prompts or (0,))), "-t", bench.args.threads, "-o", "json"]
     command += ["-r", repeats or (10 if max(prompts) < 64 else 3)]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{program} ended with {done.returncode}\n{done.stderr[-2000:]}")
-    return {str(run["n_prompt"]): [ns / 1e6 for ns in run["samples_ns"]] for run in json.loads(done.stdout)}
+    runs = json.loads(finished(command).stdout)
+    return {str(run["n_prompt"]): [ns / 1e6 for ns in run["samples_ns"]] for run in runs}
 
 
 def of_plain(bench: Bench) -> dict[str, Any]:

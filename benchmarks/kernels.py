@@ -181,7 +181,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--llama-libs", type=Path, help="folder with another build's libggml-cpu, for llama.cpp"
     )
-    parser.add_argument("--ik", type=Path, help="ik_llama.cpp's llama-bench: its rows, with -rtr 1")
+    parser.add_argument("--ik", type=Path, help="ik_llama.cpp's llama-batched-bench: its rows, repacked")
     parser.add_argument("--out", type=Path, required=True, help="folder for results")
     parser.add_argument("--only", type=words, help=f"of {','.join(PARTS)}; default all that can be measured")
     parser.add_argument("--seconds", type=float, help="begin no further part after so many")
