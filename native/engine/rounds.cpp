@@ -327,25 +327,22 @@ void Rounds::count_text(Sequence & s, const MatchResult & result) {
     for (int32_t node : result.nodes) s.stats.n_text_accepted += s.plan.is_from_text(node);
 }
 
-// What GenerateParams::synth_rates let a node emit: the likeliest child, or `sampled`, or the next token that no child
-// has. One draw per position, so that every strategy meets the same luck. The first token of an answer comes with the
-// prefill, before anything was proposed.
+// What GenerateParams::synth_rates let a node emit: its first child, which is the likeliest, or `sampled`, or the next
+// token that no child has. One draw per position, so that every strategy meets the same luck. The first token of an
+// answer comes with the prefill, before anything was proposed.
 Token Rounds::synthetic(const Round & round, int node, Token sampled) const {
     const Sequence & s = *round.seq;
     const DraftTree & pool = s.plan.pool();
-    const int at = s.n_past < s.n_prompt ? -1 : s.plan.pool_node(node);
-    int best = -1;
-    for (int i = at + 1; at >= 0 && i < pool.size(); ++i) {
-        if (pool.parent[i] == at && (best < 0 || pool.logp[i] > pool.logp[best])) best = i;
-    }
-    if (best < 0) return sampled;
+    if (s.n_past < s.n_prompt) return sampled;
+    const int at = s.plan.pool_node(node);
+    const auto child = std::find(pool.parent.begin() + 1, pool.parent.end(), at);
+    if (at < 0 || child == pool.parent.end()) return sampled;
     const std::vector<double> & rates = s.params.synth_rates;
     const size_t depth = pool.depth[at];
     const double above = depth > 0 && depth <= rates.size() ? rates[depth - 1] : 1.0;
     const double rate = depth < rates.size() && above > 0.0 ? rates[depth] / above : 0.0;
     const Pos pos = s.n_past + round.tree.depth[node] + 1;
-    const bool is_lucky = Noise(s.params.sampling.seed, pos).uniform() < rate;
-    if (is_lucky && !target_.vocab().is_eog(pool.token[best])) return pool.token[best];
+    if (Noise(s.params.sampling.seed, pos).uniform() < rate) return pool.token[child - pool.parent.begin()];
     while (pool.child(at, sampled) >= 0) sampled = (sampled + 1) % target_.vocab().size();
     return sampled;
 }
