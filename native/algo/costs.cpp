@@ -375,13 +375,35 @@ std::vector<CostTable::Point> CostTable::points(const StepCosts & costs, int n_r
     return out;
 }
 
+// --- sizes of batches -----------------------------------------------------------------------------------------------
+
+static constexpr double size_rate = 0.05;
+
+void BatchSizes::learn(const std::vector<double> & worth_ms) {
+    constexpr int n_enough = 20;
+    const size_t n_known = std::min(worth_ms.size(), means_.size());
+    const double rate = std::max(size_rate, 1.0 / ++n_learned_);
+    for (size_t i = 0; i < n_known; ++i) means_[i] += rate * (worth_ms[i] - means_[i]);
+    if (n_learned_ < n_enough) return;
+    home_ = 1 + (int)(std::max_element(means_.begin(), means_.begin() + n_known) - means_.begin());
+    if (now_ <= (int)n_known) regret_ms_ += means_[home_ - 1] - means_[std::max(now_, 1) - 1];
+}
+
+// Who has come from home will go back, and who has been away for long had better go now.
+void BatchSizes::change_to(int n_rows) {
+    if (n_rows != now_) regret_ms_ = 0.0;
+    now_ = n_rows;
+    share_home_ += size_rate * ((now_ == home_ ? 1.0 : 0.0) - share_home_);
+    away_ = std::min(1.0, share_home_ + regret_ms_ / std::max(change_ms_, 1e-3));
+}
+
 // --- prices ---------------------------------------------------------------------------------------------------------
 
 // plain rounds; no first use may look more expensive than a full ledger can pay, or no size would ever be tried
 static constexpr double first_use_most = 6.0;
 
 void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed,
-                 int n_buyers, double n_times) {
+                 int n_buyers, double n_times, const BatchSizes * sizes) {
     const int n_sizes = std::max(n_nodes_max, 0) + 1;
     ms_.assign(n_sizes, 0.0);
     ms_once_.assign(n_sizes, 0.0);
@@ -396,15 +418,23 @@ void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms
         ms_[n] = n_times * (table.verify(rows) - none) / n_buyers;
         ms_once_[n] = std::max(0.0, std::min(first_ms, first_use_most * table.plain(n_rows)) - ms_free);
     }
+    settled_ms_ = ms_;
+    if (!sizes) return;
+    for (int n = 0; n < n_sizes; ++n) ms_[n] += sizes->ms(n_rows + n, table.plain(n_rows));
+    // the cheapest batch that they fit in
+    for (int n = std::min(n_sizes, BatchSizes::n_most) - 2; n >= 0; --n) {
+        if (ms_[n + 1] < ms_[n]) ms_[n] = ms_[n + 1], ms_once_[n] = ms_once_[n + 1];
+    }
 }
 
-Offer Prices::best(const std::vector<float> & p, double lambda, double ms_most) const {
-    Offer out;
+Offer Prices::best(const std::vector<float> & p, double lambda, double ms_most, bool is_settled) const {
+    const std::vector<double> & ms = is_settled ? settled_ms_ : ms_;
+    Offer out{0, -lambda * ms[0]};
     double sum = 0.0;
     for (int n = 1; n <= std::min((int)p.size(), n_nodes_max()); ++n) {
         sum += p[n - 1];
-        const double value = sum - lambda * ms_[n];
-        if (value > out.value && ms_[n] + ms_once_[n] <= ms_most) out = {n, value};
+        const double value = sum - lambda * ms[n];
+        if (value > out.value && ms[n] + ms_once_[n] <= ms_most) out = {n, value};
     }
     return out;
 }

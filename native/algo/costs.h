@@ -269,6 +269,43 @@ class CostTable {
     bool is_changed_ = false;
 };
 
+// --- sizes of batches -----------------------------------------------------------------------------------------------
+
+// The numbers of rows that batches on a device have. llama.cpp keeps the graph of the last batch, and ggml's CUDA
+// backend what it captured of it, while the number stays the same. So batches may be padded, and what leaving the last
+// one's size costs is counted; so is what coming back costs, where that is home: the size that serves best in the long
+// run.
+class BatchSizes {
+  public:
+    static constexpr int n_most = 16;  // larger batches are not padded
+
+    // What another number of rows costs. At first as of a model of 8B: the host builds a graph (0.4 to 0.6 ms), CUDA
+    // runs it once without a capture and captures it the next time.
+    double change_ms() const { return change_ms_; }
+    // the first batch of another size took so much longer than those that follow
+    void learn_change(double ms) { change_ms_ += change_rate * (std::clamp(ms, 0.0, change_most) - change_ms_); }
+
+    // Beyond what n rows take. No size may look more expensive than a ledger can pay.
+    double ms(int n_rows, double plain_ms) const {
+        return std::min(change_ms_, plain_ms) * ((n_rows != now_ ? 1.0 : 0.0) + (n_rows != home_ ? away_ : 0.0));
+    }
+
+    // worth_ms[n - 1]: what n rows would have brought in this round less what they take
+    void learn(const std::vector<double> & worth_ms);
+    void change_to(int n_rows);
+
+  private:
+    static constexpr double change_rate = 0.1, change_most = 3.0;
+
+    double change_ms_ = 1.0;
+    int now_ = 0, home_ = 0;  // 0: not known
+    std::array<double, n_most> means_{};
+    int n_learned_ = 0;
+    double share_home_ = 0.0;  // of the last batches
+    double regret_ms_ = 0.0;   // of not being at home, since the last change
+    double away_ = 0.0;        // changes that are saved by being at home
+};
+
 // --- prices ---------------------------------------------------------------------------------------------------------
 
 // What verifying n more nodes costs in the coming batch, and which number of nodes is worth most at a given price of
@@ -287,20 +324,22 @@ class Prices {
     // may take without being charged. `allowed`: the only numbers of rows that may be chosen; null = any. `n_buyers`:
     // the number of conversations, this one included, that are assumed to take equally many nodes each and to share
     // the cost. `n_times`: 2 where accepted nodes have to be run again.
+    // `sizes`: batches may be padded, and another size costs; null = they have their own.
     void set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed = nullptr,
-             int n_buyers = 1, double n_times = 1.0);
+             int n_buyers = 1, double n_times = 1.0, const BatchSizes * sizes = nullptr);
 
     int n_nodes_max() const { return (int)ms_.size() - 1; }
 
-    // ms that n nodes add to a round that verifies none
+    // ms that n nodes add to a round that verifies none, and that they would if every batch had that size
     double ms(int n) const { return ms_[n]; }
+    double settled_ms(int n) const { return settled_ms_[n]; }
 
     // Best count for nodes with chances p[0..n), best first. `lambda`: tokens per ms that the time could earn
-    // elsewhere; sizes that may add more than `ms_most` are out.
-    Offer best(const std::vector<float> & p, double lambda, double ms_most) const;
+    // elsewhere; sizes that may add more than `ms_most` are out. `is_settled`: as if every batch had that size.
+    Offer best(const std::vector<float> & p, double lambda, double ms_most, bool is_settled = false) const;
 
   private:
-    std::vector<double> ms_{0.0};
+    std::vector<double> ms_{0.0}, settled_ms_{0.0};
     std::vector<double> ms_once_{0.0};  // charged beyond that for the first use of a size
 };
 

@@ -90,7 +90,7 @@ namespace {
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
-constexpr int refresh_least = 5, refresh_most = 200;
+constexpr int refresh_least = 5, refresh_most = 200, refresh_most_padded = 1000;
 
 constexpr int n_probe_levels = 2;
 
@@ -116,6 +116,7 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
     plan.text.kind = kind;
     plan.round.cursor = -1;
     plan.on_off.begin_request();
+    plan.n_rounds_to_trees = 0;
 }
 
 void Planner::end_text(SequencePlan & plan) {
@@ -129,13 +130,17 @@ void Planner::begin_round(int n_roots, bool is_odd) {
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
     n_again_ = 0;
+    n_padding_ = 0;
     is_measuring_ = !is_odd && is_measuring_due();
     plans_.clear();
 }
 
 bool Planner::is_measuring_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
-    int gap = std::clamp((int)((speed_.speed() - 1.0) / refresh_share), refresh_least, refresh_most);
+    double cost = speed_.speed() - 1.0;
+    if (options_.pads_rows) cost = 2.0 * (cost + sizes_.change_ms() / plain_ms_);  // see end_round()
+    const int most = options_.pads_rows ? refresh_most_padded : refresh_most;
+    int gap = std::clamp((int)(cost / refresh_share), refresh_least, most);
     if (n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
     return n_since_plain_ >= gap;
 }
@@ -147,8 +152,9 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     plan.round.begin(request.root, request.limits, request.n_left, request.n_pending);
     Decision & d = plan.round.decision;
     d.best_speed = plan.on_off.best_speed();
-    if (!plan.exact.is_settled) plan.exact.settle(is_exact_cheap(plan));
     PlanLimits & limits = plan.round.limits;
+    if (options_.pads_rows && limits.n_leaves > 1 && !takes_trees(plan)) limits.n_leaves = limits.n_leaves_exact = 1;
+    if (!plan.exact.is_settled) plan.exact.settle(is_exact_cheap(plan));
     if (plan.exact.is_exact) limits.n_leaves = std::min(limits.n_leaves, limits.n_leaves_exact);
     take_text(plan, request.text);
     n_again_ += request.n_again;
@@ -255,7 +261,7 @@ void Planner::set_prices(SequencePlan & plan) {
     const int n_rows_max = std::max(costs_.n_rows_max(), exact_rows ? exact_rows->next(n_rows) : 0);
     const int n_most = std::min(plan.round.limits.n_nodes, std::max(1, (n_rows_max - n_rows) / n_buyers));
     plan.round.prices.set(costs_, n_rows, n_most, ledger_.first_uses() * plain_ms_, exact_rows, n_buyers,
-                          plan.round.limits.runs_again ? 2.0 : 1.0);
+                          plan.round.limits.runs_again ? 2.0 : 1.0, pads(plan) ? &sizes_ : nullptr);
 }
 
 void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
@@ -513,6 +519,7 @@ void Planner::choose(const std::vector<SequencePlan *> & plans) {
     }
     n_rows_ = n_roots_ + n_again_;
     for (SequencePlan * plan : plans_) n_rows_ += plan->round.tree.n_draft();
+    if (plans_.size() == 1) pad(*plans_[0]);
     n_drafting_last_ = 0;
     for (SequencePlan * plan : plans_) {
         plan->round.has_drafted_last = plan->round.decision.mode == Mode::draft;
@@ -533,10 +540,77 @@ void Planner::choose_alone(SequencePlan & plan) {
     const std::vector<float> & p = plan.round.order.p();
     const double spent_ms = plan.round.draft_time.fair_ms() + costs_.host();
     const Offer offer = plan.round.prices.best(p, price, ms_left(plan));
-    const double value = offer.value - price * spent_ms, ms = spent_ms + plan.round.prices.ms(offer.n);
-    if (!plan.round.is_text_only()) weigh(plan, value, (1.0 + sum_of(p, offer.n)) / rounds(plain_ms_ + ms));
+    const Offer settled = plan.round.prices.best(p, price, ms_left(plan), /*is_settled=*/true);
+    const double value = settled.value - price * spent_ms, ms = spent_ms + plan.round.prices.settled_ms(settled.n);
+    if (pads(plan)) learn_size(plan);
+    if (!plan.round.is_text_only()) weigh(plan, value, (1.0 + sum_of(p, settled.n)) / rounds(plain_ms_ + ms));
     const bool is_vain = plan.round.decision.mode == Mode::probe && value <= 0.0;
     take(plan, plan.round.order.nodes(), is_vain ? 0 : offer.n);
+}
+
+// --- sizes of batches -----------------------------------------------------------------------------------------------
+
+namespace {
+constexpr double tree_gain = 1.05;  // over chains, of which a device is sure
+constexpr int tree_rounds = 32;     // from one question to the next
+}  // namespace
+
+// What devices keep for a number of rows goes with it; of trees it goes with each, because llama.cpp compares the ids
+// that rows begin with, too.
+bool Planner::pads(const SequencePlan & plan) const {
+    return options_.pads_rows && n_roots_ == 1 && plan.round.limits.n_leaves == 1;
+}
+
+// Each tree costs another graph; whether trees pay nevertheless is asked again now and then.
+bool Planner::takes_trees(SequencePlan & plan) {
+    if (!plan.is_auto()) return plan.strategy().kind == Strategy::Kind::tree;
+    if (costs_.knows_plain() && plan.n_rounds_to_trees-- <= 0) {
+        plan.n_rounds_to_trees = tree_rounds;
+        plan.takes_trees = foreseen_speed(plan, false) > tree_gain * foreseen_speed(plan, false, /*is_chain=*/true);
+    }
+    return plan.takes_trees;
+}
+
+// A round that does not draft is a plain one, unless it is so by chance.
+void Planner::pad(const SequencePlan & plan) {
+    const Reason reason = plan.decision().reason;
+    const bool is_short = reason == Reason::room || reason == Reason::unmatched || reason == Reason::vain;
+    if (pads(plan) && (plan.round.is_verifying() || is_short)) {
+        const int n_nodes = plan.is_auto() ? plan.round.limits.n_nodes : plan.strategy().nodes;
+        const int n_most = std::min(1 + std::min(n_nodes, plan.round.limits.n_nodes), BatchSizes::n_most);
+        const auto ms = [&](int n) { return costs_.verify(n) + sizes_.ms(n, plain_ms_); };
+        int best = n_rows_;
+        for (int n = n_rows_ + 1; n <= n_most; ++n) {
+            if (allows(plan, n) && ms(n) < ms(best)) best = n;
+        }
+        n_padding_ = best - n_rows_;
+        n_rows_ = best;
+    }
+    if (!is_measuring_) sizes_.change_to(n_rows_);
+}
+
+void Planner::learn_size(const SequencePlan & plan) {
+    worth_.clear();
+    for (int n = 1; n <= std::min(1 + plan.round.prices.n_nodes_max(), BatchSizes::n_most); ++n) {
+        worth_.push_back(chain_gain(plan, n - 1) / lambda(plan) - costs_.verify(n));
+    }
+    sizes_.learn(worth_);
+}
+
+// What a chain of n nodes brings less what its levels take, in tokens: of those that are drafted as they are, of others
+// as they are on average, as far as these pay.
+double Planner::chain_gain(const SequencePlan & plan, int n) const {
+    const std::vector<float> & p = plan.round.order.p();
+    const double level = plan.round.is_text_only() ? 0.0 : lambda(plan) * level_ms(plan, 1);
+    double chance = 1.0, gain = 0.0;
+    for (int i = 0; i < n; ++i) {
+        const bool is_drafted = i < (int)p.size();
+        chance = is_drafted ? p[i] : chance * plan.text.chances.of(i + 1)[0];
+        const double more = chance - (i > 0 ? level : 0.0);
+        if (!is_drafted && (plan.round.is_text_only() || i >= plan.round.depth_max || more <= 0.0)) break;
+        gain += more;
+    }
+    return gain;
 }
 
 // --- several conversations -----------------------------------------------------------------------------------------
@@ -692,26 +766,27 @@ double Planner::foreseen_rounds(int n_rows, int n_levels, int width) const {
 }
 
 // Tokens per plain round of the best draft, with chances as they are on average; at least plain.
-double Planner::foreseen_speed(const SequencePlan & plan, bool is_exact) const {
+double Planner::foreseen_speed(const SequencePlan & plan, bool is_exact, bool is_chain) const {
     const int n_limit = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
-    const int width = plan.round.limits.n_leaves > 1 ? options_.k : 1;
+    const bool is_tree = plan.round.limits.n_leaves > 1 && !is_chain;
+    const int width = is_tree ? options_.k : 1;
+    const double change = is_tree && options_.pads_rows ? rounds(sizes_.change_ms()) : 0.0;
     double best = 1.0;
     std::vector<float> p;
     for (int depth = 1; depth <= std::min(n_depths_foreseen, options_.depth); ++depth) {
-        foresee_pool(plan, depth, p);
+        foresee_pool(plan, depth, is_tree, p);
         double tokens = 1.0;
         for (int n = 1; n <= std::min(n_limit, (int)p.size()); ++n) {
             tokens += p[n - 1];
             if (is_exact && !exact_rows_.allows(n_roots_ + n)) continue;
-            best = std::max(best, tokens / foreseen_rounds(n_roots_ + n, depth, width));
+            best = std::max(best, tokens / (foreseen_rounds(n_roots_ + n, depth, width) + change));
         }
     }
     return best;
 }
 
 // chances of the nodes of a pool of `depth` levels, falling
-void Planner::foresee_pool(const SequencePlan & plan, int depth, std::vector<float> & p) const {
-    const bool is_tree = plan.round.limits.n_leaves > 1;
+void Planner::foresee_pool(const SequencePlan & plan, int depth, bool is_tree, std::vector<float> & p) const {
     const int k = is_tree ? options_.k : 1, width = is_tree ? options_.width : 1;
     std::vector<float> front{1.0f}, next;
     p.clear();
@@ -764,17 +839,18 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
 }
 
 void Planner::end_round(double verify_ms, double round_ms) {
-    bool is_plain = n_again_ == 0, is_verifying = !is_plain;
-    for (const SequencePlan * plan : plans_) {
-        is_plain = is_plain && !plan->round.is_drafting();
-        is_verifying = is_verifying || plan->round.is_verifying();
-    }
+    bool is_plain = n_again_ == 0;
+    for (const SequencePlan * plan : plans_) is_plain = is_plain && !plan->round.is_drafting();
+    // the first batch of another size takes longer on a device
+    const bool is_usual = !options_.pads_rows || n_rows_ == n_rows_last_;
+    n_rows_last_ = n_rows_;
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
-    costs_.learn_verify(n_rows_, verify_ms);
+    if (!is_usual && costs_.is_known(n_rows_)) sizes_.learn_change(clean(verify_ms) - costs_.verify(n_rows_));
+    costs_.learn_verify(n_rows_, is_usual ? verify_ms : std::max(verify_ms / 2.0, verify_ms - sizes_.change_ms()));
     costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
-    if (is_verifying) {
+    if (n_rows_ > n_roots_) {
         ++n_since_plain_;
-    } else if (is_plain) {
+    } else if (is_plain && is_usual) {
         ++n_plain_;
         n_since_plain_ = 0;
         is_plain_wanted_ = false;
@@ -784,6 +860,7 @@ void Planner::end_round(double verify_ms, double round_ms) {
 
 void Planner::end_odd_round() {
     charged_ = 0.0;
+    n_rows_last_ = 0;
     plans_.clear();
 }
 
@@ -810,11 +887,11 @@ const CostTable & Planner::usual_costs() const {
 // beside the target, that would take all that saving earns, and drafting would never begin again.
 void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     double expected_ms = costs_.host(), n_tokens = 0.0;
-    bool is_verifying = n_again_ > 0, is_auto = true, is_saving = true;
+    const bool is_verifying = n_rows_ > n_roots_;
+    bool is_auto = true, is_saving = true;
     for (const SequencePlan * plan : plans_) {
         expected_ms += plan->round.draft_time.expected_ms;
         n_tokens += (double)plan->round.n_committed / n_roots_;
-        is_verifying = is_verifying || plan->round.is_verifying();
         is_auto = is_auto && plan->is_auto();
         is_saving = is_saving && plan->round.decision.reason == Reason::saving;
     }

@@ -385,6 +385,8 @@ class SequencePlan {
     LearnedText text;
     DraftSwitch on_off;
     PlanRound round;
+    bool takes_trees = false;   // on a device
+    int n_rounds_to_trees = 0;  // until that is asked again
 
   private:
     Strategy strategy_{Strategy::Kind::automatic};
@@ -397,6 +399,8 @@ struct PlannerOptions {
     int k = 4;       // children per node
     int width = 8;   // rows of a drafter level
     int depth = 10;  // levels
+
+    bool pads_rows = false;  // for devices that keep a graph while the number of rows stays: few sizes of batches
 
     std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
 };
@@ -450,6 +454,9 @@ class Planner {
 
     // Picks the trees of all conversations of the batch, the ones in a plain round included.
     void choose(const std::vector<SequencePlan *> & plans);
+
+    // rows that the batch should have beyond those of the trees
+    int n_padding() const { return n_padding_; }
 
     // `tokens` the conversation got from this round
     void learn(SequencePlan & plan, const Tokens & tokens);
@@ -530,6 +537,11 @@ class Planner {
 
     // choose
     void choose_alone(SequencePlan & plan);
+    bool takes_trees(SequencePlan & plan);
+    bool pads(const SequencePlan & plan) const;
+    void pad(const SequencePlan & plan);
+    void learn_size(const SequencePlan & plan);
+    double chain_gain(const SequencePlan & plan, int n) const;
     void choose_shared(int n_rows);
     void find_shared(int n_rows, int n_most);
     void weigh_shared(SequencePlan & plan, int n, double ms_per_node);
@@ -539,8 +551,8 @@ class Planner {
     // exact batches
     bool is_exact_cheap(const SequencePlan & plan) const;
     double foreseen_rounds(int n_rows, int n_levels, int width) const;
-    double foreseen_speed(const SequencePlan & plan, bool is_exact) const;
-    void foresee_pool(const SequencePlan & plan, int depth, std::vector<float> & p) const;
+    double foreseen_speed(const SequencePlan & plan, bool is_exact, bool is_chain = false) const;
+    void foresee_pool(const SequencePlan & plan, int depth, bool is_tree, std::vector<float> & p) const;
     bool allows(const SequencePlan & plan, int n_rows) const;
     bool is_exact_enough(int n_rows) const;
     void cut_fixed();
@@ -570,13 +582,17 @@ class Planner {
     double round_draft_ms_ = 0.0;
     bool is_measuring_ = false;
     std::vector<SequencePlan *> plans_;
-    int n_rows_ = 1;
+    int n_rows_ = 1;  // with the padding
+    int n_padding_ = 0;
+    BatchSizes sizes_;
+    int n_rows_last_ = 0;  // of the round before
     double verify_ms_expected_ = 0.0;
     double charged_ = 0.0;
 
     // kept to save allocations
     std::vector<float> merged_, level_p_, front_;
     std::vector<int32_t> nodes_;
+    std::vector<double> worth_;
     std::vector<int> heads_, best_heads_;  // per plan: nodes taken
     std::vector<double> sums_;             // per plan: expected tokens
 };

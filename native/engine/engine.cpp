@@ -75,8 +75,11 @@ static Exactness exactness_of(const std::string & text) {
     fail(ErrorKind::value, "exact: '%s' is not one of auto, on, off", text.c_str());
 }
 
-static PlannerOptions planner_options(const Vocabulary & vocab) {
+static PlannerOptions planner_options(const Target & target) {
+    const Vocabulary & vocab = target.vocab();
     PlannerOptions out;
+    // rows that a recurrent state has taken in are not simply dropped
+    out.pads_rows = !target.model().is_cpu() && !target.model().has_state();
     for (Token t = 0; t < vocab.size(); ++t) {
         if (vocab.is_eog(t)) out.end_tokens.push_back(t);
     }
@@ -86,7 +89,7 @@ static PlannerOptions planner_options(const Vocabulary & vocab) {
 Engine::Engine(const EngineOptions & options, const Engine * weights)
     : exactness_(exactness_of(options.exact)),
       models_(open_models(options, weights ? &weights->target() : nullptr)),
-      planner_(planner_options(models_.target->vocab())),
+      planner_(planner_options(*models_.target)),
       conversations_(models_, options.text_memory, options.recall),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
     if (drafter()) planner_.acceptance().expect(drafter()->spec().held_out_rates);

@@ -198,6 +198,7 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
         slice.row = batch_.n_rows();
         add_rows(slice);
     }
+    if (can_draft_ && slices.empty()) batch_.pad(planner_.n_padding());
     run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;

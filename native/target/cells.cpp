@@ -150,7 +150,8 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
         if (fork[i] == end && winner < 0) winner = i;
     }
     if (range.held >= 0) hold_rejected(range, tree, accepted, pos);
-    if (!is_whole) {
+    const bool is_padded = llama_memory_seq_pos_max(mem, range.first) >= end;
+    if (!is_whole || is_padded) {
         for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, fork[i], -1);
     }
     for (int i = 0; i < range.count; ++i) {

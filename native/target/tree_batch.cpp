@@ -49,6 +49,10 @@ int TargetBatch::add_tree(const DraftTree & tree, Pos pos, const SeqRange & rang
     return root;
 }
 
+void TargetBatch::pad(int n) {
+    for (; n > 0; --n) add(tokens_.back(), pos_.back() + 1, std::vector<llama_seq_id>(seqs_.back()), true);
+}
+
 void TargetBatch::view(llama_batch & out) {
     n_seqs_.resize(n_rows());
     seq_ptrs_.resize(n_rows());

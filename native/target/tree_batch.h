@@ -36,6 +36,10 @@ class TargetBatch {
     // Error(value) when the tree has more leaves than the conversation has ids.
     int add_tree(const DraftTree & tree, Pos pos, const SeqRange & range);
 
+    // Adds n rows, as if the last one had children that nobody drafted: what they compute is dropped
+    // with the rejected rows of its conversation. They repeat its token, so that a mixture reads few experts more.
+    void pad(int n);
+
     // all rows; valid until the next change
     void view(llama_batch & out);
 

@@ -247,10 +247,14 @@ class Run {
         return true_ms;
     }
 
+    int n_rows_of_batch() const { return plan_.tree().size() + planner_.n_padding(); }
+
     double verify() {
-        const int n_rows = plan_.tree().size();
+        const int n_rows = n_rows_of_batch();
         double ms = s_.verify_ms(pos_, n_rows);
-        if (n_rows != last_rows_) ms += s_.drift(pos_) * s_.machine_.plain_ms() * s_.disturbance_.rebuild;
+        const bool is_rebuilt = n_rows != last_rows_ || (s_.machine_.is_device && !plan_.decision().is_chain());
+        out_.n_rebuilt += is_rebuilt;
+        if (is_rebuilt) ms += s_.drift(pos_) * s_.machine_.plain_ms() * s_.disturbance_.rebuild;
         if (!is_used_[n_rows]) ms += s_.disturbance_.first_use_ms;
         is_used_[n_rows] = true;
         last_rows_ = n_rows;
@@ -259,15 +263,14 @@ class Run {
 
     void count(double ms, int n_tokens) {
         const Decision & d = plan_.decision();
-        const int n_rows = plan_.tree().size();
-        if (n_rows > 1) {
+        if (plan_.tree().size() > 1) {
             out_.verified_at.push_back(pos_);
             out_.depth += d.depth;
             out_.has_trees = out_.has_trees || !d.is_chain();
         }
         pos_ += n_tokens;
         out_.ms += ms;
-        ++out_.rows[n_rows];
+        ++out_.rows[n_rows_of_batch()];
         out_.marks.push_back({pos_, out_.ms});
         out_.least_balance = std::min(out_.least_balance, planner_.ledger().balance());
         if (options_.keep_decisions) out_.decisions.push_back(d);

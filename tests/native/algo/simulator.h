@@ -32,6 +32,7 @@ struct Machine {
     double per_commit = 0.05;                   // each further committed row, in levels
     double host = 0.035;                        // fixed work of a drafting round, in plain steps
     int n_leaves = 64;                          // 1: chains only
+    bool is_device = false;                     // each tree counts as another size of batch
 
     double verify_ms(int n_rows) const;
     double plain_ms() const { return curve[0].second; }
@@ -166,6 +167,7 @@ struct Result {
     double ms = 0.0;               // whole text
     double probe_ms = 0.0;         // of it, in shadow probes
     int n_changes = 0;             // between on and off
+    int n_rebuilt = 0;             // rounds whose batch had another size than the one before
     std::map<int, int> rows;       // rounds by batch size
     std::vector<int> verified_at;  // positions at which drafts were verified
     double depth = 0.0;            // mean of the verified trees

@@ -10,13 +10,16 @@
 #include <ggml-cpp.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "counting_device.h"
@@ -86,6 +89,9 @@ size_t number_of(const char * name, size_t otherwise) {
 const size_t n_memory = number_of("EAGLECPP_COUNTING_MEMORY", (size_t)8 << 30);
 const size_t n_claimed = number_of("EAGLECPP_COUNTING_CLAIMED", n_memory);
 
+// what an operation takes, for planners that read clocks
+const std::chrono::microseconds operation_time(number_of("EAGLECPP_COUNTING_US", 0));
+
 // Counts without computing or copying: models of any size then cost nothing, as memory that nobody touches does. What
 // is read back are the numbers 0, 1, 2 and so on: distinct ids, or the smallest of floats in ascending order.
 const bool is_idle = [] {
@@ -119,6 +125,45 @@ uint64_t shape_of(ggml_cgraph * gf) {
 }
 
 std::set<uint64_t> seen_graphs;
+
+// What ggml's CUDA backend knows of a graph, which it finds by its first node (ggml_cuda_graph_update_required): its
+// number, or all of each node and the memory and sizes of what that reads.
+struct Capture {
+    uint64_t uid = 0;
+    std::vector<unsigned char> properties;
+    bool is_warm = false;
+};
+
+std::map<const ggml_tensor *, Capture> captures;
+
+// A graph is captured when it comes a second time unchanged, and run from the capture from the third time on; a change
+// starts that anew (ggml_backend_cuda_graph_compute). A graph with another number was built anew, even if it is the
+// same.
+void count_capture(ggml_cgraph * gf) {
+    const uint64_t uid = ((const abi::Graph *)gf)->uid;
+    Capture & known = captures[ggml_graph_node(gf, 0)];
+    const bool is_same = uid != 0 && uid == known.uid;
+    counts.built += !is_same;
+    std::vector<unsigned char> properties;
+    const auto add = [&](const void * data, size_t n) {
+        properties.insert(properties.end(), (const unsigned char *)data, (const unsigned char *)data + n);
+    };
+    for (int i = 0; i < ggml_graph_n_nodes(gf) && !is_same; ++i) {
+        const ggml_tensor * t = ggml_graph_node(gf, i);
+        add(t, sizeof(*t));
+        for (const ggml_tensor * src : t->src) {
+            if (!src) continue;
+            add(&src->data, sizeof(src->data));
+            add(src->ne, sizeof(src->ne));
+            add(src->nb, sizeof(src->nb));
+        }
+    }
+    const bool is_changed = !is_same && known.properties != properties;
+    counts.captured += known.is_warm && !is_changed;
+    known.is_warm = !is_changed;
+    known.uid = uid;
+    if (!is_same) known.properties = std::move(properties);
+}
 
 // --- memory ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +273,8 @@ struct Stream {
 
     ggml_backend_ptr cpu{ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)};
     std::vector<std::function<void()>> ups, downs;
-    bool is_busy = false;  // a wait has something to wait for
+    bool is_busy = false;       // a wait has something to wait for
+    uint64_t n_operations = 0;  // since the last wait
 
     void flush(std::vector<std::function<void()>> & all) {
         for (const auto & f : all) f();
@@ -269,6 +315,8 @@ const BackendInterface backend_interface = {
     [](ggml_backend_t backend) {
         counts.waits += stream(backend).is_busy;
         stream(backend).is_busy = false;
+        std::this_thread::sleep_for(stream(backend).n_operations * operation_time);
+        stream(backend).n_operations = 0;
         stream(backend).flush(stream(backend).ups);
         stream(backend).flush(stream(backend).downs);
     },
@@ -281,12 +329,15 @@ const BackendInterface backend_interface = {
         ++counts.graphs;
         seen_graphs.insert(shape_of(gf));
         counts.distinct_graphs = seen_graphs.size();
+        count_capture(gf);
         stream(backend).is_busy = true;
+        const uint64_t n_before = stream(backend).n_operations;
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
             const ggml_op op = ggml_graph_node(gf, i)->op;
-            counts.operations += op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW &&
-                                 op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
+            stream(backend).n_operations += op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW &&
+                                            op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
         }
+        counts.operations += stream(backend).n_operations - n_before;
         stream(backend).flush(stream(backend).ups);
         // what an earlier copy has not fetched yet was computed before this
         stream(backend).flush(stream(backend).downs);

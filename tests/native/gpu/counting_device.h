@@ -18,6 +18,8 @@ struct EaglecppCounts {
     uint64_t allocations, frees;
     uint64_t bytes_held;
     uint64_t distinct_graphs;  // by their operations and sizes: a GPU prepares each anew
+    uint64_t built;            // graphs that were built anew, be it as they were
+    uint64_t captured;         // graphs that ggml's CUDA backend would run from what it has captured
 };
 
 ggml_backend_reg_t ggml_backend_init(void);
