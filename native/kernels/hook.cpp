@@ -4,18 +4,14 @@
 #include <ggml-alloc.h>
 #include <ggml-cpp.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <new>
 #include <vector>
 
 #include "base/log.h"
-#include "kernels/attention.h"
-#include "kernels/fusion.h"
 #include "kernels/ggml_abi.h"
+#include "kernels/hook_state.h"
 #include "kernels/product_ops.h"
 #include "kernels/select.h"
 #include "kernels/weights_buffer.h"
@@ -26,180 +22,25 @@
 
 namespace eaglecpp::kernels {
 
+Ours ours;
+thread_local Scope scope;
+
 namespace {
 
 // ggml's version that ggml_abi.h was taken from
 constexpr const char * known_commit = "0c1e570";
 
-const KernelTable * table_ = nullptr;
-abi::BufferType * buffer_type_ = nullptr;
-thread_local bool is_loading_ = false;    // inside a LoadScope that asks for our kernels
-thread_local bool is_repacking_ = true;   // not inside a LoadScope without ggml's own types
-thread_local bool is_computing_ = false;  // inside a ComputeScope
-thread_local LateLogits * late_logits_ = nullptr;
-
-bool is_ours(const ggml_tensor * t) {
-    const ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
-    return buffer && ggml_backend_buffer_get_type(buffer) == (ggml_backend_buffer_type_t)buffer_type_;
-}
-
-// --- what ggml calls
-// ---------------------------------------------------------------------------------------------------
-
-// Products of packed weights: nobody else can compute these.
-class Packed : public abi::TensorTraits {
-  public:
-    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
-        size = product_work_size(*table_, n_threads, op);
-        return true;
-    }
-    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
-        finish_packing(op->src[0]);
-        multiply_packed(*table_, *params, op);
-        return true;
-    }
-};
-
-// Operations that ggml could compute, too. The thread that starts a graph asks for the work sizes; whether it is inside
-// a ComputeScope is written on the node then, for the threads that compute it. `extra` of a node is free: the CPU
-// backend uses it for weights only.
-class Tagged : public abi::TensorTraits {
-  public:
-    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
-        const_cast<ggml_tensor *>(op)->extra = is_computing_ ? this : nullptr;
-        return is_computing_ && size_of(n_threads, op, size);
-    }
-    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
-        if (op->extra != this) return false;
-        compute(*params, op);
-        return true;
-    }
-
-  private:
-    virtual bool size_of(int n_threads, const ggml_tensor * op, size_t & size) = 0;
-    virtual void compute(const ComputeParams & params, ggml_tensor * op) = 0;
-};
-
-class Dense : public Tagged {
-    bool size_of(int, const ggml_tensor *, size_t & size) override {
-        size = 0;
-        return true;
-    }
-    void compute(const ComputeParams & params, ggml_tensor * op) override { multiply_dense(*table_, params, op); }
-};
-
-class Attention : public Tagged {
-    bool size_of(int n_threads, const ggml_tensor * op, size_t & size) override {
-        size = table_->attention_work_size(n_threads, op);
-        return true;
-    }
-    void compute(const ComputeParams & params, ggml_tensor * op) override { table_->attention(params, op); }
-};
-
-// Several nodes at once, in the place of one of them (fusion.h).
-class Steps : public abi::TensorTraits {
-  public:
-    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
-        size = Step::of(op).work_size(*table_, n_threads);
-        return true;
-    }
-    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
-        const Step & step = Step::of(op);
-        for (const ggml_tensor * p : step.products) finish_packing(p->src[0]);
-        step.compute(*table_, *params);
-        return true;
-    }
-};
-
-// ggml's classes have other names than those of ggml_abi.h, which UBSan would take for a mistake.
-#if defined(__GNUC__)
-#define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
-#else
-#define FOREIGN_CLASS
-#endif
-
-// Asked in the place of one of ggml's own types, which is asked about all that is not ours.
-class Extra : public abi::ExtraBufferType {
-  public:
-    FOREIGN_CLASS bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override {
-        return ggmls->supports_op(dev, op);
-    }
-
-    FOREIGN_CLASS abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
-        abi::TensorTraits * ours = traits(op);
-        return ours ? ours : ggmls->get_tensor_traits(op);
-    }
-
-    abi::ExtraBufferType * ggmls = nullptr;
-
-  private:
-    abi::TensorTraits * traits(const ggml_tensor * op) {
-        switch (op->op) {
-            case GGML_OP_GLU:
-            case GGML_OP_MUL:
-            case GGML_OP_RMS_NORM:
-            case GGML_OP_ROPE:
-            case GGML_OP_SET_ROWS:
-                return Step::is_step(op) ? &steps_ : nullptr;
-            case GGML_OP_MUL_MAT:
-            case GGML_OP_MUL_MAT_ID:
-                if (Step::is_step(op)) return &steps_;
-                if (is_ours(op->src[0])) return &packed_;
-                return is_for(op, dense_) && can_multiply_dense(*table_, op) ? &dense_ : nullptr;
-            case GGML_OP_FLASH_ATTN_EXT:
-                return is_for(op, attention_) && table_->attention && attention_fits(op) ? &attention_ : nullptr;
-            default:
-                return nullptr;
-        }
-    }
-
-    // being planned by a thread of ours, or planned so
-    static bool is_for(const ggml_tensor * op, const Tagged & tagged) { return is_computing_ || op->extra == &tagged; }
-
-    Packed packed_;
-    Dense dense_;
-    Attention attention_;
-    Steps steps_;
-};
-
 // What a device answers for our weights, when they are placed and for every operation on them.
 bool takes_op(const ggml_tensor * op) {
-    if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*table_, op)) return false;
+    if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*ours.table, op)) return false;
     const bool is_placing = !op->src[0]->data;
-    if (is_placing && !is_loading_) return false;
+    if (is_placing && !scope.is_loading) return false;
     for (int i = 1; i < 3; ++i) {
         const ggml_tensor * x = op->src[i];
         if (x && x->buffer && !ggml_backend_buffer_is_host(x->buffer)) return false;
     }
     return true;
 }
-
-// --- whole graphs
-// ----------------------------------------------------------------------------------------------------
-
-using GraphCompute = ggml_status (*)(ggml_backend_t, ggml_cgraph *);
-std::atomic<GraphCompute> compute_of_ggml_{nullptr};
-
-bool is_packed_product(const ggml_tensor * node) {
-    return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) && is_ours(node->src[0]);
-}
-
-ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
-    if (!is_computing_) return compute_of_ggml_.load()(backend, graph);
-    try {
-        thread_local Fusions fusions;
-        const Fusion & fusion = fusions.of(graph, ((abi::Graph *)graph)->uid, is_packed_product);
-        fusion.mark();
-        const ggml_status status = compute_of_ggml_.load()(backend, graph);
-        fusion.unmark();
-        return status;
-    } catch (const std::bad_alloc &) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-}
-
-// --- installing
-// --------------------------------------------------------------------------------------------------------
 
 ggml_backend_reg_t cpu_registry() {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
@@ -238,8 +79,8 @@ struct Patches {
 std::vector<ggml_backend_buffer_type_t> placement_;
 
 ggml_backend_buffer_type_t * placement_list(ggml_backend_dev_t) {
-    static ggml_backend_buffer_type_t only_ours[] = {(ggml_backend_buffer_type_t)buffer_type_, nullptr};
-    return is_repacking_ ? placement_.data() : only_ours;
+    static ggml_backend_buffer_type_t only_ours[] = {ours.weights, nullptr};
+    return scope.is_repacking ? placement_.data() : only_ours;
 }
 
 void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
@@ -255,7 +96,7 @@ bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
 }
 
 bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
-    return type == (ggml_backend_buffer_type_t)buffer_type_ || patches_.supports_buft.ggmls(dev, type);
+    return type == ours.weights || patches_.supports_buft.ggmls(dev, type);
 }
 
 // Returns the type whose questions come to us from now on, null where ggml has none.
@@ -290,8 +131,7 @@ bool trial_succeeds() {
     constexpr int n_in = 64, n_out = 40, n_rows = 6;
     ggml_context_ptr weights(ggml_init({ggml_tensor_overhead(), nullptr, true}));
     ggml_tensor * w = ggml_new_tensor_2d(weights.get(), GGML_TYPE_Q8_0, n_in, n_out);
-    ggml_backend_buffer_ptr buffer(
-        ggml_backend_alloc_ctx_tensors_from_buft(weights.get(), (ggml_backend_buffer_type_t)buffer_type_));
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(weights.get(), ours.weights));
     if (!buffer) return false;
     std::vector<float> values(n_in * n_out), x(n_in * n_rows), y(n_out * n_rows);
     for (size_t i = 0; i < values.size(); ++i) values[i] = (float)((int)(i * 37 % 255) - 127);
@@ -330,12 +170,12 @@ bool trial_succeeds() {
 
 Status install() {
     Status s;
-    table_ = chosen_table();
-    if (!table_) {
+    ours.table = chosen_table();
+    if (!ours.table) {
         s.why_not = "no kernels for this processor: they need AVX2 or NEON with dot products";
         return s;
     }
-    s.table = table_->name;
+    s.table = ours.table->name;
 #ifdef _WIN32
     s.why_not = "not made for Windows yet";
     return s;
@@ -358,30 +198,20 @@ Status install() {
         s.why_not = "this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)";
         return s;
     }
-    buffer_type_ = make_weights_buffer_type(*table_, cpu, init);
-    placement_.insert(placement_.begin(), (ggml_backend_buffer_type_t)buffer_type_);
+    ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(*ours.table, cpu, init);
+    placement_.insert(placement_.begin(), ours.weights);
     placement_.push_back(nullptr);
-    static Extra extra;
-    extra.ggmls = (abi::ExtraBufferType *)asked->context;
     Patches & p = patches_;
     p.supports_op.apply(&((abi::Device *)cpu)->iface.supports_op, supports_op);
     p.supports_buft.apply(&((abi::Device *)cpu)->iface.supports_buft, supports_buft);
     p.get_proc_address.apply(&((abi::Registry *)cpu_registry())->iface.get_proc_address, get_proc_address);
-    p.extra.apply(&asked->context, static_cast<abi::ExtraBufferType *>(&extra));
+    p.extra.apply(&asked->context, node_traits_before((abi::ExtraBufferType *)asked->context));
     s.is_active = trial_succeeds();
     if (!s.is_active) {
         p.extra.undo(), p.get_proc_address.undo(), p.supports_buft.undo(), p.supports_op.undo();
         s.why_not = "a trial product through ggml's backend failed";
     }
     return s;
-}
-
-// As ggml does it for a backend without a way of its own, but for logits that may stay where they are.
-void get_tensor(ggml_backend_t backend, const ggml_tensor * t, void * to, size_t offset, size_t n_bytes) {
-    ggml_backend_synchronize(backend);
-    const bool is_late =
-        late_logits_ && std::strcmp(t->name, "result_output") == 0 && late_logits_->take(t, to, offset, n_bytes);
-    if (!is_late) ggml_backend_tensor_get(t, to, offset, n_bytes);
 }
 
 }  // namespace
@@ -407,12 +237,12 @@ const Status & status() {
 }
 
 ggml_backend_buffer_type_t weights_buffer_type() {
-    return status().is_active ? (ggml_backend_buffer_type_t)buffer_type_ : nullptr;
+    return status().is_active ? ours.weights : nullptr;
 }
 
 bool can_hold(ggml_type type, int64_t n_in) {
     if (!status().is_active) return false;
-    const PackedProduct * p = table_->packed(type);
+    const PackedProduct * p = ours.table->packed(type);
     return p && n_in % p->n_unit == 0;
 }
 
@@ -426,61 +256,33 @@ void fuse_graphs_of(ggml_backend_t backend) {
     if (!status().is_active || !backend) return;
     ggml_backend_dev_t device = ggml_backend_get_device(backend);
     if (!device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;
-    GraphCompute & compute = ((abi::Backend *)backend)->iface.graph_compute;
-    if (compute == compute_graph) return;
-    compute_of_ggml_ = compute;  // the same for all
-    compute = compute_graph;
-    auto & get = ((abi::Backend *)backend)->iface.get_tensor_async;
-    if (!get) get = get_tensor;
-}
-
-void LateLogits::begin(int n_rows) {
-    *this = {};
-    n_rows_ = n_rows;
-}
-
-bool LateLogits::take(const ggml_tensor * t, void * to, size_t offset, size_t n_bytes) {
-    const bool is_whole_batch = n_rows_ > 0 && ggml_nrows(t) == n_rows_ && offset == 0 && n_bytes == ggml_nbytes(t);
-    if (!is_whole_batch || !ggml_is_contiguous(t)) return false;
-    from_ = (const char *)t->data;
-    to_ = (const char *)to;
-    n_row_ = n_bytes / (size_t)n_rows_;
-    // Every row of llama.cpp's buffer says which one it is: a graph may compute them in another order than the batch
-    // has, and llama.cpp then swaps rows of its buffer when they are asked for.
-    for (int32_t i = 0; i < n_rows_; ++i) std::memcpy((char *)to + (size_t)i * n_row_, &i, sizeof(i));
-    return true;
-}
-
-const float * LateLogits::find(const float * copied) const {
-    const std::less<const char *> is_before;
-    const char * p = (const char *)copied;
-    if (!from_ || is_before(p, to_) || !is_before(p, to_ + (size_t)n_rows_ * n_row_)) return copied;
-    int32_t row;
-    std::memcpy(&row, p, sizeof(row));
-    return (const float *)(from_ + (size_t)row * n_row_);
+    abi::BackendInterface & calls = ((abi::Backend *)backend)->iface;
+    calls.graph_compute = fused_compute(calls.graph_compute);
+    if (!calls.get_tensor_async) calls.get_tensor_async = get_or_leave;
 }
 
 LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped)
-    : is_loading_before_(is_loading_), is_repacking_before_(is_repacking_) {
-    is_loading_ = kernels && status().is_active;
-    is_repacking_ = repack;
+    : is_loading_before_(scope.is_loading), is_repacking_before_(scope.is_repacking) {
+    scope.is_loading = kernels && status().is_active;
+    scope.is_repacking = repack;
     pack_later(is_mapped);
 }
 
 LoadScope::~LoadScope() {
-    is_loading_ = is_loading_before_;
-    is_repacking_ = is_repacking_before_;
+    scope.is_loading = is_loading_before_;
+    scope.is_repacking = is_repacking_before_;
     pack_later(false);
 }
 
-ComputeScope::ComputeScope(bool on, LateLogits * logits) : before_(is_computing_), logits_before_(late_logits_) {
-    is_computing_ = on && status().is_active;
-    late_logits_ = is_computing_ ? logits : nullptr;
+ComputeScope::ComputeScope(bool on, LateLogits * logits)
+    : before_(scope.is_computing), logits_before_(scope.late_logits) {
+    scope.is_computing = on && status().is_active;
+    scope.late_logits = scope.is_computing ? logits : nullptr;
 }
 
 ComputeScope::~ComputeScope() {
-    is_computing_ = before_;
-    late_logits_ = logits_before_;
+    scope.is_computing = before_;
+    scope.late_logits = logits_before_;
 }
 
 }  // namespace eaglecpp::kernels

@@ -15,6 +15,7 @@
 #include "base/features.h"
 #include "base/types.h"
 #include "kernels/hook.h"
+#include "kernels/late_logits.h"
 #include "target/cells.h"
 #include "target/device_picks.h"
 #include "target/llama_bridge.h"
