@@ -6,7 +6,8 @@
 A batch reads the weights once, and each of its rows multiplies them; where one of the two takes long, it
 hides most of the other. Of experts a batch reads those that its rows chose. Good to about a third on the
 processors that it was compared with (docs/research/planner.md); ratios of rows, which decide whether drafting
-pays, are closer than times. Nothing is predicted where a GPU takes part.
+pays, are closer than times. On a GPU only these ratios are meant (row_classes.py): the first rounds set the
+times.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eaglecpp._extension import core
+from eaglecpp.engine.row_classes import Card, card_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +49,15 @@ _LEVEL_SHARE = 0.7  # of the time of the drafter's first level, which also reads
 # Those that are measured when a model is first opened with a drafter (native/target/exact_rows.cpp), so that
 # none stays predicted for long; sizes in between follow them.
 _ROWS = (1, 2, 3, 4, 5, 8, 16)
+_ROWS_GPU = (1, 2, 3, 4, 5, 6, 7, 8, 10, 16)  # where their prices change
+_NEARLY_ALL = 0.85  # the token embeddings stay in host memory
+_BANDWIDTH_GPU = 400.0  # bytes per nanosecond
+_FILE_TYPES = {  # llama.h
+    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K",
+    12: "Q3_K", 13: "Q3_K", 14: "Q4_K", 15: "Q4_K", 16: "Q5_K", 17: "Q5_K", 18: "Q6_K", 19: "IQ2_XXS",
+    20: "IQ2_XS", 21: "Q2_K", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S",
+    27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,9 +92,20 @@ class Weights:
     used: float = 1.0
     by_rows: float = 0.0
 
+    def read(self, n_rows: int) -> float:
+        """The share of them that a batch of n rows reads."""
+        return 1.0 - self.experts + self.experts * (1.0 - (1.0 - self.used) ** n_rows)
+
+    def gpu_ms(self, n_rows: int, card: Card) -> float:
+        """Of a batch of n rows on a GPU. Between rows that share their experts and rows that share none: both
+        were measured.
+        """
+        memory = math.sqrt(self.read(1) * self.read(n_rows)) * self.n_bytes / _BANDWIDTH_GPU
+        return 0.1 * self.wait_ms + card.ratio(n_rows) * memory / 1e6
+
     def ms(self, n_rows: int, processor: Processor) -> float:
         """Of a batch of n rows."""
-        read = 1.0 - self.experts + self.experts * (1.0 - (1.0 - self.used) ** n_rows)
+        read = self.read(n_rows)
         multiplied = 1.0 - self.experts + self.experts * self.used
         memory = read * self.n_bytes / processor.bandwidth
         products = n_rows * multiplied * self.n_weights
@@ -96,10 +118,8 @@ def predict(native: core.Engine) -> bytes:
     """A cost table for `native.load_costs`, whose prices all count as not measured; b"" where nothing can be
     predicted.
     """
-    processor = _processor(native)
-    if processor is None:
-        return b""
-    return cost_text(_target(native), _drafter(native), processor)
+    place = _processor(native) or _card(native)
+    return b"" if place is None else cost_text(_target(native), _drafter(native), place)
 
 
 def predicted_gain(native: core.Engine) -> float | None:
@@ -117,6 +137,16 @@ def _processor(native: core.Engine) -> Processor | None:
         return None
     known = native.device_info()
     return Processor(info["kernels"]["table"] if known["kernels"] else "ggml", known["n_threads"])
+
+
+def _card(native: core.Engine) -> Card | None:
+    """The GPU that holds nearly all of the target; None if there is none, or nothing is known of it."""
+    held = {place["device"]: float(place["target_weights"]) for place in native.memory_plan()}
+    weights = _FILE_TYPES.get(int(native.metadata().get("general.file_type", "-1")), "")
+    for device in core.system_info()["devices"]:
+        if device["kind"] == "gpu" and held.get(device["name"], 0.0) > _NEARLY_ALL * sum(held.values()):
+            return card_of(device["name"], device["description"], weights)
+    return None
 
 
 def _target(native: core.Engine) -> Weights:
@@ -153,12 +183,17 @@ def _experts(metadata: Mapping[str, str], matrices: float) -> tuple[float, float
     return min(3 * n_experts * n_ff * matrices, 0.95), n_used / n_experts
 
 
-def cost_text(target: Weights, draft: Weights | None, processor: Processor) -> bytes:
+def cost_text(target: Weights, draft: Weights | None, place: Processor | Card) -> bytes:
     """The table as text. draft: None for drafts from the text alone."""
-    lines = [f"verify {n} {target.ms(n, processor):.6g} 0" for n in _ROWS]
+
+    def ms(weights: Weights, n_rows: int) -> float:
+        return weights.gpu_ms(n_rows, place) if isinstance(place, Card) else weights.ms(n_rows, place)
+
+    rows = _ROWS_GPU if isinstance(place, Card) else _ROWS
+    lines = [f"verify {n} {ms(target, n):.6g} 0" for n in rows]
     if draft is not None:
-        lines += [f"commit {n} {draft.ms(n, processor):.6g} 0" for n in (1, 4)]
-        lines += [f"level {n} {_LEVEL_SHARE * draft.ms(n, processor):.6g} 0" for n in (1, 4)]
+        lines += [f"commit {n} {ms(draft, n):.6g} 0" for n in (1, 4)]
+        lines += [f"level {n} {_LEVEL_SHARE * ms(draft, n):.6g} 0" for n in (1, 4)]
     lines.append(f"host {_HOST_MS} {_HOST_DRAFT_MS}")
     head = ["eaglecpp cost-table 3", f"key {PREDICTED}"]
     return "\n".join([*head, *lines, f"end {len(lines)}", ""]).encode()

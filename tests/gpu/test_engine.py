@@ -82,8 +82,8 @@ def test_every_placement_gives_the_cpus_text(
     ids=["warm", "hot and whole", "more than is picked", "llama-rng", "grammar"],
 )
 def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
-    """What a device picked must be what the CPU finds in whole rows, whatever the sampler cuts. Only drafters on
-    the CPU recall.
+    """What a device picked must be what the CPU finds in whole rows, whatever the sampler cuts. Only drafters
+    on the CPU recall.
     """
     options = {"max_tokens": device.n_tokens, "ignore_eos": True, "strategy": "chain:4", **sampling}
     with open_engine("cpu", recall=False) as cpu, open_engine("drafter") as engine:

@@ -14,6 +14,7 @@ from eaglecpp import Engine
 from eaglecpp._extension import core
 from eaglecpp.bench import known_verdict
 from eaglecpp.engine.predicted_costs import PREDICTED, Processor, Weights, cost_text, predict, predicted_gain
+from eaglecpp.engine.row_classes import Card
 from helpers.tiny import TargetSpec, target_weights, tiny_tokenizer, write_gguf
 
 if TYPE_CHECKING:
@@ -115,7 +116,22 @@ def test_it_is_worked_out_from_the_open_files(engine: Engine, monkeypatch: pytes
     assert native.load_costs(predict(native), PREDICTED)
     has_kernels = engine.device_info["kernels"]
     assert (predicted_gain(native) or 0.0) > 1.0 if has_kernels else predicted_gain(native) is None
+    # a GPU that holds nothing is nothing to predict from, and our kernels do not run beside one
     info = core.system_info()
-    gpu = info | {"devices": [*info["devices"], {**info["devices"][0], "kind": "gpu"}]}
+    card = {"name": "CUDA0", "description": "NVIDIA GeForce RTX 4090", "kind": "gpu"}
+    gpu = info | {"devices": [*info["devices"], {**info["devices"][0], **card}]}
     monkeypatch.setattr("eaglecpp.engine.predicted_costs.core.system_info", lambda: gpu)
     assert predict(native) == b"" and predicted_gain(native) is None
+
+
+def test_on_a_gpu_the_ratios_are_its_kernels(engine: Engine) -> None:
+    card = Card("cuda", "ada", "Q3_K")
+    text = cost_text(Weights(4e9, 7e9, 0.4), Weights(2e8, 3e8, 0.1), card)
+    assert engine.native.load_costs(text, PREDICTED)
+    lines = (line.split() for line in text.decode().splitlines())
+    ms = {int(line[1]): float(line[2]) for line in lines if line[0] == "verify"}
+    assert ms[8] / ms[6] > ms[6] / ms[5] > 1.0, "six rows share the reading of weights, a seventh does not"
+    mixture = Weights(4e9, 7e9, 0.4, experts=0.9, used=0.06)
+    dense = Weights(4e9, 7e9, 0.4)
+    for weights, least, most in ((dense, 1.1, 1.2), (mixture, 1.25, 1.5)):
+        assert least < weights.gpu_ms(2, card) / weights.gpu_ms(1, card) < most
