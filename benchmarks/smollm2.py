@@ -3,7 +3,7 @@
 
     python benchmarks/smollm2.py --draft D.gguf [--target T.gguf]
            [--measure length,speed,first,context,other]
-           [--speed-target T-Q8_0.gguf ... --padded WIDE.gguf PADDED-DRAFT.gguf --llama-server PATH]
+           [--speed-target T-Q8_0.gguf]... [--padded WIDE.gguf PADDED-DRAFT.gguf]... [--llama-server PATH]
            [--other D2.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
 For *length* and *speed* an answer is as long as the model makes it, at most `--n-tokens`, without what it
