@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -170,16 +171,17 @@ bool trial_succeeds() {
 
 Status install() {
     Status s;
+#ifdef _WIN32
+    s.is_possible = true;  // on most of its processors; what Microsoft's compiler builds has no table to ask
+    s.why_not = "not made for Windows yet";
+    return s;
+#endif
     ours.table = chosen_table();
     if (!ours.table) {
         s.why_not = "no kernels for this processor: they need AVX2 or NEON with dot products";
         return s;
     }
     s.table = ours.table->name;
-#ifdef _WIN32
-    s.why_not = "not made for Windows yet";
-    return s;
-#endif
     s.is_possible = true;
     if (!is_known_ggml()) {
         s.why_not = std::string("made for ggml ") + known_commit + ", found " + ggml_commit();
@@ -221,9 +223,21 @@ bool is_known_ggml() {
     return commit.rfind(known_commit, 0) == 0 || commit == "unknown";
 }
 
+// A misspelled name, or one that this processor cannot run.
+static void warn_of_unknown_choice() {
+    const char * wanted = std::getenv("EAGLECPP_KERNELS");
+    if (!ours.table || !wanted || !*wanted || std::strcmp(wanted, ours.table->name) == 0) return;
+    std::string known;
+    for (const KernelTable * t : usable_tables()) known += std::string(known.empty() ? "" : ", ") + t->name;
+    log_line(LogLevel::warning, std::string("EAGLECPP_KERNELS is '") + wanted +
+                                    "', which is none of the kernels that " + "this processor can run (" + known +
+                                    "): " + ours.table->name + " is used");
+}
+
 const Status & status() {
     static const Status s = [] {
         const Status found = install();
+        warn_of_unknown_choice();
         if (found.is_active) {
             log_line(LogLevel::debug, "CPU kernels: " + found.table);
         } else if (found.is_possible) {

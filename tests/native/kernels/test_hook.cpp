@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
-// Whether the kernels run is never a secret: with a libggml that does not tell its commit they do, with another one
-// they are off, and one warning says so. The argument is the commit to be found.
+// Whether and which kernels run is never a secret: with a libggml that does not tell its commit they do, with another
+// one they are off, and one warning says so; another says that EAGLECPP_KERNELS names none. The argument is the commit
+// to be found.
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,16 @@ int main(int, char ** argv) {
         return test::result();
     }
     CHECK(status.is_possible && status.is_active == is_ours);
+    if (const char * wanted = std::getenv("EAGLECPP_KERNELS")) {
+        CHECK(said.size() == 1);
+        for (const std::string & text : said) {
+            CHECK_MSG(text.find(std::string("'") + wanted + "'") != std::string::npos, text);
+            for (const kernels::KernelTable * t : kernels::usable_tables()) {
+                CHECK_MSG(text.find(t->name) != std::string::npos, text);
+            }
+        }
+        return test::result();
+    }
     CHECK(said.size() == (is_ours ? 0 : 1));
     for (const std::string & text : said) {
         CHECK_MSG(text.find("kernels are off") != std::string::npos, text);
