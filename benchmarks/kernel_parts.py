@@ -90,7 +90,7 @@ def batched_bench(bench: Bench, program: Path, rows: tuple[int, ...]) -> dict[in
     """Milliseconds of a batch of so many rows, one of each conversation, all with logits: the mean of twelve.
     Weights are repacked when they are loaded, as ours are.
     """
-    command = [program, "-m", bench.path, "-rtr", "-t", bench.args.threads, "-c", 1024]
+    command = [program.resolve(), "-m", bench.path.resolve(), "-rtr", "-t", bench.args.threads, "-c", 1024]
     done = finished([*command, "-npp", 1, "-ntg", 12, "-npl", ",".join(map(str, rows))])
     table = [line.split("|") for line in done.stderr.splitlines() if line.startswith("|")]
     # columns 3 and 8: conversations, and tokens of all of them in a second
@@ -101,7 +101,10 @@ def batched_bench(bench: Bench, program: Path, rows: tuple[int, ...]) -> dict[in
 
 
 def finished(command: list[Any]) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+    with tempfile.TemporaryDirectory() as folder:  # ik_llama.cpp's writes a log where it runs
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, check=False, cwd=folder
+        )
     if done.returncode != 0:
         raise SystemExit(f"{command[0]} ended with {done.returncode}\n{done.stderr[-2000:]}")
     return done
@@ -119,7 +122,7 @@ def llama_bench(
     """
     if program is None:
         return {}
-    command = [program, "-m", bench.path, "-n", n_generated, "-p"]
+    command = [program.resolve(), "-m", bench.path.resolve(), "-n", n_generated, "-p"]
     command += [",".join(map(str, prompts or (0,))), "-t", bench.args.threads, "-o", "json"]
     command += ["-r", repeats or (10 if max(prompts) < 64 else 3)]
     runs = json.loads(finished(command).stdout)
