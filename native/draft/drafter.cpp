@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "draft/drafter.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/process.h"
 
@@ -10,6 +12,8 @@ namespace {
 
 // Tokens that a graph picks for a row: llama.cpp's default top-k is 40.
 constexpr int n_top = 64;
+// Left free on a device that token embeddings are brought to.
+constexpr size_t embedding_margin = (size_t)512 << 20;
 // Rows of a draft level that memory is set aside for; wider ones get theirs when they come.
 constexpr int n_reserved_rows = 16;
 // More than any machine holds; their sum, padded, is still an int.
@@ -105,11 +109,13 @@ void Drafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-bool Drafter::supports(const GraphForm & form, std::string & missing) {
+bool Drafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, device_.buft());
     // of two conversations: there are more operations for several
     const GraphPart commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
-    for (const GraphShape & shape : {GraphShape{true, {commit, commit}}, GraphShape{false, {extend, extend}}}) {
+    std::vector<GraphShape> shapes{{true, {commit, commit}}, {false, {extend, extend}}};
+    if (n_steps > 0) shapes = {{true, {commit}, n_steps}};
+    for (const GraphShape & shape : shapes) {
         if (!device_.supports(*build_draft_graph(spec_, weights_, shape, form, memory_), missing)) return false;
     }
     return true;
@@ -134,7 +140,8 @@ static size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
 
 Drafter::Memory Drafter::memory_use() const {
     Memory m{};
-    m.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_);
+    m.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
+                n_bytes_of(embedding_buffer_);
     m.compute = memory_.n_bytes();
     m.host = weights_.embedding.n_bytes();
     m.cache = DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
@@ -162,6 +169,33 @@ void Drafter::finish() {
     better = form_;
     better.type_embd = weights_.embedding.type();
     if (supports(better, missing)) form_ = better;
+    if (form_.n_top > 0 && !spec_.is_parallel()) bring_embedding();
+}
+
+// The rows of the draft vocabulary, as they are stored. Nothing depends on them but how often the host waits, so they
+// are left out where memory is short.
+void Drafter::bring_embedding() {
+    const EmbeddingTable & table = weights_.embedding;
+    const size_t n_row = table.n_row_bytes();
+    size_t n_free, n_total;
+    ggml_backend_dev_memory(device_.get(), &n_free, &n_total);
+    if (n_free < 2 * n_row * spec_.n_draft_vocab + embedding_margin) return;
+    embedding_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    ggml_tensor * rows = ggml_new_tensor_2d(embedding_ctx_.get(), table.type(), spec_.n_embd, spec_.n_draft_vocab);
+    embedding_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(embedding_ctx_.get(), device_.buft()));
+    if (!embedding_buffer_) return;
+    weights_.draft_embedding = rows;
+    std::string missing;
+    if (!supports(form_, missing, /*n_steps=*/1)) {
+        weights_.draft_embedding = nullptr;
+        embedding_buffer_.reset();
+        return;
+    }
+    std::vector<uint8_t> bytes(n_row * spec_.n_draft_vocab);
+    for (int i = 0; i < spec_.n_draft_vocab; ++i) {
+        std::copy_n(table.stored_row(d2t_.empty() ? i : d2t_[i]), n_row, bytes.data() + i * n_row);
+    }
+    ggml_backend_tensor_set(rows, bytes.data(), 0, bytes.size());
 }
 
 }  // namespace eaglecpp

@@ -80,6 +80,8 @@ class Drafter {
     const DraftDevice & device() const { return device_; }
     ggml_backend_buffer_type_t buft() const { return device_.buft(); }
     const GraphForm & form() const { return form_; }
+    // draft rows can follow a commit in its graph
+    bool can_step() const { return weights_.draft_embedding != nullptr; }
     const DraftMemory & memory() const { return memory_; }
 
     // The graph that runs next, kept or built. This call may discard what the last graph left on the device.
@@ -100,7 +102,8 @@ class Drafter {
     int n_graphs() const { return n_graphs_; }
 
   private:
-    bool supports(const GraphForm & form, std::string & missing);
+    bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
+    void bring_embedding();
 
     DraftSpec spec_;
     DrafterOptions options_;
@@ -108,8 +111,8 @@ class Drafter {
     std::string path_;
     DraftDevice device_;
     DraftWeights weights_;
-    ggml_context_ptr head_ctx_;
-    ggml_backend_buffer_ptr head_buffer_;
+    ggml_context_ptr head_ctx_, embedding_ctx_;
+    ggml_backend_buffer_ptr head_buffer_, embedding_buffer_;
     GraphForm form_;
     DraftMemory memory_;
     GraphCache joint_graphs_;

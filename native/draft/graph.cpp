@@ -12,7 +12,7 @@ namespace {
 class Builder {
   public:
     Builder(const DraftSpec & spec, const DraftWeights & weights, const GraphShape & shape, const GraphForm & form,
-            DraftGraph & out)
+            DraftGraph & out, ggml_context * ctx)
         : s_(spec),
           w_(weights),
           shape_(shape),
@@ -20,7 +20,7 @@ class Builder {
           n_out_(shape.n_out()),
           form_(form),
           g_(out),
-          ctx_(out.ctx.get()) {}
+          ctx_(ctx) {}
 
     void build() {
         inputs();
@@ -41,6 +41,19 @@ class Builder {
         if (x) output(x);
     }
 
+    // a draft row that follows the only output row of `before`
+    void build_after(const Builder & before) {
+        is_step_ = true;
+        inputs();
+        embd_ = ggml_get_rows(ctx_, w_.draft_embedding, ggml_argmax(ctx_, before.g_.logits));
+        ggml_tensor * x = before.fed_;
+        if (s_.fuses_embedding) {
+            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
+        }
+        for (int il = 0; il < s_.n_layer; ++il) x = layer(il, x, 1);
+        output(x);
+    }
+
     const std::vector<ggml_tensor *> & made_inputs() const { return inputs_; }
 
   private:
@@ -59,8 +72,8 @@ class Builder {
     void inputs() {
         if (shape_.commit)
             g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
-        g_.embd = input(form_.type_embd, s_.n_embd, n_rows_, "embd");
-        if (form_.type_embd != GGML_TYPE_F32) g_.embd_row = input(GGML_TYPE_I32, n_rows_, 0, "embd_row");
+        if (!is_step_) g_.embd = input(form_.type_embd, s_.n_embd, n_rows_, "embd");
+        if (!is_step_ && form_.type_embd != GGML_TYPE_F32) g_.embd_row = input(GGML_TYPE_I32, n_rows_, 0, "embd_row");
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (n_out_ > 0 && n_out_ < n_rows_) {
             // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
@@ -69,7 +82,7 @@ class Builder {
         }
         for (const GraphPart & p : shape_.parts) {
             DraftGraph::Part in;
-            if (!shape_.commit) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
+            if (!shape_.commit && !is_step_) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
             in.slot = input(GGML_TYPE_I64, p.n_rows, 0, "slot");
             if (p.kv->v_transposed()) {
                 in.v_place = input(GGML_TYPE_I64, (int64_t)p.n_rows * s_.value_dim() * s_.n_head_kv, 0, "v_place");
@@ -347,8 +360,8 @@ class Builder {
 
     void output(ggml_tensor * h) {
         ggml_tensor * post = w_.output_norm ? rms(h, w_.output_norm) : h;
-        ggml_tensor * fed = s_.norm_output ? post : h;
-        each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed, at, n), g_.parts[i].state_slot); },
+        fed_ = s_.norm_output ? post : h;
+        each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed_, at, n), g_.parts[i].state_slot); },
                   /*of_outputs=*/true);
         g_.logits = ggml_mul_mat(ctx_, w_.head, post);
         g_.logits = scaled(g_.logits, s_.logit_scale);
@@ -387,6 +400,8 @@ class Builder {
     ggml_context * ctx_;
     std::vector<ggml_tensor *> inputs_;
     ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32
+    ggml_tensor * fed_ = nullptr;   // [H, n_out], what draft rows are fed
+    bool is_step_ = false;
 };
 
 }  // namespace
@@ -435,13 +450,27 @@ ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const 
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory) {
     auto g = std::make_unique<DraftGraph>();
-    const size_t n_nodes = 80 + 8 * spec.n_aux() + (16 + 96 * (size_t)spec.n_layer) * shape.parts.size();
+    const size_t n_each = 80 + (16 + 96 * (size_t)spec.n_layer) * shape.parts.size();
+    const size_t n_nodes = 8 * spec.n_aux() + n_each * (1 + shape.n_steps);
     const size_t n_mem = ggml_tensor_overhead() * 2 * n_nodes + ggml_graph_overhead_custom(n_nodes, false);
     g->ctx.reset(ggml_init({n_mem, nullptr, /*no_alloc=*/true}));
     g->gf = ggml_new_graph_custom(g->ctx.get(), n_nodes, false);
-    Builder builder(spec, weights, shape, form, *g);
-    builder.build();
-    g->packed = memory.allocate(g->ctx.get(), g->gf, builder.made_inputs());
+    std::vector<Builder> builders;
+    builders.reserve(1 + shape.n_steps);
+    builders.emplace_back(spec, weights, shape, form, *g, g->ctx.get());
+    builders[0].build();
+    std::vector<ggml_tensor *> inputs = builders[0].made_inputs();
+    for (int i = 0; i < shape.n_steps; ++i) {
+        g->steps.push_back(std::make_unique<DraftGraph>());
+        g->steps.back()->gf = g->gf;
+        const GraphShape row{false, {{shape.parts[0].kv, 1, 1, shape.parts[0].n_kv}}};
+        builders.emplace_back(spec, weights, row, form, *g->steps.back(), g->ctx.get());
+        builders.back().build_after(builders[i]);
+        const auto & more = builders.back().made_inputs();
+        inputs.insert(inputs.end(), more.begin(), more.end());
+    }
+    g->packed = memory.allocate(g->ctx.get(), g->gf, inputs);
+    for (auto & step : g->steps) step->packed = g->packed;
     g->epoch = memory.epoch();
     return g;
 }

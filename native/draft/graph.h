@@ -51,6 +51,8 @@ struct GraphPart {
 struct GraphShape {
     bool commit;  // else extend
     std::vector<GraphPart> parts;
+    // draft rows after a commit of one conversation: each embeds the likeliest token of the row before, and follows it
+    int n_steps = 0;
 
     int n_rows() const {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_rows; });
@@ -58,7 +60,9 @@ struct GraphShape {
     int n_out() const {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_out; });
     }
-    bool operator<(const GraphShape & o) const { return std::tie(commit, parts) < std::tie(o.commit, o.parts); }
+    bool operator<(const GraphShape & o) const {
+        return std::tie(commit, n_steps, parts) < std::tie(o.commit, o.n_steps, o.parts);
+    }
 };
 
 // The memory that all graphs of a drafter compute in, one at a time. It grows and never shrinks. Growing moves it,
@@ -112,6 +116,8 @@ struct DraftGraph {
     ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32
     ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]
     ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out]
+
+    std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of GraphShape::n_steps rows
 
     int epoch = 0;  // of the memory it has
 

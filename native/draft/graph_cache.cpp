@@ -8,8 +8,8 @@
 namespace eaglecpp {
 
 namespace {
-// a generation needs a handful
-constexpr size_t n_graphs_max = 32;
+// a generation needs a handful, or several where chains are drafted in one graph
+constexpr size_t n_graphs_max = 64;
 }  // namespace
 
 DraftGraph * GraphCache::find(const GraphShape & shape, int epoch) {

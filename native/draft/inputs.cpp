@@ -19,7 +19,7 @@ void GraphInputs::add(const DraftCall & call) {
         std::fill_n(feeds, call.n_idle(), 0);
         std::copy(call.feeds.begin(), call.feeds.end(), feeds + call.n_idle());
     }
-    add_embeddings(call);
+    if (graph_.embd) add_embeddings(call);
     add_positions(call);
     add_places(call, in);
     if (in.mask) add_mask(call, in.mask, in.n_mask_rows, 0);

@@ -9,39 +9,48 @@
 
 namespace eaglecpp {
 
-LandedPicks fetch_picks(DraftDevice & device, const DraftGraph & g) {
-    LandedPicks landed;
+std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g) {
+    std::vector<const DraftGraph *> all{&g};
+    for (const auto & step : g.steps) all.push_back(step.get());
+    std::vector<LandedPicks> landed(all.size());
     if (!g.top_ids) return landed;
     static_assert(sizeof(int32_t) == sizeof(float), "ids, logits and probabilities side by side");
-    landed.n = ggml_nelements(g.top_ids);
-    uint8_t * landing = device.landing(3 * landed.n * sizeof(float));
-    landed.ids = (const int32_t *)landing;
-    landed.numbers = (const float *)landing + landed.n;
-    for (const ggml_tensor * t : {g.top_ids, g.top_logits, g.top_probs}) {
-        ggml_backend_tensor_get_async(device.backend(), t, landing, 0, landed.n * sizeof(float));
-        landing += landed.n * sizeof(float);
+    size_t n_all = 0;
+    for (const DraftGraph * part : all) n_all += 3 * ggml_nelements(part->top_ids);
+    uint8_t * landing = device.landing(n_all * sizeof(float));
+    for (size_t i = 0; i < all.size(); ++i) {
+        const size_t n = landed[i].n = ggml_nelements(all[i]->top_ids);
+        landed[i].ids = (const int32_t *)landing;
+        landed[i].numbers = (const float *)landing + n;
+        for (const ggml_tensor * t : {all[i]->top_ids, all[i]->top_logits, all[i]->top_probs}) {
+            ggml_backend_tensor_get_async(device.backend(), t, landing, 0, n * sizeof(float));
+            landing += n * sizeof(float);
+        }
     }
     return landed;
 }
 
-void DraftOutputs::take(const DraftGraph & g, int first, int n, const LandedPicks & landed) {
+void DraftOutputs::take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed) {
     run_ = drafter_.n_runs();
     first_ = first;
     n_ = n;
     logits_.clear();
     picked_.clear();
     logits_tensor_ = g.logits;
+    step_logits_.clear();
+    for (const auto & step : g.steps) step_logits_.push_back(step->logits);
     n_logits_ = g.logits ? g.logits->ne[0] : 0;
     if (n_ == 0) return;
     if (g.top_ids) {
-        read_picked(landed, g.top_ids->ne[0]);
+        read_picked(landed[0], g.top_ids->ne[0], first_, n_);
+        for (size_t i = 1; i < landed.size(); ++i) read_picked(landed[i], g.top_ids->ne[0], 0, 1);
     } else {
         logits(0);
     }
 }
 
-void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each) {
-    for (int r = first_; r < first_ + n_; ++r) {
+void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each, int first, int n) {
+    for (int r = first; r < first + n; ++r) {
         Picked p;
         float best_prob = 0.0f;
         for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
@@ -59,9 +68,12 @@ void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each) {
 const float * DraftOutputs::logits(int i) {
     if (logits_.empty()) {
         if (!logits_tensor_ || run_ != drafter_.n_runs()) fail(ErrorKind::broken, "these draft logits are gone");
-        logits_.resize((size_t)n_ * n_logits_);
-        ggml_backend_tensor_get(logits_tensor_, logits_.data(), (size_t)first_ * n_logits_ * sizeof(float),
-                                logits_.size() * sizeof(float));
+        const size_t n_row = n_logits_ * sizeof(float);
+        logits_.resize((n_ + step_logits_.size()) * n_logits_);
+        ggml_backend_tensor_get(logits_tensor_, logits_.data(), first_ * n_row, n_ * n_row);
+        for (size_t j = 0; j < step_logits_.size(); ++j) {
+            ggml_backend_tensor_get(step_logits_[j], logits_.data() + (n_ + j) * n_logits_, 0, n_row);
+        }
     }
     return logits_.data() + (size_t)i * n_logits_;
 }

@@ -22,15 +22,16 @@ struct LandedPicks {
     size_t n = 0;
 };
 
-// The picks of a graph that was started; filled in once the device has been waited for. Empty if the graph picks none.
-LandedPicks fetch_picks(DraftDevice & device, const DraftGraph & g);
+// The picks of a graph that was started, and of each of its steps; filled in once the device has been waited for. Empty
+// ones if the graph picks none.
+std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g);
 
 class DraftOutputs {
   public:
     explicit DraftOutputs(const Drafter & drafter) : drafter_(drafter) {}
 
-    // output rows [first, first + n) of the graph that ran last
-    void take(const DraftGraph & g, int first, int n, const LandedPicks & landed);
+    // output rows [first, first + n) of the graph that ran last, then its steps
+    void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
 
     // see the functions of DraftSequence with these names
     const float * logits(int i);
@@ -51,12 +52,13 @@ class DraftOutputs {
         float log_sum_exp;
     };
 
-    void read_picked(const LandedPicks & landed, size_t n_each);
+    void read_picked(const LandedPicks & landed, size_t n_each, int first, int n);
     bool covers(const Picked & picked, const CoupledSampling & sampling) const;
 
     const Drafter & drafter_;
     std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
     ggml_tensor * logits_tensor_ = nullptr;
+    std::vector<ggml_tensor *> step_logits_;
     int first_ = 0, n_ = 0;  // rows there
     int run_ = 0;            // of all runs of the drafter
     size_t n_logits_ = 0;

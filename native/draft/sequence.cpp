@@ -79,9 +79,17 @@ void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
             }
             turns.push_back({c.seq, c.seq->commit_call(rows, c.tokens + n_alone, true, c.n_ahead)});
         }
-        run(turns);
+        const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
+        if (n_steps > 0) {
+            DraftCall & call = turns[0].call;
+            call.part.n_kv = turns[0].seq->n_slots_read(call.first_slot + call.n() + n_steps);
+        }
+        run(turns, n_steps);
     } catch (...) {
-        for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->kv_->n_rows = n_before[i];
+        for (size_t i = 0; i < commits.size(); ++i) {
+            commits[i].seq->kv_->n_rows = n_before[i];
+            commits[i].seq->drafts_.resize(0);
+        }
         throw;
     }
 }
@@ -159,25 +167,37 @@ DraftCall DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::ve
     return call;
 }
 
-void DraftSequence::run(const std::vector<Turn> & turns) {
+// The inputs of a commit's steps, whose rows are already counted.
+void DraftSequence::add_steps(const DraftGraph & g) {
+    for (int i = 0; i < (int)g.steps.size(); ++i) {
+        std::vector<Token> none;
+        const DraftCall call = extend_call({{0, i - 1}}, none);
+        GraphInputs(drafter_.spec(), drafter_.weights(), *g.steps[i], drafter_.device().staging(g)).add(call);
+    }
+}
+
+void DraftSequence::run(const std::vector<Turn> & turns, int n_steps) {
     check_not_forked("the drafter cannot run");
     DraftSequence & first = *turns[0].seq;
     Drafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
-    GraphShape shape{turns[0].call.is_commit, {}};
+    GraphShape shape{turns[0].call.is_commit, {}, n_steps};
     for (const Turn & turn : turns) shape.parts.push_back(turn.call.part);
     DraftDevice & device = drafter.device();
     const DraftGraph & g = drafter.next_graph(turns.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
     device.wait();
     GraphInputs inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
-    for (const Turn & turn : turns) inputs.add(turn.call);
+    for (const auto & [seq, call] : turns) {
+        inputs.add(call);
+        if (call.is_commit) seq->kv_->n_rows += call.features.n_rows;
+    }
+    first.add_steps(g);
     device.start(g);
-    const LandedPicks landed = fetch_picks(device, g);
+    const std::vector<LandedPicks> landed = fetch_picks(device, g);
     // the host's other work need not wait for a prompt's rows
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
     int at_out = 0;
     for (const auto & [seq, call] : turns) {
-        if (call.is_commit) seq->kv_->n_rows += call.features.n_rows;
         seq->outputs_.take(g, at_out + call.part.n_out - call.n_out, call.n_out, landed);
         at_out += call.part.n_out;
     }

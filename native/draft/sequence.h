@@ -30,6 +30,9 @@ struct DraftCommit {
     FeatureRows features;
     const Token * tokens;
     int n_ahead = 0;  // of a parallel drafter: masked rows after the last one, see DraftSequence::commit
+    // Of a conversation alone, where Drafter::can_step(): so many draft rows follow in the same graph, each of which
+    // embeds the likeliest token of the row before. They are draft rows 0, 1, ..., and output rows 1, 2, ...
+    int n_steps = 0;
 };
 
 struct DraftLevel {
@@ -112,7 +115,8 @@ class DraftSequence {
     int n_slots_read(int n_used) const;
     DraftCall commit_call(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) const;
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
-    static void run(const std::vector<Turn> & turns);
+    static void run(const std::vector<Turn> & turns, int n_steps = 0);
+    void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
 
     Drafter & drafter_;

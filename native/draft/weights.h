@@ -77,6 +77,8 @@ struct DraftWeights {
     ggml_tensor * rope_freqs = nullptr;   // optional
     std::vector<DraftLayer> layers;
     EmbeddingTable embedding;
+    // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
+    ggml_tensor * draft_embedding = nullptr;
 
     // what lies in the file's layout, and matrices packed for our CPU kernels
     ggml_context_ptr ctx, packed_ctx;

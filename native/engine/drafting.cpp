@@ -16,6 +16,7 @@ constexpr int n_pending_max = 128;
 constexpr int text_share = 2;  // nodes proposed from the text for each that a round may verify
 // Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
 constexpr double grammar_share = 0.01, grammar_rate = 0.1;
+constexpr double levels_rate = 0.1;  // weight of a round in the mean of its levels
 }  // namespace
 
 void Drafting::draft(const std::vector<Sequence *> & sequences) {
@@ -121,6 +122,27 @@ static std::vector<Candidate> propose(Sequence & s, int row, int node, int draft
     return candidates(s.draft->recalled(row, s.recall, node, last_tokens(s, node), draft_row));
 }
 
+// Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,
+// of few numbers, because each is another graph. Only a greedy target's drafts are the drafter's likeliest tokens,
+// which the graph goes on with.
+int Drafting::n_steps(const Sequence & s) const {
+    constexpr int n_most = 8;
+    if (!drafter_->can_step() || s.plan.k() != 1 || s.sampler->coupled() || s.sampler->has_grammar()) return 0;
+    const int n = std::min(s.plan.n_levels_max() - 1, n_most);
+    if (!s.plan.is_auto()) return n;
+    int n_usual = 1;
+    while (2 * n_usual + 1 <= s.n_levels) n_usual *= 2;
+    return s.n_levels < 2.0 || n < n_usual ? 0 : n_usual;
+}
+
+// The next of a commit's steps, if the frontier is the node that it was made for. `n_used`: those before it.
+static bool is_next_step(Sequence & s, const std::vector<int> & row_of, int n_used) {
+    const std::vector<int32_t> & frontier = s.plan.frontier();
+    const DraftTree & pool = s.plan.pool();
+    return frontier.size() == 1 && row_of[pool.parent[frontier[0]]] == n_used - 1 &&
+           pool.token[frontier[0]] == s.draft->candidates(n_used, 1)[0].token;
+}
+
 // Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
 // children, then draft rows theirs. Each of them waits for all that it was there for. A parallel drafter gives all
 // levels with the first.
@@ -132,11 +154,16 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         return ms;
     };
     const bool is_parallel = drafter_->spec().is_parallel();
+    const int n_steps = growing.size() == 1 ? this->n_steps(*growing[0]) : 0;
     std::vector<DraftCommit> commits;
     for (Sequence * s : growing) {
         const int n_ahead = is_parallel ? s->plan.n_levels_max() - 1 : 0;
-        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], n_ahead});
+        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
     }
+    // one call gave all of them: each level has its part of the time
+    const double commit_ms = planner_.costs().commit(commits[0].features.n_rows);
+    const double all_ms = commit_ms + n_steps * planner_.costs().level(1);
+    const double step_share = n_steps > 0 && all_ms > 0.0 ? (1.0 - commit_ms / all_ms) / n_steps : 0.0;
     DraftSequence::commit_together(commits);
     std::vector<Proposal> proposals;
     std::map<Sequence *, std::vector<int>> rows_of;  // pool node -> draft row that gives its children
@@ -146,15 +173,30 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         proposals.push_back({&s->plan, {propose(*s, 0, 0, -1, (Pos)s->tokens.size())}});
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
-    while (true) {
-        planner_.grow(proposals, spend());
+    double ms = spend();
+    const double step_ms = step_share * ms;
+    ms -= n_steps * step_ms;
+    for (int n_used = 0;; ++n_used) {
+        planner_.grow(proposals, ms);
         const auto is_over = [](const Sequence * s) { return s->plan.frontier().empty(); };
+        for (Sequence * s : growing) {
+            if (is_over(s)) s->n_levels += levels_rate * ((double)s->plan.decision().levels.size() - s->n_levels);
+        }
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;
         start = now_ms();
-        if (!is_parallel) extend(growing, rows_of);
+        const bool is_made = n_used < n_steps && is_next_step(*growing[0], rows_of[growing[0]], n_used);
+        if (is_made) {
+            Sequence & s = *growing[0];
+            rows_of[&s].resize(s.plan.pool().size(), -1);
+            rows_of[&s][s.plan.frontier()[0]] = n_used;
+        } else {
+            n_used = n_steps;  // what is left of them is of no use
+            if (!is_parallel) extend(growing, rows_of);
+        }
         proposals.clear();
-        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, rows_of[s])});
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, rows_of[s], is_made)});
+        ms = spend() + (is_made ? step_ms : 0.0);
     }
 }
 
@@ -177,7 +219,8 @@ void Drafting::extend(const std::vector<Sequence *> & growing, std::map<Sequence
 
 // What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does
 // not depend on the ones drafted before it.
-std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, const std::vector<int> & row_of) {
+std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, const std::vector<int> & row_of,
+                                                            bool is_made) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
     const bool is_parallel = drafter_->spec().is_parallel();
@@ -188,7 +231,8 @@ std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, const 
         // the root's children lie behind the last token
         const Pos pos = (Pos)s.tokens.size() + depth;
         const int draft_row = is_parallel ? -1 : row_of[frontier[i]];
-        if (!is_parallel || i == 0) next = propose(s, is_parallel ? depth : (int)i, frontier[i], draft_row, pos);
+        if (!is_parallel || i == 0)
+            next = propose(s, is_parallel || is_made ? depth : (int)i, frontier[i], draft_row, pos);
         children.push_back(next);
         if (!s.sampler->has_grammar()) continue;
         Tokens path;

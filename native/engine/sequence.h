@@ -167,6 +167,7 @@ struct Sequence {
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
+    double n_levels = 0.0;  // of the drafter in a round, mean of late
     double decode_start_ms = 0.0;
     std::optional<Error> failure;  // of its sampler: the next step tells, and ends the generation
 

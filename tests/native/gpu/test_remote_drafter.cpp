@@ -110,6 +110,31 @@ static void a_round_waits_once_a_level(Side & side) {
     CHECK(after.allocations == before.allocations);
 }
 
+// The likeliest chain, in the graph of its commit, is the one that comes level by level; and one wait for all of it.
+static void steps_are_levels(Side & host, Side & remote, const std::string & what) {
+    CHECK_MSG(remote.drafter->can_step(), what);
+    for (int n : {1, 3, 4, 2}) {
+        constexpr int n_steps = 5;
+        const Rows rows = make_rows(host.drafter->spec(), n);
+        commit(host, rows, true);
+        DraftSequence::commit_together({{remote.seq.get(), rows.features(), rows.tokens.data(), 0, n_steps}});
+        const uint64_t before = eaglecpp_counts().waits;
+        for (int i = 0; i <= n_steps; ++i) {
+            const auto ours = remote.seq->candidates(i, 4), theirs = host.seq->candidates(0, 4);
+            for (size_t j = 0; j < theirs.size(); ++j) {
+                CHECK_MSG(ours[j].token == theirs[j].token, what + strf(": step %d candidate %zu", i, j));
+                CHECK_NEAR(ours[j].logp, theirs[j].logp, tolerance);
+            }
+            if (i < n_steps) host.seq->extend({{theirs[0].token, i - 1}});
+        }
+        CHECK(eaglecpp_counts().waits == before);
+        // what follows goes on from them
+        CHECK(host.seq->extend({{1, n_steps - 1}, {2, 1}}) == n_steps && remote.seq->n_draft_rows() == n_steps);
+        CHECK(remote.seq->extend({{1, n_steps - 1}, {2, 1}}) == n_steps);
+        compare(host, remote, 2, what + ": a level behind the steps");
+    }
+}
+
 // Token embeddings go up as they are stored: fewer bytes, and the numbers that the host makes of them.
 static void embeddings_go_up_as_stored(const DraftFile & file, ggml_backend_dev_t device) {
     uint64_t up[2];
@@ -144,6 +169,11 @@ int main() {
             CHECK(remote.drafter->is_remote() && remote.drafter->form().n_top > 0);
             rounds_are_the_same(fresh, remote, what + ", device");
             caches_serve_again(fresh, remote);
+            for (Side * side : {&fresh, &remote}) {
+                side->seq.reset();
+                side->open();
+            }
+            steps_are_levels(fresh, remote, what);
             remote.seq.reset();
             remote.open();
             a_round_waits_once_a_level(remote);
