@@ -38,7 +38,8 @@ _SPEEDS = {
     "portable": (4.0, 4.0, 2.0),
     "ggml": (30.0, 30.0, 10.0),
 }
-_SPEED_BY_ROWS = 9.0  # of weights that our kernels leave to ggml: NVFP4's; Q1_0 has 25, Q2_0 2.5
+# Of weights that our kernels leave to ggml, by the type of the file; where that says nothing, as NVFP4's.
+_SPEED_BY_ROWS = {"NVFP4": 12.0, "Q1_0": 26.0, "Q2_0": 2.5}
 _BANDWIDTH = 18.0  # bytes per nanosecond of one thread ...
 _BANDWIDTH_MOST = 45.0  # ... and of all together: two channels of memory
 _BANDWIDTH_GGML = 0.55  # of that, which ggml's kernels reach with one row
@@ -57,6 +58,7 @@ _FILE_TYPES = {  # llama.h
     12: "Q3_K", 13: "Q3_K", 14: "Q4_K", 15: "Q4_K", 16: "Q5_K", 17: "Q5_K", 18: "Q6_K", 19: "IQ2_XXS",
     20: "IQ2_XS", 21: "Q2_K", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S",
     27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16",
+    39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
 }  # fmt: skip
 
 
@@ -82,7 +84,8 @@ class Processor:
 @dataclass(frozen=True)
 class Weights:
     """What a row multiplies. experts: their share of the weights; used: the share of them that a row uses;
-    by_rows: the share that ggml multiplies row by row while our kernels do the rest.
+    by_rows: the share that ggml multiplies row by row while our kernels do the rest, at `speed_by_rows`
+    products per nanosecond of one thread.
     """
 
     n_bytes: float
@@ -91,6 +94,7 @@ class Weights:
     experts: float = 0.0
     used: float = 1.0
     by_rows: float = 0.0
+    speed_by_rows: float = _SPEED_BY_ROWS["NVFP4"]
 
     def read(self, n_rows: int) -> float:
         """The share of them that a batch of n rows reads."""
@@ -110,7 +114,7 @@ class Weights:
         memory = read * self.n_bytes / processor.bandwidth
         products = n_rows * multiplied * self.n_weights
         ours = (1.0 - self.by_rows) * products / processor.speed(8 * self.n_bytes / self.n_weights)
-        theirs = self.by_rows * products / (_SPEED_BY_ROWS * processor.n_threads)
+        theirs = self.by_rows * products / (self.speed_by_rows * processor.n_threads)
         return self.wait_ms + math.hypot(memory, ours + theirs) / 1e6
 
 
@@ -142,19 +146,26 @@ def _processor(native: core.Engine) -> Processor | None:
 def _card(native: core.Engine) -> Card | None:
     """The GPU that holds nearly all of the target; None if there is none, or nothing is known of it."""
     held = {place["device"]: float(place["target_weights"]) for place in native.memory_plan()}
-    weights = _FILE_TYPES.get(int(native.metadata().get("general.file_type", "-1")), "")
+    weights = _file_type(native)
     for device in core.system_info()["devices"]:
         if device["kind"] == "gpu" and held.get(device["name"], 0.0) > _NEARLY_ALL * sum(held.values()):
             return card_of(device["name"], device["description"], weights)
     return None
 
 
+def _file_type(native: core.Engine) -> str:
+    """What most weights are; "" if the file does not say."""
+    number = native.metadata().get("general.file_type", "")
+    return _FILE_TYPES.get(int(number), "") if number.isdecimal() else ""
+
+
 def _target(native: core.Engine) -> Weights:
     """From the head of the file. Embeddings that are not the output's, too, count as multiplied."""
     n_weights = float(max(native.n_params, 1))
     experts, used = _experts(native.metadata(), native.n_layer * native.n_embd / n_weights)
-    by_rows = native.share_by_rows
-    return Weights(native.size_bytes, n_weights, _LAYER_MS * native.n_layer, experts, used, by_rows)
+    wait_ms, by_rows = _LAYER_MS * native.n_layer, native.share_by_rows
+    speed = _SPEED_BY_ROWS.get(_file_type(native), _SPEED_BY_ROWS["NVFP4"])
+    return Weights(native.size_bytes, n_weights, wait_ms, experts, used, by_rows, speed)
 
 
 def _drafter(native: core.Engine) -> Weights | None:

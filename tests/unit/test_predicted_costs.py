@@ -89,9 +89,14 @@ def test_rows_that_our_kernels_leave_to_ggml_are_dear(tmp_path: Path) -> None:
         weights = dataclasses.replace(LARGE[0], by_rows=1.0)
         one, four = (weights.ms(n, Processor(kernels, 2)) for n in (1, 4))
         assert 3.1 < four / one < 4.2, "as measured with NVFP4, Q1_0 and Q2_0"
-    spec, tokenizer = TargetSpec(), tiny_tokenizer()
+    spec, tokenizer = TargetSpec(n_embd=128), tiny_tokenizer()  # a block of Q1_0 is 128 weights
     weights_of_all = target_weights(spec, tokenizer)
-    for dtype, share, least, most in (("Q4_0", 0.0, 1.0, 1.5), ("NVFP4", 1.0, 3.0, 10.0)):
+    row = {}
+    for dtype, share, least, most in (
+        ("Q4_0", 0.0, 1.0, 1.5),
+        ("NVFP4", 1.0, 3.0, 10.0),
+        ("Q1_0", 1.0, 1.5, 10.0),
+    ):
         path = tmp_path / f"{dtype}.gguf"
         write_gguf(path, spec, tokenizer, weights_of_all, dtype)
         with Engine.open(path, draft="text", n_ctx=512, n_threads=1) as opened:
@@ -101,6 +106,8 @@ def test_rows_that_our_kernels_leave_to_ggml_are_dear(tmp_path: Path) -> None:
             lines = (line.split() for line in predict(native).decode().splitlines())
             ms = {int(line[1]): float(line[2]) for line in lines if line[0] == "verify"}
             assert least < ms[16] / ms[1] < most, dtype
+            row[dtype] = ms[16] - ms[8]
+    assert row["Q1_0"] < 0.6 * row["NVFP4"], "each type has its price"
 
 
 def test_rows_that_choose_other_experts_read_more() -> None:
