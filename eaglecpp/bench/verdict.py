@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Verdict", "known_verdict", "measure_verdict", "verdict_of"]
 
-PAYS = 1.02  # times plain decoding, below which the planner may as well not draft
+PAYS = 1.05  # times plain decoding; what is less is no gain that a sentence with one decimal could name
 _STRATEGIES = ("off", "chain:3", "chain:5", "auto")
 _ROWS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -73,6 +73,12 @@ class Verdict:
             return f"Drafting pays here: {cost}, and {gives}, {speed}."
         if self.has_drafted:
             return f"Drafting makes little difference here: {cost}, and {gives}."
+        if self.speed >= 1.0:
+            usual = f"a usual drafter makes {self.tokens:.1f} tokens of that"
+            return (
+                f"Drafting should make little difference here: {cost}, and "
+                f"{gives if self.is_drafter_known else usual}."
+            )
         does = "does" if self.is_measured and self.is_drafter_known else "should"
         drafter = "this drafter" if self.is_drafter_known else "a usual drafter"
         if self.most >= 1:
