@@ -46,7 +46,7 @@ def engine(models: Models) -> Iterator[Engine]:
         ("avx2", 2, SMALL, True),
         ("avx2", 4, LARGE, True),
         ("avx2", 2, HEAVY, False),
-        ("avx2", 4, MIXTURE, False),
+        ("avx2", 4, MIXTURE, None),  # between 1.00 and 1.05 times plain
         ("neon_i8mm", 4, LARGE, True),
         ("neon_i8mm", 2, MIXTURE, False),
         ("neon", 4, LARGE, True),
@@ -58,13 +58,17 @@ def engine(models: Models) -> Iterator[Engine]:
     ],
 )
 def test_the_verdict_follows_the_instruction_set_before_anything_was_measured(
-    engine: Engine, kernels: str, n_threads: int, pair: tuple[Weights, Weights], pays: bool
+    engine: Engine, kernels: str, n_threads: int, pair: tuple[Weights, Weights], pays: bool | None
 ) -> None:
     assert engine.native.load_costs(cost_text(*pair, Processor(kernels, n_threads)), PREDICTED)
     found = known_verdict(engine)
-    assert found.pays == pays, str(found)
+    assert found.pays == bool(pays), str(found)
     assert not found.is_measured and not found.is_drafter_known
-    says = "Drafting should pay here" if pays else "Drafting should not pay here, so auto leaves it off"
+    says = {
+        True: "Drafting should pay here",
+        None: "Drafting should make little difference here",
+        False: "Drafting should not pay here, so auto leaves it off",
+    }[pays]
     assert str(found).startswith(says) and "(predicted)" in str(found)
 
 
