@@ -75,13 +75,9 @@ class Card:
     def _prices(self) -> tuple[float, float]:
         """What each further row adds, and what tiles cost."""
         if self.backend == "cuda":
-            return (
-                (0.1, 3.5)
-                if self.weights == "Q8_0"
-                else (0.03, 1.2)
-                if self.weights in _FLOATS
-                else (0.15, 2.2)
-            )
+            if self.weights == "Q8_0":
+                return 0.1, 3.5
+            return (0.03, 1.2) if self.weights in _FLOATS else (0.15, 2.2)
         if self.backend == "vulkan":
             return 0.2, 4.0
         if self.family == "m5":
@@ -91,7 +87,13 @@ class Card:
 
 def card_of(name: str, description: str, weights: str) -> Card | None:
     """A device as llama.cpp calls and describes it; None where nothing is known of its backend."""
-    for start, backend in (("CUDA", "cuda"), ("ROCm", "cuda"), ("Vulkan", "vulkan"), ("M", "metal")):
+    for start, backend in (
+        ("CUDA", "cuda"),
+        ("ROCm", "cuda"),
+        ("Vulkan", "vulkan"),
+        ("MTL", "metal"),
+        ("Metal", "metal"),
+    ):
         if name.startswith(start):
             of_backend = [f for f, p in _FAMILIES.items() if re.search(p, description)]
             return Card(backend, of_backend[0] if of_backend else "", weights)

@@ -54,5 +54,6 @@ def test_prices_are_near_those_that_others_measured(card: Card, measured: dict[i
 
 
 def test_nothing_is_known_of_other_backends() -> None:
+    assert card_of("MUSA0", "Moore Threads S80", "Q4_K") is None
     assert card_of("SYCL0", "Intel Arc", "Q4_K") is None
     assert card_of("RPC0", "127.0.0.1:50052", "Q4_K") is None
