@@ -34,7 +34,7 @@ from eaglecpp.train.fit.loop import Comparison, Hyper, Outcome, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.plot import plot
-from eaglecpp.train.fit.process import avoid_broken_amx, choose_device, compute_type, set_threads
+from eaglecpp.train.fit.process import avoid_broken_amx, choose_device, compute_type, computing
 from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
@@ -72,8 +72,7 @@ def train(options: TrainOptions, listener: Listener) -> Result:
     parse_type(options.type)
     avoid_broken_amx()
     device = choose_device(options.device)
-    set_threads(options.threads)
-    with joined(device) as ranks:
+    with computing(options.threads), joined(device) as ranks:
         quiet = listener if ranks.first else _Silent(listener)
         resume = _check_folder(options, ranks, quiet)
         quiet.on_work("reading the data", 0, 1)

@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 
 import torch
 
-__all__ = ["avoid_broken_amx", "choose_device", "compute_type", "set_threads"]
+from eaglecpp.errors import InvalidValueError
+
+__all__ = ["avoid_broken_amx", "choose_device", "compute_type", "computing"]
 
 
 def choose_device(name: str) -> torch.device:
     """auto, cpu, cuda or mps. Under torchrun each process gets the CUDA device of its local rank.
 
-    Raises ValueError for one that is not there.
+    Raises InvalidValueError for one that is not there.
     """
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         name = next(n for n in ("cuda", "mps", "cpu") if there[n])
     if not there[name]:
-        raise ValueError(f"--device {name}: PyTorch {torch.__version__} has no such device here")
+        raise InvalidValueError(f"--device {name}: PyTorch {torch.__version__} has no such device here")
     if name == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
@@ -52,9 +57,11 @@ def avoid_broken_amx() -> None:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
-def set_threads(n_threads: int) -> int:
-    """Threads of this process's computations, 0 = physical cores (its share of them under torchrun);
-    returns their number. Denormal numbers count as zero from here on: they are slow and mean nothing here.
+@contextlib.contextmanager
+def computing(n_threads: int) -> Iterator[None]:
+    """Computations of this process have so many threads, 0 = physical cores (its share of them under
+    torchrun), and denormal numbers count as zero: they are slow and mean nothing here. Afterwards both are as
+    they were, for what else the process does.
     """
     from eaglecpp.lowlevel import system_info
 
@@ -62,6 +69,11 @@ def set_threads(n_threads: int) -> int:
         n_cores = int(system_info()["n_cores"])
         n_local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         n_threads = max(1, int(os.environ.get("OMP_NUM_THREADS", "0")) or n_cores // n_local)
+    n_before, flushed_before = torch.get_num_threads(), sys.float_info.min / 2 == 0.0
     torch.set_num_threads(n_threads)
     torch.set_flush_denormal(True)
-    return n_threads
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(flushed_before)
+        torch.set_num_threads(n_before)
