@@ -69,8 +69,8 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
         pull(reference, insecure=insecure, report=report, stores=stores)
     except DownloadError as error:
         raise ModelNotFoundError(
-            f"model {reference!r} is not on this machine (no such file, no stored model"
-            f"{stores.near(reference)}), and cannot be downloaded: {error}"
+            f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "
+            f"downloaded: {error}"
         ) from error
     return find_target(reference, stores)
 

@@ -25,7 +25,7 @@ from eaglecpp.modelfile.parameters import ParameterValue
 from eaglecpp.modelfile.resolve import Plan, resolve
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import Reference, all_parts
-from eaglecpp.store.errors import DownloadError, Report, Status, silent
+from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, read_facts
 from eaglecpp.store.fit import check_adapter, check_fit
 from eaglecpp.store.manifest import PRAGMAS, Layer
@@ -88,12 +88,7 @@ def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> 
     if model is None and fetch:
         from eaglecpp.store.remote.pull import pull  # slow to load
 
-        try:
-            model = pull(reference.name, report=report, stores=stores).model
-        except DownloadError as error:
-            if near := stores.near(str(reference.name)):
-                raise ModelNotFoundError(f"FROM {error}{near}") from error
-            raise
+        model = pull(reference.name, report=report, stores=stores).model
     model = model or stores.get(reference.name)
     model.check_runnable()
     return model

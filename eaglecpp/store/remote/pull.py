@@ -74,11 +74,16 @@ def pull(
     """
     name = model_name(reference) if isinstance(reference, str) else reference
     packaged = find_packaged(name)
-    name = canonical(name if packaged is None else packaged.hub)
+    asked, name = name, canonical(name if packaged is None else packaged.hub)
+    stores = stores or Stores.open()
     with new_session(verify=not insecure) as session:
         puller = _HubPull if name.is_hub else _RegistryPull
-        job = puller(stores or Stores.open(), session, name, draft, draft_type, insecure, report)
-        result = job.run()
+        try:
+            result = puller(stores, session, name, draft, draft_type, insecure, report).run()
+        except DownloadError as error:
+            if stores.find(name) is None and (near := stores.near(str(asked))):
+                raise type(error)(f"{error}{near}") from error
+            raise
     if packaged is not None:
         packaged.check(result.model)
     report(Status("success"))

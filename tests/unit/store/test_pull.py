@@ -10,10 +10,13 @@ import pytest
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPResponse
 
-from eaglecpp.errors import MismatchError
+from eaglecpp.errors import EagleError, MismatchError
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.opening.fetch import fetch as find_or_fetch
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, StoreError, Stores
+from eaglecpp.store.create import create_model
 from eaglecpp.store.layout import partial_path
 from eaglecpp.store.remote.download import new_session
 from eaglecpp.store.remote.pull import Pulled, pull
@@ -103,6 +106,26 @@ def test_nothing_is_downloaded_twice(models: HubServer, stores: Stores, root: Pa
     assert find_target(f"hf.co/{REPO}").target.exists()
     remove_model(stores.own, ModelName.parse(f"hf.co/{REPO}"))
     assert list((root / "blobs").iterdir()) == []
+
+
+def test_a_mistyped_name_is_asked_about_by_whatever_pulls_it(
+    models: HubServer, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, mistyped = f"hf.co/{REPO}:Q4_K_M", "hf.co/user/tiny-GGUV:Q4_K_M"
+    fetch(stores, here)
+    modelfile = Modelfile.from_text(f"FROM {mistyped}\n")
+    for look in (
+        lambda: fetch(stores, mistyped),
+        lambda: find_or_fetch(mistyped),
+        lambda: create_model(stores, ModelName.parse("m"), modelfile, Path.cwd(), fetch=True),
+    ):
+        with pytest.raises(EagleError) as refused:
+            look()
+        assert str(refused.value).count(f"; did you mean {here}?") == 1
+    monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(OfflineError) as offline:
+        fetch(stores, here)
+    assert "did you mean" not in str(offline.value)
 
 
 def test_a_broken_connection_is_continued_where_it_broke(
