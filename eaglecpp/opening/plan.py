@@ -97,6 +97,15 @@ class OpeningPlan:
         """The options of a generation that says nothing else."""
         return SamplingOptions(**_values(self.settings, "sampling"))
 
+    def with_context(self) -> OpeningPlan:
+        """The same with the length of its context chosen once more, for the memory that is free now; a length
+        that was given stays.
+        """
+        if self.context.why == _ASKED:
+            return self
+        context, setting = _choose_context(self.found, self.settings)
+        return replace(self, settings={**self.settings, "model.n_ctx": setting}, context=context)
+
     def without_drafts(self) -> OpeningPlan:
         """The same model for plain decoding, its drafter not loaded."""
         found = replace(self.found, draft=None, draft_origin="")
@@ -195,8 +204,7 @@ def make_plan(
     wanted = _value(settings, "model.n_ctx")  # whatever it is: the options check it
     context = ContextChoice(wanted if isinstance(wanted, int) else 0, _ASKED)
     if choose_context and not context.n_ctx:
-        context = choose_for_options(found.target, _values(settings, "model"), found.n_weight_bytes)
-        settings["model.n_ctx"] = Setting(context.n_ctx, context.why)
+        context, settings["model.n_ctx"] = _choose_context(found, settings)
     can_draft = found.draft is not None or _value(settings, "draft.text_drafts") == "on"
     if strategy is not None:
         chosen = Setting(strategy, _ASKED)
@@ -205,6 +213,11 @@ def make_plan(
     else:
         chosen = Setting(Strategy(), "the default")
     return OpeningPlan(found, chosen, settings, context)
+
+
+def _choose_context(found: Found, settings: Mapping[str, Setting]) -> tuple[ContextChoice, Setting]:
+    context = choose_for_options(found.target, _values(settings, "model"), found.n_weight_bytes)
+    return context, Setting(context.n_ctx, context.why)
 
 
 def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Setting]:

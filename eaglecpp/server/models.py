@@ -239,7 +239,7 @@ class ModelPool:
             await self._unload(old)
         plan = await asyncio.to_thread(plan_source, source, self.config, n_ctx)
         if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
-            plan = await asyncio.to_thread(plan_source, source, self.config, n_ctx)
+            plan = await asyncio.to_thread(plan.with_context)
         started = time.perf_counter()
         _log.info("loading %s", source.name, extra={"model": source.name})
         model = await asyncio.to_thread(LoadedModel.load, source, plan, self.config, self._turns)

@@ -14,10 +14,13 @@ from eaglecpp import ModelOptions
 from eaglecpp.cli import main
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile, ModelName
-from eaglecpp.opening.plan import OpeningPlan, plan_opening
+from eaglecpp.opening.context import ContextChoice
+from eaglecpp.opening.find import find_here
+from eaglecpp.opening.plan import OpeningPlan, make_plan, plan_opening
+from eaglecpp.server.loaded import Source, plan_source
 from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
-from helpers.http_server import MODEL, TestServer
+from helpers.http_server import MODEL, TARGET, TestServer
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -108,6 +111,39 @@ def test_the_first_chat_with_a_server_makes_one_plan_and_the_next_none(plans: li
         for _ in range(2):
             assert server.post("/v1/chat/completions", body).status_code == 200
             assert len(plans) == 1
+
+
+def test_a_server_plans_once_even_where_another_model_has_to_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[str] = []
+
+    def counted(source: Source, *args: Any) -> OpeningPlan:
+        made.append(source.name)
+        return plan_source(source, *args)
+
+    monkeypatch.setattr("eaglecpp.server.models.plan_source", counted)
+    other = tmp_path / "other.gguf"
+    other.write_bytes(TARGET.read_bytes())
+    engine = {"n_threads": 1, "planner_cache": False}
+    with TestServer({MODEL: TARGET, "other": other}, n_models=1, engine=engine) as server:
+        for name in (MODEL, "other"):
+            body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+            assert server.post("/v1/chat/completions", body).status_code == 200
+    assert made == [MODEL, "other"]
+
+
+def test_only_a_context_that_nobody_gave_is_chosen_again(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = iter((512, 1024))
+    choose = "eaglecpp.opening.plan.choose_for_options"
+    monkeypatch.setattr(choose, lambda *args: ContextChoice(next(lengths), "free memory"))
+    plan = make_plan(find_here(models.target), choose_context=True)
+    again = plan.with_context()
+    assert (plan.model_options().n_ctx, again.model_options().n_ctx, again.context.n_ctx) == (512, 1024, 1024)
+    given = make_plan(find_here(models.target), options={"n_ctx": 256}, choose_context=True)
+    assert given.with_context() is given
 
 
 def test_show_and_verbose_print_the_plan(create: Create, capsys: pytest.CaptureFixture[str]) -> None:
