@@ -21,6 +21,7 @@ __all__ = [
     "GgufError",
     "GrammarError",
     "InvalidArgumentError",
+    "InvalidStateError",
     "InvalidTypeError",
     "InvalidValueError",
     "MismatchError",
@@ -63,6 +64,10 @@ class TrainError(EagleError):
     """A training cannot start, continue or end: no state to resume, a directory in use, a result that does
     not compute what was trained.
     """
+
+
+class InvalidStateError(EagleError, ValueError):
+    """A call that its object cannot answer now: it is closed, has not begun, or has nothing to do it with."""
 
 
 class OutOfMemoryError(EagleError):

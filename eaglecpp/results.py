@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
+from eaglecpp.errors import InvalidStateError
+
 if TYPE_CHECKING:
     from eaglecpp.chat.message import Message, ToolCall
 
@@ -183,10 +185,10 @@ class Completion:
     @property
     def message(self) -> Message:
         """Of a chat: the answer as a message for the next call. `content` is without the thinking and the
-        tool calls, which `text` has as the model wrote them. Raises ValueError for a completion.
+        tool calls, which `text` has as the model wrote them. Raises InvalidStateError for a completion.
         """
         if self._message is None:
-            raise ValueError("this is a completion, which has only a text; chat() gives a message")
+            raise InvalidStateError("this is a completion, which has only a text; chat() gives a message")
         return self._message
 
     @property

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from eaglecpp.engine import Engine
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.results import Timings
 
 __all__ = ["PROMPTS", "STRATEGIES", "Measured", "measure", "plan_report", "point_at"]
@@ -83,7 +84,7 @@ def measure(
     greedy, without an end. Raises `ValueError` when the first strategy is not "off".
     """
     if not strategies or str(strategies[0]) != "off":
-        raise ValueError("strategies: the first one must be 'off', which the others are compared with")
+        raise InvalidValueError("strategies: the first one must be 'off', which the others are compared with")
     options = {"temperature": 0.0, "ignore_eos": True, "seed": 1} | options
     started = time.monotonic()
     n_tokens = n_tokens or _answer_length(engine, prompts, len(strategies), seconds, options)

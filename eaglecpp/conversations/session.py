@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from eaglecpp.chat.message import Message
 from eaglecpp.conversations.saved import SavedChat, new_chat, read_chat, write_chat
 from eaglecpp.engine import Engine, Session, Stream
+from eaglecpp.errors import InvalidStateError
 from eaglecpp.results import Completion
 
 if TYPE_CHECKING:
@@ -84,10 +85,10 @@ class ChatSession:
         return self._answered(before, dict(options))
 
     def retry(self, **options: Unpack[ChatKeywords]) -> Completion:
-        """Answers the last question once more. Raises ValueError if there is none."""
+        """Answers the last question once more. Raises InvalidStateError if there is none."""
         before = self.history
         if not self._conversation.drop_answer():
-            raise ValueError("there is no question to answer again")
+            raise InvalidStateError("there is no question to answer again")
         with self._answered(before, dict(options)) as stream:
             for _ in stream:
                 pass

@@ -42,7 +42,7 @@ from eaglecpp.engine.places import ParkingLot, Places
 from eaglecpp.engine.request import Request, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import EagleError, EngineBrokenError, PlaceLostError, QueueFullError
+from eaglecpp.errors import EagleError, EngineBrokenError, InvalidStateError, PlaceLostError, QueueFullError
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -168,7 +168,7 @@ class AsyncEngine:
         and the next round waits for it.
         """
         if self._engine is None:
-            raise ValueError("this engine is closed")
+            raise InvalidStateError("this engine is closed")
         return self._engine
 
     def __repr__(self) -> str:
@@ -223,7 +223,7 @@ class AsyncEngine:
             if self._broken is not None:
                 raise EngineBrokenError(f"the engine has failed: {self._broken}; open it again")
             if self._closing != "no":
-                raise ValueError("this engine is closing")
+                raise InvalidStateError("this engine is closing")
             if len(self._waiting) >= self._n_queue:
                 raise QueueFullError(
                     f"the queue is full: {len(self._waiting)} requests are waiting for "
@@ -278,7 +278,7 @@ class AsyncEngine:
 
         with self._condition:
             if not self._thread.is_alive() or self._closing == "now":
-                raise ValueError("this engine is closed")
+                raise InvalidStateError("this engine is closed")
             self._calls.append(run)
             self._condition.notify()
         return await future

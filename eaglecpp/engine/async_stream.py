@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from eaglecpp.engine.places import Place
 from eaglecpp.engine.request import Request
 from eaglecpp.engine.stream import Stream
+from eaglecpp.errors import InvalidStateError
 
 if TYPE_CHECKING:
     from eaglecpp.results import Chunk, Completion
@@ -103,9 +104,9 @@ class AsyncStream(AsyncIterator["Chunk"]):
             return self.completion()
 
     def completion(self) -> Completion:
-        """Everything generated so far. Before the first chunk there is nothing: ValueError."""
+        """Everything generated so far. Before the first chunk there is nothing: InvalidStateError."""
         if self._task.stream is None:
-            raise ValueError("this generation has not started")
+            raise InvalidStateError("this generation has not started")
         return self._task.stream.completion()
 
     @property

@@ -31,6 +31,7 @@ from eaglecpp.errors import (
     ContextFullError,
     EngineBusyError,
     InvalidArgumentError,
+    InvalidStateError,
     InvalidTypeError,
     OutOfMemoryError,
     UnsupportedError,
@@ -416,7 +417,7 @@ class Engine:
 
     def close(self) -> None:
         """Frees weights and caches. A second call does nothing; any other use afterwards raises
-        `ValueError`.
+        `InvalidStateError`.
         """
         if self._native is not None:
             self._native.close(self._save_planner)
@@ -439,7 +440,7 @@ class Engine:
         it. For anything without a method here.
         """
         if self._native is None:
-            raise ValueError("this engine is closed")
+            raise InvalidStateError("this engine is closed")
         with self._native.exclusive() as native:
             yield native
 
@@ -543,7 +544,7 @@ class Engine:
 
     def _handle(self) -> core.Engine:
         if self._native is None:
-            raise ValueError("this engine is closed")
+            raise InvalidStateError("this engine is closed")
         return self._native.get()
 
 

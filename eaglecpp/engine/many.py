@@ -14,6 +14,7 @@ from typing import Self
 
 from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
+from eaglecpp.errors import InvalidStateError
 from eaglecpp.results import Chunk, Completion
 
 __all__ = ["ManyStreams"]
@@ -79,9 +80,9 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
             return self.completions()
 
     def completions(self) -> list[Completion]:
-        """What was generated so far. Raises ValueError while one of the prompts still waits for its place."""
+        """What was generated so far. Raises InvalidStateError while a prompt waits for its place."""
         if len(self._streams) < self._n_prompts:
-            raise ValueError(
+            raise InvalidStateError(
                 f"prompt {len(self._streams)} has not started yet; read the stream to its end first"
             )
         return [self._streams[index].completion() for index in range(self._n_prompts)]

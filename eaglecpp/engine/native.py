@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from eaglecpp._extension import core
-from eaglecpp.errors import EagleError, EngineBusyError, InvalidValueError
+from eaglecpp.errors import EagleError, EngineBusyError, InvalidStateError, InvalidValueError
 from eaglecpp.log import drain
 
 __all__ = ["NativeEngine", "checks_arguments"]
@@ -67,11 +67,11 @@ class NativeEngine:
         return "" if self._native is None else self._native.chains_only
 
     def get(self) -> core.Engine:
-        """The extension's object, for facts, which need no exclusive call. Raises ValueError once it is
+        """The extension's object, for facts, which need no exclusive call. Raises InvalidStateError once
         closed.
         """
         if self._native is None:
-            raise ValueError("this engine is closed")
+            raise InvalidStateError("this engine is closed")
         return self._native
 
     @contextlib.contextmanager

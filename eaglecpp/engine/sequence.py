@@ -15,7 +15,7 @@ from typing import Any
 
 from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeEngine, checks_arguments
-from eaglecpp.errors import EngineBusyError
+from eaglecpp.errors import EngineBusyError, InvalidStateError
 
 __all__ = ["NativeSequence", "step_together"]
 
@@ -106,7 +106,7 @@ class NativeSequence:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[core.Engine]:
         if self._closed:
-            raise ValueError("this session is closed")
+            raise InvalidStateError("this session is closed")
         with self._engine.exclusive() as native:
             yield native
 

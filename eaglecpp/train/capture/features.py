@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglecpp.engine.request import engine_options
-from eaglecpp.errors import DataError, EagleError
+from eaglecpp.errors import DataError, EagleError, InvalidStateError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Target
 from eaglecpp.opening.find import find_target
@@ -156,7 +156,7 @@ class TargetSource:
     def capture(self, tokens: NDArray[np.int32]) -> Capture:
         """What the target makes of i32 [S]. Raises DataError, and ContextFullError for too many tokens."""
         if self._target is None:
-            raise ValueError("this source is closed")
+            raise InvalidStateError("this source is closed")
         try:
             features, logits = self._target.forward(tokens.tolist())
         finally:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError, TemplateError
+from eaglecpp.errors import DataError, InvalidValueError, TemplateError
 from eaglecpp.train.data.chats import ChatEncoder
 from eaglecpp.train.data.records import Chat, Question, ReadLog, Record, Recorded, Text, Written, read_records
 from eaglecpp.train.samples import TrainText
@@ -109,10 +109,10 @@ def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list
     all, between 4 and 200, and never more than half. They come in the order of their hashes, a prompt's
     answers together: whoever looks at the first ones only sees a bit of every file.
 
-    Raises ValueError for a share outside 0 to 0.5; 0 holds nothing out.
+    Raises InvalidValueError for a share outside 0 to 0.5; 0 holds nothing out.
     """
     if not 0 <= share <= 0.5:
-        raise ValueError(f"held-out share: expected 0 to 0.5, found {share}")
+        raise InvalidValueError(f"held-out share: expected 0 to 0.5, found {share}")
     n = 0
     if share:
         wanted = min(max(round(share * len(conversations)), MIN_HELD_OUT), MAX_HELD_OUT)
@@ -158,7 +158,7 @@ class _Loader:
 
     def __init__(self, engine: Engine, n_ctx: int, train_on: TrainOn) -> None:
         if n_ctx < 8:
-            raise ValueError(f"n_ctx: expected at least 8 tokens, found {n_ctx}")
+            raise InvalidValueError(f"n_ctx: expected at least 8 tokens, found {n_ctx}")
         self._engine, self._n_ctx, self._train_on = engine, n_ctx, train_on
         self._encoder: ChatEncoder | None = None
         self._kept: list[TrainText] = []
