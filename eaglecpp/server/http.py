@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""HTTP for all APIs: JSON bodies whatever their content type, streamed answers, clients that disconnect."""
+"""HTTP for all APIs: JSON bodies whatever their content type, streamed answers, clients that disconnect.
+
+`field` reads a body where it is used. What an answer may be asked for is declared in `eaglecpp.options`;
+models of each API's bodies (pydantic, msgspec) would declare it once more for each.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Counters of a server in Prometheus' text format. All of it belongs to the event loop; nothing is locked."""
+"""Counters of a server in Prometheus' text format. All of it belongs to the event loop; nothing is locked.
+Every server has its own; `prometheus_client` counts by process.
+"""
 
 from __future__ import annotations
 
