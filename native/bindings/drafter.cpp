@@ -67,16 +67,13 @@ class StudyDrafter {
     // of a parallel drafter: the distributions of the next n_ahead + 1 tokens
     ArrayOut commit_ahead(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
         append(features, tokens, true, n_ahead);
-        auto [logits, states] = outputs(1 + n_ahead, -1);
-        return to_array(std::move(logits), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
+        return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
         append(features, tokens, true);
         const DraftSpec & s = drafter_->spec();
-        auto [logits, states] = outputs(1, -1);
-        return {to_array(std::move(logits), {(size_t)s.n_draft_vocab}),
-                to_array(std::move(states), {(size_t)s.n_embd})};
+        return {to_array(logits(1), {(size_t)s.n_draft_vocab}), to_array(states(1, 0), {(size_t)s.n_embd})};
     }
 
     void append(const ArrayIn<3> & features, const Tokens & tokens, bool want_output, int n_ahead = 0) {
@@ -103,25 +100,25 @@ class StudyDrafter {
         require(states.shape(0), (int)n, "states (one per token)");
         require(states.shape(1), s.n_embd, "state width");
         require(parents.size(), (int)n, "parents (one per token)");
+        // row i is node i + 1
+        const int first = sequence_->n_draft_rows();
         std::vector<DraftRow> rows;
-        for (size_t i = 0; i < n; ++i) rows.push_back({tokens[i], parents[i]});
+        for (size_t i = 0; i < n; ++i) rows.push_back({first + (int)i + 1, tokens[i], parents[i] + 1});
         for (int32_t p : parents) {
-            if (p < -1 || p >= sequence_->n_draft_rows()) fail(ErrorKind::value, "no draft row %d", p);
+            if (p < -1 || p >= first) fail(ErrorKind::value, "no draft row %d", p);
             if (depth_of(p) + 1 != depth) {
                 fail(ErrorKind::value, "parent row %d has depth %d, expected %d", p, depth_of(p), depth - 1);
             }
         }
-        for (size_t i = 0; i < n; ++i) sequence_->set_state(parents[i], states.data() + i * s.n_embd);
-        int first = 0;
+        for (size_t i = 0; i < n; ++i) sequence_->set_state(parents[i] + 1, states.data() + i * s.n_embd);
         {
             GilRelease release;
-            first = sequence_->extend(rows);
+            sequence_->extend(rows);
         }
         parents_.resize(first);
         parents_.insert(parents_.end(), parents.begin(), parents.end());
-        auto [logits, out] = outputs((int)n, first);
-        return {to_array(std::move(logits), {n, (size_t)s.n_draft_vocab}),
-                to_array(std::move(out), {n, (size_t)s.n_embd})};
+        return {to_array(logits((int)n), {n, (size_t)s.n_draft_vocab}),
+                to_array(this->states((int)n, first + 1), {n, (size_t)s.n_embd})};
     }
 
     std::pair<ArrayOut, ArrayOut> kv(int layer) const {
@@ -172,14 +169,19 @@ class StudyDrafter {
         drafter_->share_head(t, t);
     }
 
-    std::pair<std::vector<float>, std::vector<float>> outputs(int n, int first_state) const {
-        const DraftSpec & s = drafter_->spec();
-        std::vector<float> logits((size_t)n * s.n_draft_vocab), states((size_t)n * s.n_embd);
-        for (int i = 0; i < n; ++i) {
-            std::copy_n(sequence_->logits(i), s.n_draft_vocab, &logits[(size_t)i * s.n_draft_vocab]);
-            sequence_->get_state(first_state + i, &states[(size_t)i * s.n_embd]);
-        }
-        return {std::move(logits), std::move(states)};
+    // of the first n output rows
+    std::vector<float> logits(int n) const {
+        const size_t n_vocab = drafter_->spec().n_draft_vocab;
+        std::vector<float> out(n * n_vocab);
+        for (int i = 0; i < n; ++i) std::copy_n(sequence_->logits(i), n_vocab, &out[i * n_vocab]);
+        return out;
+    }
+
+    std::vector<float> states(int n, int first_node) const {
+        const size_t n_embd = drafter_->spec().n_embd;
+        std::vector<float> out(n * n_embd);
+        for (int i = 0; i < n; ++i) sequence_->get_state(first_node + i, &out[i * n_embd]);
+        return out;
     }
 
     ggml_context_ptr head_ctx_;  // before the drafter that borrows them

@@ -88,7 +88,7 @@ void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
     } catch (...) {
         for (size_t i = 0; i < commits.size(); ++i) {
             commits[i].seq->kv_->n_rows = n_before[i];
-            commits[i].seq->drafts_.resize(0);
+            commits[i].seq->drop_drafts(0);
         }
         throw;
     }
@@ -116,10 +116,8 @@ DraftCall DraftSequence::commit_call(const FeatureRows & features, const Token *
     return call;
 }
 
-int DraftSequence::extend(const std::vector<DraftRow> & rows) {
-    const int first = n_draft_rows();
+void DraftSequence::extend(const std::vector<DraftRow> & rows) {
     extend_together({{this, rows}});
-    return first;
 }
 
 void DraftSequence::extend_together(const std::vector<DraftLevel> & levels) {
@@ -131,7 +129,7 @@ void DraftSequence::extend_together(const std::vector<DraftLevel> & levels) {
         }
         if (!turns.empty()) run(turns);
     } catch (...) {
-        for (const Turn & turn : turns) turn.seq->drafts_.resize(turn.seq->drafts_.n() - turn.call.n());
+        for (const Turn & turn : turns) turn.seq->drop_drafts(turn.seq->n_draft_rows() - turn.call.n());
         throw;
     }
 }
@@ -146,15 +144,17 @@ DraftCall DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::ve
         fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
     }
     DraftCall call{};
-    for (int i = 0; i < n; ++i) {
-        const int parent = rows[i].parent;
-        if (parent < -1 || parent >= first) fail(ErrorKind::value, "draft row %d has no parent row %d", i, parent);
-        tokens.push_back(rows[i].token);
+    std::vector<int32_t> parents;
+    for (const DraftRow & row : rows) {
+        const int parent = row_of(row.parent);
+        parents.push_back(parent);
+        tokens.push_back(row.token);
         call.pos.push_back(parent < 0 ? kv_->n_rows : drafts_.positions[parent] + 1);
         call.feeds.push_back(1 + parent);
     }
     for (int i = 0; i < n; ++i) {
-        drafts_.parents.push_back(rows[i].parent);
+        nodes_.push_back(rows[i].node);
+        drafts_.parents.push_back(parents[i]);
         drafts_.positions.push_back(call.pos[i]);
     }
     call.tokens = tokens.data();
@@ -167,13 +167,33 @@ DraftCall DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::ve
     return call;
 }
 
+// The draft row of a node, -1 for the last committed row.
+int DraftSequence::row_of(int node) const {
+    if (node == 0) return -1;
+    const auto at = std::find(nodes_.begin(), nodes_.end(), node);
+    if (node < 0 || at == nodes_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
+    return (int)(at - nodes_.begin());
+}
+
+void DraftSequence::drop_drafts(int n_left) {
+    drafts_.resize(n_left);
+    nodes_.resize(n_left);
+}
+
+bool DraftSequence::take_step(int i, const DraftRow & row) {
+    if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || candidates(i, 1)[0].token != row.token) return false;
+    nodes_[i] = row.node;
+    return true;
+}
+
 // The inputs of a commit's steps, whose rows are already counted.
 void DraftSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
-        const DraftCall call = extend_call({{0, i - 1}}, none);
+        const DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
         GraphInputs(drafter_.spec(), drafter_.weights(), *g.steps[i], drafter_.device().staging(g)).add(call);
     }
+    std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
 
 void DraftSequence::run(const std::vector<Turn> & turns, int n_steps) {
@@ -203,20 +223,21 @@ void DraftSequence::run(const std::vector<Turn> & turns, int n_steps) {
     }
 }
 
-TokenLogits DraftSequence::recalled(int i, Recall & recall, int node, const Recall::Last & last, int state_row) {
+// What a parallel drafter says of any token comes from the committed rows alone.
+TokenLogits DraftSequence::recalled(int i, Recall & recall, int node, const Recall::Last & last) {
     state_.resize(drafter_.spec().n_embd);
-    get_state(state_row, state_.data());
+    get_state(drafter_.spec().is_parallel() ? 0 : node, state_.data());
     return recall.recall(node, last, state_.data(), outputs_.logits(i));
 }
 
-void DraftSequence::get_state(int row, float * dst) const {
+void DraftSequence::get_state(int node, float * dst) const {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
-    ggml_backend_tensor_get(kv_->state(), dst, (1 + row) * n, n);
+    ggml_backend_tensor_get(kv_->state(), dst, (1 + row_of(node)) * n, n);
 }
 
-void DraftSequence::set_state(int row, const float * src) {
+void DraftSequence::set_state(int node, const float * src) {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
-    ggml_backend_tensor_set(kv_->state(), src, (1 + row) * n, n);
+    ggml_backend_tensor_set(kv_->state(), src, (1 + row_of(node)) * n, n);
 }
 
 std::vector<uint8_t> DraftSequence::save_rows(int n) const {
@@ -232,7 +253,7 @@ void DraftSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
 
 void DraftSequence::truncate(int n_rows) {
     kv_->n_rows = std::min(kv_->n_rows, n_rows);
-    drafts_.resize(0);
+    drop_drafts(0);
 }
 
 size_t DraftSequence::n_bytes() const {

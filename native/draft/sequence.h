@@ -15,11 +15,13 @@
 
 namespace eaglecpp {
 
-// One draft row: `token` is embedded, the state of `parent` is fed, attention sees the committed rows, the chain of
-// parents and the row itself.
+// The draft row of a node: `token` is embedded, the state of `parent` is fed, attention sees the committed rows, the
+// chain of parents and the row itself. Nodes are numbered by the caller, as in its pool (algo/tree.h); node 0, the
+// root, is the last committed row.
 struct DraftRow {
+    int node;
     Token token;
-    int parent;  // index of an earlier draft row of this round; -1 = the last committed row
+    int parent;  // a node with a row of an earlier call of this round, or 0
 };
 
 class DraftSequence;
@@ -31,7 +33,7 @@ struct DraftCommit {
     const Token * tokens;
     int n_ahead = 0;  // of a parallel drafter: masked rows after the last one, see DraftSequence::commit
     // Of a conversation alone, where Drafter::can_step(): so many draft rows follow in the same graph, each of which
-    // embeds the likeliest token of the row before. They are draft rows 0, 1, ..., and output rows 1, 2, ...
+    // embeds the likeliest token of the row before: output rows 1, 2, ... DraftSequence::take_step() gives them nodes.
     int n_steps = 0;
 };
 
@@ -50,14 +52,17 @@ class DraftSequence {
     int n_rows() const { return kv_->n_rows; }
 
     // Appends rows with true features; tokens[i] is embedded in row i. With `want_output` the last row runs fully:
-    // logits(0) is its draft distribution, and draft rows with parent -1 are fed its state. Drops the draft rows.
+    // logits(0) is its draft distribution, and draft rows behind node 0 are fed its state. Drops the draft rows.
     // Appends all rows or, after an exception, none. Error(context_full)
     // `n_ahead`, for a parallel drafter with output: that many masked rows follow the last one in the same graph, and
     // logits(i) is the distribution i tokens further on. The cache keeps nothing of the masked rows.
     void commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead = 0);
 
-    // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i]. Returns the index of the first one.
-    int extend(const std::vector<DraftRow> & rows);
+    // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i].
+    void extend(const std::vector<DraftRow> & rows);
+
+    // Step i of the commit is this row, if it was made for this token behind this parent.
+    bool take_step(int i, const DraftRow & row);
 
     // draft rows of this round so far
     int n_draft_rows() const { return drafts_.n(); }
@@ -79,17 +84,17 @@ class DraftSequence {
         return outputs_.candidates(i, k, sampling, pos);
     }
 
-    // Output row i with what `recall` adds, which will know it as `node`. It follows draft row `state_row`, or the last
-    // committed one (-1). The functions above take such a row in place of i.
-    TokenLogits recalled(int i, Recall & recall, int node, const Recall::Last & last, int state_row);
+    // Output row i, which is that of `node`, with what `recall` adds. The functions above take such a row in place of
+    // i.
+    TokenLogits recalled(int i, Recall & recall, int node, const Recall::Last & last);
     std::vector<Candidate> candidates(const TokenLogits & row, int k) { return outputs_.candidates(row, k); }
     std::vector<Candidate> candidates(const TokenLogits & row, int k, const CoupledSampling & sampling, Pos pos) {
         return outputs_.candidates(row, k, sampling, pos);
     }
 
-    // state [H] of the last committed row (-1) or of draft row i
-    void get_state(int row, float * dst) const;
-    void set_state(int row, const float * src);
+    // state [H] of a node's row
+    void get_state(int node, float * dst) const;
+    void set_state(int node, const float * src);
 
     // The first n committed rows: returns them as bytes, or replaces this conversation's rows by those saved from any
     // conversation of this drafter.
@@ -118,13 +123,16 @@ class DraftSequence {
     static void run(const std::vector<Turn> & turns, int n_steps = 0);
     void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
+    int row_of(int node) const;
+    void drop_drafts(int n_left);
 
     Drafter & drafter_;
     std::unique_ptr<DraftKv> kv_;
     GraphCache graphs_;  // with this conversation alone
     Ancestry drafts_;
-    DraftOutputs outputs_;      // of the last call
-    std::vector<float> state_;  // kept to save allocations
+    std::vector<int32_t> nodes_;  // of the draft rows; -1: a step that was not taken
+    DraftOutputs outputs_;        // of the last call
+    std::vector<float> state_;    // kept to save allocations
 };
 
 }  // namespace eaglecpp

@@ -111,15 +111,15 @@ static Recall::Last last_tokens(const Sequence & s, int node) {
 
 // What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
 // noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
-// `row` is an output of the drafter's last call, `node` that of the pool, `draft_row` the node's own row.
-static std::vector<Candidate> propose(Sequence & s, int row, int node, int draft_row, Pos pos) {
+// `row` is the node's output in the drafter's last call.
+static std::vector<Candidate> propose(Sequence & s, int row, int node, Pos pos) {
     std::optional<CoupledSampling> sampling = s.sampler->coupled();
     if (sampling && s.uses_recall) sampling->temperature /= s.recall.sharpening();
     const auto candidates = [&](const auto & of) {
         return sampling ? s.draft->candidates(of, s.plan.k(), *sampling, pos) : s.draft->candidates(of, s.plan.k());
     };
     if (!s.uses_recall) return candidates(row);
-    return candidates(s.draft->recalled(row, s.recall, node, last_tokens(s, node), draft_row));
+    return candidates(s.draft->recalled(row, s.recall, node, last_tokens(s, node)));
 }
 
 // Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,
@@ -135,12 +135,17 @@ int Drafting::n_steps(const Sequence & s) const {
     return s.n_levels < 2.0 || n < n_usual ? 0 : n_usual;
 }
 
-// The next of a commit's steps, if the frontier is the node that it was made for. `n_used`: those before it.
-static bool is_next_step(Sequence & s, const std::vector<int> & row_of, int n_used) {
-    const std::vector<int32_t> & frontier = s.plan.frontier();
+// the frontier as draft rows
+static std::vector<DraftRow> next_rows(const Sequence & s) {
     const DraftTree & pool = s.plan.pool();
-    return frontier.size() == 1 && row_of[pool.parent[frontier[0]]] == n_used - 1 &&
-           pool.token[frontier[0]] == s.draft->candidates(n_used, 1)[0].token;
+    std::vector<DraftRow> rows;
+    for (int32_t node : s.plan.frontier()) rows.push_back({node, pool.token[node], pool.parent[node]});
+    return rows;
+}
+
+// The next of a commit's steps is the frontier. `n_used`: those before it.
+static bool takes_step(Sequence & s, int n_used) {
+    return s.plan.frontier().size() == 1 && s.draft->take_step(n_used, next_rows(s)[0]);
 }
 
 // Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
@@ -166,11 +171,9 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     const double step_share = n_steps > 0 && all_ms > 0.0 ? (1.0 - commit_ms / all_ms) / n_steps : 0.0;
     DraftSequence::commit_together(commits);
     std::vector<Proposal> proposals;
-    std::map<Sequence *, std::vector<int>> rows_of;  // pool node -> draft row that gives its children
     for (Sequence * s : growing) {
         s->pending.clear();
-        rows_of[s] = {-1};
-        proposals.push_back({&s->plan, {propose(*s, 0, 0, -1, (Pos)s->tokens.size())}});
+        proposals.push_back({&s->plan, {propose(*s, 0, 0, (Pos)s->tokens.size())}});
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
@@ -185,42 +188,27 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;
         start = now_ms();
-        const bool is_made = n_used < n_steps && is_next_step(*growing[0], rows_of[growing[0]], n_used);
-        if (is_made) {
-            Sequence & s = *growing[0];
-            rows_of[&s].resize(s.plan.pool().size(), -1);
-            rows_of[&s][s.plan.frontier()[0]] = n_used;
-        } else {
+        const bool is_made = n_used < n_steps && takes_step(*growing[0], n_used);
+        if (!is_made) {
             n_used = n_steps;  // what is left of them is of no use
-            if (!is_parallel) extend(growing, rows_of);
+            if (!is_parallel) extend(growing);
         }
         proposals.clear();
-        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, rows_of[s], is_made)});
+        for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, is_made)});
         ms = spend() + (is_made ? step_ms : 0.0);
     }
 }
 
-// the frontiers as draft rows of one graph
-void Drafting::extend(const std::vector<Sequence *> & growing, std::map<Sequence *, std::vector<int>> & rows_of) {
+// the frontiers in one graph
+void Drafting::extend(const std::vector<Sequence *> & growing) {
     std::vector<DraftLevel> levels;
-    for (Sequence * s : growing) {
-        const DraftTree & pool = s->plan.pool();
-        std::vector<int> & row_of = rows_of[s];
-        const int first = s->draft->n_draft_rows();
-        row_of.resize(pool.size(), -1);
-        levels.push_back({s->draft.get(), {}});
-        for (int32_t node : s->plan.frontier()) {
-            row_of[node] = first + (int)levels.back().rows.size();
-            levels.back().rows.push_back({pool.token[node], row_of[pool.parent[node]]});
-        }
-    }
+    for (Sequence * s : growing) levels.push_back({s->draft.get(), next_rows(*s)});
     DraftSequence::extend_together(levels);
 }
 
 // What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does
 // not depend on the ones drafted before it.
-std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, const std::vector<int> & row_of,
-                                                            bool is_made) {
+std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, bool is_made) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
     const bool is_parallel = drafter_->spec().is_parallel();
@@ -230,9 +218,7 @@ std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, const 
         const int depth = pool.depth[frontier[i]];
         // the root's children lie behind the last token
         const Pos pos = (Pos)s.tokens.size() + depth;
-        const int draft_row = is_parallel ? -1 : row_of[frontier[i]];
-        if (!is_parallel || i == 0)
-            next = propose(s, is_parallel || is_made ? depth : (int)i, frontier[i], draft_row, pos);
+        if (!is_parallel || i == 0) next = propose(s, is_parallel || is_made ? depth : (int)i, frontier[i], pos);
         children.push_back(next);
         if (!s.sampler->has_grammar()) continue;
         Tokens path;

@@ -2,7 +2,6 @@
 // The drafts of a round: the text, the drafter and the grammar are asked as the planner wants it.
 #pragma once
 
-#include <map>
 #include <vector>
 
 #include "algo/planner.h"
@@ -24,8 +23,8 @@ class Drafting {
     void decide(Sequence & s);
     void grow(std::vector<Sequence *> growing);
     int n_steps(const Sequence & s) const;
-    void extend(const std::vector<Sequence *> & growing, std::map<Sequence *, std::vector<int>> & rows_of);
-    std::vector<std::vector<Candidate>> propose_level(Sequence & s, const std::vector<int> & row_of, bool is_made);
+    void extend(const std::vector<Sequence *> & growing);
+    std::vector<std::vector<Candidate>> propose_level(Sequence & s, bool is_made);
     const TextDraft & propose_text(Sequence & s, const PlanLimits & limits);
     bool is_grammar_cheap(const Sequence & s) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);

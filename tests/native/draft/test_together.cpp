@@ -62,17 +62,19 @@ class Pair {
             b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true);
             compare(who[w], 1, what + ": commit");
         }
-        std::vector<int> first_before(who.size(), -1), n_before(who.size(), 1);
+        std::vector<int> first_before(who.size(), 0), n_before(who.size(), 1);
         for (size_t level = 0;; ++level) {
             std::vector<DraftLevel> levels;
             std::vector<size_t> there;
             for (size_t w = 0; w < who.size(); ++w) {
                 if (level >= widths[w].size()) continue;
                 std::vector<DraftRow> own;
+                const int first = 1 + a_[who[w]]->n_draft_rows();
                 for (int i = 0; i < widths[w][level]; ++i) {
-                    own.push_back({(int)(w * 5 + level + i) % spec().n_vocab, first_before[w] + i % n_before[w]});
+                    own.push_back(
+                        {first + i, (int)(w * 5 + level + i) % spec().n_vocab, first_before[w] + i % n_before[w]});
                 }
-                first_before[w] = a_[who[w]]->n_draft_rows();
+                first_before[w] = first;
                 n_before[w] = (int)own.size();
                 levels.push_back({a_[who[w]].get(), own});
                 there.push_back(w);
@@ -95,8 +97,8 @@ class Pair {
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
         const int n_draft = a_[0]->n_draft_rows();
-        CHECK_THROWS(DraftSequence::extend_together({{a_[0].get(), {{1, -1}}}, {a_[1].get(), {{1, 77}}}}),
-                     "has no parent row 77");
+        CHECK_THROWS(DraftSequence::extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
+                     "node 77 has no draft row");
         CHECK(a_[0]->n_draft_rows() == n_draft);
     }
 
@@ -118,10 +120,10 @@ class Pair {
             for (size_t c = 0; c < ours.size(); ++c) CHECK(ours[c].token == theirs[c].token);
         }
         std::vector<float> x(spec().n_embd), y(spec().n_embd);
-        for (int row = -1; row < a.n_draft_rows(); ++row) {
-            a.get_state(row, x.data());
-            b.get_state(row, y.data());
-            same(x.data(), y.data(), x.size(), strf("state %d", row));
+        for (int node = 0; node <= a.n_draft_rows(); ++node) {
+            a.get_state(node, x.data());
+            b.get_state(node, y.data());
+            same(x.data(), y.data(), x.size(), strf("state %d", node));
         }
     }
 

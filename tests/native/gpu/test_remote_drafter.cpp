@@ -44,9 +44,9 @@ static void compare(Side & a, Side & b, int n_rows, const std::string & what) {
     }
     const DraftSpec & s = a.drafter->spec();
     std::vector<float> x(s.n_embd), y(s.n_embd);
-    for (int row = -1; row < a.seq->n_draft_rows(); ++row) {
-        a.seq->get_state(row, x.data());
-        b.seq->get_state(row, y.data());
+    for (int node = 0; node <= a.seq->n_draft_rows(); ++node) {
+        a.seq->get_state(node, x.data());
+        b.seq->get_state(node, y.data());
         for (int j = 0; j < s.n_embd; ++j) CHECK_NEAR(x[j], y[j], tolerance);
     }
 }
@@ -61,12 +61,14 @@ static void rounds_are_the_same(Side & a, Side & b, const std::string & what) {
         commit(b, rows, want_output);
         if (!want_output) continue;
         compare(a, b, 1, what + strf(": %d committed rows", n));
-        std::vector<int> parents{-1};
+        std::vector<int> parents{0};
         for (int width : {1, 3, 2, 5}) {
             std::vector<DraftRow> level;
-            for (int i = 0; i < width; ++i) level.push_back({(i * 7 + n) % s.n_vocab, parents[i % parents.size()]});
-            const int first = a.seq->extend(level);
-            CHECK(b.seq->extend(level) == first);
+            const int first = 1 + a.seq->n_draft_rows();
+            for (int i = 0; i < width; ++i)
+                level.push_back({first + i, (i * 7 + n) % s.n_vocab, parents[i % parents.size()]});
+            a.seq->extend(level);
+            b.seq->extend(level);
             compare(a, b, width, what + strf(": %d committed rows, level of %d", n, width));
             parents.clear();
             for (int i = 0; i < width; ++i) parents.push_back(first + i);
@@ -94,9 +96,9 @@ static void a_round_waits_once_a_level(Side & side) {
     const auto round = [&](int n_pending) {
         commit(side, make_rows(s, n_pending), true);
         side.seq->candidates(0, 4);
-        side.seq->extend({{1, -1}, {2, -1}, {3, -1}, {4, -1}});
+        side.seq->extend({{1, 1, 0}, {2, 2, 0}, {3, 3, 0}, {4, 4, 0}});
         for (int i = 0; i < 4; ++i) side.seq->candidates(i, 4);
-        side.seq->extend({{1, 0}, {2, 1}, {3, 1}});
+        side.seq->extend({{5, 1, 1}, {6, 2, 2}, {7, 3, 2}});
         for (int i = 0; i < 3; ++i) side.seq->candidates(i, 4);
     };
     for (int n = 1; n <= 4; ++n) round(n);  // the sizes of this generation
@@ -125,12 +127,17 @@ static void steps_are_levels(Side & host, Side & remote, const std::string & wha
                 CHECK_MSG(ours[j].token == theirs[j].token, what + strf(": step %d candidate %zu", i, j));
                 CHECK_NEAR(ours[j].logp, theirs[j].logp, tolerance);
             }
-            if (i < n_steps) host.seq->extend({{theirs[0].token, i - 1}});
+            if (i == n_steps) break;
+            const DraftRow next{i + 1, theirs[0].token, i};
+            host.seq->extend({next});
+            CHECK(!remote.seq->take_step(i, {i + 1, theirs[1].token, i}) && remote.seq->take_step(i, next));
         }
         CHECK(eaglecpp_counts().waits == before);
         // what follows goes on from them
-        CHECK(host.seq->extend({{1, n_steps - 1}, {2, 1}}) == n_steps && remote.seq->n_draft_rows() == n_steps);
-        CHECK(remote.seq->extend({{1, n_steps - 1}, {2, 1}}) == n_steps);
+        CHECK(host.seq->n_draft_rows() == n_steps && remote.seq->n_draft_rows() == n_steps);
+        const std::vector<DraftRow> level{{n_steps + 1, 1, n_steps}, {n_steps + 2, 2, 2}};
+        host.seq->extend(level);
+        remote.seq->extend(level);
         compare(host, remote, 2, what + ": a level behind the steps");
     }
 }
