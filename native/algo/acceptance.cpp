@@ -336,10 +336,10 @@ double TextAcceptance::chance(RequestKind kind, const TextTerm & hits, const Tex
 
 void TextAcceptance::predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft,
                              std::vector<float> & a) const {
-    a.resize(draft.size());
-    for (int i = 0; i < draft.size(); ++i) {
+    a.assign(draft.size(), 1.0f);
+    for (int i = 1; i < draft.size(); ++i) {
         double left = 1.0;  // what the siblings before leave over
-        for (int j = 0; j < i; ++j) {
+        for (int j = 1; j < i; ++j) {
             if (draft.nodes[j].parent == draft.nodes[i].parent) left -= a[j];
         }
         a[i] = (float)std::min(chance(kind, hits, draft.nodes[i]), std::max(left, 0.0));
@@ -347,7 +347,7 @@ void TextAcceptance::predict(RequestKind kind, const TextTerm & hits, const Text
 }
 
 void TextAcceptance::learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens) {
-    int at = -1;
+    int at = 0;
     for (Token token : tokens) {
         int next = -1;
         bool is_leaf = true;

@@ -169,7 +169,7 @@ class TextAcceptance {
   public:
     TextAcceptance();
 
-    // a[i]: chance of draft.nodes[i] given its parent; those of siblings sum to at most 1
+    // a[i]: chance of draft.nodes[i] given its parent, the root's is 1; those of siblings sum to at most 1
     void predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a) const;
 
     // The target went on with `tokens`.

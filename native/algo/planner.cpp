@@ -187,7 +187,7 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     plan.round.text_value = text_value(plan);
     if (plan.round.text_value > 0.0) {
         const bool is_sure = plan.round.text_value >= sure_value;
-        if (!has_drafter || !plan.is_on() || is_sure) return start_text(plan, Reason::pays, 0, plan.round.n_left - 1);
+        if (!has_drafter || !plan.is_on() || is_sure) return start_text(plan, Reason::pays, 0);
     }
     plan.round.decision.reason = Reason::unmatched;
     if (has_drafter) decide_drafter(plan);
@@ -201,7 +201,7 @@ void Planner::decide_drafter(SequencePlan & plan) {
     const double verify_ms = costs_.verify(n_roots_ + n) - costs_.verify(n_roots_);
     if (ledger_.covers(rounds(costs_.commit(n * plan.round.n_pending) + costs_.host() + verify_ms))) {
         start(plan, Mode::draft, Reason::pays, k);
-        add_text(plan, 0, plan.round.n_left - 1);
+        add_text(plan);
     } else {
         plan.round.decision.reason = Reason::saving;
     }
@@ -234,7 +234,7 @@ void Planner::decide_fixed(SequencePlan & plan, int n_left, bool has_drafter) {
     if (has_drafter) return start(plan, Mode::draft, Reason::pinned, s.k);
     if (s.kind == Strategy::Kind::chain) plan.round.limits.n_leaves = 1;
     plan.round.decision.reason = Reason::unmatched;
-    if (!plan.round.text_draft.empty()) start_text(plan, Reason::pinned, s.k, plan.round.depth_max);
+    if (!plan.round.text_draft.empty()) start_text(plan, Reason::pinned, s.k);
 }
 
 void Planner::start(SequencePlan & plan, Mode mode, Reason reason, int k) {
@@ -276,11 +276,28 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     plan.round.text_value = 0.0;
-    plan.round.text_draft.nodes.clear();
+    plan.round.text_draft.clear();
     plan.round.text_a.clear();
     if (!draft || draft->empty()) return;
     plan.round.text_draft = *draft;
+    keep_reachable(plan, plan.round.text_draft);
     text_acceptance_.predict(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
+}
+
+// Of the text's proposals those that could become tokens and that the strategy wants: none after the end of a
+// generation.
+void Planner::keep_reachable(const SequencePlan & plan, TextDraft & draft) const {
+    const int n_most = plan.round.n_left - 1, k = plan.is_auto() ? INT_MAX : plan.strategy().k;
+    const int reach = plan.is_auto() ? n_most : std::min(n_most, plan.strategy().depth);
+    const std::vector<Token> & ends = options_.end_tokens;
+    std::vector<int> n_children(draft.size(), 0);
+    draft.filter([&](const TextDraft::Node & node) {
+        if (node.depth > reach || n_children[node.parent] == k) return false;
+        const bool is_over =
+            node.parent > 0 && std::find(ends.begin(), ends.end(), draft.nodes[node.parent].token) != ends.end();
+        n_children[node.parent] += !is_over;
+        return !is_over;
+    });
 }
 
 // Tokens that verifying the proposals of the text alone would bring beyond the price of the time; 0 = it does not pay.
@@ -288,12 +305,12 @@ double Planner::text_value(SequencePlan & plan) {
     if (plan.round.text_draft.empty() || !costs_.knows_plain()) return 0.0;
     const double price = lambda(plan);
     // chances along the paths, in one chain where only chains are allowed
-    front_.resize(plan.round.text_a.size());
+    front_.assign(plan.round.text_a.size(), 1.0f);
     level_p_.clear();
-    int last = -1;
-    for (int i = 0; i < plan.round.text_draft.size(); ++i) {
+    int last = 0;
+    for (int i = 1; i < plan.round.text_draft.size(); ++i) {
         const int parent = plan.round.text_draft.nodes[i].parent;
-        front_[i] = plan.round.text_a[i] * (parent < 0 ? 1.0f : front_[parent]);
+        front_[i] = plan.round.text_a[i] * front_[parent];
         if (plan.round.limits.n_leaves > 1 || parent == last) level_p_.push_back(front_[i]), last = i;
     }
     std::sort(level_p_.begin(), level_p_.end(), std::greater<float>());
@@ -303,16 +320,16 @@ double Planner::text_value(SequencePlan & plan) {
 }
 
 // A round without the drafter.
-void Planner::start_text(SequencePlan & plan, Reason reason, int k, int reach) {
+void Planner::start_text(SequencePlan & plan, Reason reason, int k) {
     start(plan, Mode::draft, reason, k);
     plan.round.frontier.clear();
-    add_text(plan, k, reach);
+    add_text(plan);
 }
 
 // The first nodes of a fresh pool.
-void Planner::add_text(SequencePlan & plan, int k, int reach) {
+void Planner::add_text(SequencePlan & plan) {
     PlanRound & round = plan.round;
-    round.pool.add_text(round.text_draft, round.text_a, k, reach, options_.end_tokens);
+    round.pool.add_text(round.text_draft, round.text_a);
     round.decision.n_text = round.pool.n_text();
     round.pool.best_p(round.prices.n_nodes_max(), round.best_p);
 }

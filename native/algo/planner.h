@@ -314,7 +314,7 @@ struct PlanRound {
     int n_left = 0;             // tokens that may still be generated
     int n_pending = 0;          // rows the drafter must commit first
     TextDraft text_draft;       // what the text proposes after the root
-    std::vector<float> text_a;  // per node of it: chance, given its parent
+    std::vector<float> text_a;  // per node of it: chance given its parent
     double text_value = 0.0;    // what verifying it alone is worth, in tokens
 
     DraftPool pool;
@@ -520,9 +520,10 @@ class Planner {
 
     // drafts from the text
     void take_text(SequencePlan & plan, const TextDraft * draft);
+    void keep_reachable(const SequencePlan & plan, TextDraft & draft) const;
     double text_value(SequencePlan & plan);
-    void start_text(SequencePlan & plan, Reason reason, int k, int reach);
-    void add_text(SequencePlan & plan, int k, int reach);
+    void start_text(SequencePlan & plan, Reason reason, int k);
+    void add_text(SequencePlan & plan);
 
     // grow
     void set_frontier(SequencePlan & plan);

@@ -208,7 +208,7 @@ int TextIndex::n_agreeing(int end) const {
 // Adds what stands from index `from` on; a copy that reaches the end of the text goes on with itself.
 void TextIndex::add_chain(int from, int n_match, TextDraft::Source source, int n_nodes, int depth) {
     const int n = (int)all_.size();
-    int parent = -1;
+    int parent = 0;
     Tokens drafted;
     for (int d = 0; d < depth; ++d) {
         const int at = from + d;
@@ -219,17 +219,13 @@ void TextIndex::add_chain(int from, int n_match, TextDraft::Source source, int n
         for (int i = parent + 1; i < draft_.size() && node < 0; ++i) {
             if (draft_.nodes[i].parent == parent && draft_.nodes[i].token == token) node = i;
         }
-        if (node < 0) {
-            if (draft_.size() == n_nodes) return;
-            draft_.nodes.push_back({token, parent, n_match + d, source});
-            node = draft_.size() - 1;
-        }
-        parent = node;
+        if (node < 0 && draft_.size() > n_nodes) return;
+        parent = node < 0 ? draft_.add(token, parent, n_match + d, source) : node;
     }
 }
 
 const TextDraft & TextIndex::propose(int n_nodes, int depth, bool is_tree) {
-    draft_.nodes.clear();
+    draft_.clear();
     if (n_nodes < 1 || depth < 1) return draft_;
     const SuffixAutomaton::Match match = automaton_.longest();
     const bool has_match = match.length >= n_least;

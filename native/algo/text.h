@@ -74,8 +74,8 @@ class SuffixAutomaton {
 // over prompt and answer and, if wanted, over what the conversation held before. Where a copy breaks off (a name was
 // changed, a line put in), the place is remembered, and the first token that fits in there takes the copy up again.
 
-// What the text proposes after its last token, as a tree. Parents come before their children; parent -1: the last
-// token.
+// What the text proposes after its last token, as a tree whose root that token is. Nodes have the numbers that they
+// will have in the pool (algo/tree.h): the root is 0, parents come before their children.
 struct TextDraft {
     enum class Source : uint8_t {
         longest,  // what followed the longest suffix that stood there before
@@ -84,15 +84,39 @@ struct TextDraft {
 
     struct Node {
         Token token;
-        int32_t parent;
+        int32_t parent, depth;
         int32_t n_match;  // tokens of text, and of draft before it, that agree with the place it is taken from
         Source source;
     };
 
-    std::vector<Node> nodes;
+    std::vector<Node> nodes{{-1, -1, 0, 0, Source::longest}};
 
-    bool empty() const { return nodes.empty(); }
     int size() const { return (int)nodes.size(); }
+    bool empty() const { return size() == 1; }
+    void clear() { nodes.resize(1); }
+
+    // returns the node's number
+    int add(Token token, int32_t parent, int32_t n_match, Source source) {
+        nodes.push_back({token, parent, nodes[parent].depth + 1, n_match, source});
+        return size() - 1;
+    }
+
+    // Drops what `keeps(node)` does not want, with all that follows it. It is asked in order; the node's parent is one
+    // of those that were kept, by its new number.
+    template <typename Keeps>
+    void filter(Keeps && keeps) {
+        std::vector<int32_t> moved(size(), -1);
+        moved[0] = 0;
+        int n = 1;
+        for (int i = 1; i < size(); ++i) {
+            Node node = nodes[i];
+            node.parent = moved[node.parent];
+            if (node.parent < 0 || !keeps(node)) continue;
+            nodes[n] = node;
+            moved[i] = n++;
+        }
+        nodes.resize(n);
+    }
 };
 
 class TextIndex {

@@ -146,16 +146,9 @@ int32_t DraftPool::add(Token token, int32_t parent, float logp, float a, bool is
     return tree_.add(token, parent, logp);
 }
 
-void DraftPool::add_text(const TextDraft & draft, const std::vector<float> & a, int k, int reach,
-                         const std::vector<Token> & ends) {
-    numbers_.assign(draft.size(), -1);
-    for (int i = 0; i < draft.size(); ++i) {
-        const TextDraft::Node & node = draft.nodes[i];
-        const int parent = node.parent < 0 ? 0 : numbers_[node.parent];
-        if (parent < 0 || tree_.depth[parent] >= reach) continue;
-        if (parent > 0 && std::find(ends.begin(), ends.end(), tree_.token[parent]) != ends.end()) continue;
-        if (k > 0 && std::count(tree_.parent.begin() + 1, tree_.parent.end(), parent) >= k) continue;
-        numbers_[i] = add(node.token, parent, std::log(std::max(a[i], a_least)), a[i], true);
+void DraftPool::add_text(const TextDraft & draft, const std::vector<float> & a) {
+    for (int i = 1; i < draft.size(); ++i) {
+        add(draft.nodes[i].token, draft.nodes[i].parent, std::log(std::max(a[i], a_least)), a[i], true);
     }
     n_text_ = tree_.n_draft();
 }

@@ -91,7 +91,9 @@ DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves);
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
 // Everything proposed in one round, with the chances that the target accepts it: the text's nodes first, then the
-// drafter's, level by level. A token that both propose as a child of the same node is one node.
+// drafter's, level by level. A token that both propose as a child of the same node is one node. The numbers that nodes
+// have here are those that the text's proposals, the drafter's rows and recall know them by. The nodes that are
+// verified make a tree of their own, whose numbers are those of its rows in the batch.
 class DraftPool {
   public:
     // what the drafter proposed as children of one node, best first; n = 0 where it was not asked
@@ -103,10 +105,8 @@ class DraftPool {
 
     void begin(Token root);
 
-    // Adds the text's proposals with their chances `a` given the parent: k children per node at most (0 = any number),
-    // none deeper than `reach`, none after one of `ends`.
-    void add_text(const TextDraft & draft, const std::vector<float> & a, int k, int reach,
-                  const std::vector<Token> & ends);
+    // The first nodes: the text's proposals, with their chances `a` given the parent.
+    void add_text(const TextDraft & draft, const std::vector<float> & a);
 
     // The drafter's next level begins.
     void begin_level() { level_.clear(); }
@@ -150,7 +150,7 @@ class DraftPool {
     std::vector<Candidate> proposed_;
     std::vector<int32_t> proposed_node_;
     std::vector<int32_t> first_child_, n_children_;  // per node, in proposed_
-    std::vector<int32_t> level_, numbers_;
+    std::vector<int32_t> level_;
 };
 
 // --- match ----------------------------------------------------------------------------------------------------------

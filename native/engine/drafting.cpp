@@ -58,21 +58,17 @@ void Drafting::decide(Sequence & s) {
 const TextDraft & Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     const TextDraft & all = s.text.propose(text_share * limits.n_nodes, limits.n_nodes, limits.n_leaves > 1);
     if (all.empty() || !s.sampler->has_grammar()) return all;
-    text_draft_.nodes.clear();
-    std::vector<int32_t> moved(all.size(), -1);
-    for (int i = 0; i < all.size(); ++i) {
-        TextDraft::Node node = all.nodes[i];
-        if (node.parent >= 0 && moved[node.parent] < 0) continue;
+    text_draft_ = all;
+    text_draft_.filter([&](const TextDraft::Node & node) {
         Tokens path;
-        for (int32_t at = node.parent; at >= 0; at = all.nodes[at].parent) path.push_back(all.nodes[at].token);
+        for (int32_t at = node.parent; at > 0; at = text_draft_.nodes[at].parent) {
+            path.push_back(text_draft_.nodes[at].token);
+        }
         std::reverse(path.begin(), path.end());
         std::vector<Candidate> one{{node.token, 0.0f}};
         drop_forbidden(s, path, one);
-        if (one.empty()) continue;
-        node.parent = node.parent < 0 ? -1 : moved[node.parent];
-        moved[i] = text_draft_.size();
-        text_draft_.nodes.push_back(node);
-    }
+        return !one.empty();
+    });
     return text_draft_;
 }
 

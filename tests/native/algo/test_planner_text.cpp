@@ -24,9 +24,7 @@ double verify_ms(int n_rows) {
 
 TextDraft text_chain(int n, int n_match, Token from = 100) {
     TextDraft draft;
-    for (int i = 0; i < n; ++i) {
-        draft.nodes.push_back({from + i, i - 1, n_match + i, TextDraft::Source::longest});
-    }
+    for (int i = 0; i < n; ++i) draft.add(from + i, i, n_match + i, TextDraft::Source::longest);
     return draft;
 }
 
@@ -34,14 +32,15 @@ TextDraft some_draft(Random & random) {
     TextDraft draft;
     const int n = random.integer(0, 30);
     for (int i = 0; i < n; ++i) {
-        const int parent = random.integer(-1, i - 1);
+        const int parent = random.integer(0, i);
         bool is_new = true;
         const Token token = random.integer(0, 5) * 10;
         for (const TextDraft::Node & node : draft.nodes)
             is_new = is_new && (node.parent != parent || node.token != token);
         if (!is_new) continue;
-        if (parent >= (int)draft.nodes.size()) continue;
-        draft.nodes.push_back({token, parent, random.integer(0, 40), (TextDraft::Source)random.integer(0, 1)});
+        if (parent >= draft.size()) continue;
+        const int n_match = random.integer(0, 40);
+        draft.add(token, parent, n_match, (TextDraft::Source)random.integer(0, 1));
     }
     return draft;
 }
@@ -249,8 +248,8 @@ static void plans_are_legal_whatever_the_text_proposes() {
 static void chains_and_trees_that_are_asked_for_come_from_the_text() {
     const TextDraft draft = [] {
         TextDraft out = text_chain(10, 3);
-        out.nodes.push_back({300, -1, 3, TextDraft::Source::resumed});
-        out.nodes.push_back({400, -1, 3, TextDraft::Source::resumed});
+        out.add(300, 0, 3, TextDraft::Source::resumed);
+        out.add(400, 0, 3, TextDraft::Source::resumed);
         return out;
     }();
     Scene scene(false);

@@ -36,8 +36,8 @@ bool agrees(const Tokens & text, const SuffixAutomaton::Match & match) {
 
 Tokens chain(const TextDraft & draft) {
     Tokens out;
-    int at = -1;
-    for (int i = 0; i < draft.size(); ++i) {
+    int at = 0;
+    for (int i = 1; i < draft.size(); ++i) {
         if (draft.nodes[i].parent == at) out.push_back(draft.nodes[i].token), at = i;
     }
     return out;
@@ -59,14 +59,12 @@ Tokens some_text(Random & random, int n, int n_tokens) {
 
 // legal trees whose paths stand in the text, each node with a sibling of no other token
 void check_draft(const Tokens & text, const TextDraft & draft, int n_nodes, int depth, bool is_tree) {
-    CHECK(draft.size() <= n_nodes);
-    std::vector<int> depths;
-    for (int i = 0; i < draft.size(); ++i) {
+    CHECK(draft.size() <= 1 + n_nodes);
+    for (int i = 1; i < draft.size(); ++i) {
         const TextDraft::Node & node = draft.nodes[i];
-        CHECK(node.parent >= -1 && node.parent < i && node.token >= 0 && node.n_match >= 0);
-        depths.push_back(node.parent < 0 ? 1 : depths[node.parent] + 1);
-        CHECK(depths[i] <= depth);
-        for (int j = 0; j < i; ++j) {
+        CHECK(node.parent >= 0 && node.parent < i && node.token >= 0 && node.n_match >= 0);
+        CHECK(node.depth == draft.nodes[node.parent].depth + 1 && node.depth <= depth);
+        for (int j = 1; j < i; ++j) {
             CHECK(draft.nodes[j].parent != node.parent || (is_tree && draft.nodes[j].token != node.token));
         }
         CHECK(text.empty() || std::find(text.begin(), text.end(), node.token) != text.end());
@@ -123,8 +121,8 @@ static void a_copy_is_proposed_to_its_end() {
     TextIndex index;
     index.assign(text);
     const TextDraft & draft = index.propose(16, 16, false);
-    CHECK(draft.size() == 16 && draft.nodes[0].n_match == 3 && draft.nodes[15].n_match == 18);
-    for (int i = 0; i < draft.size(); ++i) CHECK(draft.nodes[i].token == 3 + i && draft.nodes[i].parent == i - 1);
+    CHECK(draft.size() == 17 && draft.nodes[1].n_match == 3 && draft.nodes[16].n_match == 18);
+    for (int i = 1; i < draft.size(); ++i) CHECK(draft.nodes[i].token == 2 + i && draft.nodes[i].parent == i - 1);
 }
 
 // one token between two that recur is a period of two
@@ -148,7 +146,7 @@ static void a_copy_goes_on_behind_a_changed_token() {
     index.add(7);  // in place of 110
     CHECK(index.propose(3, 3, false).empty());
     index.add(111);
-    CHECK(index.propose(3, 3, false).nodes[0].source == TextDraft::Source::resumed);
+    CHECK(index.propose(3, 3, false).nodes[1].source == TextDraft::Source::resumed);
     CHECK(chain(index.propose(3, 3, false)) == (Tokens{112, 113, 114}));
 }
 
@@ -161,10 +159,10 @@ static void a_broken_copy_and_a_match_elsewhere_are_branches() {
     const TextDraft draft = index.propose(20, 3, true);
     Tokens first;
     for (const TextDraft::Node & node : draft.nodes) {
-        if (node.parent < 0) first.push_back(node.token);
+        if (node.parent == 0) first.push_back(node.token);
     }
     CHECK(first == (Tokens{111, 500}));
-    CHECK(draft.nodes[0].source == TextDraft::Source::resumed &&
+    CHECK(draft.nodes[1].source == TextDraft::Source::resumed &&
           draft.nodes.back().source == TextDraft::Source::longest);
     CHECK(chain(index.propose(20, 3, false)) == (Tokens{111, 112, 113}));
 }
@@ -216,7 +214,8 @@ static void memory_is_bounded_and_has_borders() {
         Tokens text;
         for (Token t = 0; t < 300; ++t) text.push_back(t % 30 + (t < 150 ? 0 : i));
         index.assign(text);
-        for (const TextDraft::Node & node : index.propose(64, 64, true).nodes) CHECK(node.token >= 0);
+        const TextDraft & draft = index.propose(64, 64, true);
+        for (int j = 1; j < draft.size(); ++j) CHECK(draft.nodes[j].token >= 0);
         CHECK(index.size() <= 1000);
     }
     Random random(1);
