@@ -94,7 +94,6 @@ class SamplingParams:
     mirostat_tau: float
     mirostat_eta: float
     grammar: str  # GBNF, "" = none
-    grammar_root: str
     logit_bias: list[tuple[int, float]]
 
     def __init__(self) -> None: ...
@@ -173,11 +172,9 @@ class Engine:
     @property
     def size_bytes(self) -> int: ...
     @property
-    def bos(self) -> int: ...  # -1 = none; so for eos, eot, nl
+    def bos(self) -> int: ...  # -1 = none; so for eos, nl
     @property
     def eos(self) -> int: ...
-    @property
-    def eot(self) -> int: ...
     @property
     def nl(self) -> int: ...
     @property
@@ -261,7 +258,7 @@ class Engine:
     def timings(self, sequence: int) -> dict[str, Any]:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
         draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
-        reused_n, draft_bytes, exact, cut (nodes that a strategy was cut to, -1 = none), plan (see `Timings.plan`), plan_log (lines)."""
+        reused_n, exact, cut (nodes that a strategy was cut to, -1 = none), plan (see `Timings.plan`), plan_log (lines)."""
 
     def planner_state(self, cost_key: str, acceptance_key: str) -> tuple[str, str]:
         """Cost table and acceptance model as text that only the same key reads back."""

@@ -26,12 +26,12 @@ class GrammarReader {
         : out_(out), text_(text), find_token_(find_token) {}
 
     // the names of the rules; groups have none
-    std::vector<std::string> read(const std::string & root) {
+    std::vector<std::string> read() {
         out_.elements_ = {{Type::rule}, {Type::accept}};
         skip_space(true);
         while (pos_ < text_.size()) read_rule();
-        const auto it = numbers_.find(root);
-        if (it == numbers_.end()) fail(ErrorKind::grammar, "the grammar has no rule '%s'", root.c_str());
+        const auto it = numbers_.find("root");
+        if (it == numbers_.end()) fail(ErrorKind::grammar, "the grammar has no rule 'root'");
         out_.elements_[Grammar::start].value = it->second;
         std::vector<std::string> names(out_.rules_.size());
         for (const auto & [name, rule] : numbers_) {
@@ -358,12 +358,12 @@ class GrammarReader {
     int64_t n_token_names_ = 0;
 };
 
-Grammar::Grammar(const std::string & text, const std::string & root, const FindToken & find_token) {
+Grammar::Grammar(const std::string & text, const FindToken & find_token) {
     if ((int64_t)text.size() > GrammarLimits::n_text_bytes) {
         fail(ErrorKind::grammar, "a grammar has at most %lld bytes, found %zu", (long long)GrammarLimits::n_text_bytes,
              text.size());
     }
-    const std::vector<std::string> names = GrammarReader(*this, text, find_token).read(root);
+    const std::vector<std::string> names = GrammarReader(*this, text, find_token).read();
     find_classes();
     find_empty_rules();
     sort_rules(names);

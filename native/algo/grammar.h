@@ -56,7 +56,7 @@ class Grammar {
     using FindToken = std::function<Token(const std::string &)>;
 
     // Error(grammar): what is wrong and where
-    Grammar(const std::string & text, const std::string & root, const FindToken & find_token);
+    Grammar(const std::string & text, const FindToken & find_token);
 
     const Element & at(uint32_t slot) const { return elements_[slot]; }
     // Rules are numbered so that one that begins with another (perhaps behind what may be empty) comes before it.

@@ -95,7 +95,6 @@ class GrammarMatcher {
     std::vector<bool> allows_behind(const Tokens & path, const Tokens & tokens);
 
     // sets and frames that are kept
-    size_t n_sets() const { return sets_.size(); }
     size_t n_frames() const { return frames_.size(); }
 
   private:

@@ -165,7 +165,6 @@ struct MatchResult {
     bool stopped = false;        // `sample` asked to stop after the last token, or gave none
 
     int n_accepted() const { return (int)nodes.size() - 1; }
-    bool has_bonus() const { return (int)tokens.size() > n_accepted(); }
 };
 
 // What the target chose at a node.

@@ -275,7 +275,6 @@ nb::dict timings(const EngineHandle & e, int id) {
     d["cut"] = e.get().sequence(id).plan.cut();
     d["plan"] = plan_dict(e.get().sequence(id).plan_summary);
     d["plan_log"] = e.get().sequence(id).plan_log;
-    d["draft_bytes"] = e.get().draft_bytes(id);
     return d;
 }
 
@@ -391,7 +390,6 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("size_bytes", [](const E & e) { return llama_model_size(e.target().model().get()); })
         .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab().get()); })
         .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab().get()); })
-        .def_prop_ro("eot", [](const E & e) { return llama_vocab_eot(e.target().vocab().get()); })
         .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab().get()); })
         .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab().get()); })
         .def_prop_ro("n_threads_now", [](const E & e) { return e.get().n_threads(); })

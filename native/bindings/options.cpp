@@ -83,7 +83,6 @@ void bind_options(nb::module_ & m) {
             .def_rw("mirostat_tau", &T::mirostat_tau)
             .def_rw("mirostat_eta", &T::mirostat_eta)
             .def_rw("grammar", &T::grammar)
-            .def_rw("grammar_root", &T::grammar_root)
             .def_rw("logit_bias", &T::logit_bias);
     }
     nb::class_<Strategy>(m, "Strategy")

@@ -50,7 +50,6 @@ class DraftKv {
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }
     int n_draft_rows_max() const { return n_draft_rows_max_; }
-    size_t n_bytes() const { return ggml_backend_buffer_get_size(buffer_.get()); }
 
     // Number of slots that a graph reads: `n_used`, padded so that few graph shapes occur. `n_steps` > 0: at most that
     // many sizes between a number and its double, where building a graph costs more than reading masked slots.

@@ -256,8 +256,4 @@ void DraftSequence::truncate(int n_rows) {
     drop_drafts(0);
 }
 
-size_t DraftSequence::n_bytes() const {
-    return kv_->n_bytes() + drafter_.memory().n_bytes();
-}
-
 }  // namespace eaglecpp

@@ -106,9 +106,6 @@ class DraftSequence {
 
     const DraftKv & kv() const { return *kv_; }
 
-    // bytes beyond the weights: this cache, and the memory that all sequences compute in
-    size_t n_bytes() const;
-
   private:
     // of several in one graph
     struct Turn {

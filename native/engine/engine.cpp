@@ -141,11 +141,6 @@ void Engine::end(int id, int n_taken) {
     attempt([&] { conversations_.cut(s, n_tokens); }, [&] { conversations_.forget(s); });
 }
 
-size_t Engine::draft_bytes(int id) const {
-    const Sequence & s = sequence(id);
-    return s.draft ? s.draft->n_bytes() : 0;
-}
-
 // One number for all samplers that cut alike: another one would make llama.cpp build its graphs anew.
 static int n_to_pick(int n_needed) {
     return n_needed <= 1 ? n_needed : n_needed <= n_picked_most ? n_picked_most : 0;

@@ -90,9 +90,6 @@ class Engine {
     // threads that decoding has now
     int n_threads() const { return rounds_.n_threads(); }
 
-    // bytes the drafter holds beyond its weights
-    size_t draft_bytes(int id) const;
-
     // whether rounds may draft: there is a drafter, or the text itself is drafted from
     bool can_draft() const { return models_.can_draft(); }
     bool drafts_text() const { return models_.drafts_text; }

@@ -43,7 +43,7 @@ void Sampler::parse_grammar(const SamplingParams & p, const Vocabulary & vocab) 
         const Tokens tokens = vocab.tokenize(text, /*add_special=*/false, /*parse_special=*/true);
         return tokens.size() == 1 ? tokens[0] : -1;
     };
-    auto grammar = std::make_shared<const Grammar>(p.grammar, p.grammar_root, find_token);
+    auto grammar = std::make_shared<const Grammar>(p.grammar, find_token);
     grammar_ = std::make_unique<GrammarMatcher>(std::move(grammar), vocab.pieces());
     plain_greedy_ = false;
 }

@@ -50,7 +50,6 @@ struct SamplingParams {
     float mirostat_tau = 5.0f;
     float mirostat_eta = 0.1f;
     std::string grammar;  // GBNF
-    std::string grammar_root = "root";
     std::vector<std::pair<Token, float>> logit_bias;
 };
 

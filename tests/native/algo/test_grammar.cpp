@@ -32,7 +32,7 @@ const std::vector<std::string> & vocabulary() {
 const Token end_token = (Token)vocabulary().size() - 1, named_token = end_token - 2;
 
 Grammar grammar(const std::string & text) {
-    return Grammar(text, "root", [](const std::string & name) { return name == "<t>" ? named_token : -1; });
+    return Grammar(text, [](const std::string & name) { return name == "<t>" ? named_token : -1; });
 }
 
 GrammarMatcher matcher(const std::string & text) {
