@@ -150,6 +150,18 @@ std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) con
     return std::make_unique<Sampler>(params.sampling, target().vocab(), target().n_ctx());
 }
 
+// Chances of the first draft, of the first two, ...: each is a part of the one before.
+static void check_synth_rates(const std::vector<double> & rates) {
+    double above = 1.0;
+    for (double rate : rates) {
+        if (!(rate >= 0.0 && rate <= above)) {
+            fail(ErrorKind::value, "synth_rates: expected chances from 0 to 1 that do not rise, found %g after %g",
+                 rate, above);
+        }
+        above = rate;
+    }
+}
+
 int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, std::unique_ptr<Sampler> sampler) {
     Use use(*this);
     if (std::count(late_error_.ids.begin(), late_error_.ids.end(), id) > 0) late_error_ = {};
@@ -168,6 +180,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
              prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
+    check_synth_rates(params.synth_rates);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
