@@ -150,6 +150,20 @@ static void a_copy_goes_on_behind_a_changed_token() {
     CHECK(chain(index.propose(3, 3, false)) == (Tokens{112, 113, 114}));
 }
 
+// Not the nearest place where the last token stands, but the one that more of the last tokens agree with.
+static void a_copy_goes_on_where_most_agrees() {
+    Tokens text;
+    for (Token t = 100; t < 110; ++t) text.push_back(t);
+    text.insert(text.end(), {59, 40, 60, 5, 61, 40, 5, 32, 33, 1});
+    for (Token t = 100; t < 110; ++t) text.push_back(t);
+    text.insert(text.end(), {40, 5});
+    TextIndex index;
+    index.assign(text);
+    const TextDraft & draft = index.propose(2, 2, false);
+    CHECK(draft.nodes[1].source == TextDraft::Source::resumed && draft.nodes[1].n_match == 2);
+    CHECK(chain(draft) == (Tokens{32, 33}));
+}
+
 static void a_broken_copy_and_a_match_elsewhere_are_branches() {
     Tokens text{20, 110, 500, 501};
     for (Token token : source_text()) text.push_back(token);
@@ -260,6 +274,7 @@ int main() {
     proposals_are_legal_whatever_stands_there();
     a_copy_is_proposed_to_its_end();
     a_copy_that_reaches_the_end_goes_on_with_itself();
+    a_copy_goes_on_where_most_agrees();
     a_broken_copy_and_a_match_elsewhere_are_branches();
     a_copy_goes_on_behind_a_changed_token();
     a_copy_goes_on_behind_an_insertion_and_a_deletion();

@@ -224,6 +224,38 @@ static void selection_keeps_to_its_leaves() {
     CHECK(best_subtree(t, 5, 2).token == (std::vector<Token>{10, 11, 12, 13, 15}));
 }
 
+// A token that the text and the drafter propose is one node, likelier than either of them says. What only the text
+// proposes keeps a fifth of its chance once the drafter was asked, and children share no more than there is.
+static void text_and_drafter_share_a_pool() {
+    TextDraft text;
+    text.add(100, 0, 5, TextDraft::Source::longest);
+    text.add(101, 1, 6, TextDraft::Source::longest);
+    text.add(200, 0, 5, TextDraft::Source::resumed);
+    const auto pool_with = [&](double of_both, double of_drafter) {
+        DraftPool pool;
+        pool.begin(9);
+        pool.add_text(text, {1.0f, 0.6f, 0.5f, 0.3f});
+        CHECK(pool.n_text() == 3 && pool.tree().token == (Tokens{9, 100, 101, 200}));
+        pool.begin_level();
+        const DraftPool::Proposals drafted = pool.add_children(0, {{100, -0.5f}, {7, -1.5f}, {8, -2.0f}}, 2);
+        CHECK(drafted.n == 2 && drafted.nodes[0] == 1 && drafted.nodes[1] == 4);
+        const double a[] = {of_both, of_drafter};
+        pool.set_chances(0, a, 2);
+        CHECK(pool.level() == (std::vector<int32_t>{1, 4}));
+        return pool;
+    };
+    const DraftPool pool = pool_with(0.5, 0.1);
+    CHECK_NEAR(pool.given_parent(1), 0.8, 1e-6);
+    CHECK_NEAR(pool.given_parent(3), 0.06, 1e-6);
+    CHECK_NEAR(pool.given_parent(4), 0.1, 1e-6);
+    CHECK_NEAR(pool.p()[2], 0.8 * 0.5, 1e-6);
+    CHECK(!pool.is_from_text(1) && pool.is_from_text(2) && pool.is_from_text(3) && !pool.is_from_text(4));
+    const DraftPool full = pool_with(0.9, 0.58);  // 0.96, 0.58 and 0.06
+    CHECK_NEAR(full.given_parent(1), 0.6, 1e-6);
+    CHECK_NEAR(full.given_parent(1) + full.given_parent(3) + full.given_parent(4), 1.0, 1e-6);
+    CHECK_NEAR(full.p()[2], 0.6 * 0.5, 1e-6);
+}
+
 int main() {
     knows_its_shape();
     takes_nodes_in_the_order_given();
@@ -235,5 +267,6 @@ int main() {
     few_leaves_cost_little();
     selection_is_the_best_of_all_closed_sets();
     selection_keeps_to_its_leaves();
+    text_and_drafter_share_a_pool();
     return result();
 }
