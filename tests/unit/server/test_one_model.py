@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,19 @@ def test_a_name_that_stands_for_another_model_now_leaves_the_old_one(own: TestSe
     make("pair", "PARAMETER num_predict 3")
     assert say(own, "Pair").json()["eval_count"] == 3
     assert own.metric("eaglecpp_model_loads_total") == 2 and loaded(own) == ["pair:latest"]
+
+
+def test_a_name_that_moves_to_another_loaded_model_leaves_the_old_one(own: TestServer) -> None:
+    make("other", PARAMETERS + "SYSTEM Be brief.")
+    for name in ("pair", "other"):
+        assert say(own, name).status_code == 200
+    stores = Stores.open()
+    copy_model(stores, stores.get(ModelName.parse("other")), ModelName.parse("pair"))
+    assert say(own, "pair").status_code == 200
+    end = time.monotonic() + 30
+    while loaded(own) != ["other:latest"] and time.monotonic() < end:
+        time.sleep(0.05)
+    assert loaded(own) == ["other:latest"] and own.metric("eaglecpp_model_loads_total") == 2
 
 
 def test_a_model_removed_behind_the_servers_back_is_still_listed_while_loaded(own: TestServer) -> None:
