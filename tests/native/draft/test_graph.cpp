@@ -122,8 +122,7 @@ static void a_latent_cache_is_small() {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
     const DraftSpec spec = make_spec({0}, false, 128);
     const auto n_bytes = [&](bool v_transposed) {
-        const DraftKv kv(spec, 8000, 64, GGML_TYPE_F16, v_transposed, buft);
-        return (double)kv.n_bytes() / kv.n_slots();
+        return (double)DraftKv::n_bytes_for(spec, 8000, 64, GGML_TYPE_F16, v_transposed) / DraftKv::pad(8000 + 64 + 1);
     };
     CHECK(n_bytes(false) < 2 * (128 + 64) + 8);
     CHECK(n_bytes(true) < 2 * (128 + 64 + 128) + 8);
