@@ -6,7 +6,8 @@ A backend multiplies a few rows with weights that it reads once; beyond the last
 which cost as much for nine rows as for sixteen. The limits are those of llama.cpp's sources, the prices those
 that others measured:
 
-- CUDA: `ggml_cuda_should_use_mmvq` in mmvq.cu. RTX 3090, Q4_0: 1.12, 1.20, 1.33, 2.14 of 2, 3, 4, 8 rows and
+- CUDA and ROCm: `ggml_cuda_should_use_mmvq` in mmvq.cu; of AMD's cards only Instinct from the MI100 on has
+  limits of its own. RTX 3090, Q4_0: 1.12, 1.20, 1.33, 2.14 of 2, 3, 4, 8 rows and
   2.16 of 16 (llama.cpp#15802, #17505); A100, Q8_0: 1.07, 1.28, 1.72 of 2, 4, 8 and 3.9 of 9; MI50, Q8_0:
   1.20, 1.34, 1.99 and 3.21 of 9.
 - Vulkan: mat-vec up to 8 rows and a cliff at 9 (llama.cpp#25356). Strix Halo, a mixture: 1.36, 1.93, 3.08 of
@@ -28,6 +29,10 @@ _K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 _LAST = {  # of CUDA's mat-vec kernels, where it is not _MOST
     "ada": {"Q2_K": 4, "Q3_K": 6},
     "blackwell": dict(zip(_K_QUANTS, (5, 5, 5, 6, 7), strict=True)),
+    "cdna": dict(zip(_K_QUANTS, (5, 3, 3, 3, 5), strict=True)),
+    "cdna1": dict(zip(_K_QUANTS, (4, 3, 2, 3, 4), strict=True))
+    | {"Q4_0": 7, "Q4_1": 7, "Q5_1": 7, "Q8_0": 6}
+    | {"IQ1_S": 5, "IQ2_XXS": 6, "IQ3_S": 6, "IQ4_XS": 6},
     "dgx_spark": {"Q2_K": 6},
     "orin": dict.fromkeys(_K_QUANTS, 1),
     "volta": dict(zip(_K_QUANTS, (4, 6, 5, 6, 7), strict=True)),
@@ -35,6 +40,8 @@ _LAST = {  # of CUDA's mat-vec kernels, where it is not _MOST
 _FAMILIES = {
     "ada": r"RTX 40\d\d|RTX \d+ Ada|\bL4\b|\bL40",
     "blackwell": r"RTX 50\d\d|RTX PRO .*Blackwell|\bB[12]00\b",
+    "cdna": r"\bMI[23]\d\d[A-Z]?\b",
+    "cdna1": r"\bMI100\b",
     "dgx_spark": r"\bGB10\b",
     "orin": r"\bOrin\b",
     "volta": r"\bV100\b|TITAN V\b",
