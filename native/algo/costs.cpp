@@ -389,12 +389,13 @@ void BatchSizes::learn(const std::vector<double> & worth_ms) {
     if (now_ <= (int)n_known) regret_ms_ += means_[home_ - 1] - means_[std::max(now_, 1) - 1];
 }
 
-// Who has come from home will go back, and who has been away for long had better go now.
+// Who has come from home will go back, and who has been away for long had better go now. Going back is a change more
+// only if the batch after the next would have stayed at home, too.
 void BatchSizes::change_to(int n_rows) {
     if (n_rows != now_) regret_ms_ = 0.0;
     now_ = n_rows;
     share_home_ += size_rate * ((now_ == home_ ? 1.0 : 0.0) - share_home_);
-    away_ = std::min(1.0, share_home_ + regret_ms_ / std::max(change_ms_, 1e-3));
+    away_ = std::min(1.0, share_home_ * share_home_ + regret_ms_ / std::max(change_ms_, 1e-3));
 }
 
 // --- prices ---------------------------------------------------------------------------------------------------------
