@@ -32,11 +32,6 @@ class DraftVocab:
     coverage: float
 
     @property
-    def is_identity(self) -> bool:
-        """Whether draft ids are target ids."""
-        return len(self.ids) == self.n_vocab
-
-    @property
     def d2t(self) -> NDArray[np.int64]:
         """i64 [n_draft_vocab]: offset to add to a draft id, the form of SafeAILab/EAGLE's checkpoints."""
         return self.ids - np.arange(len(self.ids), dtype=np.int64)
