@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from llama_cpp import LlamaGrammar
 
+from eaglecpp import Engine
 from eaglecpp._extension import core
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import GrammarError
+
+if TYPE_CHECKING:
+    from conftest import Models
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -74,3 +78,12 @@ def test_the_limits_are_the_documented_ones() -> None:
     table = {int(number) for row in section.splitlines() if row.startswith("|")
              for number in re.findall(r"\b[0-9]+\b", row)}  # fmt: skip
     assert set(core.grammar_limits().values()) <= table
+
+
+def test_what_a_grammar_forbids_is_not_drafted(models: Models) -> None:
+    """This drafter thinks of words."""
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:1") as engine:
+        digits = engine.generate("ab cd", grammar="root ::= [0-9]+", max_tokens=30, temperature=0.0)
+        anything = engine.generate("ab cd", max_tokens=30, temperature=0.0)
+    assert digits.timings.rounds > 20 and digits.timings.draft_n < 0.2 * digits.timings.rounds
+    assert anything.timings.draft_n > 0.8 * anything.timings.rounds
