@@ -288,6 +288,23 @@ def test_a_longer_context_is_opened_where_a_prompt_needs_it(store_root: Path) ->
         assert own.get("/api/ps").json()["models"][0]["context_length"] == 512
 
 
+def test_a_longer_context_waits_for_the_answers_of_the_shorter_one(store_root: Path) -> None:
+    with TestServer(engine=FAST | {"n_ctx": 256}, preload=MODEL) as own:
+        told: list[requests.Response] = []
+        longer = ask("What is len? " * 80, options={"num_ctx": 512, "num_predict": 2})
+        asking = threading.Thread(
+            target=lambda: told.append(own.post("/api/chat", longer | {"stream": False}))
+        )
+        lines = own.lines("/api/chat", ask("What is len?", options={"ignore_eos": True, "num_predict": 200}))
+        next(lines)
+        asking.start()
+        *_, last = lines
+        asking.join()
+        assert (last["done_reason"], last["eval_count"]) == ("length", 200)
+        assert told[0].status_code == 200
+        assert own.get("/api/ps").json()["models"][0]["context_length"] == 512
+
+
 def test_the_end_of_the_server_ends_answers_and_frees_models(store_root: Path) -> None:
     with TestServer(preload=MODEL, grace_s=0.5) as own:
         lines = own.lines("/api/chat", endless())
