@@ -85,7 +85,7 @@ class Processor:
 class Weights:
     """What a row multiplies. experts: their share of the weights; used: the share of them that a row uses;
     by_rows: the share that ggml multiplies row by row while our kernels do the rest, at `speed_by_rows`
-    products per nanosecond of one thread.
+    products per nanosecond of one thread; level: of a drafter, the time of a level over that of the first.
     """
 
     n_bytes: float
@@ -95,6 +95,7 @@ class Weights:
     used: float = 1.0
     by_rows: float = 0.0
     speed_by_rows: float = _SPEED_BY_ROWS["NVFP4"]
+    level: float = _LEVEL_SHARE
 
     def read(self, n_rows: int) -> float:
         """The share of them that a batch of n rows reads."""
@@ -174,6 +175,8 @@ def _drafter(native: core.Engine) -> Weights | None:
     if info is None:
         return None
     n_bytes = float(sum(place["draft_weights"] for place in native.memory_plan()))
+    if info["kind"] == "model":
+        return Weights(n_bytes, n_bytes / 0.7, _LAYER_MS * info["n_layer"], level=1.0)
     if not info["has_head"]:
         n_bytes += info["n_embd"] * info["n_draft_vocab"] * native.size_bytes / max(native.n_params, 1)
     return Weights(n_bytes, n_bytes / 0.7, _DRAFTER_MS)
@@ -204,7 +207,7 @@ def cost_text(target: Weights, draft: Weights | None, place: Processor | Card) -
     lines = [f"verify {n} {ms(target, n):.6g} 0" for n in rows]
     if draft is not None:
         lines += [f"commit {n} {ms(draft, n):.6g} 0" for n in (1, 4)]
-        lines += [f"level {n} {_LEVEL_SHARE * ms(draft, n):.6g} 0" for n in (1, 4)]
+        lines += [f"level {n} {draft.level * ms(draft, n):.6g} 0" for n in (1, 4)]
     lines.append(f"host {_HOST_MS} {_HOST_DRAFT_MS}")
     head = ["eaglecpp cost-table 3", f"key {PREDICTED}"]
     return "\n".join([*head, *lines, f"end {len(lines)}", ""]).encode()

@@ -241,8 +241,9 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
 
 
 def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
-    """The GGUF of a drafter: a path, a stored drafter, or a stored model's drafter. Raises
-    ModelNotFoundError, saying what was looked for and what would do.
+    """The GGUF of a drafter: a path, a stored drafter, a stored model's drafter, or a stored model without
+    one, which is then a small model that drafts. Raises ModelNotFoundError, saying what was looked for and
+    what would do.
     """
     text = os.fspath(reference)
     path = find_path(reference, "drafter")
@@ -252,11 +253,12 @@ def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None
     model = (stores or Stores.open()).find(name)
     packaged = find_packaged(name) if model is None else None
     file = packaged.draft_file() if packaged is not None else None if model is None else model.draft_file()
+    if file is None and model is not None:
+        return model.target_files()[0]
     if file is None:
-        why = "the stored model of that name has no drafter" if model is not None else "not on this machine"
         raise ModelNotFoundError(
-            f"drafter {text!r}: {why}; give a drafter GGUF, or download one: eaglecpp pull TARGET --draft "
-            "auto"
+            f"drafter {text!r}: not on this machine; give a GGUF of a drafter or of a small model of the "
+            "same family, or download a drafter: eaglecpp pull TARGET --draft auto"
         )
     return file
 

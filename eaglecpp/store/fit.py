@@ -2,7 +2,8 @@
 """Does this drafter, or this LoRA, belong to this target? Asked of two files without loading weights.
 
 `eaglecpp create` and `pull` ask before they bind the two together; the engine asks again when it loads them.
-Sources of the rules: native/engine/fit.cpp, ggml-org/llama.cpp: src/llama-adapter.cpp.
+Sources of the rules: native/engine/models.cpp, native/engine/token_map.cpp, ggml-org/llama.cpp:
+src/llama-adapter.cpp.
 """
 
 from __future__ import annotations
@@ -15,16 +16,26 @@ from eaglecpp.store.facts import Facts, read_facts
 
 __all__ = ["check_adapter", "check_fit", "fits"]
 
-_NORMAL = 1
+_NORMAL, _BYTE = 1, 6
 _EMBEDDING = "token_embd.weight"  # its factors lie the other way round
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
-    """The drafter's facts. Raises MismatchError naming both sides and everything that differs, and GgufError
-    (or convert's) for a file that is no sound drafter.
+    """The drafter's facts: an EAGLE drafter's, or a small model's of the target's family. Raises
+    MismatchError naming both sides and everything that differs, and GgufError (or convert's) for a file that
+    is no sound drafter.
     """
     from eaglecpp._extension import core
 
+    small = read_facts([draft])
+    if not small.is_drafter:
+        if draft.samefile(target.file.path):
+            raise MismatchError(
+                f"{draft} is both target and drafter: a model that drafts for itself saves nothing; give a "
+                "smaller one, or an EAGLE drafter"
+            )
+        _check_small_model(small, target)
+        return small
     info = core.DraftFile(str(draft)).info
     facts = read_facts([draft])
     wrong = [
@@ -83,6 +94,34 @@ def fits(draft: Path, target: Facts) -> bool:
     except MismatchError:
         return False
     return True
+
+
+def _check_small_model(small: Facts, target: Facts) -> None:
+    """A small model must have the target's vocabulary; special tokens and padding at the end may differ."""
+    ours, theirs = small.tokens, target.tokens
+    own_types, their_types = small.token_types, target.token_types
+
+    def is_ordinary(types: list[int], tokens: list[bytes], i: int) -> bool:
+        return i < len(tokens) and (i >= len(types) or types[i] in (_NORMAL, _BYTE))
+
+    different = [
+        i
+        for i in range(max(len(ours), len(theirs)))
+        if ours[i : i + 1] != theirs[i : i + 1]
+        and (is_ordinary(own_types, ours, i) or is_ordinary(their_types, theirs, i))
+    ]
+    if not ours or different:
+        first = different[0] if different else 0
+        raise MismatchError(
+            f"{small.file.path} cannot draft for {target.file.path}: a small model must have the target's "
+            f"vocabulary, but {len(different)} tokens differ, the first is {first}: "
+            f"{_shown(ours, first)} here, {_shown(theirs, first)} in the target; use a small model of the "
+            "same family, or an EAGLE drafter for exactly this model"
+        )
+
+
+def _shown(tokens: list[bytes], i: int) -> str:
+    return repr(tokens[i].decode("utf-8", "replace")) if i < len(tokens) else "none"
 
 
 def _token_differences(draft: Facts, target: Facts) -> list[str]:

@@ -434,7 +434,7 @@ void Planner::next_frontier_auto(SequencePlan & plan) {
     if ((int)plan.round.decision.levels.size() >= plan.round.depth_max) return;
 
     find_candidates(plan);
-    const int n_rows_left = plan.round.limits.n_draft_rows - plan.round.n_draft_rows;
+    const int n_rows_left = plan.round.n_rows_left();
     const int n_wide = plan.round.limits.n_leaves > 1 ? options_.width : 1;
     const int n_most = std::min({(int)nodes_.size(), n_wide, n_rows_left});
     if (n_most < 1) return;
@@ -504,7 +504,7 @@ void Planner::next_frontier_fixed(SequencePlan & plan) {
     nodes_ = plan.round.pool.level();
     const auto & logp = plan.round.pool.tree().logp;
     std::stable_sort(nodes_.begin(), nodes_.end(), [&](int a, int b) { return logp[a] > logp[b]; });
-    const int n_rows_left = plan.round.limits.n_draft_rows - plan.round.n_draft_rows;
+    const int n_rows_left = plan.round.n_rows_left();
     const int n = std::min({(int)nodes_.size(), plan.round.decision.k, n_rows_left});
     if (n > 0) plan.round.frontier.assign(nodes_.begin(), nodes_.begin() + n);
 }

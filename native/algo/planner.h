@@ -251,6 +251,7 @@ struct PlanLimits {
     int n_leaves = 1;         // leaves of one verification; 1 = chains only
     int n_leaves_exact = 1;   // the same where rows must hold the bits of single rows
     int n_draft_rows = 128;   // rows the drafter can hold beyond its committed ones
+    int n_level_rows = 128;   // rows the drafter can run at once
     int n_levels = INT_MAX;   // levels the drafter can give
     bool runs_again = false;  // where a draft is rejected, the accepted ones before it have to be run again
 };
@@ -329,6 +330,9 @@ struct PlanRound {
     int n_committed = 0;  // tokens
     int n_peers = 1;      // conversations that drafted together at the last level, this one included
     bool has_drafted_last = false;
+
+    // draft rows that the next level can have
+    int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_level_rows); }
 
     // The round is a plain one until something is drafted.
     void begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now);

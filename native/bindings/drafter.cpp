@@ -12,7 +12,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
-#include "draft/sequence.h"
+#include "draft/eagle_sequence.h"
 #include "engine/options.h"
 #include "target/llama_bridge.h"
 #include "target/target.h"
@@ -38,7 +38,7 @@ class StudyDrafter {
         d.type_kv = type_by_name(options.draft_type_kv);
         d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
-        drafter_ = std::make_unique<Drafter>(file, d);
+        drafter_ = std::make_unique<EagleDrafter>(file, d);
         const DraftSpec & s = drafter_->spec();
         if (embedding) {
             require(embedding->shape(0), s.n_vocab, "embedding rows");
@@ -49,8 +49,8 @@ class StudyDrafter {
         }
         if (head) share_head(*head);
         drafter_->finish();
-        drafter_->reserve(1);
-        sequence_ = std::make_unique<DraftSequence>(*drafter_);
+        drafter_->reserve();
+        sequence_ = std::make_unique<EagleSequence>(*drafter_);
     }
 
     nb::dict info() const {
@@ -186,8 +186,8 @@ class StudyDrafter {
 
     ggml_context_ptr head_ctx_;  // before the drafter that borrows them
     ggml_backend_buffer_ptr head_buffer_;
-    std::unique_ptr<Drafter> drafter_;
-    std::unique_ptr<DraftSequence> sequence_;
+    std::unique_ptr<EagleDrafter> drafter_;
+    std::unique_ptr<EagleSequence> sequence_;
     std::vector<int32_t> parents_;
 };
 

@@ -16,6 +16,7 @@
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "engine/engine.h"
+#include "engine/model_drafter.h"
 #include "gguf/guard.h"
 
 namespace nb = nanobind;
@@ -147,14 +148,27 @@ nb::object chat_template(const EngineHandle & e, const std::string & name) {
     return to_str(t ? t : "");
 }
 
+// what draft_spec_dict says of an EAGLE drafter, as far as a small model has it
+nb::dict model_dict(const Target & model) {
+    nb::dict d;
+    d["arch"] = model.model().meta("general.architecture");
+    d["name"] = to_str(model.model().meta("general.name"));
+    d["n_layer"] = model.model().n_layer();
+    d["n_ctx_train"] = llama_model_n_ctx_train(model.model().get());
+    d["n_embd"] = model.model().n_embd();
+    d["n_vocab"] = d["n_draft_vocab"] = model.vocab().size();
+    d["target_layers"] = nb::list();
+    d["has_head"] = true;
+    return d;
+}
+
 nb::object draft_info(const EngineHandle & e) {
     const Drafter * d = e.get().drafter();
     if (!d) return nb::none();
-    nb::dict info = draft_spec_dict(d->spec());
-    info["path"] = e.get().draft_file()->path();
+    const DraftFile * file = e.get().draft_file();
+    nb::dict info = file ? draft_spec_dict(file->spec()) : model_dict(dynamic_cast<const ModelDrafter &>(*d).model());
+    info["kind"] = file ? "eagle" : "model";
     info["device"] = d->device_name();
-    info["flash_attn"] = d->flash_attn();
-    info["file_size"] = e.get().draft_file()->gguf().file_size();
     return info;
 }
 
@@ -193,11 +207,10 @@ nb::list memory_plan(const EngineHandle & e) {
         use.target[0] += m.weights, use.target[1] += m.cache, use.target[2] += m.compute;
     }
     if (const Drafter * d = e.get().drafter()) {
-        const Drafter::Memory m = d->memory_use();
-        Use & use = on(d->device().get());
-        use.draft[0] += m.weights, use.draft[2] += m.compute;
-        use.draft[1] += m.cache * e.target().options().n_sequences;
-        on(cpu).draft[0] += m.host;
+        for (const DraftMemoryUse & m : d->memory_use()) {
+            Use & use = on(m.device);
+            use.draft[0] += m.weights, use.draft[1] += m.cache, use.draft[2] += m.compute;
+        }
     }
     {
         // devices on RPC servers are asked over the network

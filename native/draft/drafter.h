@@ -1,123 +1,139 @@
 // SPDX-License-Identifier: MIT
-// The drafter: weights on one device, shared by any number of conversations (draft/sequence.h). It knows nothing of the
-// target beyond the tables it may share with it.
+// What the engine and the planner ask of a drafter, whatever runs it: an EAGLE drafter's own graphs (eagle_drafter.h),
+// or a model of llama.cpp (engine/model_drafter.h).
+//
+// A conversation's rows are committed in order. Row p embeds the token at p + 1 of the text, beside the target's
+// feature at position p where the drafter reads features, and its output is the draft distribution of token p + 2.
+// Draft rows come after the committed ones, follow an earlier draft row or the last committed one, and vanish with the
+// next commit.
 #pragma once
 
 #include <ggml-backend.h>
-#include <ggml-cpp.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "algo/tree.h"
-#include "draft/device.h"
-#include "draft/graph.h"
-#include "draft/graph_cache.h"
-#include "draft/kv.h"
-#include "draft/weights.h"
-#include "gguf/draft_file.h"
+#include "algo/coupled.h"
+#include "algo/recall.h"
+#include "algo/topk.h"
+#include "base/features.h"
+#include "base/types.h"
 
 namespace eaglecpp {
 
-struct DrafterOptions {
-    ggml_backend_dev_t device = nullptr;  // null: the CPU
-    int n_threads = 1;                    // CPU only
-    int n_ctx = 0;                        // committed rows a sequence can hold
-    int n_draft_rows_max = 128;           // draft rows of one round
-    ggml_type type_kv = GGML_TYPE_F16;
-    bool flash_attn = true;   // where the device supports it for these sizes; fixed once sequences exist
-    bool use_kernels = true;  // our own, on the CPU
-    // Use graphs of few sizes that pick the likeliest tokens themselves. Always so on devices other than the CPU, where
-    // waiting and copying cost more than rows; on the CPU only tests ask for it.
-    bool is_remote = false;
+// The draft row of a node. Nodes are numbered by the caller, as in its pool (algo/tree.h); node 0, the root, is the last
+// committed row.
+struct DraftRow {
+    int node;
+    Token token;
+    int parent;  // a node with a row of an earlier call of this round, or 0
+};
+
+// A drafter's side of one conversation.
+class DraftSequence {
+  public:
+    virtual ~DraftSequence() = default;
+
+    virtual int n_rows() const = 0;  // committed
+
+    // Appends rows without output and drops the draft rows. tokens[i] is embedded in row i; the text before it lies
+    // before it in memory. Appends all rows or, after an exception, none. Error(context_full)
+    virtual void commit(const FeatureRows & features, const Token * tokens) = 0;
+
+    // The k most likely next tokens after output row i of this sequence's last call, as target ids; valid until the
+    // next call of any sequence of this drafter. Fewer where the drafter has no more to say.
+    virtual std::vector<Candidate> candidates(int i, int k) = 0;
+
+    // the k tokens after output row i that a target with this sampler most likely chooses at index `pos` of the text
+    virtual std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) = 0;
+
+    // Step i of the commit is this row, if it was made for this token behind this parent.
+    virtual bool take_step(int i, const DraftRow & row) = 0;
+
+    // Output row i, which is that of `node`, with what `recall` adds. Only where DraftTraits::n_embd_state is not 0.
+    virtual TokenLogits recalled(int i, Recall & recall, int node, const Recall::Last & last) = 0;
+
+    // such a row in place of i
+    std::vector<Candidate> candidates(const TokenLogits & row, int k) { return top_k(row.logits, row.n, k, row.ids); }
+    std::vector<Candidate> candidates(const TokenLogits & row, int k, const CoupledSampling & sampling, Pos pos) {
+        return coupled_.best(row.logits, row.n, k, row.ids, sampling, pos);
+    }
+
+    // The first n committed rows: returns them as bytes, or replaces this conversation's rows by those saved from any
+    // conversation of this drafter.
+    virtual std::vector<uint8_t> save_rows(int n) const = 0;
+    virtual void load_rows(const std::vector<uint8_t> & bytes, int n) = 0;
+
+    // keeps the first n committed rows; drops the draft rows
+    virtual void truncate(int n_rows) = 0;
+
+  private:
+    CoupledDraft coupled_;
+};
+
+// what one conversation adds to a call for several
+struct DraftCommit {
+    DraftSequence * seq;
+    FeatureRows features;
+    const Token * tokens;  // as in DraftSequence::commit
+    // of a parallel drafter: output rows 1 to n_ahead are the distributions of the tokens further on
+    int n_ahead = 0;
+    // Of a conversation alone, where DraftTraits::can_step: so many draft rows follow in the same graph, each of which
+    // embeds the likeliest token of the row before: output rows 1, 2, ... DraftSequence::take_step() gives them nodes.
+    int n_steps = 0;
+};
+
+struct DraftLevel {
+    DraftSequence * seq;
+    std::vector<DraftRow> rows;
+};
+
+// What of a drafter decides how it is asked.
+struct DraftTraits {
+    int n_aux = 0;  // features of a row, n_embd_target values each; 0 = it reads tokens alone
+    int n_embd_target = 0;
+    int n_draft_rows_max = 0;           // of a round
+    int n_level_rows_max = 0;           // of one conversation in a call
+    int n_parallel = 0;                 // most tokens that a commit gives at once; 0 = draft rows give the next ones
+    bool can_step = false;              // draft rows can follow a commit in its graph
+    int n_embd_state = 0;               // values of a row's state, where recall can have it (algo/recall.h); else 0
+    std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
+
+    bool is_parallel() const { return n_parallel > 0; }
+};
+
+// What a drafter holds of one device's memory.
+struct DraftMemoryUse {
+    ggml_backend_dev_t device;
+    size_t weights, cache, compute;
 };
 
 class Drafter {
   public:
-    // Rows of one commit graph: large enough for efficient matrix products, small enough that features and activations
-    // of an 8B-class drafter stay within some 20 MiB.
-    static constexpr int n_commit_chunk = 128;
+    virtual ~Drafter() = default;
 
-    // loads the weights; Error(gguf | out_of_memory | unsupported)
-    Drafter(const DraftFile & file, const DrafterOptions & options);
+    virtual DraftTraits traits() const = 0;
 
-    const DraftSpec & spec() const { return spec_; }
-    const DrafterOptions & options() const { return options_; }
-    const std::vector<Token> & d2t() const { return d2t_; }
-    std::string device_name() const { return device_.name(); }
-    bool flash_attn() const { return form_.flash_attn; }
-    bool is_remote() const { return options_.is_remote; }
+    // [n] draft id -> target id; empty = the same
+    virtual const std::vector<Token> & d2t() const = 0;
 
-    // Tables of the target for a drafter without its own; the tensors must outlive the drafter. The embedding's rows
-    // must be readable on the host. Where the drafter's device cannot read the head, `to_copy` is copied once: the same
-    // values in memory that can be copied from, or null. Error(mismatch) on wrong shapes, Error(unsupported) when a
-    // copy is needed and `to_copy` is null.
-    void share_embedding(const ggml_tensor * table);
-    void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
-    void set_embedding(EmbeddingTable table);
+    // `conversation`: 0 to the engine's number of them - 1, and no other open one's. Error(out_of_memory)
+    virtual std::unique_ptr<DraftSequence> open(int conversation) = 0;
 
-    // for all graphs from now on, where the drafter runs on the CPU
-    void set_n_threads(int n_threads);
+    // As DraftSequence::commit with output row 0, the draft distribution of the last row, and the draft rows of
+    // `levels`, whose output rows are theirs: several different conversations in one call. Appends all rows of all of
+    // them or, after an exception, none.
+    virtual void commit_together(const std::vector<DraftCommit> & commits) = 0;
+    virtual void extend_together(const std::vector<DraftLevel> & levels) = 0;
 
-    // Call after the tables are complete: picks flash attention where the device supports it, and verifies that the
-    // device supports every operation. Error(unsupported | mismatch)
-    void finish();
+    // for all calls from now on, where it runs on the CPU
+    virtual void set_n_threads(int n_threads) = 0;
 
-    // On a device: allocates now what conversations will need, so that a lack of memory shows before they begin.
-    // Error(out_of_memory)
-    void reserve(int n_sequences);
-
-    // Bytes in the memory of this drafter's device: its own weights, what graphs compute in, and one conversation's
-    // cache; and bytes in host memory besides.
-    struct Memory {
-        size_t weights, compute, cache, host;
-    };
-    Memory memory_use() const;
-
-    const DraftWeights & weights() const { return weights_; }
-    DraftDevice & device() { return device_; }
-    const DraftDevice & device() const { return device_; }
-    ggml_backend_buffer_type_t buft() const { return device_.buft(); }
-    const GraphForm & form() const { return form_; }
-    // draft rows can follow a commit in its graph
-    bool can_step() const { return weights_.draft_embedding != nullptr; }
-    const DraftMemory & memory() const { return memory_; }
-
-    // The graph that runs next, kept or built. This call may discard what the last graph left on the device.
-    // Error(out_of_memory)
-    const DraftGraph & next_graph(GraphCache & kept, const GraphShape & shape);
-
-    // graphs of several conversations
-    GraphCache & joint_graphs() { return joint_graphs_; }
-
-    // Caches of closed conversations serve the next ones: allocating and freeing is slow on some devices, and drivers
-    // have been seen to fail on freed memory. Error(out_of_memory)
-    std::unique_ptr<DraftKv> take_kv();
-    void give_kv(std::unique_ptr<DraftKv> kv);
-
-    // number of graphs that were run; what one leaves on the device lasts until the next
-    int n_runs() const { return n_runs_; }
-    // number of graphs that were built
-    int n_graphs() const { return n_graphs_; }
-
-  private:
-    bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
-    void bring_embedding();
-
-    DraftSpec spec_;
-    DrafterOptions options_;
-    std::vector<Token> d2t_;
-    std::string path_;
-    DraftDevice device_;
-    DraftWeights weights_;
-    ggml_context_ptr head_ctx_, embedding_ctx_;
-    ggml_backend_buffer_ptr head_buffer_, embedding_buffer_;
-    GraphForm form_;
-    DraftMemory memory_;
-    GraphCache joint_graphs_;
-    std::vector<std::unique_ptr<DraftKv>> idle_kv_;
-    int n_runs_ = 0, n_graphs_ = 0;
+    virtual std::string device_name() const = 0;
+    // of all conversations, each device once
+    virtual std::vector<DraftMemoryUse> memory_use() const = 0;
 };
 
 }  // namespace eaglecpp

@@ -8,10 +8,9 @@
 #include <vector>
 
 #include "algo/coupled.h"
-#include "algo/recall.h"
 #include "algo/topk.h"
 #include "algo/tree.h"
-#include "draft/drafter.h"
+#include "draft/eagle_drafter.h"
 
 namespace eaglecpp {
 
@@ -28,7 +27,7 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
 
 class DraftOutputs {
   public:
-    explicit DraftOutputs(const Drafter & drafter) : drafter_(drafter) {}
+    explicit DraftOutputs(const EagleDrafter & drafter) : drafter_(drafter) {}
 
     // output rows [first, first + n) of the graph that ran last, then its steps
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
@@ -37,13 +36,6 @@ class DraftOutputs {
     const float * logits(int i);
     std::vector<Candidate> candidates(int i, int k);
     std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);
-    // the same of any row
-    static std::vector<Candidate> candidates(const TokenLogits & row, int k) {
-        return top_k(row.logits, row.n, k, row.ids);
-    }
-    std::vector<Candidate> candidates(const TokenLogits & row, int k, const CoupledSampling & sampling, Pos pos) {
-        return coupled_.best(row.logits, row.n, k, row.ids, sampling, pos);
-    }
 
   private:
     // what a graph picked for one row, best first
@@ -55,7 +47,7 @@ class DraftOutputs {
     void read_picked(const LandedPicks & landed, size_t n_each, int first, int n);
     bool covers(const Picked & picked, const CoupledSampling & sampling) const;
 
-    const Drafter & drafter_;
+    const EagleDrafter & drafter_;
     std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
     ggml_tensor * logits_tensor_ = nullptr;
     std::vector<ggml_tensor *> step_logits_;

@@ -18,6 +18,7 @@ constexpr int n_recent_parked = 32;
 Conversations::Conversations(Models & models, int n_text_memory, bool recalls)
     : target_(*models.target),
       drafter_(models.drafter.get()),
+      traits_(models.draft_traits),
       drafts_text_(models.drafts_text),
       n_text_memory_(n_text_memory),
       recalls_(recalls) {}
@@ -31,12 +32,11 @@ Sequence & Conversations::open() {
         s.range = target_.cells().seqs(id);
         if (drafts_text_) s.text = TextIndex(n_text_memory_, n_text_most + n_text_memory_);
         if (drafter_) {
-            s.draft = std::make_unique<DraftSequence>(*drafter_);
-            s.pending = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
-            s.recent = RecentFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
-            // the logits of a drafter elsewhere stay there
-            if (recalls_ && !drafter_->is_remote() && !drafter_->spec().is_parallel()) {
-                s.recall = Recall(drafter_->spec().n_embd, drafter_->d2t(), target_.vocab().size());
+            s.draft = drafter_->open(id);
+            s.pending = PendingFeatures(traits_.n_aux, traits_.n_embd_target);
+            s.recent = RecentFeatures(traits_.n_aux, traits_.n_embd_target);
+            if (recalls_ && traits_.n_embd_state > 0) {
+                s.recall = Recall(traits_.n_embd_state, drafter_->d2t(), target_.vocab().size());
             }
         }
         return open_.emplace(id, std::move(s)).first->second;
@@ -174,7 +174,7 @@ ParkedSequence Conversations::park(const Sequence & s) const {
     out.n_draft_rows = s.draft->n_rows();
     out.draft = s.draft->save_rows(out.n_draft_rows);
     out.pending = s.pending;
-    out.recent = PendingFeatures(drafter_->spec().n_aux(), drafter_->spec().n_embd_target);
+    out.recent = PendingFeatures(traits_.n_aux, traits_.n_embd_target);
     int first = s.n_past;
     while (first > s.n_past - n_recent_parked && s.recent.has(first - 1)) --first;
     for (int pos = first; pos < s.n_past; ++pos) out.recent.add(s.recent.row(pos), {0});

@@ -54,6 +54,7 @@ class Conversations {
 
     Target & target_;
     Drafter * drafter_;
+    const DraftTraits & traits_;
     bool drafts_text_;
     int n_text_memory_;
     bool recalls_;

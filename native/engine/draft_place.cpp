@@ -32,15 +32,16 @@ static ggml_backend_dev_t best_device(const Target & target) {
     return integrated;
 }
 
-uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options, int n_sequences) {
+uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options) {
     uint64_t n = 0;
     for (const TensorInfo & t : file.gguf().tensors()) n += t.name == keys::t_token_embd ? 0 : t.n_bytes;
-    return n + n_sequences * DraftKv::n_bytes_for(file.spec(), options.n_ctx, options.n_draft_rows_max, options.type_kv,
-                                                  /*v_transposed=*/true);
+    return n + options.n_sequences * DraftKv::n_bytes_for(file.spec(), options.n_ctx, options.n_draft_rows_max,
+                                                          options.type_kv,
+                                                          /*v_transposed=*/true);
 }
 
-static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, const DraftFile & file,
-                                             const Target & target, DrafterOptions d) {
+static std::unique_ptr<EagleDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
+                                                  const Target & target, DrafterOptions d) {
     // ggml's fused attention on the CPU takes several times as long as the explicit form for the few rows of a draft
     // level; our kernel takes less (not measured for latent attention). The explicit form's scores take memory for
     // every row that attends, which in a drafter of several layers are all rows of a commit.
@@ -48,7 +49,7 @@ static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, cons
     const bool has_kernel = d.use_kernels && kernels::attention_type_fits(d.type_kv) && !file.spec().has_latent();
     const bool is_fused = !is_cpu || has_kernel || file.spec().n_layer > 1;
     d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
-    auto drafter = std::make_unique<Drafter>(file, d);
+    auto drafter = std::make_unique<EagleDrafter>(file, d);
     const DraftSpec & s = drafter->spec();
     if (!s.has_embedding) {
         const ggml_tensor * table = target.model().embedding();
@@ -62,7 +63,7 @@ static std::unique_ptr<Drafter> load_drafter(const EngineOptions & options, cons
     }
     if (!s.has_head && target.model().head()) drafter->share_head(target.model().head(), target.model().head_to_copy());
     drafter->finish();
-    drafter->reserve(target.options().n_sequences);
+    drafter->reserve();
     return drafter;
 }
 
@@ -70,6 +71,7 @@ PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & fil
     DrafterOptions d;
     d.n_threads = target.options().n_threads;
     d.n_ctx = target.n_ctx();
+    d.n_sequences = target.options().n_sequences;
     d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
     d.type_kv = type_by_name(options.draft_type_kv);
     d.use_kernels = target.model().uses_kernels();
@@ -80,7 +82,7 @@ PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & fil
     d.device = best_device(target);
     if (!d.device) return {load_drafter(options, file, target, d), ""};
     const char * name = ggml_backend_dev_name(d.device);
-    const uint64_t n_needed = draft_device_bytes(file, d, target.options().n_sequences);
+    const uint64_t n_needed = draft_device_bytes(file, d);
     size_t n_free = 0, n_total = 0;
     ggml_backend_dev_memory(d.device, &n_free, &n_total);
     std::string why;

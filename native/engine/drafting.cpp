@@ -47,8 +47,9 @@ void Drafting::decide(Sequence & s) {
     request.limits.n_nodes = target_.options().n_draft_max;
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_.keeps_order() && target_.cells().has_room_for_trees() ? s.range.count : 1;
-    if (drafter_) request.limits.n_draft_rows = drafter_->options().n_draft_rows_max;
-    if (drafter_ && drafter_->spec().is_parallel()) request.limits.n_levels = drafter_->spec().n_parallel;
+    if (drafter_) request.limits.n_draft_rows = traits_.n_draft_rows_max;
+    if (drafter_) request.limits.n_level_rows = traits_.n_level_rows_max;
+    if (traits_.is_parallel()) request.limits.n_levels = traits_.n_parallel;
     if (s.uses_text) request.text = &propose_text(s, request.limits);
     planner_.decide(s.plan, request);
 }
@@ -123,7 +124,7 @@ static std::vector<Candidate> propose(Sequence & s, int row, int node, Pos pos) 
 // which the graph goes on with.
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_most = 8;
-    if (!drafter_->can_step() || s.plan.k() != 1 || s.sampler->coupled() || s.sampler->has_grammar()) return 0;
+    if (!traits_.can_step || s.plan.k() != 1 || s.sampler->coupled() || s.sampler->has_grammar()) return 0;
     const int n = std::min(s.plan.n_levels_max() - 1, n_most);
     if (!s.plan.is_auto()) return n;
     int n_usual = 1;
@@ -154,7 +155,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         for (Sequence * s : growing) s->stats.draft_ms += ms;
         return ms;
     };
-    const bool is_parallel = drafter_->spec().is_parallel();
+    const bool is_parallel = traits_.is_parallel();
     const int n_steps = growing.size() == 1 ? this->n_steps(*growing[0]) : 0;
     std::vector<DraftCommit> commits;
     for (Sequence * s : growing) {
@@ -165,7 +166,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     const double commit_ms = planner_.costs().commit(commits[0].features.n_rows);
     const double all_ms = commit_ms + n_steps * planner_.costs().level(1);
     const double step_share = n_steps > 0 && all_ms > 0.0 ? (1.0 - commit_ms / all_ms) / n_steps : 0.0;
-    DraftSequence::commit_together(commits);
+    drafter_->commit_together(commits);
     std::vector<Proposal> proposals;
     for (Sequence * s : growing) {
         s->pending.clear();
@@ -199,7 +200,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
 void Drafting::extend(const std::vector<Sequence *> & growing) {
     std::vector<DraftLevel> levels;
     for (Sequence * s : growing) levels.push_back({s->draft.get(), next_rows(*s)});
-    DraftSequence::extend_together(levels);
+    drafter_->extend_together(levels);
 }
 
 // What the drafter's last call proposes behind each node of the frontier. What a parallel drafter says of a token does
@@ -207,7 +208,7 @@ void Drafting::extend(const std::vector<Sequence *> & growing) {
 std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, bool is_made) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
-    const bool is_parallel = drafter_->spec().is_parallel();
+    const bool is_parallel = traits_.is_parallel();
     std::vector<Candidate> next;
     std::vector<std::vector<Candidate>> children;
     for (size_t i = 0; i < frontier.size(); ++i) {

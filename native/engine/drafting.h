@@ -14,7 +14,7 @@ class Drafting {
   public:
     // both outlive this
     Drafting(Models & models, Planner & planner)
-        : target_(*models.target), drafter_(models.drafter.get()), planner_(planner) {}
+        : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits), planner_(planner) {}
 
     // Fills the pools of these conversations' plans; the planner chooses from them.
     void draft(const std::vector<Sequence *> & sequences);
@@ -31,6 +31,7 @@ class Drafting {
 
     Target & target_;
     Drafter * drafter_;
+    const DraftTraits & traits_;
     Planner & planner_;
     TextDraft text_draft_;  // what a grammar leaves of a proposal
 };

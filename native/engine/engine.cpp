@@ -92,7 +92,7 @@ Engine::Engine(const EngineOptions & options, const Engine * weights)
       planner_(planner_options(*models_.target)),
       conversations_(models_, options.text_memory, options.recall),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
-    if (drafter()) planner_.acceptance().expect(drafter()->spec().held_out_rates);
+    if (drafter()) planner_.acceptance().expect(draft_traits().held_out_rates);
 }
 
 int Engine::open_sequence() {
@@ -213,17 +213,16 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
 
 void Engine::check_strategy(const Strategy & st) const {
     const int n_nodes_max = target().options().n_draft_max;
-    const int n_rows_max = drafter() ? drafter()->options().n_draft_rows_max : INT_MAX;
+    const int n_rows_max = drafter() ? draft_traits().n_draft_rows_max : INT_MAX;
     if (st.nodes > n_nodes_max || (int64_t)(st.depth - 1) * st.k > n_rows_max) {
         fail(ErrorKind::value,
              "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft nodes; "
              "raise n_draft_max",
              st.nodes, st.depth, st.k, n_nodes_max);
     }
-    const int n_parallel = drafter() ? drafter()->spec().n_parallel : 0;
-    if (n_parallel > 0 && st.depth > n_parallel) {
+    if (draft_traits().is_parallel() && st.depth > draft_traits().n_parallel) {
         fail(ErrorKind::value, "strategy with depth %d: this parallel drafter gives %d tokens in its one pass",
-             st.depth, n_parallel);
+             st.depth, draft_traits().n_parallel);
     }
     if (st.kind == Strategy::Kind::tree && !target().model().supports_trees()) {
         fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",

@@ -35,6 +35,7 @@ class Engine {
 
     const Target & target() const { return *models_.target; }
     const Drafter * drafter() const { return models_.drafter.get(); }
+    const DraftTraits & draft_traits() const { return models_.draft_traits; }
     // why the drafter is not where it would best be; "" = it is, or there is none
     const std::string & why_placed() const { return models_.why_placed; }
     const DraftFile * draft_file() const { return models_.draft_file.get(); }

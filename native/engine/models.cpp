@@ -2,10 +2,13 @@
 #include "engine/models.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/draft_place.h"
+#include "engine/model_drafter.h"
+#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -77,21 +80,56 @@ static void check_fit(const DraftFile & draft, const Target & target) {
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 
+// An EAGLE drafter's file says that it is one; any other model is taken for a small one of the target's family.
+static bool is_eagle(const std::string & path) {
+    const std::string arch = GgufReader(path).str(keys::architecture);
+    return arch == keys::arch_eagle || arch == keys::arch_eagle3 || arch == keys::arch_eagle31;
+}
+
+// What cannot draft here as a small model does. Error(unsupported)
+static void check_small_model(const EngineOptions & options) {
+    std::error_code ignored;
+    if (std::filesystem::equivalent(options.draft_path, options.path, ignored)) {
+        fail(ErrorKind::unsupported,
+             "%s is both target and drafter: a model that drafts for itself saves nothing; give a smaller one, or an "
+             "EAGLE drafter",
+             options.draft_path.c_str());
+    }
+    const std::string arch = GgufReader(options.draft_path).str(keys::architecture);
+    const bool is_dflash = arch == "dflash";
+    if (!is_dflash && arch != "gemma4-assistant") return;
+    fail(ErrorKind::unsupported,
+         "%s: drafters of architecture '%s' are not supported; llama.cpp runs it itself (llama-server --spec-type %s "
+         "-md "
+         "%s)",
+         options.draft_path.c_str(), arch.c_str(), is_dflash ? "draft-dflash" : "draft-mtp",
+         options.draft_path.c_str());
+}
+
 Models open_models(const EngineOptions & options, const Target * weights) {
     check(options);
     Models out;
-    if (!options.draft_path.empty()) out.draft_file = std::make_unique<DraftFile>(options.draft_path);
-    out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && out.draft_file);
+    const bool has_drafter = !options.draft_path.empty();
+    if (has_drafter && is_eagle(options.draft_path)) {
+        out.draft_file = std::make_unique<DraftFile>(options.draft_path);
+    } else if (has_drafter) {
+        check_small_model(options);
+    }
+    out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
     TargetOptions target_options = options;
-    if (!out.draft_file && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
+    if (!has_drafter && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
     out.target =
         weights ? std::make_unique<Target>(target_options, *weights) : std::make_unique<Target>(target_options);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
     out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>{});
-    if (!out.draft_file) return out;
-    PlacedDrafter placed = place_drafter(options, *out.draft_file, *out.target);
-    out.drafter = std::move(placed.drafter);
-    out.why_placed = std::move(placed.why);
+    if (out.draft_file) {
+        PlacedDrafter placed = place_drafter(options, *out.draft_file, *out.target);
+        out.drafter = std::move(placed.drafter);
+        out.why_placed = std::move(placed.why);
+    } else if (has_drafter) {
+        out.drafter = std::make_unique<ModelDrafter>(options, *out.target);
+    }
+    if (out.drafter) out.draft_traits = out.drafter->traits();
     return out;
 }
 

@@ -13,9 +13,10 @@
 namespace eaglecpp {
 
 struct Models {
-    std::unique_ptr<DraftFile> draft_file;
+    std::unique_ptr<DraftFile> draft_file;  // of an EAGLE drafter
     std::unique_ptr<Target> target;
     std::unique_ptr<Drafter> drafter;
+    DraftTraits draft_traits;  // the drafter's
     std::string why_placed;    // why the drafter is not where it would best be; "" = it is, or there is none
     bool drafts_text = false;  // rounds may draft from the text itself
 

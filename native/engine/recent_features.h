@@ -16,13 +16,15 @@ class RecentFeatures {
   public:
     RecentFeatures() = default;
     RecentFeatures(int n_aux, int n_embd_target) : n_aux_(n_aux), n_embd_(n_embd_target) {
-        const size_t n_row = (size_t)std::max(1, n_aux) * n_embd_target;
+        if (n_aux == 0) return;
+        const size_t n_row = (size_t)n_aux * n_embd_target;
         pos_.assign(std::clamp<size_t>(n_bytes_most / sizeof(float) / std::max<size_t>(n_row, 1), 16, 1024), -1);
         rows_.resize(pos_.size() * n_row);
     }
 
     // feature row `row` is that of position `pos`
     void add(int pos, const FeatureRows & features, int row) {
+        if (n_aux_ == 0) return;
         const size_t slot = pos % pos_.size();
         pos_[slot] = pos;
         for (int a = 0; a < n_aux_; ++a) {
@@ -32,10 +34,11 @@ class RecentFeatures {
 
     // the last rows of features[0..n), the first of which is that of position `pos`
     void add_last(int pos, const FeatureRows & features, int n) {
-        for (int i = std::max(0, n - (int)pos_.size()); i < n; ++i) add(pos + i, features, i);
+        for (int i = std::max(0, n - (int)pos_.size()); i < n && n_aux_ > 0; ++i) add(pos + i, features, i);
     }
 
-    bool has(int pos) const { return pos >= 0 && !pos_.empty() && pos_[pos % pos_.size()] == pos; }
+    // a drafter that reads no features can have any row anew
+    bool has(int pos) const { return pos >= 0 && (n_aux_ == 0 || (!pos_.empty() && pos_[pos % pos_.size()] == pos)); }
 
     // of a position it has
     FeatureRows row(int pos) const {

@@ -14,6 +14,7 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
     : target_(*models.target),
       drafter_(models.drafter.get()),
       can_draft_(models.can_draft()),
+      n_embd_target_(models.draft_traits.n_embd_target),
       planner_(planner),
       conversations_(conversations),
       exact_rows_(exact_rows),
@@ -166,11 +167,11 @@ StepResult Rounds::finish_slice(const Slice & slice, double start_ms) {
 
 // Commits what is pending and the rows [row, row + n_rows) of the last decode.
 void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
-    FeatureRows features = target_.features().from(row, drafter_->spec().n_embd_target);
+    FeatureRows features = target_.features().from(row, n_embd_target_);
     s.recent.add_last(s.n_past, features, n_rows);
     s.commit_pending();
     features.n_rows = n_rows;
-    if (n_rows > 0) s.draft->commit(features, &s.tokens[s.draft->n_rows() + 1], false);
+    if (n_rows > 0) s.draft->commit(features, &s.tokens[s.draft->n_rows() + 1]);
 }
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ class Rounds {
     Target & target_;
     Drafter * drafter_;
     bool can_draft_;
+    int n_embd_target_;  // of a feature
     Planner & planner_;
     Conversations & conversations_;
     const RowCounts & exact_rows_;

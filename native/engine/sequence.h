@@ -26,7 +26,7 @@
 #include "base/error.h"
 #include "base/features.h"
 #include "base/types.h"
-#include "draft/sequence.h"
+#include "draft/drafter.h"
 #include "engine/options.h"
 #include "engine/recent_features.h"
 #include "target/sampler.h"
@@ -178,7 +178,7 @@ struct Sequence {
     // gives the drafter what waits for it
     void commit_pending() {
         if (pending.n_rows() == 0) return;
-        draft->commit(pending.rows(), &tokens[draft->n_rows() + 1], false);
+        draft->commit(pending.rows(), &tokens[draft->n_rows() + 1]);
         pending.clear();
     }
 };

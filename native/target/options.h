@@ -25,6 +25,7 @@ struct TargetOptions {
     std::string flash_attn = "auto";
     std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
     std::string type_v = "auto";
+    bool is_drafter = false;  // no text depends on the bits of its rows
     bool use_mmap = true;
     bool use_mlock = false;
     bool offload_kqv = true;

@@ -132,7 +132,7 @@ void Target::choose_attention() {
     }
     const bool has_exact = !model_->is_cpu() || has_kernel || has_reference_kernels();
     is_fused_ = options_.flash_attn == "on" || (options_.flash_attn == "auto" && has_exact);
-    adds_in_order_ = is_fused_ && model_->is_cpu() && (has_kernel || has_reference_kernels());
+    adds_in_order_ = is_fused_ && model_->is_cpu() && !options_.is_drafter && (has_kernel || has_reference_kernels());
     needs_reference_ = is_fused_ && !has_kernel && has_reference_kernels();
     has_own_attention_ = is_fused_ && has_kernel;
     for (std::string * type : {&options_.type_k, &options_.type_v}) {
@@ -237,7 +237,8 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     guarded([&] { taps_->attach(ctx_.get()); });
     cells_.attach(ctx_.get());
     // a tap at the very last layer asks for the output of every row of a prompt
-    picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_->output_device(), vocab_.size(),
+    const bool has_picks = !options_.is_drafter && !taps_->needs_all_outputs();
+    picks_ = DevicePicks(has_picks ? model_->output_device() : nullptr, vocab_.size(),
                          keeps_rows_in_order() ? options_.n_ubatch : 0);
     picks_.attach(ctx_.get());
     model_->attach_lora(ctx_.get());

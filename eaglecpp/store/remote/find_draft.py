@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Finds the drafter that a reference names, for a target: the one place that knows every kind of reference.
 
-A path, a checkpoint folder, a blob's digest, the name of a stored model or drafter, or a Hub repository. The
-answer is a file that fits, and how to make it a layer.
+A path, a checkpoint folder, a blob's digest, the name of a stored model or drafter, or a Hub repository. A
+stored model without a drafter is itself one: a small model. The answer is a file that fits, and how to make
+it a layer.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def find_draft(
         assert file is not None
         return FoundDraft(file, model)
     if model is not None:
-        raise ModelNotFoundError(f"drafter '{reference.text}': the stored model of that name has no drafter")
+        return FoundDraft(model.target_files()[0])  # a small model that drafts
     name = canonical(reference.name)
     if not name.is_hub:
         raise ModelNotFoundError(

@@ -28,15 +28,15 @@ class Pair {
     }
 
     void open() {
-        a_.push_back(std::make_unique<DraftSequence>(*together_.drafter));
-        b_.push_back(std::make_unique<DraftSequence>(*alone_.drafter));
+        a_.push_back(std::make_unique<EagleSequence>(*together_.drafter));
+        b_.push_back(std::make_unique<EagleSequence>(*alone_.drafter));
     }
 
     void reopen(int i) {
         a_[i].reset();
         b_[i].reset();
-        a_[i] = std::make_unique<DraftSequence>(*together_.drafter);
-        b_[i] = std::make_unique<DraftSequence>(*alone_.drafter);
+        a_[i] = std::make_unique<EagleSequence>(*together_.drafter);
+        b_[i] = std::make_unique<EagleSequence>(*alone_.drafter);
     }
 
     // rows without output, as those of a prompt
@@ -56,7 +56,7 @@ class Pair {
             commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data()});
         }
         const int n_runs = together_.drafter->n_runs();
-        DraftSequence::commit_together(commits);
+        EagleSequence::commit_together(commits);
         CHECK_MSG(together_.drafter->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
         for (size_t w = 0; w < who.size(); ++w) {
             b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true);
@@ -80,7 +80,7 @@ class Pair {
                 there.push_back(w);
             }
             if (levels.empty()) return;
-            DraftSequence::extend_together(levels);
+            EagleSequence::extend_together(levels);
             for (size_t l = 0; l < levels.size(); ++l) {
                 b_[who[there[l]]]->extend(levels[l].rows);
                 compare(who[there[l]], (int)levels[l].rows.size(), what + strf(": level %zu", level));
@@ -92,12 +92,12 @@ class Pair {
     void nobody_moves_in_an_error() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
-        CHECK_THROWS(DraftSequence::commit_together({{a_[0].get(), few.features(), few.tokens.data()},
+        CHECK_THROWS(EagleSequence::commit_together({{a_[0].get(), few.features(), few.tokens.data()},
                                                      {a_[1].get(), many.features(), many.tokens.data()}}),
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
         const int n_draft = a_[0]->n_draft_rows();
-        CHECK_THROWS(DraftSequence::extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
+        CHECK_THROWS(EagleSequence::extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
                      "node 77 has no draft row");
         CHECK(a_[0]->n_draft_rows() == n_draft);
     }
@@ -106,7 +106,7 @@ class Pair {
 
   private:
     void compare(int i, int n_rows, const std::string & what) {
-        DraftSequence &a = *a_[i], &b = *b_[i];
+        EagleSequence &a = *a_[i], &b = *b_[i];
         const auto same = [&](const float * x, const float * y, size_t n, const std::string & of) {
             float gap = 0.0f;
             for (size_t j = 0; j < n; ++j) gap = std::max(gap, std::fabs(x[j] - y[j]));
@@ -128,7 +128,7 @@ class Pair {
     }
 
     Side together_, alone_;
-    std::vector<std::unique_ptr<DraftSequence>> a_, b_;
+    std::vector<std::unique_ptr<EagleSequence>> a_, b_;
     float tolerance_;
 };
 

@@ -140,7 +140,8 @@ extern "C" enum ggml_status ggml_backend_graph_compute_async(ggml_backend_t back
 }
 
 // K and V of the drafter's committed rows
-static std::vector<uint8_t> memory_of(const DraftSequence & s) {
+static std::vector<uint8_t> memory_of(const DraftSequence & sequence) {
+    const auto & s = static_cast<const EagleSequence &>(sequence);
     std::vector<uint8_t> all;
     for (const ggml_tensor * t : {s.kv().k()[0], s.kv().v()[0]}) {
         std::vector<uint8_t> bytes(ggml_nbytes(t));
@@ -241,12 +242,12 @@ static void a_commit_is_all_or_nothing() {
     const DraftFile file(draft);
     DrafterOptions options;
     options.n_ctx = 512;
-    Drafter drafter(file, options);
+    EagleDrafter drafter(file, options);
     const DraftSpec & s = drafter.spec();
     drafter.set_embedding(
         EmbeddingTable::from_bytes(std::vector<uint8_t>(4 * s.n_vocab * s.n_embd), GGML_TYPE_F32, s.n_embd, s.n_vocab));
     drafter.finish();
-    DraftSequence sequence(drafter);
+    EagleSequence sequence(drafter);
     const std::vector<float> values((size_t)200 * s.n_embd_target, 0.5f);
     FeatureRows rows;
     rows.layer.assign(s.n_aux(), values.data());

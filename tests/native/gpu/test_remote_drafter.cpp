@@ -119,7 +119,7 @@ static void steps_are_levels(Side & host, Side & remote, const std::string & wha
         constexpr int n_steps = 5;
         const Rows rows = make_rows(host.drafter->spec(), n);
         commit(host, rows, true);
-        DraftSequence::commit_together({{remote.seq.get(), rows.features(), rows.tokens.data(), 0, n_steps}});
+        EagleSequence::commit_together({{remote.seq.get(), rows.features(), rows.tokens.data(), 0, n_steps}});
         const uint64_t before = eaglecpp_counts().waits;
         for (int i = 0; i <= n_steps; ++i) {
             const auto ours = remote.seq->candidates(i, 4), theirs = host.seq->candidates(0, 4);

@@ -27,6 +27,7 @@ from helpers.opening import options_of
 from helpers.random_drafter import DraftShape
 from helpers.store_check import orphans, store_problems
 from helpers.stores import OllamaModel, Tiny, rename_token
+from helpers.tiny import make_target
 
 
 def make(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
@@ -251,9 +252,20 @@ def test_a_drafter_may_be_a_stored_name_or_a_digest(tiny: Tiny, stores: Stores) 
     for reference in ("pair", digest, digest.replace(":", "-")):
         model = make(stores, f"FROM {tiny.target}\nDRAFT {reference}\n", "other")
         assert model.manifest.of_kind("draft")[0].digest == digest
-    with pytest.raises(ModelNotFoundError, match="has no drafter"):
-        make(stores, f"FROM {tiny.target}\n", "plain")
-        make(stores, f"FROM {tiny.target}\nDRAFT plain\n", "other")
+    make(stores, f"FROM {tiny.target}\n", "plain")
+    with pytest.raises(MismatchError, match="is both target and drafter"):
+        make(stores, "FROM plain\nDRAFT plain\n", "other")
+
+
+def test_a_stored_model_without_a_drafter_drafts_as_a_small_model(
+    tiny: Tiny, stores: Stores, tmp_path: Path
+) -> None:
+    small = make(stores, f"FROM {make_target(tmp_path, dtype='Q8_0').gguf}\n", "small")
+    model = make(stores, f"FROM {tiny.target}\nDRAFT small\n", "other")
+    assert model.manifest.of_kind("draft")[0].digest == small.manifest.of_kind("model")[0].digest
+
+
+def test_a_drafter_that_is_nowhere(tiny: Tiny, stores: Stores) -> None:
     with pytest.raises(ModelNotFoundError, match=r"for a repository on the Hub write hf.co/USER/REPO"):
         make(stores, f"FROM {tiny.target}\nDRAFT nowhere\n", "other")
 

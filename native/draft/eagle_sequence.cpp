@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "draft/sequence.h"
+#include "draft/eagle_sequence.h"
 
 #include <algorithm>
 
@@ -11,37 +11,42 @@ namespace eaglecpp {
 namespace {
 // Where graphs have few sizes: sizes of the cache between a length and its double.
 constexpr int n_kv_steps = 4;
+
+// all conversations of a call are this drafter's
+EagleSequence * own(DraftSequence * seq) {
+    return static_cast<EagleSequence *>(seq);
+}
 }  // namespace
 
-DraftSequence::DraftSequence(Drafter & drafter) : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
+EagleSequence::EagleSequence(EagleDrafter & drafter) : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
 
-DraftSequence::~DraftSequence() {
+EagleSequence::~EagleSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
 // Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then. Three rows
 // are what most commits have; sending their features costs more than keeping one graph more.
-int DraftSequence::n_padded(int n_rows) const {
+int EagleSequence::n_padded(int n_rows) const {
     if (!drafter_.is_remote() || n_rows == 3) return n_rows;
     int n = 1;
     while (n < n_rows) n *= 2;
     return n;
 }
 
-int DraftSequence::n_slots_read(int n_used) const {
+int EagleSequence::n_slots_read(int n_used) const {
     return std::min(DraftKv::pad(n_used, drafter_.is_remote() ? n_kv_steps : 0), kv_->n_slots());
 }
 
-void DraftSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
+void EagleSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
     check_room(features.n_rows);
     truncate(kv_->n_rows);
     const int n_target = drafter_.spec().n_embd_target;
     const int n_before = kv_->n_rows;
     try {
-        for (int at = 0; at < features.n_rows; at += Drafter::n_commit_chunk) {
+        for (int at = 0; at < features.n_rows; at += EagleDrafter::n_commit_chunk) {
             FeatureRows part = features.from(at, n_target);
-            const bool is_last = part.n_rows <= Drafter::n_commit_chunk;
-            part.n_rows = std::min(part.n_rows, Drafter::n_commit_chunk);
+            const bool is_last = part.n_rows <= EagleDrafter::n_commit_chunk;
+            part.n_rows = std::min(part.n_rows, EagleDrafter::n_commit_chunk);
             run({{this, commit_call(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)}});
         }
     } catch (...) {
@@ -50,34 +55,35 @@ void DraftSequence::commit(const FeatureRows & features, const Token * tokens, b
     }
 }
 
-void DraftSequence::check_room(int n_rows) const {
+void EagleSequence::check_room(int n_rows) const {
     if (kv_->n_rows + n_rows <= kv_->n_ctx()) return;
     fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_->n_ctx(),
          kv_->n_rows + n_rows);
 }
 
 // More rows than one graph takes: then all but the last of each go alone, as rows of a prompt do.
-void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
+void EagleSequence::commit_together(const std::vector<DraftCommit> & commits) {
     if (commits.empty()) return;
     int n_rows = 0;
     std::vector<int> n_before;
     for (const DraftCommit & c : commits) {
-        c.seq->check_room(c.features.n_rows);
+        own(c.seq)->check_room(c.features.n_rows);
         n_before.push_back(c.seq->n_rows());
         n_rows += c.features.n_rows;
     }
     try {
         std::vector<Turn> turns;
         for (const DraftCommit & c : commits) {
-            c.seq->truncate(c.seq->n_rows());
+            EagleSequence * seq = own(c.seq);
+            seq->truncate(seq->n_rows());
             FeatureRows rows = c.features;
-            const int n_alone = n_rows > Drafter::n_commit_chunk ? rows.n_rows - 1 : 0;
+            const int n_alone = n_rows > EagleDrafter::n_commit_chunk ? rows.n_rows - 1 : 0;
             if (n_alone > 0) {
                 rows.n_rows = n_alone;
-                c.seq->commit(rows, c.tokens, false);
-                rows = c.features.from(n_alone, c.seq->drafter_.spec().n_embd_target);
+                seq->commit(rows, c.tokens);
+                rows = c.features.from(n_alone, seq->drafter_.spec().n_embd_target);
             }
-            turns.push_back({c.seq, c.seq->commit_call(rows, c.tokens + n_alone, true, c.n_ahead)});
+            turns.push_back({seq, seq->commit_call(rows, c.tokens + n_alone, true, c.n_ahead)});
         }
         const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
         if (n_steps > 0) {
@@ -87,14 +93,14 @@ void DraftSequence::commit_together(const std::vector<DraftCommit> & commits) {
         run(turns, n_steps);
     } catch (...) {
         for (size_t i = 0; i < commits.size(); ++i) {
-            commits[i].seq->kv_->n_rows = n_before[i];
-            commits[i].seq->drop_drafts(0);
+            own(commits[i].seq)->kv_->n_rows = n_before[i];
+            own(commits[i].seq)->drop_drafts(0);
         }
         throw;
     }
 }
 
-DraftCall DraftSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
+DraftCall EagleSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
                                      int n_ahead) const {
     const bool can_mask = drafter_.spec().is_parallel() && want_output;
     if (n_ahead < 0 || n_ahead > (can_mask ? kv_->n_draft_rows_max() : 0)) {
@@ -116,16 +122,17 @@ DraftCall DraftSequence::commit_call(const FeatureRows & features, const Token *
     return call;
 }
 
-void DraftSequence::extend(const std::vector<DraftRow> & rows) {
+void EagleSequence::extend(const std::vector<DraftRow> & rows) {
     extend_together({{this, rows}});
 }
 
-void DraftSequence::extend_together(const std::vector<DraftLevel> & levels) {
+void EagleSequence::extend_together(const std::vector<DraftLevel> & levels) {
     std::vector<std::vector<Token>> tokens(levels.size());
     std::vector<Turn> turns;
     try {
         for (size_t i = 0; i < levels.size(); ++i) {
-            turns.push_back({levels[i].seq, levels[i].seq->extend_call(levels[i].rows, tokens[i])});
+            EagleSequence * seq = own(levels[i].seq);
+            turns.push_back({seq, seq->extend_call(levels[i].rows, tokens[i])});
         }
         if (!turns.empty()) run(turns);
     } catch (...) {
@@ -134,7 +141,7 @@ void DraftSequence::extend_together(const std::vector<DraftLevel> & levels) {
     }
 }
 
-DraftCall DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
+DraftCall EagleSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
     const int n = (int)rows.size();
     const int first = n_draft_rows();
     if (drafter_.spec().is_parallel()) {
@@ -168,26 +175,26 @@ DraftCall DraftSequence::extend_call(const std::vector<DraftRow> & rows, std::ve
 }
 
 // The draft row of a node, -1 for the last committed row.
-int DraftSequence::row_of(int node) const {
+int EagleSequence::row_of(int node) const {
     if (node == 0) return -1;
     const auto at = std::find(nodes_.begin(), nodes_.end(), node);
     if (node < 0 || at == nodes_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
     return (int)(at - nodes_.begin());
 }
 
-void DraftSequence::drop_drafts(int n_left) {
+void EagleSequence::drop_drafts(int n_left) {
     drafts_.resize(n_left);
     nodes_.resize(n_left);
 }
 
-bool DraftSequence::take_step(int i, const DraftRow & row) {
+bool EagleSequence::take_step(int i, const DraftRow & row) {
     if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || candidates(i, 1)[0].token != row.token) return false;
     nodes_[i] = row.node;
     return true;
 }
 
 // The inputs of a commit's steps, whose rows are already counted.
-void DraftSequence::add_steps(const DraftGraph & g) {
+void EagleSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
         const DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
@@ -196,10 +203,10 @@ void DraftSequence::add_steps(const DraftGraph & g) {
     std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
 
-void DraftSequence::run(const std::vector<Turn> & turns, int n_steps) {
+void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
     check_not_forked("the drafter cannot run");
-    DraftSequence & first = *turns[0].seq;
-    Drafter & drafter = first.drafter_;
+    EagleSequence & first = *turns[0].seq;
+    EagleDrafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
     GraphShape shape{turns[0].call.is_commit, {}, n_steps};
     for (const Turn & turn : turns) shape.parts.push_back(turn.call.part);
@@ -224,34 +231,34 @@ void DraftSequence::run(const std::vector<Turn> & turns, int n_steps) {
 }
 
 // What a parallel drafter says of any token comes from the committed rows alone.
-TokenLogits DraftSequence::recalled(int i, Recall & recall, int node, const Recall::Last & last) {
+TokenLogits EagleSequence::recalled(int i, Recall & recall, int node, const Recall::Last & last) {
     state_.resize(drafter_.spec().n_embd);
     get_state(drafter_.spec().is_parallel() ? 0 : node, state_.data());
     return recall.recall(node, last, state_.data(), outputs_.logits(i));
 }
 
-void DraftSequence::get_state(int node, float * dst) const {
+void EagleSequence::get_state(int node, float * dst) const {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_get(kv_->state(), dst, (1 + row_of(node)) * n, n);
 }
 
-void DraftSequence::set_state(int node, const float * src) {
+void EagleSequence::set_state(int node, const float * src) {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_set(kv_->state(), src, (1 + row_of(node)) * n, n);
 }
 
-std::vector<uint8_t> DraftSequence::save_rows(int n) const {
+std::vector<uint8_t> EagleSequence::save_rows(int n) const {
     drafter_.device().wait();
     return kv_->save_rows(n);
 }
 
-void DraftSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
+void EagleSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
     drafter_.device().wait();
     truncate(0);
     kv_->load_rows(bytes, n);
 }
 
-void DraftSequence::truncate(int n_rows) {
+void EagleSequence::truncate(int n_rows) {
     kv_->n_rows = std::min(kv_->n_rows, n_rows);
     drop_drafts(0);
 }

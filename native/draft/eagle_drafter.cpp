@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "draft/drafter.h"
+#include "draft/eagle_drafter.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/process.h"
+#include "draft/eagle_sequence.h"
 
 namespace eaglecpp {
 
@@ -31,7 +32,7 @@ const DrafterOptions & checked(const DrafterOptions & options) {
 
 }  // namespace
 
-Drafter::Drafter(const DraftFile & file, const DrafterOptions & options)
+EagleDrafter::EagleDrafter(const DraftFile & file, const DrafterOptions & options)
     : spec_(file.spec()),
       options_(checked(options)),
       d2t_(file.d2t()),
@@ -42,7 +43,32 @@ Drafter::Drafter(const DraftFile & file, const DrafterOptions & options)
     options_.is_remote = options_.is_remote || !device_.is_cpu();
 }
 
-void Drafter::set_n_threads(int n_threads) {
+DraftTraits EagleDrafter::traits() const {
+    DraftTraits t;
+    t.n_aux = spec_.n_aux();
+    t.n_embd_target = spec_.n_embd_target;
+    t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
+    t.n_parallel = spec_.n_parallel;
+    t.can_step = weights_.draft_embedding != nullptr;
+    // the logits of a drafter elsewhere stay there
+    t.n_embd_state = is_remote() || spec_.is_parallel() ? 0 : spec_.n_embd;
+    t.held_out_rates = spec_.held_out_rates;
+    return t;
+}
+
+std::unique_ptr<DraftSequence> EagleDrafter::open(int) {
+    return std::make_unique<EagleSequence>(*this);
+}
+
+void EagleDrafter::commit_together(const std::vector<DraftCommit> & commits) {
+    EagleSequence::commit_together(commits);
+}
+
+void EagleDrafter::extend_together(const std::vector<DraftLevel> & levels) {
+    EagleSequence::extend_together(levels);
+}
+
+void EagleDrafter::set_n_threads(int n_threads) {
     if (n_threads == options_.n_threads) return;
     options_.n_threads = n_threads;
     device_.set_n_threads(n_threads);
@@ -55,16 +81,16 @@ static void check_table(const std::string & path, const char * what, const ggml_
     }
 }
 
-void Drafter::share_embedding(const ggml_tensor * table) {
+void EagleDrafter::share_embedding(const ggml_tensor * table) {
     check_table(path_, "token embedding", table, spec_.n_embd, spec_.n_vocab);
     weights_.embedding = EmbeddingTable::from_tensor(table);
 }
 
-void Drafter::set_embedding(EmbeddingTable table) {
+void EagleDrafter::set_embedding(EmbeddingTable table) {
     weights_.embedding = std::move(table);
 }
 
-void Drafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
+void EagleDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
     check_table(path_, "output head", head, spec_.n_embd, spec_.n_draft_vocab);
     if (ggml_backend_supports_buft(device_.backend(), ggml_backend_buffer_get_type(head->buffer))) {
         weights_.head = const_cast<ggml_tensor *>(head);
@@ -83,7 +109,7 @@ void Drafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) 
     ggml_backend_tensor_copy(to_copy, weights_.head);
 }
 
-const DraftGraph & Drafter::next_graph(GraphCache & kept, const GraphShape & shape) {
+const DraftGraph & EagleDrafter::next_graph(GraphCache & kept, const GraphShape & shape) {
     ++n_runs_;
     if (DraftGraph * g = kept.find(shape, memory_.epoch())) return *g;
     device_.wait();
@@ -92,7 +118,7 @@ const DraftGraph & Drafter::next_graph(GraphCache & kept, const GraphShape & sha
     return kept.keep(shape, std::move(built));
 }
 
-std::unique_ptr<DraftKv> Drafter::take_kv() {
+std::unique_ptr<DraftKv> EagleDrafter::take_kv() {
     if (idle_kv_.empty()) {
         return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
                                          /*v_transposed=*/!form_.flash_attn, device_.buft());
@@ -103,13 +129,13 @@ std::unique_ptr<DraftKv> Drafter::take_kv() {
     return kv;
 }
 
-void Drafter::give_kv(std::unique_ptr<DraftKv> kv) {
+void EagleDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     device_.wait();
     joint_graphs_.forget(kv.get());
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-bool Drafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
+bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, device_.buft());
     // of two conversations: there are more operations for several
     const GraphPart commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
@@ -121,10 +147,10 @@ bool Drafter::supports(const GraphForm & form, std::string & missing, int n_step
     return true;
 }
 
-void Drafter::reserve(int n_sequences) {
+void EagleDrafter::reserve() {
     if (!options_.is_remote) return;
     std::vector<std::unique_ptr<DraftKv>> all;
-    for (int i = 0; i < n_sequences; ++i) all.push_back(take_kv());
+    for (int i = 0; i < options_.n_sequences; ++i) all.push_back(take_kv());
     const DraftKv * kv = all[0].get();
     const GraphPart commit{kv, n_commit_chunk, 1, kv->n_slots()};
     const GraphPart extend{kv, n_reserved_rows, n_reserved_rows, kv->n_slots()};
@@ -138,18 +164,24 @@ static size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
     return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
 }
 
-Drafter::Memory Drafter::memory_use() const {
-    Memory m{};
-    m.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
-                n_bytes_of(embedding_buffer_);
-    m.compute = memory_.n_bytes();
-    m.host = weights_.embedding.n_bytes();
-    m.cache = DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
-                                   /*v_transposed=*/!form_.flash_attn);
-    return m;
+size_t EagleDrafter::n_cache_bytes() const {
+    return DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
+                                /*v_transposed=*/!form_.flash_attn);
 }
 
-void Drafter::finish() {
+std::vector<DraftMemoryUse> EagleDrafter::memory_use() const {
+    DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
+    own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
+                  n_bytes_of(embedding_buffer_);
+    const size_t n_host = weights_.embedding.n_bytes();
+    if (device_.is_cpu()) {
+        own.weights += n_host;
+        return {own};
+    }
+    return {own, {ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), n_host, 0, 0}};
+}
+
+void EagleDrafter::finish() {
     if (weights_.embedding.empty() || !weights_.head) {
         fail(ErrorKind::mismatch, "%s has no %s of its own and none of a target was given", path_.c_str(),
              weights_.head ? "token embedding" : "output head");
@@ -174,7 +206,7 @@ void Drafter::finish() {
 
 // The rows of the draft vocabulary, as they are stored. Nothing depends on them but how often the host waits, so they
 // are left out where memory is short.
-void Drafter::bring_embedding() {
+void EagleDrafter::bring_embedding() {
     const EmbeddingTable & table = weights_.embedding;
     const size_t n_row = table.n_row_bytes();
     size_t n_free, n_total;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+// An EAGLE drafter's side of one conversation. Row p pairs the target's feature at position p with the embedding of the
+// token at p + 1, and lives at K/V slot and RoPE position p. A draft row is fed with the state of the row it follows,
+// and its attention sees the committed rows, the chain of parents and itself. Several conversations can commit or
+// extend in one graph: the weights are then read once for all, and each gets the bits it has alone where products do
+// not depend on the number of rows.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "draft/eagle_drafter.h"
+#include "draft/inputs.h"
+#include "draft/outputs.h"
+
+namespace eaglecpp {
+
+class EagleSequence : public DraftSequence {
+  public:
+    explicit EagleSequence(EagleDrafter & drafter);
+    ~EagleSequence() override;
+    EagleSequence(const EagleSequence &) = delete;
+    EagleSequence & operator=(const EagleSequence &) = delete;
+
+    int n_rows() const override { return kv_->n_rows; }
+    int n_draft_rows() const { return drafts_.n(); }  // of this round so far
+
+    void commit(const FeatureRows & features, const Token * tokens) override { commit(features, tokens, false); }
+
+    // The same with more to choose. With `want_output` the last row runs fully:
+    // logits(0) is its draft distribution, and draft rows behind node 0 are fed its state.
+    // `n_ahead`, for a parallel drafter with output: that many masked rows follow the last one in the same graph, and
+    // logits(i) is the distribution i tokens further on. The cache keeps nothing of the masked rows.
+    void commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead = 0);
+
+    // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i].
+    void extend(const std::vector<DraftRow> & rows);
+    bool take_step(int i, const DraftRow & row) override;
+
+    // as the functions of Drafter, in one graph
+    static void commit_together(const std::vector<DraftCommit> & commits);
+    static void extend_together(const std::vector<DraftLevel> & levels);
+
+    // [n_draft_vocab] logits of output row i of this sequence's last call; valid until the next call of any sequence of
+    // this drafter
+    const float * logits(int i) { return outputs_.logits(i); }
+
+    using DraftSequence::candidates;
+    std::vector<Candidate> candidates(int i, int k) override { return outputs_.candidates(i, k); }
+    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
+        return outputs_.candidates(i, k, sampling, pos);
+    }
+    TokenLogits recalled(int i, Recall & recall, int node, const Recall::Last & last) override;
+
+    // state [H] of a node's row
+    void get_state(int node, float * dst) const;
+    void set_state(int node, const float * src);
+
+    std::vector<uint8_t> save_rows(int n) const override;
+    void load_rows(const std::vector<uint8_t> & bytes, int n) override;
+    void truncate(int n_rows) override;
+
+    const DraftKv & kv() const { return *kv_; }
+
+  private:
+    // of several in one graph
+    struct Turn {
+        EagleSequence * seq;
+        DraftCall call;
+    };
+
+    int n_padded(int n_rows) const;
+    int n_slots_read(int n_used) const;
+    DraftCall commit_call(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) const;
+    DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
+    static void run(const std::vector<Turn> & turns, int n_steps = 0);
+    void add_steps(const DraftGraph & g);
+    void check_room(int n_rows) const;
+    int row_of(int node) const;
+    void drop_drafts(int n_left);
+
+    EagleDrafter & drafter_;
+    std::unique_ptr<DraftKv> kv_;
+    GraphCache graphs_;  // with this conversation alone
+    Ancestry drafts_;
+    std::vector<int32_t> nodes_;  // of the draft rows; -1: a step that was not taken
+    DraftOutputs outputs_;        // of the last call
+    std::vector<float> state_;    // kept to save allocations
+};
+
+}  // namespace eaglecpp

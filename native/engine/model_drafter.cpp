@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: MIT
+#include "engine/model_drafter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace eaglecpp {
+
+namespace {
+// Draft rows of a round, and branches of a tree: what a small model's chain and its likely side branches need. Each
+// branch takes one of the 256 sequence ids that llama.cpp has for all conversations.
+constexpr int n_rows_most = 64, n_branches_most = 8;
+
+ggml_backend_dev_t cpu_device() {
+    return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+}
+
+TargetOptions model_options(const EngineOptions & options, const Target & target) {
+    TargetOptions o = options;
+    const TargetOptions & t = target.options();
+    o.path = options.draft_path;
+    o.is_drafter = true;
+    o.n_ctx = t.n_ctx;
+    o.n_threads = t.n_threads;
+    o.n_threads_batch = t.n_threads_batch;
+    o.n_sequences = t.n_sequences;
+    o.n_draft_max = n_rows_most;
+    o.n_draft_more = 0;
+    o.n_leaves_max = std::clamp((int)llama_max_parallel_sequences() / t.n_sequences, 1, n_branches_most);
+    o.separate_caches = false;
+    o.type_k = o.type_v = options.draft_type_kv;
+    o.lora.clear();
+    // these speak of the target's layers
+    o.tensor_split.clear();
+    o.override_tensor.clear();
+    o.n_cpu_moe = 0;
+    o.rope_freq_base = o.rope_freq_scale = 0.0f;
+    if (options.draft_device == "auto") {
+        if (target.model().is_cpu()) o.n_gpu_layers = 0;
+        return o;
+    }
+    ggml_backend_dev_t device = find_device(options.draft_device, options.n_gpu_layers);
+    o.n_gpu_layers = device ? -1 : 0;
+    if (!device) return o;
+    o.split_mode = "none";
+    o.main_gpu = 0;
+    for (size_t i = 0; i < ggml_backend_dev_count() && ggml_backend_dev_get(i) != device; ++i) {
+        o.main_gpu += ggml_backend_dev_type(ggml_backend_dev_get(i)) != GGML_BACKEND_DEVICE_TYPE_CPU;
+    }
+    return o;
+}
+
+}  // namespace
+
+class ModelSequence : public DraftSequence {
+  public:
+    ModelSequence(ModelDrafter & drafter, const SeqRange & range)
+        : drafter_(drafter), cells_(drafter.model_->cells()), range_(range), tips_(range.count, -1) {}
+    ~ModelSequence() override { cells_.truncate(range_, 0); }
+
+    int n_rows() const override { return n_rows_; }
+
+    void commit(const FeatureRows & features, const Token * tokens) override {
+        const int n_before = n_rows_;
+        try {
+            commit_most(tokens, features.n_rows);
+        } catch (...) {
+            truncate(n_before);
+            throw;
+        }
+    }
+
+    // Commits n rows in batches of their own.
+    void commit_most(const Token * tokens, int n) {
+        truncate(n_rows_);
+        int at = n_rows_ == 0 ? -1 : 0;
+        TargetBatch & batch = drafter_.batch_;
+        while (at < n) {
+            batch.clear();
+            for (; at < n && batch.n_rows() < drafter_.model_->n_prompt_rows(); ++at) {
+                batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, false);
+            }
+            drafter_.model_->decode(batch, /*is_prompt=*/true);
+        }
+        n_rows_ += n;
+    }
+
+    // Commits as many of the n rows as are there as draft rows, and drops the other drafts; returns how many.
+    int keep_drafts(const Token * tokens, int n) {
+        std::vector<int> path;
+        for (int at = -1; (int)path.size() < n;) {
+            const auto next = std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft & d) {
+                return d.parent == at && d.token == tokens[path.size()];
+            });
+            if (next == drafts_.end() || !holds(next->id, (int)(next - drafts_.begin()))) break;
+            path.push_back(at = (int)(next - drafts_.begin()));
+        }
+        const Pos first = n_rows_ + 1, end = first + (Pos)path.size();
+        const llama_seq_id id = path.empty() ? -1 : drafts_[path.back()].id;
+        for (int i = 0; i < range_.count && id >= 0; ++i) {
+            if (range_.first + i != id) cells_.branch(id, range_.first + i, first, end);
+        }
+        n_rows_ += (int)path.size();
+        truncate(n_rows_);
+        return (int)path.size();
+    }
+
+    // the rows of a batch with others: the last one with output
+    void add_commit(const Token * tokens, int n) {
+        TargetBatch & batch = drafter_.batch_;
+        for (int at = n_rows_ == 0 ? -1 : 0; at < n; ++at) {
+            batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, at == n - 1);
+        }
+        outputs_.assign(1, batch.n_rows() - 1);
+        n_rows_ += n;
+    }
+
+    // Draft rows of one level. A row without a free sequence id is not run and has no output.
+    void add_level(const std::vector<DraftRow> & rows) {
+        TargetBatch & batch = drafter_.batch_;
+        outputs_.assign(rows.size(), -1);
+        std::vector<uint8_t> is_used(range_.count, 0);
+        // a first child goes on with its parent's id
+        std::vector<int> own(rows.size(), -1);
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const int parent = row_of(rows[i].parent), id = id_of(parent);
+            if (id < 0 || tips_[id] != parent || is_used[id]) continue;
+            own[i] = id;
+            is_used[id] = 1;
+        }
+        const int n_before = (int)drafts_.size();
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const int parent = row_of(rows[i].parent);
+            const Pos pos = parent < 0 ? n_rows_ + 1 : drafts_[parent].pos + 1;
+            if (own[i] < 0) own[i] = branch_from(parent, rows, is_used);
+            drafts_.push_back({rows[i].node, rows[i].token, parent, pos, own[i] < 0 ? -1 : range_.first + own[i]});
+            if (own[i] < 0) continue;
+            is_used[own[i]] = 1;
+            outputs_[i] = batch.n_rows();
+            batch.add(drafter_.map_.for_draft(rows[i].token), pos, std::vector<llama_seq_id>{range_.first + own[i]},
+                      true);
+        }
+        for (size_t i = 0; i < rows.size(); ++i) {
+            if (own[i] >= 0) tips_[own[i]] = n_before + (int)i;
+        }
+    }
+
+    std::vector<Candidate> candidates(int i, int k) override {
+        if (outputs_[i] < 0) return {};
+        const TokenLogits row = drafter_.logits(outputs_[i]);
+        return known(top_k(row.logits, row.n, k, row.ids));
+    }
+    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
+        if (outputs_[i] < 0) return {};
+        return known(DraftSequence::candidates(drafter_.logits(outputs_[i]), k, sampling, pos));
+    }
+    bool take_step(int, const DraftRow &) override { return false; }
+    TokenLogits recalled(int, Recall &, int, const Recall::Last &) override {
+        fail(ErrorKind::value, "a model of llama.cpp gives no states to recall by");
+    }
+
+    std::vector<uint8_t> save_rows(int n) const override {
+        return n > 0 ? cells_.save_rows(range_) : std::vector<uint8_t>();
+    }
+    void load_rows(const std::vector<uint8_t> & bytes, int n) override {
+        truncate(0);
+        if (n == 0) return;
+        if (!cells_.load_rows(range_, bytes, n + 1)) {
+            fail(ErrorKind::context_full, "the small model's cache has no room for %d rows", n);
+        }
+        n_rows_ = n;
+        truncate(n);
+    }
+
+    void truncate(int n) override {
+        n_rows_ = std::min(n_rows_, n);
+        drafts_.clear();
+        std::fill(tips_.begin(), tips_.end(), -1);
+        cells_.truncate(range_, n_rows_ > 0 ? n_rows_ + 1 : 0);
+    }
+
+  private:
+    struct Draft {
+        int node;
+        Token token;
+        int parent;  // the draft row before it; -1 = the last committed row
+        Pos pos;
+        llama_seq_id id;  // that held it when it was run; -1 = it was not
+    };
+
+    // the draft row of a node; -1 = the last committed row
+    int row_of(int node) const {
+        if (node == 0) return -1;
+        const auto is_its = [&](const Draft & d) { return d.node == node; };
+        const auto at = std::find_if(drafts_.begin(), drafts_.end(), is_its);
+        if (at == drafts_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
+        return (int)(at - drafts_.begin());
+    }
+
+    // the id, counted from the range's first, under which `row` was run; -1 = it was not
+    int id_of(int row) const { return row < 0 ? 0 : drafts_[row].id < 0 ? -1 : drafts_[row].id - range_.first; }
+
+    // whether the cells of an id still have those of a draft row and its ancestors
+    bool holds(llama_seq_id id, int row) const {
+        if (id < 0) return false;
+        int at = tips_[id - range_.first];
+        while (at > row) at = drafts_[at].parent;
+        return at == row;
+    }
+
+    // A free id that takes over the cells of `parent`; -1 = there is none. Ids whose last row is the parent of one of
+    // `rows` are not free.
+    int branch_from(int parent, const std::vector<DraftRow> & rows, const std::vector<uint8_t> & is_used) {
+        if (parent >= 0 && !holds(drafts_[parent].id, parent)) return -1;
+        const llama_seq_id source = range_.first + id_of(parent);
+        const Pos first = n_rows_ + 1, end = parent < 0 ? first : drafts_[parent].pos + 1;
+        for (int i = range_.count - 1; i >= 0; --i) {
+            const auto needs = [&](const DraftRow & r) { return id_of(row_of(r.parent)) == i; };
+            if (is_used[i] || std::any_of(rows.begin(), rows.end(), needs)) continue;
+            cells_.branch(source, range_.first + i, first, end);
+            return i;
+        }
+        return -1;
+    }
+
+    static std::vector<Candidate> known(std::vector<Candidate> all) {
+        const auto is_unknown = [](const Candidate & c) { return c.token < 0; };
+        all.erase(std::remove_if(all.begin(), all.end(), is_unknown), all.end());
+        return all;
+    }
+
+    ModelDrafter & drafter_;
+    Cells & cells_;
+    SeqRange range_;
+    int n_rows_ = 0;
+    std::vector<Draft> drafts_;
+    std::vector<int> tips_;     // per id: the last draft row among its cells; -1 = none
+    std::vector<int> outputs_;  // of the last call: rows of the batch
+};
+
+static ModelSequence * own(DraftSequence * seq) {
+    return static_cast<ModelSequence *>(seq);
+}
+
+ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target)
+    : model_(std::make_unique<Target>(model_options(options, target))) {
+    if (model_->model().has_state()) {
+        fail(ErrorKind::unsupported,
+             "%s cannot draft: a model of architecture '%s' keeps a state from which rejected drafts cannot be taken "
+             "back; use a small model with plain attention",
+             options.draft_path.c_str(), model_->model().meta("general.architecture").c_str());
+    }
+    map_ = match_tokens(*model_, target);
+    model_->open_context({});
+}
+
+DraftTraits ModelDrafter::traits() const {
+    DraftTraits t;
+    t.n_draft_rows_max = model_->options().n_draft_max;
+    t.n_level_rows_max = model_->options().n_leaves_max;
+    return t;
+}
+
+std::unique_ptr<DraftSequence> ModelDrafter::open(int conversation) {
+    return std::make_unique<ModelSequence>(*this, model_->cells().seqs(conversation));
+}
+
+void ModelDrafter::commit_together(const std::vector<DraftCommit> & commits) {
+    std::vector<int> n_before;
+    for (const DraftCommit & c : commits) n_before.push_back(c.seq->n_rows());
+    try {
+        std::vector<int> n_done;
+        for (const DraftCommit & c : commits) {
+            // the last row is run in any case: its output is what was asked for
+            int n = own(c.seq)->keep_drafts(c.tokens, c.features.n_rows - 1);
+            const int n_left = c.features.n_rows - n;
+            if (n_left > n_rows_most) {
+                own(c.seq)->commit_most(c.tokens + n, n_left - 1);
+                n += n_left - 1;
+            }
+            n_done.push_back(n);
+        }
+        batch_.clear();
+        for (size_t i = 0; i < commits.size(); ++i) {
+            own(commits[i].seq)->add_commit(commits[i].tokens + n_done[i], commits[i].features.n_rows - n_done[i]);
+        }
+        model_->decode(batch_);
+    } catch (...) {
+        for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->truncate(n_before[i]);
+        throw;
+    }
+}
+
+void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
+    batch_.clear();
+    for (const DraftLevel & level : levels) own(level.seq)->add_level(level.rows);
+    if (batch_.n_rows() == 0) return;
+    try {
+        model_->decode(batch_);
+    } catch (...) {
+        for (const DraftLevel & level : levels) level.seq->truncate(level.seq->n_rows());
+        throw;
+    }
+}
+
+TokenLogits ModelDrafter::logits(int row) {
+    const float * logits = model_->logits(row);
+    const int n_own = model_->vocab().size();
+    if (map_.to_target.empty()) return {logits, n_own, nullptr};
+    masked_.assign(logits, logits + n_own);
+    for (int i = 0; i < n_own; ++i) {
+        if (map_.to_target[i] < 0) masked_[i] = -INFINITY;
+    }
+    return {masked_.data(), n_own, map_.to_target.data()};
+}
+
+std::string ModelDrafter::device_name() const {
+    ggml_backend_dev_t device = model_->model().output_device();
+    return ggml_backend_dev_name(device ? device : cpu_device());
+}
+
+std::vector<DraftMemoryUse> ModelDrafter::memory_use() const {
+    std::vector<DraftMemoryUse> out;
+    for (const MemoryUse & m : model_->memory()) {
+        ggml_backend_dev_t device = ggml_backend_buft_get_device(m.buffer);
+        if (!device || ggml_backend_buft_is_host(m.buffer)) device = cpu_device();
+        auto known = std::find_if(out.begin(), out.end(), [&](const auto & use) { return use.device == device; });
+        if (known == out.end()) known = out.insert(out.end(), {device, 0, 0, 0});
+        known->weights += m.weights, known->cache += m.cache, known->compute += m.compute;
+    }
+    return out;
+}
+
+}  // namespace eaglecpp
