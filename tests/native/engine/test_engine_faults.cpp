@@ -13,6 +13,7 @@
 #include "../check.h"
 #include "../gguf/draft_files.h"
 #include "base/error.h"
+#include "draft/eagle_sequence.h"
 #include "gguf/guard.h"
 #include "tiny_models.h"
 

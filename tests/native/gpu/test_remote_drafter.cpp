@@ -114,7 +114,7 @@ static void a_round_waits_once_a_level(Side & side) {
 
 // The likeliest chain, in the graph of its commit, is the one that comes level by level; and one wait for all of it.
 static void steps_are_levels(Side & host, Side & remote, const std::string & what) {
-    CHECK_MSG(remote.drafter->can_step(), what);
+    CHECK_MSG(remote.drafter->traits().can_step, what);
     for (int n : {1, 3, 4, 2}) {
         constexpr int n_steps = 5;
         const Rows rows = make_rows(host.drafter->spec(), n);
