@@ -40,12 +40,14 @@ GOALS = {
     "3 planner over plain": 0.97,
     "4 planner over best fixed strategy": 0.98,
 }
-DEFAULT_N_MAX = 3  # of llama.cpp's draft-eagle3
+DEFAULT_N_MAX = 3  # of llama.cpp's draft-eagle3 and draft-simple
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`kind`: "plain", "planner", "fixed", "draft-eagle3" or "ngram-mod". `setting`: strategy or n_max."""
+    """`kind`: "plain", "planner", "fixed", "draft-eagle3", "draft-simple" or "ngram-mod"; `setting`: the
+    strategy or n_max.
+    """
 
     system: str  # "eaglecpp" or "llama.cpp"
     kind: str
@@ -61,8 +63,13 @@ class Contestant:
         """The group of settings of which one is best in hindsight; None for those that always run."""
         if self.kind == "fixed":
             return f"{self.kind} {self.draft}"
-        is_default = self.kind == "draft-eagle3" and self.setting == str(DEFAULT_N_MAX)
-        return "llama.cpp" if self.kind in ("draft-eagle3", "ngram-mod") and not is_default else None
+        is_default = self.kind.startswith("draft-") and self.setting == str(DEFAULT_N_MAX)
+        return "llama.cpp" if self.is_their_drafting and not is_default else None
+
+    @property
+    def is_their_drafting(self) -> bool:
+        """Whether llama.cpp drafts here."""
+        return self.kind == "ngram-mod" or self.kind.startswith("draft-")
 
 
 OUR_PLAIN, LLAMA_PLAIN = Contestant("eaglecpp", "plain"), Contestant("llama.cpp", "plain")
@@ -260,7 +267,7 @@ def _llama_goals(
     results: Results, cell: Cell, planner: Contestant, where: str, is_wide_code: bool
 ) -> list[Verdict]:
     """With the drafter llama.cpp has, too."""
-    rivals = [one for one in results.contestants if one.kind in ("draft-eagle3", "ngram-mod")]
+    rivals = [one for one in results.contestants if one.is_their_drafting]
     has_drafter = any(one.draft == planner.draft for one in rivals)
     best = results.against_best(cell, planner, rivals) if has_drafter else None
     if best is None:

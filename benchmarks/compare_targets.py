@@ -25,7 +25,7 @@ TARGETS = ("deep-Q4_0", "deep-Q8_0", "wide-Q4_0", "wide-Q8_0")
 
 @dataclass(frozen=True)
 class BenchmarkTarget:
-    """A target and its drafters by the kind of their file ("eagle3", "eagle31")."""
+    """A target and its drafters by the architecture of their file; any but EAGLE's is a small model."""
 
     name: str
     path: Path

@@ -25,7 +25,12 @@ from eaglecpp.options import Strategy
 
 __all__ = ["Field", "Generate", "Request", "Settings", "line_up", "open_field"]
 
-LLAMA_DRAFT = "eagle3"  # the only kind of drafter llama.cpp reads
+THEIRS = {"eagle": "", "eagle3": "draft-eagle3", "eagle31": ""}  # llama.cpp's name for a kind; "": not read
+
+
+def their_kind(draft: str) -> str:
+    """How llama.cpp drafts with a file of this architecture; what is no drafter is a small model."""
+    return THEIRS.get(draft, "draft-simple")
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,8 @@ def line_up(drafts: Sequence[str], settings: Settings) -> list[Contestant]:
         found += [Contestant("eaglecpp", "fixed", draft, strategy) for strategy in settings.fixed]
     if settings.server is not None:
         found.append(LLAMA_PLAIN)
-        if LLAMA_DRAFT in drafts:
-            found += [Contestant("llama.cpp", "draft-eagle3", LLAMA_DRAFT, str(n)) for n in settings.n_max]
+        for draft in filter(their_kind, drafts):
+            found += [Contestant("llama.cpp", their_kind(draft), draft, str(n)) for n in settings.n_max]
         if settings.with_ngram:
             found.append(Contestant("llama.cpp", "ngram-mod"))
     return found
@@ -134,7 +139,8 @@ def _server(one: Contestant, target: BenchmarkTarget, settings: Settings) -> Lla
         settings.server,
         target.path,
         draft=target.drafts[one.draft] if one.draft else None,
-        n_max=int(one.setting) if one.kind == "draft-eagle3" else 0,
+        kind=one.kind if one.draft else "draft-eagle3",
+        n_max=int(one.setting) if one.draft else 0,
         n_ctx=settings.n_ctx,
         n_threads=settings.n_threads,
         extra=["--spec-type", "ngram-mod"] if one.kind == "ngram-mod" else [],

@@ -60,12 +60,13 @@ class LlamaServer:
         target: Path,
         *,
         draft: Path | None = None,
+        kind: str = "draft-eagle3",
         n_max: int = 0,
         n_ctx: int = 1024,
         n_threads: int = 2,
         extra: Sequence[str] = (),
     ) -> None:
-        """`draft` with `n_max` > 0 runs `draft-eagle3`; otherwise plain decoding."""
+        """`draft` with `n_max` > 0 drafts, in llama.cpp's way `kind`; otherwise plain decoding."""
         self.port = free_port()
         self.log = Path(tempfile.mkstemp(prefix="llama-server-", suffix=".log")[1])
         command = [str(program), "-m", str(target), "--host", "127.0.0.1", "--port", str(self.port)]
@@ -86,7 +87,7 @@ class LlamaServer:
         if amx["claimed"] and not amx["works"]:
             command.append("--no-repack")
         if draft is not None and n_max > 0:
-            command += ["-md", str(draft), "--spec-type", "draft-eagle3", "--spec-draft-n-max", str(n_max)]
+            command += ["-md", str(draft), "--spec-type", kind, "--spec-draft-n-max", str(n_max)]
         with self.log.open("w") as out:
             self.process = subprocess.Popen([*command, *extra], stdout=out, stderr=subprocess.STDOUT)
         try:
