@@ -124,7 +124,7 @@ strategy_options = added(
         shell_complete=command.complete_draft,
         callback=_drafter,
         help="The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored "
-        "name, hf.co/user/repo, or auto; text = no drafter, draft from the text itself.",
+        "name, hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself.",
     ),
     command.option("--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"),
     command.option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),

@@ -175,6 +175,10 @@ def _drafter(native: core.Engine) -> Weights | None:
     if info is None:
         return None
     n_bytes = float(sum(place["draft_weights"] for place in native.memory_plan()))
+    if info["kind"] == "head":  # a block and the target's output matrix
+        n_bytes = native.size_bytes / max(info["n_layer"], 1)
+        n_bytes += info["n_embd"] * info["n_vocab"] * native.size_bytes / max(native.n_params, 1)
+        return Weights(n_bytes, n_bytes / 0.7, _DRAFTER_MS, level=1.0)
     if info["kind"] == "model":
         return Weights(n_bytes, n_bytes / 0.7, _LAYER_MS * info["n_layer"], level=1.0)
     if not info["has_head"]:

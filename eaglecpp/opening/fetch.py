@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, UnsupportedError
-from eaglecpp.opening.find import Found, ResolvedModel, find_drafter, find_path, find_target, with_own_draft
-from eaglecpp.options import TEXT
+from eaglecpp.opening.find import (
+    Found,
+    ResolvedModel,
+    find_drafter,
+    find_path,
+    find_target,
+    with_own_draft,
+    with_own_head,
+)
+from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.reference import model_name
 from eaglecpp.store import DownloadError, Report, Stores
 from eaglecpp.store.errors import silent
@@ -49,6 +57,8 @@ def fetch(
     text = os.fspath(draft)
     if text == TEXT:
         return Found(model, drafts_text=True)
+    if text == HEAD:
+        return with_own_head(model)
     if text != "auto":
         return Found(model, *_named(stores, model, text, wants_draft, report))
     if model.draft is not None or not wants_draft:

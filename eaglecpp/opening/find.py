@@ -20,7 +20,7 @@ from eaglecpp.errors import EagleError, ModelNotFoundError
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
-from eaglecpp.options import TEXT
+from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.names import ModelName
 from eaglecpp.references.reference import is_hub_text, is_path_text, model_name, part_paths
 from eaglecpp.store.model import StoredModel
@@ -42,6 +42,7 @@ __all__ = [
     "resolved",
     "template_in_use",
     "with_own_draft",
+    "with_own_head",
 ]
 
 
@@ -192,6 +193,8 @@ def find_here(
     model = find_target(reference)
     if draft == TEXT:
         return Found(model, drafts_text=True)
+    if draft == HEAD:
+        return with_own_head(model)
     if draft is None or draft == "auto":
         if draft == "auto" and wants_draft and model.draft is None:
             raise ModelNotFoundError(
@@ -200,6 +203,11 @@ def find_here(
             )
         return with_own_draft(model) if wants_draft else Found(model)
     return Found(model, find_drafter(draft), "asked for", draft_asked=True)
+
+
+def with_own_head(model: ResolvedModel) -> Found:
+    """A model that drafts with its own head for further tokens, which is part of its file."""
+    return Found(model, model.target, "its own head for further tokens", draft_asked=True)
 
 
 def with_own_draft(model: ResolvedModel) -> Found:

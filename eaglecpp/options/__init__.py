@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from eaglecpp.options.checked import LARGEST_INT, Option
 from eaglecpp.options.declared import (
+    HEAD,
     MAX_SEQUENCES,
     TEXT,
     DraftOptions,
@@ -18,6 +19,7 @@ from eaglecpp.options.declared import (
 from eaglecpp.options.strategy import Strategy
 
 __all__ = [
+    "HEAD",
     "LARGEST_INT",
     "MAX_SEQUENCES",
     "TEXT",

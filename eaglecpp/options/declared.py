@@ -19,10 +19,20 @@ from eaglecpp.human import nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Option, checked
 
-__all__ = ["MAX_SEQUENCES", "TEXT", "DraftOptions", "ModelOptions", "SamplingOptions", "describe", "split"]
+__all__ = [
+    "HEAD",
+    "MAX_SEQUENCES",
+    "TEXT",
+    "DraftOptions",
+    "ModelOptions",
+    "SamplingOptions",
+    "describe",
+    "split",
+]
 
 T = TypeVar("T")
 MAX_SEQUENCES = 256  # llama.cpp's sequence ids, shared by conversations and the leaves of their trees
+HEAD = "mtp"  # instead of a drafter's name: the target's own head for further tokens
 TEXT = "text"  # instead of a drafter's name: no drafter, drafts from the text itself
 _KV_TYPES = ("auto", "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 

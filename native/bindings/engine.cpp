@@ -165,9 +165,15 @@ nb::dict model_dict(const Target & model) {
 nb::object draft_info(const EngineHandle & e) {
     const Drafter * d = e.get().drafter();
     if (!d) return nb::none();
-    const DraftFile * file = e.get().draft_file();
-    nb::dict info = file ? draft_spec_dict(file->spec()) : model_dict(dynamic_cast<const ModelDrafter &>(*d).model());
-    info["kind"] = file ? "eagle" : "model";
+    nb::dict info;
+    if (const DraftFile * file = e.get().draft_file()) {
+        info = draft_spec_dict(file->spec());
+        info["kind"] = "eagle";
+    } else {
+        const Target & model = dynamic_cast<const ModelDrafter &>(*d).model();
+        info = model_dict(model);
+        info["kind"] = model.options().runs_heads ? "head" : "model";
+    }
     info["device"] = d->device_name();
     return info;
 }

@@ -23,8 +23,8 @@
 
 namespace eaglecpp {
 
-// The draft row of a node. Nodes are numbered by the caller, as in its pool (algo/tree.h); node 0, the root, is the last
-// committed row.
+// The draft row of a node. Nodes are numbered by the caller, as in its pool (algo/tree.h); node 0, the root, is the
+// last committed row.
 struct DraftRow {
     int node;
     Token token;

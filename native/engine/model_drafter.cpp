@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 
@@ -28,10 +29,12 @@ TargetOptions model_options(const EngineOptions & options, const Target & target
     o.n_sequences = t.n_sequences;
     o.n_draft_max = n_rows_most;
     o.n_draft_more = 0;
+    o.load_heads = o.runs_heads = drafts_with_head(options);
     o.n_leaves_max = std::clamp((int)llama_max_parallel_sequences() / t.n_sequences, 1, n_branches_most);
     o.separate_caches = false;
     o.type_k = o.type_v = options.draft_type_kv;
     o.lora.clear();
+    if (o.runs_heads) return o;
     // these speak of the target's layers
     o.tensor_split.clear();
     o.override_tensor.clear();
@@ -57,7 +60,11 @@ TargetOptions model_options(const EngineOptions & options, const Target & target
 class ModelSequence : public DraftSequence {
   public:
     ModelSequence(ModelDrafter & drafter, const SeqRange & range)
-        : drafter_(drafter), cells_(drafter.model_->cells()), range_(range), tips_(range.count, -1) {}
+        : drafter_(drafter),
+          cells_(drafter.model_->cells()),
+          range_(range),
+          n_state_(drafter.is_head() ? drafter.model_->model().n_state() : 0),
+          tips_(range.count, -1) {}
     ~ModelSequence() override { cells_.truncate(range_, 0); }
 
     int n_rows() const override { return n_rows_; }
@@ -65,22 +72,22 @@ class ModelSequence : public DraftSequence {
     void commit(const FeatureRows & features, const Token * tokens) override {
         const int n_before = n_rows_;
         try {
-            commit_most(tokens, features.n_rows);
+            commit_most(tokens, features, features.n_rows);
         } catch (...) {
             truncate(n_before);
             throw;
         }
     }
 
-    // Commits n rows in batches of their own.
-    void commit_most(const Token * tokens, int n) {
+    // Commits the first n rows in batches of their own.
+    void commit_most(const Token * tokens, const FeatureRows & features, int n) {
         truncate(n_rows_);
-        int at = n_rows_ == 0 ? -1 : 0;
+        int at = first_at();
         TargetBatch & batch = drafter_.batch_;
         while (at < n) {
             batch.clear();
             for (; at < n && batch.n_rows() < drafter_.model_->n_prompt_rows(); ++at) {
-                batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, false);
+                batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, false, state_at(features, at));
             }
             drafter_.model_->decode(batch, /*is_prompt=*/true);
         }
@@ -90,6 +97,7 @@ class ModelSequence : public DraftSequence {
     // Commits as many of the n rows as are there as draft rows, and drops the other drafts; returns how many.
     int keep_drafts(const Token * tokens, int n) {
         std::vector<int> path;
+        if (n_state_ > 0) n = 0;
         for (int at = -1; (int)path.size() < n;) {
             const auto next = std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft & d) {
                 return d.parent == at && d.token == tokens[path.size()];
@@ -108,10 +116,12 @@ class ModelSequence : public DraftSequence {
     }
 
     // the rows of a batch with others: the last one with output
-    void add_commit(const Token * tokens, int n) {
+    void add_commit(const Token * tokens, const FeatureRows & features) {
         TargetBatch & batch = drafter_.batch_;
-        for (int at = n_rows_ == 0 ? -1 : 0; at < n; ++at) {
-            batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, at == n - 1);
+        const int n = features.n_rows;
+        for (int at = first_at(); at < n; ++at) {
+            batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, at == n - 1,
+                      state_at(features, at));
         }
         outputs_.assign(1, batch.n_rows() - 1);
         n_rows_ += n;
@@ -140,10 +150,26 @@ class ModelSequence : public DraftSequence {
             is_used[own[i]] = 1;
             outputs_[i] = batch.n_rows();
             batch.add(drafter_.map_.for_draft(rows[i].token), pos, std::vector<llama_seq_id>{range_.first + own[i]},
-                      true);
+                      true, n_state_ > 0 ? states_.data() + (size_t)(1 + parent) * n_state_ : nullptr);
         }
         for (size_t i = 0; i < rows.size(); ++i) {
             if (own[i] >= 0) tips_[own[i]] = n_before + (int)i;
+        }
+    }
+
+    // After a batch with rows of this conversation: the states that draft rows behind them read.
+    void take_commit_state() { take_states(-1); }
+    void take_level_states() { take_states((int)(drafts_.size() - outputs_.size())); }
+
+    // `first`: the draft row of the first output, -1 = the last committed row
+    void take_states(int first) {
+        if (n_state_ == 0) return;
+        const float * all = drafter_.model_->features().layer[0];
+        states_.resize((1 + first + outputs_.size()) * n_state_);
+        for (size_t i = 0; i < outputs_.size(); ++i) {
+            if (outputs_[i] < 0) continue;
+            std::copy_n(all + (size_t)outputs_[i] * n_state_, n_state_,
+                        states_.begin() + (size_t)(1 + first + i) * n_state_);
         }
     }
 
@@ -199,6 +225,12 @@ class ModelSequence : public DraftSequence {
         return (int)(at - drafts_.begin());
     }
 
+    // a small model's first row lies before row 0
+    int first_at() const { return n_rows_ == 0 && n_state_ == 0 ? -1 : 0; }
+    const float * state_at(const FeatureRows & features, int at) const {
+        return n_state_ > 0 ? features.layer[0] + (size_t)at * n_state_ : nullptr;
+    }
+
     // the id, counted from the range's first, under which `row` was run; -1 = it was not
     int id_of(int row) const { return row < 0 ? 0 : drafts_[row].id < 0 ? -1 : drafts_[row].id - range_.first; }
 
@@ -234,18 +266,30 @@ class ModelSequence : public DraftSequence {
     ModelDrafter & drafter_;
     Cells & cells_;
     SeqRange range_;
+    int n_state_;  // values that a head reads; 0 = a small model
     int n_rows_ = 0;
     std::vector<Draft> drafts_;
-    std::vector<int> tips_;     // per id: the last draft row among its cells; -1 = none
-    std::vector<int> outputs_;  // of the last call: rows of the batch
+    std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
+    std::vector<int> tips_;      // per id: the last draft row among its cells; -1 = none
+    std::vector<int> outputs_;   // of the last call: rows of the batch
 };
 
 static ModelSequence * own(DraftSequence * seq) {
     return static_cast<ModelSequence *>(seq);
 }
 
-ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target)
-    : model_(std::make_unique<Target>(model_options(options, target))) {
+bool drafts_with_head(const EngineOptions & options) {
+    std::error_code ignored;
+    return !options.draft_path.empty() && std::filesystem::equivalent(options.draft_path, options.path, ignored);
+}
+
+ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target) {
+    if (drafts_with_head(options)) {
+        model_ = std::make_unique<Target>(model_options(options, target), target);
+        model_->open_context_with_states();
+        return;
+    }
+    model_ = std::make_unique<Target>(model_options(options, target));
     if (model_->model().has_state()) {
         fail(ErrorKind::unsupported,
              "%s cannot draft: a model of architecture '%s' keeps a state from which rejected drafts cannot be taken "
@@ -258,6 +302,10 @@ ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target)
 
 DraftTraits ModelDrafter::traits() const {
     DraftTraits t;
+    if (is_head()) {
+        t.n_aux = 1;
+        t.n_embd_target = model_->model().n_state();
+    }
     t.n_draft_rows_max = model_->options().n_draft_max;
     t.n_level_rows_max = model_->options().n_leaves_max;
     return t;
@@ -272,21 +320,26 @@ void ModelDrafter::commit_together(const std::vector<DraftCommit> & commits) {
     for (const DraftCommit & c : commits) n_before.push_back(c.seq->n_rows());
     try {
         std::vector<int> n_done;
+        std::vector<FeatureRows> left;
         for (const DraftCommit & c : commits) {
             // the last row is run in any case: its output is what was asked for
             int n = own(c.seq)->keep_drafts(c.tokens, c.features.n_rows - 1);
             const int n_left = c.features.n_rows - n;
+            FeatureRows rows = c.features.from(n, traits().n_embd_target);
             if (n_left > n_rows_most) {
-                own(c.seq)->commit_most(c.tokens + n, n_left - 1);
+                own(c.seq)->commit_most(c.tokens + n, rows, n_left - 1);
+                rows = rows.from(n_left - 1, traits().n_embd_target);
                 n += n_left - 1;
             }
             n_done.push_back(n);
+            left.push_back(rows);
         }
         batch_.clear();
         for (size_t i = 0; i < commits.size(); ++i) {
-            own(commits[i].seq)->add_commit(commits[i].tokens + n_done[i], commits[i].features.n_rows - n_done[i]);
+            own(commits[i].seq)->add_commit(commits[i].tokens + n_done[i], left[i]);
         }
         model_->decode(batch_);
+        for (const DraftCommit & c : commits) own(c.seq)->take_commit_state();
     } catch (...) {
         for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->truncate(n_before[i]);
         throw;
@@ -299,6 +352,9 @@ void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
     if (batch_.n_rows() == 0) return;
     try {
         model_->decode(batch_);
+        for (const DraftLevel & level : levels) {
+            own(level.seq)->take_level_states();
+        }
     } catch (...) {
         for (const DraftLevel & level : levels) level.seq->truncate(level.seq->n_rows());
         throw;

@@ -2,7 +2,6 @@
 #include "engine/models.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -88,13 +87,6 @@ static bool is_eagle(const std::string & path) {
 
 // What cannot draft here as a small model does. Error(unsupported)
 static void check_small_model(const EngineOptions & options) {
-    std::error_code ignored;
-    if (std::filesystem::equivalent(options.draft_path, options.path, ignored)) {
-        fail(ErrorKind::unsupported,
-             "%s is both target and drafter: a model that drafts for itself saves nothing; give a smaller one, or an "
-             "EAGLE drafter",
-             options.draft_path.c_str());
-    }
     const std::string arch = GgufReader(options.draft_path).str(keys::architecture);
     const bool is_dflash = arch == "dflash";
     if (!is_dflash && arch != "gemma4-assistant") return;
@@ -115,13 +107,20 @@ Models open_models(const EngineOptions & options, const Target * weights) {
     } else if (has_drafter) {
         check_small_model(options);
     }
+    const bool has_head = has_drafter && drafts_with_head(options);
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
     TargetOptions target_options = options;
+    target_options.load_heads = has_head;
     if (!has_drafter && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
     out.target =
         weights ? std::make_unique<Target>(target_options, *weights) : std::make_unique<Target>(target_options);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
-    out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>{});
+    if (has_head) {
+        out.target->model().check_heads();
+        out.target->open_context_with_states();
+    } else {
+        out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>{});
+    }
     if (out.draft_file) {
         PlacedDrafter placed = place_drafter(options, *out.draft_file, *out.target);
         out.drafter = std::move(placed.drafter);

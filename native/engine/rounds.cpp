@@ -135,7 +135,7 @@ StepResult Rounds::prefill(Sequence & s) {
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
         run(ThreadPolicy::Kind::prompt);
         // the last block and the head of all rows round by their number, those of the last row alone do not
-        if (target_.needs_all_outputs() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
+        if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
             s.mark_inexact(s.n_past + slice.n_rows - 1);
         }
         result = finish_slice(slice, start);

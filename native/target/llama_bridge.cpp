@@ -55,6 +55,8 @@ using TensorMap = std::vector<std::pair<std::string, ggml_tensor *>>;
 using GetTensorMap = const TensorMap & (*)(const llama_model *);
 using GetSched = ggml_backend_sched_t (*)(const llama_context *);
 using SetUseRef = void (*)(ggml_backend_t, bool);
+using SetStates = void (*)(llama_context *, bool, bool);
+using GetStates = float * (*)(llama_context *);
 
 SetLayerInput set_layer_input_fn() {
     static const auto f =
@@ -67,6 +69,21 @@ GetLayerInput get_layer_input_fn() {
     static const auto f =
         lookup<GetLayerInput>({"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
                                "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
+    return f;
+}
+
+// States for heads that predict further tokens (llama-ext.h).
+SetStates set_states_fn() {
+    static const auto f =
+        lookup<SetStates>({"llama_set_embeddings_nextn", "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+                           "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"});
+    return f;
+}
+
+GetStates get_states_fn() {
+    static const auto f =
+        lookup<GetStates>({"llama_get_embeddings_nextn", "_Z26llama_get_embeddings_nextnP13llama_context",
+                           "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"});
     return f;
 }
 
@@ -117,6 +134,18 @@ void set_layer_input(llama_context * ctx, uint32_t layer, bool on) {
 
 const float * get_layer_input(llama_context * ctx, uint32_t layer) {
     return get_layer_input_fn()(ctx, layer);
+}
+
+bool has_state_functions() {
+    return set_states_fn() && get_states_fn();
+}
+
+void record_states(llama_context * ctx) {
+    set_states_fn()(ctx, true, /*masked=*/false);
+}
+
+const float * recorded_states(llama_context * ctx) {
+    return get_states_fn()(ctx);
 }
 
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name) {

@@ -40,6 +40,11 @@ bool has_layer_input_functions();
 void set_layer_input(llama_context * ctx, uint32_t layer, bool on);
 const float * get_layer_input(llama_context * ctx, uint32_t layer);
 
+// What heads for further tokens read: a state of every row, with or without output, from the next decode on.
+bool has_state_functions();
+void record_states(llama_context * ctx);
+const float * recorded_states(llama_context * ctx);
+
 // The weights of the model that carry a GGUF name: none, one, or, for embeddings that serve as the output head as well
 // and are wanted in two kinds of memory, two. At most one is found where libllama does not export the list of all, none
 // where it exports no accessor.

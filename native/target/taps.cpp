@@ -47,8 +47,29 @@ Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::st
     }
 }
 
+std::unique_ptr<Taps> Taps::of_states(const llama_model * model) {
+    if (!has_state_functions()) {
+        fail(ErrorKind::unsupported,
+             "this libllama does not export llama_set_embeddings_nextn; expected the one of the pinned "
+             "llama-cpp-python");
+    }
+    auto taps = std::make_unique<Taps>(model, std::vector<int32_t>{}, "auto");
+    taps->mode_ = Mode::states;
+    return taps;
+}
+
 const char * Taps::mode_name() const {
-    return mode_ == Mode::none ? "none" : mode_ == Mode::layer_inp ? "layer_inp" : "cb_eval";
+    switch (mode_) {
+        case Mode::none:
+            return "none";
+        case Mode::layer_inp:
+            return "layer_inp";
+        case Mode::cb_eval:
+            return "cb_eval";
+        case Mode::states:
+            return "states";
+    }
+    return "";
 }
 
 void Taps::configure(llama_context_params & params) {
@@ -58,6 +79,7 @@ void Taps::configure(llama_context_params & params) {
 }
 
 void Taps::attach(llama_context * ctx) {
+    if (mode_ == Mode::states) record_states(ctx);
     if (mode_ != Mode::layer_inp) return;
     for (int32_t k : layers_) set_layer_input(ctx, (uint32_t)k, true);
 }
@@ -87,6 +109,11 @@ bool Taps::copy(ggml_tensor * t, size_t tap) {
 FeatureRows Taps::read(llama_context * ctx) {
     FeatureRows out;
     out.n_rows = n_rows_;
+    if (mode_ == Mode::states) {
+        const float * states = recorded_states(ctx);
+        if (!states) fail(ErrorKind::unsupported, "llama.cpp recorded no states for heads of this architecture");
+        out.layer.push_back(states);
+    }
     for (size_t i = 0; i < layers_.size(); ++i) {
         if (mode_ == Mode::layer_inp) {
             const float * p = get_layer_input(ctx, (uint32_t)layers_[i]);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Reads the residual stream R_k entering 0-based block k, for chosen k, out of every decode. Two ways:
 //   layer_inp  llama.cpp records block inputs itself; for architectures whose graph does (llama_bridge has the list)
+//   states     in place of both, what the model's own heads for further tokens read (llama.cpp's "nextn embeddings")
 //   cb_eval    the evaluation callback copies the tensors named "l_out-<k-1>"; costs a graph split per layer
 // k = n_layer (the last block's output before the final norm) and k = n_layer + 1 (after it, "result_norm") are always
 // read by cb_eval, and only for rows whose logits are asked for, since llama.cpp drops the other rows inside the last
@@ -9,6 +10,7 @@
 
 #include <llama.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,10 +20,12 @@ namespace eaglecpp {
 
 class Taps {
   public:
-    enum class Mode { none, layer_inp, cb_eval };
+    enum class Mode { none, layer_inp, cb_eval, states };
 
     // `wanted`: "auto", "layer_inp" or "cb_eval". Error(unsupported) for layers this target cannot serve.
     Taps(const llama_model * model, std::vector<int32_t> layers, const std::string & wanted);
+    // the states for heads; Error(unsupported) where this libllama has none
+    static std::unique_ptr<Taps> of_states(const llama_model * model);
     Taps(const Taps &) = delete;  // the context holds a pointer to it
     Taps & operator=(const Taps &) = delete;
 
@@ -29,6 +33,8 @@ class Taps {
     const char * mode_name() const;
     const std::vector<int32_t> & layers() const { return layers_; }
     bool needs_all_outputs() const { return needs_all_outputs_; }
+    // the last block computes rows without output, too
+    bool widens_last_block() const { return needs_all_outputs_ || mode_ == Mode::states; }
 
     // before and after creating the context
     void configure(llama_context_params & params);

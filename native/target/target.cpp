@@ -75,7 +75,7 @@ Target::Target(TargetOptions options, std::shared_ptr<const TargetModel> model)
       model_(model ? std::move(model) : std::make_shared<const TargetModel>(options_)),
       vocab_(model_->get()) {
     // each draft of a recurrent state takes a copy of it, each conversation's takes logits
-    if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
+    if (!has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
     if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
@@ -102,8 +102,7 @@ Target::Target(TargetOptions options, std::shared_ptr<const TargetModel> model)
     // a GPU is given the whole slice to queue, unless a tree needs larger batches than prompts have
     n_prompt_rows_ = model_->is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
     // a tree of n nodes has n leaves at most; an id that none can take would only cost
-    options_.n_leaves_max =
-        model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
+    options_.n_leaves_max = supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
     if (options_.separate_caches && options_.n_leaves_max > 1) {
         fail(ErrorKind::value, "separate_caches: expected n_leaves_max 1, found %d; the leaves of a tree share cells",
@@ -166,9 +165,10 @@ llama_context_params Target::context_params() const {
     p.op_offload = p.op_offload && options_.n_gpu_layers != 0;
     p.rope_freq_base = options_.rope_freq_base;
     p.rope_freq_scale = options_.rope_freq_scale;
+    if (options_.runs_heads) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
     p.no_perf = true;
     // snapshots for rolling back recurrent states; ignored by other architectures
-    if (model_->has_state()) {
+    if (has_state()) {
         p.n_rs_seq = (uint32_t)options_.n_draft_max;
     }
     return p;
@@ -178,7 +178,7 @@ llama_context_params Target::context_params() const {
 void Target::check_memory(const llama_context_params & p) const {
     const bool on_gpu = !model_->is_cpu() && options_.offload_kqv;
     const uint64_t available = available_memory();
-    if (on_gpu || available == 0 || model_->has_state()) return;
+    if (on_gpu || available == 0 || has_state() || options_.runs_heads) return;
     const int n_head = std::max(1, llama_model_n_head(model_->get()));
     const uint64_t n_row = (uint64_t)llama_model_n_head_kv(model_->get()) * (model_->n_embd() / n_head);
     const uint64_t n_cell = model_->n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
@@ -215,10 +215,18 @@ void Target::make_context() {
 }
 
 void Target::open_context(const std::vector<int32_t> & layers) {
-    taps_ = std::make_unique<Taps>(model_->get(), layers, options_.taps);
+    open(std::make_unique<Taps>(model_->get(), layers, options_.taps));
+}
+
+void Target::open_context_with_states() {
+    open(Taps::of_states(model_->get()));
+}
+
+void Target::open(std::unique_ptr<Taps> taps) {
+    taps_ = std::move(taps);
     make_context();
     // only a context tells whether llama.cpp keeps this state's past
-    if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(ctx_.get()) == 0) {
+    if (has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(ctx_.get()) == 0) {
         if (options_.separate_caches) {
             fail(ErrorKind::unsupported,
                  "%s: separate_caches: llama.cpp cannot take back rejected drafts from the state of this architecture "
@@ -282,7 +290,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     check_not_forked("the target cannot run");
     if (std::max(options_.n_threads, options_.n_threads_batch) > 1) note_helper_threads();
     llama_batch rows;
-    batch.view(rows);
+    batch.view(rows, model_->n_state());
     taps_->begin(batch.n_rows());
     picks_.begin(rows);
     if (needs_reference_) {

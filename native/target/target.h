@@ -36,6 +36,8 @@ class Target {
 
     // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty)
     void open_context(const std::vector<int32_t> & layers);
+    // the same, reading the states for heads (of the model, or with `runs_heads` of a head)
+    void open_context_with_states();
 
     const TargetOptions & options() const { return options_; }
     const TargetModel & model() const { return *model_; }
@@ -65,7 +67,9 @@ class Target {
     // has been measured.
     bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
     // Whether conversations can share batches of any kind of rows, and the cells of a common beginning.
-    bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
+    bool shares_batches() const {
+        return (options_.runs_heads || model_->supports_trees()) && !options_.separate_caches;
+    }
 
     // Whether what a conversation's cells hold can be taken out and put back. That needs rows to stay as they were
     // computed, which does not apply to sliding windows and recurrent states.
@@ -89,12 +93,14 @@ class Target {
     FeatureRows features();
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
+    // how the last block's rows without output round is that of a batch with them
+    bool widens_last_block() const { return taps_->widens_last_block(); }
 
   private:
     Target(TargetOptions options, std::shared_ptr<const TargetModel> model);
 
     // llama.cpp's outputs are in the order of the batch's rows
-    bool keeps_rows_in_order() const { return !options_.separate_caches && !model_->has_state(); }
+    bool keeps_rows_in_order() const { return !options_.separate_caches && !has_state(); }
 
     bool opens_without_memory(llama_context_params p) const;
     llama_context_params context_params() const;
@@ -102,6 +108,9 @@ class Target {
     void choose_attention();
     void set_cells();
     void make_context();
+    void open(std::unique_ptr<Taps> taps);
+    bool has_state() const { return !options_.runs_heads && model_->has_state(); }
+    bool supports_trees() const { return !options_.runs_heads && model_->supports_trees(); }
     void check_results() const;
 
     TargetOptions options_;

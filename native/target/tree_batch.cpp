@@ -10,19 +10,21 @@ void TargetBatch::clear() {
     pos_.clear();
     seqs_.clear();
     output_.clear();
+    states_.clear();
 }
 
-void TargetBatch::add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output) {
+void TargetBatch::add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state) {
     tokens_.push_back(token);
     pos_.push_back(pos);
     seqs_.push_back(seqs);
     output_.push_back(output);
+    states_.push_back(state);
 }
 
-void TargetBatch::add(Token token, Pos pos, const SeqRange & range, bool output) {
+void TargetBatch::add(Token token, Pos pos, const SeqRange & range, bool output, const float * state) {
     std::vector<llama_seq_id> seqs(range.count);
     for (int i = 0; i < range.count; ++i) seqs[i] = range.first + i;
-    add(token, pos, seqs, output);
+    add(token, pos, seqs, output, state);
 }
 
 std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range) {
@@ -53,7 +55,7 @@ void TargetBatch::pad(int n) {
     for (; n > 0; --n) add(tokens_.back(), pos_.back() + 1, std::vector<llama_seq_id>(seqs_.back()), true);
 }
 
-void TargetBatch::view(llama_batch & out) {
+void TargetBatch::view(llama_batch & out, int n_state) {
     n_seqs_.resize(n_rows());
     seq_ptrs_.resize(n_rows());
     for (int i = 0; i < n_rows(); ++i) {
@@ -62,7 +64,12 @@ void TargetBatch::view(llama_batch & out) {
     }
     out.n_tokens = n_rows();
     out.token = tokens_.data();
-    out.embd = nullptr;
+    // llama.cpp takes the states of MTP heads where a batch without tokens has its embeddings
+    all_states_.clear();
+    for (const float * state : states_) {
+        if (state) all_states_.insert(all_states_.end(), state, state + n_state);
+    }
+    out.embd = all_states_.empty() ? nullptr : all_states_.data();
     out.pos = pos_.data();
     out.n_seq_id = n_seqs_.data();
     out.seq_id = seq_ptrs_.data();

@@ -26,11 +26,12 @@ class TargetBatch {
     void clear();
     int n_rows() const { return (int)tokens_.size(); }
 
-    // `seqs`: the sequence ids that see this row
-    void add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output);
+    // `seqs`: the sequence ids that see this row; `state`: what a head for further tokens reads beside the token, of
+    // all rows or none; it must stay where it is until the batch was run
+    void add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state = nullptr);
 
     // a committed row: every id of the conversation sees it
-    void add(Token token, Pos pos, const SeqRange & range, bool output);
+    void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
     // All nodes of a tree whose root is at `pos`, in index order, all with output; returns the row of the root.
     // Error(value) when the tree has more leaves than the conversation has ids.
@@ -40,15 +41,17 @@ class TargetBatch {
     // with the rejected rows of its conversation. They repeat its token, so that a mixture reads few experts more.
     void pad(int n);
 
-    // all rows; valid until the next change
-    void view(llama_batch & out);
+    // all rows, with states of n_state values; valid until the next change
+    void view(llama_batch & out, int n_state);
 
   private:
     std::vector<llama_token> tokens_;
     std::vector<llama_pos> pos_;
     std::vector<std::vector<llama_seq_id>> seqs_;
     std::vector<int8_t> output_;
+    std::vector<const float *> states_;
     // filled by view()
+    std::vector<float> all_states_;
     std::vector<int32_t> n_seqs_;
     std::vector<llama_seq_id *> seq_ptrs_;
 };

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Tiny targets whose caches are unusual: a sliding window (`gemma3`), a recurrent state beside attention
 (`lfm2`), states of which llama.cpp keeps no past (`mamba`; beside attention `granitehybrid`) and latent
-attention (`deepseek2`), or that are mixtures of experts (`qwen3moe`), each with a drafter that predicts it.
+attention (`deepseek2`), or that are mixtures of experts (`qwen3moe`), each with a drafter that predicts it;
+and two with a head for further tokens (`glm4moe`, `qwen35`).
 
 Made like `helpers.tiny.make_pair`, of whose weights they are variations: the residual stream stays mostly the
 token embedding, so the hand-built drafter is right about half the time. GGUF only; random weights, no tokens
@@ -25,7 +26,7 @@ from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 __all__ = [
     "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_forgetful_hybrid",
-    "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_windowed",
+    "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_windowed", "make_with_head",
 ]  # fmt: skip
 
 WINDOW = 13
@@ -227,6 +228,103 @@ def make_mixture(directory: Path) -> ArchPair:
         return out
 
     return _make(directory, spec, keys, tensors)
+
+
+def make_with_head(directory: Path, arch: str = "glm4moe", without: str = "") -> Path:
+    """`glm4moe`, or `qwen35` with its recurrent states, with a head for further tokens (MTP) as the last
+    block. It reads the embedding of the last token, as nearly all that the target does. without: a tensor of
+    the head to leave out.
+    """
+    spec = TargetSpec(arch=arch)
+    tokenizer = tiny_tokenizer()
+    out = _renamed(target_weights(replace(spec, n_layers=spec.n_layers + 1), tokenizer))
+    rng, width = np.random.default_rng(spec.seed + 11), spec.n_embd
+    for i in range(spec.n_layers + 1):
+        out[f"blk.{i}.post_attention_norm.weight"] = out.pop(f"blk.{i}.ffn_norm.weight")
+    head = f"blk.{spec.n_layers}"
+    reads = np.concatenate([np.eye(width), rng.normal(0.0, 0.1, (width, width))], axis=1)
+    out[f"{head}.nextn.eh_proj.weight"] = reads.astype(np.float32)
+    for norm in ("enorm", "hnorm"):
+        out[f"{head}.nextn.{norm}.weight"] = np.ones(width, np.float32)
+    add_keys = _add_experts if arch == "glm4moe" else _add_linear_attention
+    keys = add_keys(out, spec, rng)
+
+    def all_keys(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0].pop(f"{arch}.block_count", None)
+        writer.add_block_count(spec.n_layers + 1)
+        writer.add_nextn_predict_layers(1)
+        writer.add_head_count_kv(spec.n_kv_heads)
+        keys(writer)
+
+    out.pop(f"{head}.{without}", None)
+    path = directory / f"target-{arch}.gguf"
+    _write(path, spec, tokenizer, all_keys, out)
+    return path
+
+
+def _add_experts(
+    out: Weights, spec: TargetSpec, rng: np.random.Generator
+) -> Callable[[gguf.GGUFWriter], None]:
+    """Those of the head; the blocks before it are dense."""
+    head = f"blk.{spec.n_layers}"
+    out[f"{head}.ffn_gate_inp.weight"] = rng.normal(0.0, 0.1, (_N_EXPERTS, spec.n_embd)).astype(np.float32)
+    out[f"{head}.exp_probs_b.bias"] = np.zeros(_N_EXPERTS, np.float32)
+    for role in ("gate", "up", "down"):
+        one = out.pop(f"{head}.ffn_{role}.weight")
+        one = one[:, :_N_EXPERT_FF] if role == "down" else one[:_N_EXPERT_FF]
+        out[f"{head}.ffn_{role}_exps.weight"] = np.stack([one] * _N_EXPERTS)
+        out[f"{head}.ffn_{role}_shexp.weight"] = one
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_leading_dense_block_count(spec.n_layers)
+        writer.add_expert_count(_N_EXPERTS)
+        writer.add_expert_used_count(_N_USED)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_feed_forward_length(_N_EXPERT_FF)
+
+    return keys
+
+
+def _add_linear_attention(
+    out: Weights, spec: TargetSpec, rng: np.random.Generator
+) -> Callable[[gguf.GGUFWriter], None]:
+    """In three of four blocks; the others' queries get a gate beside them."""
+    n_state, n_groups, n_heads, n_kernel = 16, 2, 4, 4
+    n_key, n_value = n_state * n_groups, n_state * n_heads
+    for i in range(spec.n_layers + 1):
+        block = f"blk.{i}"
+        if i == spec.n_layers or i % 4 == 3:
+            q = out[f"{block}.attn_q.weight"].reshape(spec.n_heads, spec.head_dim, spec.n_embd)
+            out[f"{block}.attn_q.weight"] = np.concatenate([q, 0 * q], axis=1).reshape(-1, spec.n_embd)
+            out |= _unit_norms(i, spec.head_dim)
+            continue
+        for role in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            del out[f"{block}.{role}.weight"]
+        added = spec.mixing / spec.n_layers**0.5
+        out[f"{block}.ssm_a"] = -rng.uniform(0.2, 2.0, n_heads).astype(np.float32)
+        out[f"{block}.ssm_norm.weight"] = np.ones(n_state, np.float32)
+        for role, shape, std in (
+            ("attn_qkv.weight", (2 * n_key + n_value, spec.n_embd), 1.0 / spec.n_embd**0.5),
+            ("attn_gate.weight", (n_value, spec.n_embd), 1.0 / spec.n_embd**0.5),
+            ("ssm_conv1d.weight", (2 * n_key + n_value, n_kernel), 0.5),
+            ("ssm_dt.bias", (n_heads,), 0.5),
+            ("ssm_beta.weight", (n_heads, spec.n_embd), 1.0 / spec.n_embd**0.5),
+            ("ssm_alpha.weight", (n_heads, spec.n_embd), 1.0 / spec.n_embd**0.5),
+            ("ssm_out.weight", (spec.n_embd, n_value), added / n_value**0.5),
+        ):
+            out[f"{block}.{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_dimension_sections([6, 5, 5, 0])
+        writer.add_rope_dimension_count(spec.head_dim)
+        writer.add_ssm_conv_kernel(n_kernel)
+        writer.add_ssm_inner_size(n_value)
+        writer.add_ssm_state_size(n_state)
+        writer.add_ssm_time_step_rank(n_heads)
+        writer.add_ssm_group_count(n_groups)
+        writer.add_full_attention_interval(4)
+
+    return keys
 
 
 def make_recurrent(directory: Path) -> ArchPair:
