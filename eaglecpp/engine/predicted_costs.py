@@ -27,12 +27,12 @@ __all__ = ["PREDICTED", "Processor", "Weights", "cost_text", "predict", "predict
 PREDICTED = "predicted"
 """The key of the table."""
 # Products per nanosecond of one thread, of weights of up to 6 bits, of 8 bits and of floating-point ones, by
-# kernel table. Measured on an Intel Xeon (docs/research/planner.md); those of ARM follow from the number of
-# products of an instruction.
+# kernel table. Measured on an Intel Xeon, those of AVX2 alone on AMD Zen 3 and 4 (docs/research/planner.md);
+# those of ARM follow from the number of products of an instruction.
 _SPEEDS = {
     "avx512": (158.0, 168.0, 20.0),
     "avx_vnni": (93.0, 96.0, 12.0),
-    "avx2": (59.0, 42.0, 12.0),
+    "avx2": (88.0, 58.0, 12.0),
     "neon_i8mm": (90.0, 90.0, 10.0),
     "neon": (60.0, 60.0, 10.0),
     "portable": (4.0, 4.0, 2.0),
