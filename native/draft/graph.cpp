@@ -55,6 +55,7 @@ class Builder {
     }
 
     const std::vector<ggml_tensor *> & made_inputs() const { return inputs_; }
+    const std::vector<ggml_tensor *> & made_outputs() const { return outputs_; }
 
   private:
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * label) {
@@ -385,10 +386,13 @@ class Builder {
         g_.top_ids = ggml_top_k(ctx_, g_.logits, (int)std::min<int64_t>(form_.n_top, n));
         g_.top_logits = pick_from(g_.logits);
         g_.top_probs = pick_from(ggml_soft_max(ctx_, g_.logits));
-        for (ggml_tensor * t : {g_.top_ids, g_.top_logits, g_.top_probs}) {
-            ggml_set_output(t);
-            ggml_build_forward_expand(g_.gf, t);
-        }
+        for (ggml_tensor * t : {g_.top_ids, g_.top_logits, g_.top_probs}) bring_back(t);
+    }
+
+    void bring_back(ggml_tensor * t) {
+        ggml_set_output(t);
+        ggml_build_forward_expand(g_.gf, t);
+        outputs_.push_back(t);
     }
 
     const DraftSpec & s_;
@@ -398,7 +402,7 @@ class Builder {
     const GraphForm form_;
     DraftGraph & g_;
     ggml_context * ctx_;
-    std::vector<ggml_tensor *> inputs_;
+    std::vector<ggml_tensor *> inputs_, outputs_;
     ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32
     ggml_tensor * fed_ = nullptr;   // [H, n_out], what draft rows are fed
     bool is_step_ = false;
@@ -408,43 +412,58 @@ class Builder {
 
 DraftMemory::DraftMemory(ggml_backend_buffer_type_t buft) : buft_(buft), alloc_(ggml_gallocr_new(buft)) {}
 
-size_t DraftMemory::n_bytes() const {
-    return ggml_gallocr_get_buffer_size(alloc_.get(), 0) + (inputs_ ? ggml_backend_buffer_get_size(inputs_.get()) : 0);
+static size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
+    return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
 }
 
-ggml_tensor * DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf, const std::vector<ggml_tensor *> & inputs) {
-    // what CPUs, CUDA and Vulkan want at the most; an input in the middle of the packed ones has to be bound by itself
+size_t DraftMemory::n_bytes() const {
+    return ggml_gallocr_get_buffer_size(alloc_.get(), 0) + n_bytes_of(inputs_) + n_bytes_of(outputs_);
+}
+
+void DraftMemory::fail_without_room() {
+    ++epoch_;
+    fail(ErrorKind::out_of_memory, "no room for the drafter's compute buffer in %s memory",
+         ggml_backend_buft_name(buft_));
+}
+
+// these tensors side by side, and one of bytes that covers them
+ggml_tensor * DraftMemory::place(ggml_context * ctx, const std::vector<ggml_tensor *> & tensors,
+                                 ggml_backend_buffer_ptr & buffer, const char * name) {
+    if (tensors.empty()) return nullptr;
+    // what CPUs, CUDA and Vulkan want at the most; one in the middle of the others has to be bound by itself
     const size_t n_align = std::max<size_t>(256, ggml_backend_buft_get_alignment(buft_));
     std::vector<size_t> at;
     size_t n_bytes = 0;
-    for (ggml_tensor * t : inputs) {
+    for (ggml_tensor * t : tensors) {
         at.push_back(n_bytes);
         n_bytes += GGML_PAD(ggml_backend_buft_get_alloc_size(buft_, t), n_align);
     }
-    const auto no_room = [&] {
+    if (n_bytes_of(buffer) < n_bytes) {
         ++epoch_;
-        fail(ErrorKind::out_of_memory, "no room for the drafter's compute buffer in %s memory",
-             ggml_backend_buft_name(buft_));
-    };
-    if (!inputs_ || ggml_backend_buffer_get_size(inputs_.get()) < n_bytes) {
-        ++epoch_;
-        inputs_.reset();
-        inputs_.reset(ggml_backend_buft_alloc_buffer(buft_, n_bytes));
-        if (!inputs_) no_room();
+        buffer.reset();
+        buffer.reset(ggml_backend_buft_alloc_buffer(buft_, n_bytes));
+        if (!buffer) fail_without_room();
     }
-    uint8_t * base = (uint8_t *)ggml_backend_buffer_get_base(inputs_.get());
-    for (size_t i = 0; i < inputs.size(); ++i) ggml_backend_tensor_alloc(inputs_.get(), inputs[i], base + at[i]);
-    ggml_tensor * packed = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t)n_bytes);
-    ggml_set_name(packed, "packed");
-    ggml_backend_tensor_alloc(inputs_.get(), packed, base);
+    uint8_t * base = (uint8_t *)ggml_backend_buffer_get_base(buffer.get());
+    for (size_t i = 0; i < tensors.size(); ++i) ggml_backend_tensor_alloc(buffer.get(), tensors[i], base + at[i]);
+    ggml_tensor * all = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t)n_bytes);
+    ggml_set_name(all, name);
+    ggml_backend_tensor_alloc(buffer.get(), all, base);
+    return all;
+}
 
+std::pair<ggml_tensor *, ggml_tensor *> DraftMemory::allocate(ggml_context * ctx, ggml_cgraph * gf,
+                                                              const std::vector<ggml_tensor *> & inputs,
+                                                              const std::vector<ggml_tensor *> & outputs) {
+    ggml_tensor * packed = place(ctx, inputs, inputs_, "packed");
+    ggml_tensor * picked = place(ctx, outputs, outputs_, "picked");
     const size_t n_before = ggml_gallocr_get_buffer_size(alloc_.get(), 0);
     if (!ggml_gallocr_alloc_graph(alloc_.get(), gf)) {
         alloc_.reset(ggml_gallocr_new(buft_));
-        no_room();
+        fail_without_room();
     }
     if (ggml_gallocr_get_buffer_size(alloc_.get(), 0) != n_before) ++epoch_;
-    return packed;
+    return {packed, picked};
 }
 
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
@@ -459,7 +478,7 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
     builders.reserve(1 + shape.n_steps);
     builders.emplace_back(spec, weights, shape, form, *g, g->ctx.get());
     builders[0].build();
-    std::vector<ggml_tensor *> inputs = builders[0].made_inputs();
+    std::vector<ggml_tensor *> inputs = builders[0].made_inputs(), outputs = builders[0].made_outputs();
     for (int i = 0; i < shape.n_steps; ++i) {
         g->steps.push_back(std::make_unique<DraftGraph>());
         g->steps.back()->gf = g->gf;
@@ -468,8 +487,10 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
         builders.back().build_after(builders[i]);
         const auto & more = builders.back().made_inputs();
         inputs.insert(inputs.end(), more.begin(), more.end());
+        const auto & made = builders.back().made_outputs();
+        outputs.insert(outputs.end(), made.begin(), made.end());
     }
-    g->packed = memory.allocate(g->ctx.get(), g->gf, inputs);
+    std::tie(g->packed, g->picked) = memory.allocate(g->ctx.get(), g->gf, inputs, outputs);
     for (auto & step : g->steps) step->packed = g->packed;
     g->epoch = memory.epoch();
     return g;

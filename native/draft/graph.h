@@ -18,7 +18,7 @@
 //
 // Beyond arithmetic, what costs time on a device is waiting for the host. So all inputs of a graph lie side by side and
 // one copy brings them, and with `n_top` the graph picks the likeliest tokens itself, so that a few numbers come back
-// instead of whole rows.
+// instead of whole rows, in one copy, too.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -29,6 +29,7 @@
 #include <memory>
 #include <numeric>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "draft/kv.h"
@@ -71,17 +72,23 @@ class DraftMemory {
   public:
     explicit DraftMemory(ggml_backend_buffer_type_t buft);
 
-    // Gives memory to `inputs`, side by side in this order, then to whatever else the graph computes. Returns a tensor
-    // of bytes that covers all inputs. Error(out_of_memory)
-    ggml_tensor * allocate(ggml_context * ctx, ggml_cgraph * gf, const std::vector<ggml_tensor *> & inputs);
+    // Gives memory to `inputs` and `outputs`, each side by side in this order, then to whatever else the graph computes.
+    // Returns tensors of bytes that cover all inputs and all outputs, null where there are none. Error(out_of_memory)
+    std::pair<ggml_tensor *, ggml_tensor *> allocate(ggml_context * ctx, ggml_cgraph * gf,
+                                                     const std::vector<ggml_tensor *> & inputs,
+                                                     const std::vector<ggml_tensor *> & outputs);
 
     int epoch() const { return epoch_; }
     size_t n_bytes() const;
     ggml_backend_buffer_type_t buft() const { return buft_; }
 
   private:
+    ggml_tensor * place(ggml_context * ctx, const std::vector<ggml_tensor *> & tensors,
+                        ggml_backend_buffer_ptr & buffer, const char * name);
+    [[noreturn]] void fail_without_room();
+
     ggml_backend_buffer_type_t buft_;
-    ggml_backend_buffer_ptr inputs_;
+    ggml_backend_buffer_ptr inputs_, outputs_;
     ggml_gallocr_ptr alloc_;
     int epoch_ = 0;
 };
@@ -109,6 +116,7 @@ struct DraftGraph {
     std::vector<Part> parts;
 
     ggml_tensor * packed = nullptr;  // the bytes of all inputs
+    ggml_tensor * picked = nullptr;  // the bytes of all picks; null without n_top
 
     // outputs; null when n_out == 0
     ggml_tensor * logits = nullptr;  // [Vd, n_out]

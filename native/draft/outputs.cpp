@@ -14,18 +14,14 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
     for (const auto & step : g.steps) all.push_back(step.get());
     std::vector<LandedPicks> landed(all.size());
     if (!g.top_ids) return landed;
-    static_assert(sizeof(int32_t) == sizeof(float), "ids, logits and probabilities side by side");
-    size_t n_all = 0;
-    for (const DraftGraph * part : all) n_all += 3 * ggml_nelements(part->top_ids);
-    uint8_t * landing = device.landing(n_all * sizeof(float));
+    const size_t n_bytes = ggml_nbytes(g.picked);
+    const uint8_t * landing = device.landing(n_bytes);
+    ggml_backend_tensor_get_async(device.backend(), g.picked, (void *)landing, 0, n_bytes);
+    const auto at = [&](const ggml_tensor * t) { return landing + ((uint8_t *)t->data - (uint8_t *)g.picked->data); };
     for (size_t i = 0; i < all.size(); ++i) {
-        const size_t n = landed[i].n = ggml_nelements(all[i]->top_ids);
-        landed[i].ids = (const int32_t *)landing;
-        landed[i].numbers = (const float *)landing + n;
-        for (const ggml_tensor * t : {all[i]->top_ids, all[i]->top_logits, all[i]->top_probs}) {
-            ggml_backend_tensor_get_async(device.backend(), t, landing, 0, n * sizeof(float));
-            landing += n * sizeof(float);
-        }
+        const DraftGraph & part = *all[i];
+        landed[i] = {(const int32_t *)at(part.top_ids), (const float *)at(part.top_logits),
+                     (const float *)at(part.top_probs)};
     }
     return landed;
 }
@@ -54,8 +50,8 @@ void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each, int fi
         Picked p;
         float best_prob = 0.0f;
         for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
-            p.tokens.emplace_back(landed.ids[i], landed.numbers[i]);
-            best_prob = std::max(best_prob, landed.numbers[landed.n + i]);
+            p.tokens.emplace_back(landed.ids[i], landed.logits[i]);
+            best_prob = std::max(best_prob, landed.probs[i]);
         }
         std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
             return a.second != b.second ? a.second > b.second : a.first < b.first;

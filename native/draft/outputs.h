@@ -14,15 +14,13 @@
 
 namespace eaglecpp {
 
-// what a device picked for all rows of a graph; valid until the next one runs
+// What a device picked for all rows of a graph, and of each of its steps. Valid until the next one runs.
 struct LandedPicks {
     const int32_t * ids = nullptr;
-    const float * numbers = nullptr;  // n logits, then n probabilities
-    size_t n = 0;
+    const float *logits = nullptr, *probs = nullptr;
 };
 
-// The picks of a graph that was started, and of each of its steps; filled in once the device has been waited for. Empty
-// ones if the graph picks none.
+// Of a graph that was started; filled in once the device has been waited for. Empty ones if the graph picks none.
 std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g);
 
 class DraftOutputs {
