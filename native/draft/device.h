@@ -16,6 +16,16 @@ namespace eaglecpp {
 
 class DraftDevice {
   public:
+    // host memory, of the kind that the device wants for copies where it has one of its own
+    class HostMemory {
+      public:
+        uint8_t * at_least(size_t n, ggml_backend_dev_t device);
+
+      private:
+        ggml_backend_buffer_ptr pinned_;
+        std::vector<uint8_t> unpinned_;  // where the device has no such kind
+    };
+
     // Null: the CPU, the only one for which threads and our own kernels mean anything. Error(unsupported)
     DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kernels);
 
@@ -41,16 +51,6 @@ class DraftDevice {
     void wait();
 
   private:
-    // host memory, of the kind that the device wants for copies where it has one of its own
-    class HostMemory {
-      public:
-        uint8_t * at_least(size_t n, ggml_backend_dev_t device);
-
-      private:
-        ggml_backend_buffer_ptr pinned_;
-        std::vector<uint8_t> unpinned_;  // where the device has no such kind
-    };
-
     ggml_backend_dev_t device_;
     ggml_backend_ptr backend_;
     bool use_kernels_;

@@ -73,6 +73,15 @@ class DraftSequence {
     CoupledDraft coupled_;
 };
 
+// Of a conversation alone, where Drafter::can_step(): draft rows that follow a commit in the same graph. Each embeds
+// the likeliest token of the row before or, with `sampling`, what that draws; `pos` is the index in the text of the
+// first of these tokens. They are output rows 1, 2, ...; DraftSequence::take_step() gives them nodes.
+struct DraftSteps {
+    int n = 0;
+    const CoupledSampling * sampling = nullptr;
+    Pos pos = 0;
+};
+
 // what one conversation adds to a call for several
 struct DraftCommit {
     DraftSequence * seq;
@@ -80,9 +89,7 @@ struct DraftCommit {
     const Token * tokens;  // as in DraftSequence::commit
     // of a parallel drafter: output rows 1 to n_ahead are the distributions of the tokens further on
     int n_ahead = 0;
-    // Of a conversation alone, where DraftTraits::can_step: so many draft rows follow in the same graph, each of which
-    // embeds the likeliest token of the row before: output rows 1, 2, ... DraftSequence::take_step() gives them nodes.
-    int n_steps = 0;
+    DraftSteps steps;
 };
 
 struct DraftLevel {
@@ -97,7 +104,6 @@ struct DraftTraits {
     int n_draft_rows_max = 0;           // of a round
     int n_level_rows_max = 0;           // of one conversation in a call
     int n_parallel = 0;                 // most tokens that a commit gives at once; 0 = draft rows give the next ones
-    bool can_step = false;              // draft rows can follow a commit in its graph
     int n_embd_state = 0;               // values of a row's state, where recall can have it (algo/recall.h); else 0
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
 
@@ -127,6 +133,11 @@ class Drafter {
     // them or, after an exception, none.
     virtual void commit_together(const std::vector<DraftCommit> & commits) = 0;
     virtual void extend_together(const std::vector<DraftLevel> & levels) = 0;
+
+    // Draft rows can follow a commit in its graph, the likeliest ones or those that are drawn.
+    virtual bool can_step(const CoupledSampling *) const { return false; }
+    // Where they can: draws at the n places of a text from index `pos` on are to come. Waits for nothing.
+    virtual void foresee(const CoupledSampling &, Pos, int) {}
 
     // for all calls from now on, where it runs on the CPU
     virtual void set_n_threads(int n_threads) = 0;

@@ -49,7 +49,6 @@ DraftTraits EagleDrafter::traits() const {
     t.n_embd_target = spec_.n_embd_target;
     t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
     t.n_parallel = spec_.n_parallel;
-    t.can_step = weights_.draft_embedding != nullptr;
     // the logits of a drafter elsewhere stay there
     t.n_embd_state = is_remote() || spec_.is_parallel() ? 0 : spec_.n_embd;
     t.held_out_rates = spec_.held_out_rates;
@@ -135,12 +134,17 @@ void EagleDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
+bool EagleDrafter::can_step(const CoupledSampling * sampling) const {
+    if (!sampling) return weights_.draft_embedding != nullptr;
+    return weights_.noise && sampling->top_k > 0 && sampling->top_k <= form_.n_top;
+}
+
+bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps, bool is_drawn) {
     const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, device_.buft());
     // of two conversations: there are more operations for several
     const GraphPart commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
     std::vector<GraphShape> shapes{{true, {commit, commit}}, {false, {extend, extend}}};
-    if (n_steps > 0) shapes = {{true, {commit}, n_steps}};
+    if (n_steps > 0) shapes = {{true, {commit}, n_steps, is_drawn}};
     for (const GraphShape & shape : shapes) {
         if (!device_.supports(*build_draft_graph(spec_, weights_, shape, form, memory_), missing)) return false;
     }
@@ -172,7 +176,7 @@ size_t EagleDrafter::n_cache_bytes() const {
 std::vector<DraftMemoryUse> EagleDrafter::memory_use() const {
     DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
     own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
-                  n_bytes_of(embedding_buffer_);
+                  n_bytes_of(embedding_buffer_) + (weights_.noise ? ggml_nbytes(weights_.noise) : 0);
     const size_t n_host = weights_.embedding.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;
@@ -228,6 +232,20 @@ void EagleDrafter::bring_embedding() {
         std::copy_n(table.stored_row(d2t_.empty() ? i : d2t_[i]), n_row, bytes.data() + i * n_row);
     }
     ggml_backend_tensor_set(rows, bytes.data(), 0, bytes.size());
+    bring_noise();
+}
+
+void EagleDrafter::foresee(const CoupledSampling & sampling, Pos pos, int n) {
+    for (int i = 0; i < std::min(n, NoiseRows::n_rows); ++i) noise_->bring(sampling, pos + i);
+}
+
+void EagleDrafter::bring_noise() {
+    noise_ = std::make_unique<NoiseRows>(device_, spec_.n_draft_vocab, d2t_);
+    weights_.noise = noise_->tensor();
+    std::string missing;
+    if (weights_.noise && supports(form_, missing, /*n_steps=*/1, /*is_drawn=*/true)) return;
+    weights_.noise = nullptr;
+    noise_.reset();
 }
 
 }  // namespace eaglecpp

@@ -85,12 +85,12 @@ void EagleSequence::commit_together(const std::vector<DraftCommit> & commits) {
             }
             turns.push_back({seq, seq->commit_call(rows, c.tokens + n_alone, true, c.n_ahead)});
         }
-        const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
-        if (n_steps > 0) {
+        const DraftSteps steps = commits.size() == 1 ? commits[0].steps : DraftSteps();
+        if (steps.n > 0) {
             DraftCall & call = turns[0].call;
-            call.part.n_kv = turns[0].seq->n_slots_read(call.first_slot + call.n() + n_steps);
+            call.part.n_kv = turns[0].seq->n_slots_read(call.first_slot + call.n() + steps.n);
         }
-        run(turns, n_steps);
+        run(turns, steps);
     } catch (...) {
         for (size_t i = 0; i < commits.size(); ++i) {
             own(commits[i].seq)->kv_->n_rows = n_before[i];
@@ -188,27 +188,28 @@ void EagleSequence::drop_drafts(int n_left) {
 }
 
 bool EagleSequence::take_step(int i, const DraftRow & row) {
-    if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || candidates(i, 1)[0].token != row.token) return false;
+    if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || step_token(i) != row.token) return false;
     nodes_[i] = row.node;
     return true;
 }
 
 // The inputs of a commit's steps, whose rows are already counted.
-void EagleSequence::add_steps(const DraftGraph & g) {
+void EagleSequence::add_steps(const DraftGraph & g, const DraftSteps & steps) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
-        const DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
+        DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
+        if (steps.sampling) call.noise_row = drafter_.noise()->bring(*steps.sampling, steps.pos + i);
         GraphInputs(drafter_.spec(), drafter_.weights(), *g.steps[i], drafter_.device().staging(g)).add(call);
     }
     std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
 
-void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
+void EagleSequence::run(const std::vector<Turn> & turns, const DraftSteps & steps) {
     check_not_forked("the drafter cannot run");
     EagleSequence & first = *turns[0].seq;
     EagleDrafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
-    GraphShape shape{turns[0].call.is_commit, {}, n_steps};
+    GraphShape shape{turns[0].call.is_commit, {}, steps.n, steps.n > 0 && steps.sampling};
     for (const Turn & turn : turns) shape.parts.push_back(turn.call.part);
     DraftDevice & device = drafter.device();
     const DraftGraph & g = drafter.next_graph(turns.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
@@ -218,7 +219,7 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
         inputs.add(call);
         if (call.is_commit) seq->kv_->n_rows += call.features.n_rows;
     }
-    first.add_steps(g);
+    first.add_steps(g, steps);
     device.start(g);
     const std::vector<LandedPicks> landed = fetch_picks(device, g);
     // the host's other work need not wait for a prompt's rows

@@ -45,7 +45,7 @@ class Builder {
     void build_after(const Builder & before) {
         is_step_ = true;
         inputs();
-        embd_ = ggml_get_rows(ctx_, w_.draft_embedding, ggml_argmax(ctx_, before.g_.logits));
+        embd_ = ggml_get_rows(ctx_, w_.draft_embedding, choose(before.g_.logits));
         ggml_tensor * x = before.fed_;
         if (s_.fuses_embedding) {
             x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
@@ -58,6 +58,15 @@ class Builder {
     const std::vector<ggml_tensor *> & made_outputs() const { return outputs_; }
 
   private:
+    // the token that a step embeds
+    ggml_tensor * choose(ggml_tensor * logits) {
+        if (!shape_.is_drawn) return ggml_argmax(ctx_, logits);
+        g_.noise_row = input(GGML_TYPE_I32, 1, 0, "noise_row");
+        g_.drawn = ggml_argmax(ctx_, ggml_add(ctx_, logits, ggml_get_rows(ctx_, w_.noise, g_.noise_row)));
+        bring_back(g_.drawn);
+        return g_.drawn;
+    }
+
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * label) {
         ggml_tensor * t = ne1 > 0 ? ggml_new_tensor_2d(ctx_, type, ne0, ne1) : ggml_new_tensor_1d(ctx_, type, ne0);
         ggml_set_input(t);
@@ -482,7 +491,7 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
     for (int i = 0; i < shape.n_steps; ++i) {
         g->steps.push_back(std::make_unique<DraftGraph>());
         g->steps.back()->gf = g->gf;
-        const GraphShape row{false, {{shape.parts[0].kv, 1, 1, shape.parts[0].n_kv}}};
+        const GraphShape row{false, {{shape.parts[0].kv, 1, 1, shape.parts[0].n_kv}}, 0, shape.is_drawn};
         builders.emplace_back(spec, weights, row, form, *g->steps.back(), g->ctx.get());
         builders.back().build_after(builders[i]);
         const auto & more = builders.back().made_inputs();

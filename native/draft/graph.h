@@ -52,8 +52,10 @@ struct GraphPart {
 struct GraphShape {
     bool commit;  // else extend
     std::vector<GraphPart> parts;
-    // draft rows after a commit of one conversation: each embeds the likeliest token of the row before, and follows it
+    // draft rows after a commit of one conversation: each embeds the likeliest token of the row before, or the one that
+    // is drawn with the noise of its place, and follows it
     int n_steps = 0;
+    bool is_drawn = false;
 
     int n_rows() const {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_rows; });
@@ -62,7 +64,7 @@ struct GraphShape {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_out; });
     }
     bool operator<(const GraphShape & o) const {
-        return std::tie(commit, n_steps, parts) < std::tie(o.commit, o.n_steps, o.parts);
+        return std::tie(commit, n_steps, is_drawn, parts) < std::tie(o.commit, o.n_steps, o.is_drawn, o.parts);
     }
 };
 
@@ -72,8 +74,9 @@ class DraftMemory {
   public:
     explicit DraftMemory(ggml_backend_buffer_type_t buft);
 
-    // Gives memory to `inputs` and `outputs`, each side by side in this order, then to whatever else the graph computes.
-    // Returns tensors of bytes that cover all inputs and all outputs, null where there are none. Error(out_of_memory)
+    // Gives memory to `inputs` and `outputs`, each side by side in this order, then to whatever else the graph
+    // computes. Returns tensors of bytes that cover all inputs and all outputs, null where there are none.
+    // Error(out_of_memory)
     std::pair<ggml_tensor *, ggml_tensor *> allocate(ggml_context * ctx, ggml_cgraph * gf,
                                                      const std::vector<ggml_tensor *> & inputs,
                                                      const std::vector<ggml_tensor *> & outputs);
@@ -102,6 +105,10 @@ struct DraftGraph {
     ggml_tensor * pos = nullptr;       // [n_rows] i32
     ggml_tensor * pos_out = nullptr;   // [n_out] i32, of the rows that run fully; `pos` itself where all do
     ggml_tensor * row_out = nullptr;   // [n_out] i32, these rows; null where all do or the last ones
+
+    // of a step that is drawn
+    ggml_tensor * noise_row = nullptr;  // [1] i32, of DraftWeights::noise
+    ggml_tensor * drawn = nullptr;      // output: [1] i32, the token that it embeds, by its draft id
 
     // of one conversation
     struct Part {

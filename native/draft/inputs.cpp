@@ -20,6 +20,7 @@ void GraphInputs::add(const DraftCall & call) {
         std::copy(call.feeds.begin(), call.feeds.end(), feeds + call.n_idle());
     }
     if (graph_.embd) add_embeddings(call);
+    if (graph_.noise_row) *at<int32_t>(graph_.noise_row) = call.noise_row;
     add_positions(call);
     add_places(call, in);
     if (in.mask) add_mask(call, in.mask, in.n_mask_rows, 0);

@@ -32,7 +32,8 @@ struct DraftCall {
     const Ancestry * drafts;     // of an extend: all of its round, these rows last
     int first_slot, first_state;
     int n_out;
-    int n_ahead;  // masked rows, the last ones
+    int n_ahead;    // masked rows, the last ones
+    int noise_row;  // of a step that is drawn
     bool is_commit;
     GraphPart part;
 

@@ -21,7 +21,7 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
     for (size_t i = 0; i < all.size(); ++i) {
         const DraftGraph & part = *all[i];
         landed[i] = {(const int32_t *)at(part.top_ids), (const float *)at(part.top_logits),
-                     (const float *)at(part.top_probs)};
+                     (const float *)at(part.top_probs), part.drawn ? (const int32_t *)at(part.drawn) : nullptr};
     }
     return landed;
 }
@@ -34,12 +34,16 @@ void DraftOutputs::take(const DraftGraph & g, int first, int n, const std::vecto
     picked_.clear();
     logits_tensor_ = g.logits;
     step_logits_.clear();
+    drawn_.clear();
     for (const auto & step : g.steps) step_logits_.push_back(step->logits);
     n_logits_ = g.logits ? g.logits->ne[0] : 0;
     if (n_ == 0) return;
     if (g.top_ids) {
         read_picked(landed[0], g.top_ids->ne[0], first_, n_);
-        for (size_t i = 1; i < landed.size(); ++i) read_picked(landed[i], g.top_ids->ne[0], 0, 1);
+        for (size_t i = 1; i < landed.size(); ++i) {
+            read_picked(landed[i], g.top_ids->ne[0], 0, 1);
+            if (landed[i].drawn) drawn_.push_back(target_token(*landed[i].drawn));
+        }
     } else {
         logits(0);
     }
@@ -74,6 +78,14 @@ const float * DraftOutputs::logits(int i) {
     return logits_.data() + (size_t)i * n_logits_;
 }
 
+Token DraftOutputs::target_token(int id) const {
+    return drafter_.d2t().empty() ? id : drafter_.d2t()[id];
+}
+
+Token DraftOutputs::step_token(int i) {
+    return drawn_.empty() ? candidates(i, 1)[0].token : drawn_[i];
+}
+
 std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
     const Token * ids = drafter_.d2t().data();
     if (picked_.empty() || (size_t)k > picked_[i].tokens.size()) return top_k(logits(i), (int)n_logits_, k, ids);
@@ -81,7 +93,7 @@ std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
     const Picked & p = picked_[i];
     for (int j = 0; j < k; ++j) {
         const auto & [index, logit] = p.tokens[j];
-        out.push_back({ids ? ids[index] : index, logit - p.log_sum_exp});
+        out.push_back({target_token(index), logit - p.log_sum_exp});
     }
     return out;
 }
@@ -93,16 +105,16 @@ bool DraftOutputs::covers(const Picked & picked, const CoupledSampling & samplin
 }
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k, const CoupledSampling & sampling, Pos pos) {
-    const Token * ids = drafter_.d2t().data();
-    const float * row = nullptr;
-    if (!picked_.empty() && covers(picked_[i], sampling)) {
-        scattered_.assign(n_logits_, -INFINITY);
-        for (const auto & [index, logit] : picked_[i].tokens) scattered_[index] = logit;
-        row = scattered_.data();
-    } else {
-        row = logits(i);
+    if (picked_.empty() || !covers(picked_[i], sampling)) {
+        return coupled_.best(logits(i), (int)n_logits_, k, drafter_.d2t().data(), sampling, pos);
     }
-    return coupled_.best(row, (int)n_logits_, k, ids, sampling, pos);
+    picked_logits_.clear();
+    picked_tokens_.clear();
+    for (const auto & [index, logit] : picked_[i].tokens) {
+        picked_logits_.push_back(logit);
+        picked_tokens_.push_back(target_token(index));
+    }
+    return coupled_.best(picked_logits_.data(), (int)picked_logits_.size(), k, picked_tokens_.data(), sampling, pos);
 }
 
 }  // namespace eaglecpp

@@ -79,6 +79,7 @@ struct DraftWeights {
     EmbeddingTable embedding;
     // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
     ggml_tensor * draft_embedding = nullptr;
+    ggml_tensor * noise = nullptr;  // there, too: see NoiseRows
 
     // what lies in the file's layout, and matrices packed for our CPU kernels
     ggml_context_ptr ctx, packed_ctx;

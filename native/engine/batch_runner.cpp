@@ -14,7 +14,7 @@ BatchRunner::BatchRunner(Target & target, const EngineOptions & options) : targe
     load_.free_cores(now_ms());
 }
 
-void BatchRunner::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
+void BatchRunner::run(TargetBatch & batch, ThreadPolicy::Kind kind, const std::function<void()> & meanwhile) {
     double now = now_ms();
     const double free_cores = load_.free_cores(now);
     if (free_cores >= 0.0) threads_.hear_free(free_cores, now);
@@ -25,7 +25,7 @@ void BatchRunner::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     target_.set_n_threads(run.n_threads);
     now = now_ms();
     const double cpu_ms = process_cpu_ms();
-    target_.decode(batch, /*is_prompt=*/kind == ThreadPolicy::Kind::prompt);
+    target_.decode(batch, /*is_prompt=*/kind == ThreadPolicy::Kind::prompt, meanwhile);
     const double end = now_ms();
     run.wall_ms = end - now;
     run.cpu_ms = cpu_ms < 0.0 ? cpu_ms : process_cpu_ms() - cpu_ms;

@@ -2,6 +2,8 @@
 // Runs batches on the target, each with the threads that are best at that moment.
 #pragma once
 
+#include <functional>
+
 #include "engine/machine_load.h"
 #include "engine/options.h"
 #include "engine/thread_policy.h"
@@ -18,8 +20,8 @@ class BatchRunner {
     const TargetBatch & batch() const { return batch_; }
 
     // as Target::decode
-    void run(ThreadPolicy::Kind kind) { run(batch_, kind); }
-    void run(TargetBatch & batch, ThreadPolicy::Kind kind);
+    void run(ThreadPolicy::Kind kind, const std::function<void()> & meanwhile = {}) { run(batch_, kind, meanwhile); }
+    void run(TargetBatch & batch, ThreadPolicy::Kind kind, const std::function<void()> & meanwhile = {});
 
     // threads that decoding has now
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }

@@ -119,12 +119,21 @@ static std::vector<Candidate> propose(Sequence & s, int row, int node, Pos pos) 
     return candidates(s.draft->recalled(row, s.recall, node, last_tokens(s, node)));
 }
 
+static const CoupledSampling * sampling_of(const Sequence & s) {
+    return s.sampler->coupled() ? &*s.sampler->coupled() : nullptr;
+}
+
+void Drafting::foresee(const Sequence & s, int n_drafts) {
+    const CoupledSampling * sampling = sampling_of(s);
+    if (s.n_steps == 0 || !sampling || !drafter_->can_step(sampling)) return;
+    drafter_->foresee(*sampling, (Pos)s.tokens.size() + 1, n_drafts + s.n_steps);
+}
+
 // Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,
-// of few numbers, because each is another graph. Only a greedy target's drafts are the drafter's likeliest tokens,
-// which the graph goes on with.
+// of few numbers, because each is another graph.
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_most = 8;
-    if (!traits_.can_step || s.plan.k() != 1 || s.sampler->coupled() || s.sampler->has_grammar()) return 0;
+    if (!drafter_->can_step(sampling_of(s)) || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
     const int n = std::min(s.plan.n_levels_max() - 1, n_most);
     if (!s.plan.is_auto()) return n;
     int n_usual = 1;
@@ -160,7 +169,12 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     std::vector<DraftCommit> commits;
     for (Sequence * s : growing) {
         const int n_ahead = is_parallel ? s->plan.n_levels_max() - 1 : 0;
-        commits.push_back({s->draft.get(), s->pending.rows(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
+        commits.push_back({s->draft.get(),
+                           s->pending.rows(),
+                           &s->tokens[s->draft->n_rows() + 1],
+                           n_ahead,
+                           {n_steps, sampling_of(*s), (Pos)s->tokens.size()}});
+        s->n_steps = n_steps;
     }
     // one call gave all of them: each level has its part of the time
     const double commit_ms = planner_.costs().commit(commits[0].features.n_rows);

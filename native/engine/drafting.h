@@ -19,6 +19,9 @@ class Drafting {
     // Fills the pools of these conversations' plans; the planner chooses from them.
     void draft(const std::vector<Sequence *> & sequences);
 
+    // Call while the target verifies `n_drafts` drafts of this conversation: brings what drafting will need then.
+    void foresee(const Sequence & s, int n_drafts);
+
   private:
     void decide(Sequence & s);
     void grow(std::vector<Sequence *> growing);

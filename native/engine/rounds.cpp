@@ -176,8 +176,8 @@ void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------
 
-void Rounds::run(ThreadPolicy::Kind kind) {
-    runner_.run(kind);
+void Rounds::run(ThreadPolicy::Kind kind, const std::function<void()> & meanwhile) {
+    runner_.run(kind, meanwhile);
     conversations_.note_order();
 }
 
@@ -200,7 +200,10 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
         add_rows(slice);
     }
     if (can_draft_ && slices.empty()) batch_.pad(planner_.n_padding());
-    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
+    const auto foresee = [&] {
+        if (drafter_ && rounds.size() == 1) drafting_.foresee(*rounds[0].seq, rounds[0].tree.n_draft());
+    };
+    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt, foresee);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
     note_exactness(rounds);

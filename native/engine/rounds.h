@@ -3,6 +3,7 @@
 // match and commit. It does not handle errors: the engine restores its conversations afterwards.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,7 +71,7 @@ class Rounds {
     StepResult finish_slice(const Slice & slice, double start_ms);
     void commit_prefilled(Sequence & s, int row, int n_rows);
     double verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading, std::vector<Slice> & slices);
-    void run(ThreadPolicy::Kind kind);
+    void run(ThreadPolicy::Kind kind, const std::function<void()> & meanwhile = {});
     void add_lost(const Sequence & s, int n);
     void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);

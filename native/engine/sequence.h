@@ -168,6 +168,7 @@ struct Sequence {
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
     double n_levels = 0.0;  // of the drafter in a round, mean of late
+    int n_steps = 0;        // of its last commit: levels that it had in its graph
     double decode_start_ms = 0.0;
     std::optional<Error> failure;  // of its sampler: the next step tells, and ends the generation
 

@@ -286,7 +286,7 @@ bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
     return cells_.close_gaps_before(range);
 }
 
-void Target::decode(TargetBatch & batch, bool is_prompt) {
+void Target::decode(TargetBatch & batch, bool is_prompt, const std::function<void()> & meanwhile) {
     check_not_forked("the target cannot run");
     if (std::max(options_.n_threads, options_.n_threads_batch) > 1) note_helper_threads();
     llama_batch rows;
@@ -306,6 +306,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt) {
     try {
         guarded([&] {
             rc = llama_decode(ctx_.get(), rows);
+            if (rc == 0 && meanwhile && !model_->is_cpu()) meanwhile();
             if (rc == 0) llama_synchronize(ctx_.get());
         });
     } catch (const std::bad_alloc &) {

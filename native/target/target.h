@@ -8,6 +8,7 @@
 
 #include <llama.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -82,9 +83,10 @@ class Target {
     // number of threads for all decodes from now on
     void set_n_threads(int n_threads);
 
-    // Runs the batch, at most n_batch rows. Long batches of a prompt need not round as single rows do.
+    // Runs the batch, at most n_batch rows. Long batches of a prompt need not round as single rows do. `meanwhile` is
+    // called while a device computes; on the CPU it is not called.
     // Error(context_full | out_of_memory | broken); after an error the caller rolls its conversations back.
-    void decode(TargetBatch & batch, bool is_prompt = false);
+    void decode(TargetBatch & batch, bool is_prompt = false, const std::function<void()> & meanwhile = {});
 
     // Logits of row i of the last decode (rows with output only); valid until the next decode. Error(broken) if that
     // failed.

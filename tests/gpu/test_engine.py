@@ -264,3 +264,42 @@ def test_a_round_costs_the_drafter_one_wait_a_level(
     assert after.allocations == before.allocations
     # ids, logits and probabilities of 64 tokens for 1 row and twice 4
     assert (after.bytes_down - before.bytes_down) / rounds <= 9 * 64 * 12
+
+
+QUESTIONS = (
+    "What does os.path.join do?",
+    "What is len?",
+    "Explain math.sqrt.",
+    "What is in the module json?",
+    "Which module is Counter in?",
+    "What is collections.deque?",
+    "How do I open a file?",
+    "What is a set?",
+)
+
+
+def test_a_sampled_chain_waits_as_a_greedy_one(device: Device, counts: Callable[[], Counts]) -> None:
+    """Trained weights: how often a graph draws what the sampler would have cut depends on how sure they are.
+    A wait for each level would be two and four more.
+    """
+    pair = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_leaves_max": 1, "planner_cache": False}
+    files = (pair / "demo-target.gguf", pair / "demo-draft.gguf")
+    with eaglecpp.Engine.open(*files, draft_device=device.name, **options) as engine:
+        for depth in (3, 5):
+            waits: dict[float, float] = {}
+            for temperature in (0.0, 0.8, 1.2):
+                n_waits = n_rounds = 0
+                for seed, question in enumerate(QUESTIONS):
+                    before = counts().waits
+                    done = engine.chat(
+                        [{"role": "user", "content": question}],
+                        strategy=f"chain:{depth}", max_tokens=60, temperature=temperature, seed=seed + 1,
+                    )  # fmt: skip
+                    if seed > 0:
+                        n_waits += counts().waits - before
+                        n_rounds += done.timings.rounds
+                waits[temperature] = n_waits / n_rounds
+            print(f"chain:{depth}", waits)
+            assert waits[0.8] < waits[0.0] + 0.5
+            assert waits[1.2] < waits[0.0] + 1.0

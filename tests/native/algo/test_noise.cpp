@@ -42,6 +42,22 @@ static void bound_holds() {
     }
 }
 
+// what a device is given of it
+static void first_bits_give_the_noise() {
+    const Tokens tokens{5, 3, 100, 101, 4711};
+    std::vector<uint16_t> some(tokens.size()), all(20000);
+    for (int pos = 0; pos < 20; ++pos) {
+        const Noise noise(3, pos);
+        noise.coarse(tokens.data(), (int)tokens.size(), some.data());
+        noise.coarse(nullptr, (int)all.size(), all.data());
+        for (size_t i = 0; i < tokens.size(); ++i) CHECK(some[i] == all[tokens[i]]);
+        for (int i = 0; i < (int)all.size(); ++i) {
+            const double gap = std::fabs(noise.gumbel(i) - Noise::gumbel_near(all[i]));
+            CHECK(all[i] < 64 || noise.gumbel(i) < -2.0 || gap < 0.01);
+        }
+    }
+}
+
 // --- frequencies ---------------------------------------------------------------------------------------------------
 
 // upper end of what chi-square with n degrees of freedom exceeds once in a million (Wilson and Hilferty)
@@ -221,6 +237,7 @@ int main() {
     has_known_values();
     logarithm_is_right();
     bound_holds();
+    first_bits_give_the_noise();
     values_are_independent();
     tails_are_right();
     choice_has_the_right_frequencies();

@@ -112,17 +112,24 @@ static void a_round_waits_once_a_level(Side & side) {
     CHECK(after.allocations == before.allocations);
 }
 
-// The likeliest chain, in the graph of its commit, is the one that comes level by level; and one wait for all of it.
-static void steps_are_levels(Side & host, Side & remote, const std::string & what) {
-    CHECK_MSG(remote.drafter->traits().can_step, what);
+// A chain that is drafted in the graph of its commit, the likeliest one or one that is drawn, is the one that comes
+// level by level; and one wait for all of it.
+static void steps_are_levels(Side & host, Side & remote, const CoupledSampling * sampling, const std::string & what) {
+    CHECK_MSG(remote.drafter->can_step(sampling), what);
     for (int n : {1, 3, 4, 2}) {
         constexpr int n_steps = 5;
+        static Pos pos = 40;
+        pos += n;
         const Rows rows = make_rows(host.drafter->spec(), n);
         commit(host, rows, true);
-        EagleSequence::commit_together({{remote.seq.get(), rows.features(), rows.tokens.data(), 0, n_steps}});
+        EagleSequence::commit_together(
+            {{remote.seq.get(), rows.features(), rows.tokens.data(), 0, {n_steps, sampling, pos}}});
         const uint64_t before = eaglecpp_counts().waits;
+        const auto candidates = [&](Side & side, int row, int i) {
+            return sampling ? side.seq->candidates(row, 4, *sampling, pos + i) : side.seq->candidates(row, 4);
+        };
         for (int i = 0; i <= n_steps; ++i) {
-            const auto ours = remote.seq->candidates(i, 4), theirs = host.seq->candidates(0, 4);
+            const auto ours = candidates(remote, i, i), theirs = candidates(host, 0, i);
             for (size_t j = 0; j < theirs.size(); ++j) {
                 CHECK_MSG(ours[j].token == theirs[j].token, what + strf(": step %d candidate %zu", i, j));
                 CHECK_NEAR(ours[j].logp, theirs[j].logp, tolerance);
@@ -140,6 +147,20 @@ static void steps_are_levels(Side & host, Side & remote, const std::string & wha
         remote.seq->extend(level);
         compare(host, remote, 2, what + ": a level behind the steps");
     }
+}
+
+// A graph draws from all tokens: where the sampler would leave fewer, what was embedded says so.
+static void what_the_sampler_cuts_is_noticed(Side & remote) {
+    const CoupledSampling all{9, 3.0f, 8}, one{9, 3.0f, 1};
+    int n_other = 0;
+    for (int i = 0; i < 20; ++i) {
+        const Pos pos = 300 + 7 * i;
+        const Rows rows = make_rows(remote.drafter->spec(), 1);
+        EagleSequence::commit_together({{remote.seq.get(), rows.features(), rows.tokens.data(), 0, {2, &one, pos}}});
+        CHECK(remote.seq->step_token(0) == remote.seq->candidates(0, 1, all, pos)[0].token);
+        n_other += remote.seq->step_token(0) != remote.seq->candidates(0, 1, one, pos)[0].token;
+    }
+    CHECK(n_other > 0);
 }
 
 // Token embeddings go up as they are stored: fewer bytes, and the numbers that the host makes of them.
@@ -180,7 +201,12 @@ int main() {
                 side->seq.reset();
                 side->open();
             }
-            steps_are_levels(fresh, remote, what);
+            steps_are_levels(fresh, remote, nullptr, what);
+            for (float temperature : {0.8f, 1.5f}) {
+                const CoupledSampling sampling{/*seed=*/9, temperature, /*top_k=*/8};
+                steps_are_levels(fresh, remote, &sampling, what + strf(", drawn at %g", temperature));
+            }
+            what_the_sampler_cuts_is_noticed(remote);
             remote.seq.reset();
             remote.open();
             a_round_waits_once_a_level(remote);
