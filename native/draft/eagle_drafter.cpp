@@ -142,8 +142,8 @@ bool EagleDrafter::can_step(const CoupledSampling * sampling) const {
 bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps, bool is_drawn) {
     const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, device_.buft());
     // of two conversations: there are more operations for several
-    const GraphPart commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
-    std::vector<GraphShape> shapes{{true, {commit, commit}}, {false, {extend, extend}}};
+    const GraphPart prompt{&kv, 8, 0, 256}, commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
+    std::vector<GraphShape> shapes{{true, {prompt}}, {true, {commit, commit}}, {false, {extend, extend}}};
     if (n_steps > 0) shapes = {{true, {commit}, n_steps, is_drawn}};
     for (const GraphShape & shape : shapes) {
         if (!device_.supports(*build_draft_graph(spec_, weights_, shape, form, memory_), missing)) return false;
@@ -156,9 +156,11 @@ void EagleDrafter::reserve() {
     std::vector<std::unique_ptr<DraftKv>> all;
     for (int i = 0; i < options_.n_sequences; ++i) all.push_back(take_kv());
     const DraftKv * kv = all[0].get();
+    const GraphPart prompt{kv, n_commit_chunk, 0, kv->n_slots()};
     const GraphPart commit{kv, n_commit_chunk, 1, kv->n_slots()};
     const GraphPart extend{kv, n_reserved_rows, n_reserved_rows, kv->n_slots()};
-    for (const GraphShape & shape : {GraphShape{true, {commit}}, GraphShape{false, {extend}}}) {
+    for (const GraphShape & shape :
+         {GraphShape{true, {prompt}}, GraphShape{true, {commit}}, GraphShape{false, {extend}}}) {
         build_draft_graph(spec_, weights_, shape, form_, memory_);
     }
     for (auto & kv : all) give_kv(std::move(kv));
@@ -197,6 +199,7 @@ void EagleDrafter::finish() {
              device_name().c_str(), missing.c_str());
     }
     if (!options_.is_remote) return;
+    form_.splits_features = supports({form_.flash_attn, 0, GGML_TYPE_F32, true}, missing);
     // rows come back whole where the device cannot pick
     GraphForm better = form_;
     better.n_top = n_top;

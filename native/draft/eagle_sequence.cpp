@@ -214,13 +214,14 @@ void EagleSequence::run(const std::vector<Turn> & turns, const DraftSteps & step
     DraftDevice & device = drafter.device();
     const DraftGraph & g = drafter.next_graph(turns.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
     device.wait();
+    const bool has_features = turns.size() == 1 && device.copy_features(g, turns[0].call.features);
     GraphInputs inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
     for (const auto & [seq, call] : turns) {
-        inputs.add(call);
+        inputs.add(call, has_features);
         if (call.is_commit) seq->kv_->n_rows += call.features.n_rows;
     }
     first.add_steps(g, steps);
-    device.start(g);
+    device.start(g, has_features);
     const std::vector<LandedPicks> landed = fetch_picks(device, g);
     // the host's other work need not wait for a prompt's rows
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();

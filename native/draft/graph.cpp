@@ -26,13 +26,15 @@ class Builder {
         inputs();
         // 8 and 4 bits each are a quarter and an eighth of what has to be brought
         embd_ = g_.embd_row ? ggml_get_rows(ctx_, g_.embd, g_.embd_row) : g_.embd;
-        ggml_tensor * x = shape_.commit ? g_.features : joined([&](size_t i, int, int) {
-            return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx);
-        });
-        if (s_.fuses_embedding) {
-            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
-        } else if (shape_.commit) {
+        ggml_tensor * x = nullptr;
+        if (!shape_.commit) {
+            x = joined([&](size_t i, int, int) { return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx); });
+        } else if (!s_.fuses_embedding) {
             x = fuse();
+        }
+        if (s_.fuses_embedding) {
+            if (!x) x = side_by_side(g_.features);
+            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
         }
         name(x, "feature", 0);
         for (int il = 0; il < s_.n_layer; ++il) {
@@ -80,8 +82,6 @@ class Builder {
     const DraftKv & kv(size_t part) const { return *shape_.parts[part].kv; }
 
     void inputs() {
-        if (shape_.commit)
-            g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
         if (!is_step_) g_.embd = input(form_.type_embd, s_.n_embd, n_rows_, "embd");
         if (!is_step_ && form_.type_embd != GGML_TYPE_F32) g_.embd_row = input(GGML_TYPE_I32, n_rows_, 0, "embd_row");
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
@@ -100,6 +100,13 @@ class Builder {
             in.n_mask_rows = s_.n_layer > 1 ? p.n_rows : p.n_out;
             if (p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
             g_.parts.push_back(in);
+        }
+        if (!shape_.commit) return;
+        const int n = form_.splits_features && n_out_ == 0 ? s_.n_aux() : 1;
+        for (int i = 0; i < n; ++i) {
+            const int64_t n_each = (int64_t)s_.n_aux() * s_.n_embd_target / n;
+            g_.features.push_back(input(GGML_TYPE_F32, n_each, n_rows_, "features"));
+            inputs_.pop_back();  // comes last
         }
     }
 
@@ -144,22 +151,29 @@ class Builder {
         return n < x->ne[1] && g_.row_out ? ggml_get_rows(ctx_, x, g_.row_out) : tail(x, n);
     }
 
+    ggml_tensor * side_by_side(const std::vector<ggml_tensor *> & parts) {
+        ggml_tensor * all = parts[0];
+        for (size_t i = 1; i < parts.size(); ++i) all = ggml_concat(ctx_, all, parts[i], 0);
+        return all;
+    }
+
+    // [d, n_rows] -> n of [d / n, n_rows]
+    std::vector<ggml_tensor *> cut(ggml_tensor * x, size_t n) {
+        std::vector<ggml_tensor *> parts;
+        for (size_t i = 0; i < n; ++i) {
+            parts.push_back(ggml_view_2d(ctx_, x, x->ne[0] / n, x->ne[1], x->nb[1], i * (x->nb[1] / n)));
+        }
+        return parts;
+    }
+
     // aux features -> [H, n_rows]
     ggml_tensor * fuse() {
-        ggml_tensor * x = g_.features;
+        std::vector<ggml_tensor *> parts = g_.features;
         // the norm over the concatenation comes before the norms of its parts: the order of these two matters
-        if (w_.input_norm) x = rms(x, w_.input_norm);
-        if (!w_.fc_norm.empty()) {
-            ggml_tensor * all = nullptr;
-            for (size_t a = 0; a < w_.fc_norm.size(); ++a) {
-                ggml_tensor * part =
-                    ggml_view_2d(ctx_, x, s_.n_embd_target, x->ne[1], x->nb[1], a * s_.n_embd_target * sizeof(float));
-                part = rms(part, w_.fc_norm[a]);
-                all = all ? ggml_concat(ctx_, all, part, 0) : part;
-            }
-            x = all;
-        }
-        return linear(w_.fc, w_.fc_bias, x);
+        if (w_.input_norm) parts = {rms(side_by_side(parts), w_.input_norm)};
+        if (!w_.fc_norm.empty() && parts.size() < w_.fc_norm.size()) parts = cut(parts[0], w_.fc_norm.size());
+        for (size_t a = 0; a < w_.fc_norm.size(); ++a) parts[a] = rms(parts[a], w_.fc_norm[a]);
+        return linear(w_.fc, w_.fc_bias, side_by_side(parts));
     }
 
     ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
@@ -499,6 +513,7 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
         const auto & made = builders.back().made_outputs();
         outputs.insert(outputs.end(), made.begin(), made.end());
     }
+    inputs.insert(inputs.end(), g->features.begin(), g->features.end());
     std::tie(g->packed, g->picked) = memory.allocate(g->ctx.get(), g->gf, inputs, outputs);
     for (auto & step : g->steps) step->packed = g->packed;
     g->epoch = memory.epoch();

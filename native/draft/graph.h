@@ -99,7 +99,8 @@ class DraftMemory {
 // A built graph. Inputs have their shapes in ggml order; absent ones are null. Rows of a conversation stand side by
 // side, conversations in the order of the shape's parts.
 struct DraftGraph {
-    ggml_tensor * features = nullptr;  // commit: [n_aux * Ht, n_rows], aux layers side by side
+    // commit: [n_aux * Ht, n_rows], aux layers side by side; or one for each of them, the last inputs
+    std::vector<ggml_tensor *> features;
     ggml_tensor * embd = nullptr;      // [H, n_rows] token embeddings, of the form's type
     ggml_tensor * embd_row = nullptr;  // [n_rows] i32, 0, 1, 2 and so on; null where they are F32
     ggml_tensor * pos = nullptr;       // [n_rows] i32
@@ -144,6 +145,7 @@ struct GraphForm {
     bool flash_attn = false;              // one fused attention operation instead of the explicit form
     int n_top = 0;                        // tokens that the graph picks for each row that runs fully; 0 = none
     ggml_type type_embd = GGML_TYPE_F32;  // token embeddings come in it; the graph widens them
+    bool splits_features = false;         // those of prompts: each aux layer's lie together, as the target has them
 };
 
 // Builds and allocates. Error(out_of_memory)

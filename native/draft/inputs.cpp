@@ -11,9 +11,9 @@ constexpr ggml_fp16_t f16_zero = 0x0000;
 constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
 }  // namespace
 
-void GraphInputs::add(const DraftCall & call) {
+void GraphInputs::add(const DraftCall & call, bool has_features) {
     const DraftGraph::Part & in = graph_.parts[n_parts_];
-    if (graph_.features) add_features(call);
+    if (!graph_.features.empty() && !has_features) add_features(call);
     if (in.state_idx) {
         int32_t * feeds = at<int32_t>(in.state_idx);
         std::fill_n(feeds, call.n_idle(), 0);
@@ -31,16 +31,19 @@ void GraphInputs::add(const DraftCall & call) {
 }
 
 void GraphInputs::add_features(const DraftCall & call) {
-    const size_t n_part = spec_.n_embd_target, n_row = n_part * spec_.n_aux();
+    const size_t n_part = spec_.n_embd_target;
     const int n = call.n(), n_idle = call.n_idle(), n_true = n - call.n_ahead;
-    float * dst = at<float>(graph_.features) + n_rows_ * n_row;
-    std::fill_n(dst, n_idle * n_row, 0.0f);
-    for (int i = 0; i < n_true; ++i) {
-        for (int a = 0; a < spec_.n_aux(); ++a) {
-            std::copy_n(call.features.layer[a] + i * n_part, n_part, dst + (n_idle + i) * n_row + a * n_part);
+    const bool is_split = graph_.features.size() > 1;
+    const size_t n_row = is_split ? n_part : n_part * spec_.n_aux();
+    for (int a = 0; a < spec_.n_aux(); ++a) {
+        float * dst = at<float>(graph_.features[is_split ? a : 0]) + n_rows_ * n_row + (is_split ? 0 : a * n_part);
+        const auto row = [&](int i) { return dst + i * n_row; };
+        for (int i = 0; i < n_idle; ++i) std::fill_n(row(i), n_part, 0.0f);
+        for (int i = 0; i < n_true; ++i) {
+            std::copy_n(call.features.layer[a] + i * n_part, n_part, row(n_idle + i));
         }
+        for (int i = n_true; i < n; ++i) std::copy_n(&weights_.mask_feature[a * n_part], n_part, row(n_idle + i));
     }
-    for (int i = n_true; i < n; ++i) std::copy_n(weights_.mask_feature.data(), n_row, dst + (n_idle + i) * n_row);
 }
 
 void GraphInputs::add_embeddings(const DraftCall & call) {

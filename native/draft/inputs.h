@@ -48,8 +48,8 @@ class GraphInputs {
         : spec_(spec), weights_(weights), graph_(graph), bytes_(bytes) {}
 
     // Calls come in the order of the shape's parts. Rows that only fill the graph come first, because only the last
-    // rows of a commit run fully; they write to slots that are never read.
-    void add(const DraftCall & call);
+    // rows of a commit run fully; they write to slots that are never read. `has_features`: those are there.
+    void add(const DraftCall & call, bool has_features = false);
 
   private:
     template <typename T>

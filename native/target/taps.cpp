@@ -4,6 +4,7 @@
 #include <ggml-backend.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "target/llama_bridge.h"
@@ -106,7 +107,33 @@ bool Taps::copy(ggml_tensor * t, size_t tap) {
     return true;
 }
 
-FeatureRows Taps::read(llama_context * ctx) {
+void Taps::look_into(ggml_cgraph * graph) {
+    on_device_.clear();
+    if (mode_ != Mode::layer_inp) return;
+    for (int32_t k : layers_) {
+        const ggml_tensor * t =
+            k > 0 ? ggml_graph_get_tensor(graph, ("l_out-" + std::to_string(k - 1)).c_str()) : nullptr;
+        if (t && t->type == GGML_TYPE_F32 && t->ne[0] == n_embd_ && ggml_is_contiguous(t)) on_device_.push_back(t);
+    }
+    if (on_device_.size() != layers_.size()) on_device_.clear();
+}
+
+// Names are what an architecture makes of them, so the first rows are compared with those that llama.cpp hands out.
+bool Taps::has_device_rows(const FeatureRows & rows) {
+    for (const ggml_tensor * t : on_device_) {
+        if (!t->buffer || ggml_backend_buffer_is_host(t->buffer) || t->ne[1] != rows.n_rows) return false;
+    }
+    std::vector<float> row(n_embd_);
+    for (size_t i = 0; i < on_device_.size() && !is_checked_; ++i) {
+        ggml_backend_tensor_get(on_device_[i], row.data(), 0, n_embd_ * sizeof(float));
+        if (std::memcmp(row.data(), rows.layer[i], n_embd_ * sizeof(float)) == 0) continue;
+        on_device_.clear();
+    }
+    is_checked_ = true;
+    return !on_device_.empty();
+}
+
+FeatureRows Taps::read(llama_context * ctx, bool is_last_graph) {
     FeatureRows out;
     out.n_rows = n_rows_;
     if (mode_ == Mode::states) {
@@ -129,6 +156,7 @@ FeatureRows Taps::read(llama_context * ctx) {
         }
         out.layer.push_back(rows_[i].data());
     }
+    if (is_last_graph && !on_device_.empty() && has_device_rows(out)) out.device = &on_device_;
     return out;
 }
 

@@ -43,13 +43,19 @@ class Taps {
     // Call before each decode of n_rows rows.
     void begin(int n_rows);
 
-    // Features of the last decode in batch order, valid until the next one. Error(unsupported) when the graph did not
-    // produce a wanted tensor.
-    FeatureRows read(llama_context * ctx);
+    // Looks for the tensors of the layers in a graph that is being built: where llama.cpp records block inputs, they
+    // keep them on their device until the next decode.
+    void look_into(ggml_cgraph * graph);
+
+    // Features of the last decode in batch order, valid until the next one. `is_last_graph`: one graph ran all rows of
+    // the batch in their order, and it is the last that look_into() was called for. Error(unsupported) when the graph
+    // did not produce a wanted tensor.
+    FeatureRows read(llama_context * ctx, bool is_last_graph = false);
 
   private:
     static bool on_eval(ggml_tensor * t, bool ask, void * self);
     bool copy(ggml_tensor * t, size_t tap);
+    bool has_device_rows(const FeatureRows & rows);
 
     std::vector<int32_t> layers_;
     std::vector<std::string> names_;  // of the tensor of each layer
@@ -57,7 +63,9 @@ class Taps {
     bool needs_all_outputs_ = false;
     int n_embd_;
     int n_rows_ = 0;
-    std::vector<std::vector<float>> rows_;  // cb_eval: per layer, ubatch after ubatch
+    std::vector<std::vector<float>> rows_;        // cb_eval: per layer, ubatch after ubatch
+    std::vector<const ggml_tensor *> on_device_;  // layer_inp: of the last graph; empty where not all were found
+    bool is_checked_ = false;                     // that they have what llama.cpp hands out
 };
 
 }  // namespace eaglecpp

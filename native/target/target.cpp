@@ -247,7 +247,7 @@ void Target::open(std::unique_ptr<Taps> taps) {
     // a tap at the very last layer asks for the output of every row of a prompt
     const bool has_picks = !options_.is_drafter && !taps_->needs_all_outputs();
     picks_ = DevicePicks(has_picks ? model_->output_device() : nullptr, vocab_.size(),
-                         keeps_rows_in_order() ? options_.n_ubatch : 0);
+                         keeps_rows_in_order() ? options_.n_ubatch : 0, taps_.get());
     picks_.attach(ctx_.get());
     model_->attach_lora(ctx_.get());
     if (taps_->mode() == Taps::Mode::cb_eval) {
@@ -335,7 +335,7 @@ const float * Target::logits(int row) const {
 
 FeatureRows Target::features() {
     check_results();
-    return taps_->read(ctx_.get());
+    return taps_->read(ctx_.get(), picks_.was_one_graph());
 }
 
 }  // namespace eaglecpp

@@ -56,6 +56,12 @@ def counted(engine, **options):
         "graphs_later": after.distinct_graphs - before.distinct_graphs,
     }
 
+def up_of_a_prompt(engine):
+    rates[:] = []
+    before = read().bytes_up
+    engine.generate([7 + i % 80 for i in range(500)], max_tokens=1, temperature=0.0)
+    return {"bytes_up": (read().bytes_up - before) / 500}
+
 options = dict(n_ctx=2048, n_threads=1, n_leaves_max=16, n_draft_max=16, planner_cache=False, exact="off")
 out = {}
 with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
@@ -65,9 +71,11 @@ with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
     out["whole"] = counted(engine, strategy=tree, temperature=0.8, top_k=0)
     out["chain"] = counted(engine, strategy="chain:3")
     out["off"] = counted(engine, strategy="off", is_real=True)
+    out["prompt"] = up_of_a_prompt(engine)
     out["plan"] = engine.memory_plan
 with Engine.open(sys.argv[1], **options) as engine:
     out["alone"] = counted(engine, is_real=True)
+    out["prompt alone"] = up_of_a_prompt(engine)
 print(json.dumps(out))
 """
 
@@ -171,6 +179,13 @@ def test_what_goes_up(counted: dict[str, Any]) -> None:
     rows = counted["tree"]["nodes"] + 1
     of_target = rows * (4 * WIDTH + 2 * 1280) + 2048
     assert counted["tree"]["bytes_up"] - of_target < 3.2 * 3 * 4 * WIDTH + 50_000
+
+
+def test_a_prompts_features_stay_on_the_device(counted: dict[str, Any]) -> None:
+    """Of what the drafter reads, token embeddings go up; the features are copied from the target's memory,
+    which has those of the last graph: of 512 tokens.
+    """
+    assert counted["prompt"]["bytes_up"] - counted["prompt alone"]["bytes_up"] < 4 * WIDTH
 
 
 def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> None:

@@ -80,13 +80,14 @@ static void check_graph(const DraftSpec & spec, bool commit, const std::vector<i
     DraftMemory memory(buft);
     GraphShape shape{commit, {}};
     for (int n : n_rows) shape.parts.push_back({&kv, n, n_out < 0 ? n : n_out, n_kv});
-    const auto g = build_draft_graph(spec, weights, shape, {flash_attn, n_top}, memory);
+    const auto g = build_draft_graph(spec, weights, shape, {flash_attn, n_top, GGML_TYPE_F32, n_top > 0}, memory);
     std::string pattern;
     for (uint8_t v : spec.slides) pattern += v ? 's' : 'f';
     const std::string what = strf("layers %s, %s of %d rows of %zu, %d out, %s%s", pattern.c_str(),
                                   commit ? "commit" : "extend", shape.n_rows(), n_rows.size(), shape.n_out(),
                                   flash_attn ? "fused" : "explicit", spec.has_latent() ? ", latent" : "");
-    std::vector<const ggml_tensor *> inputs = {g->features, g->embd, g->pos, g->pos_out, g->row_out};
+    std::vector<const ggml_tensor *> inputs = {g->embd, g->pos, g->pos_out, g->row_out};
+    inputs.insert(inputs.end(), g->features.begin(), g->features.end());
     for (const DraftGraph::Part & p : g->parts) {
         inputs.insert(inputs.end(), {p.state_idx, p.slot, p.v_place, p.mask, p.mask_window, p.state_slot});
     }

@@ -163,6 +163,43 @@ static void what_the_sampler_cuts_is_noticed(Side & remote) {
     CHECK(n_other > 0);
 }
 
+// A prompt's features may lie on the device already: then they do not go up, and what is made of them is the same.
+static void features_are_taken_from_the_device(Side & host, Side & remote, const std::string & what) {
+    const DraftSpec & s = host.drafter->spec();
+    constexpr int n_there = 300, first = 7;
+    const Rows rows = make_rows(s, n_there);
+    const ggml_context_ptr ctx(ggml_init({(size_t)s.n_aux() * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    std::vector<const ggml_tensor *> there;
+    for (int a = 0; a < s.n_aux(); ++a) {
+        there.push_back(ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, s.n_embd_target, n_there));
+    }
+    const ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx.get(), remote.drafter->buft()));
+    for (int a = 0; a < s.n_aux(); ++a) {
+        ggml_backend_tensor_set((ggml_tensor *)there[a], rows.layers[a].data(), 0, ggml_nbytes(there[a]));
+    }
+    const std::vector<float> nothing((size_t)n_there * s.n_embd_target);
+    // one graph and a part of one; a part alone; a single row
+    for (int n : {128 + 37, 5, 1}) {
+        FeatureRows features = rows.features().from(first, s.n_embd_target);
+        features.n_rows = n;
+        const auto n_up = [&](Side & side) {
+            side.seq->truncate(0);
+            const uint64_t before = eaglecpp_counts().bytes_up;
+            side.seq->commit(features, &rows.tokens[first], false);
+            return (long)(eaglecpp_counts().bytes_up - before);
+        };
+        n_up(host);
+        const long n_from_host = n_up(remote);
+        for (const float *& layer : features.layer) layer = nothing.data();
+        features.device = &there;
+        CHECK_MSG(n_from_host - n_up(remote) >= (long)n * s.n_aux() * s.n_embd_target * 4, what);
+        const Rows last = make_rows(s, 1);
+        commit(host, last, true);
+        commit(remote, last, true);
+        compare(host, remote, 1, what + strf(": behind %d rows whose features were on the device", n));
+    }
+}
+
 // Token embeddings go up as they are stored: fewer bytes, and the numbers that the host makes of them.
 static void embeddings_go_up_as_stored(const DraftFile & file, ggml_backend_dev_t device) {
     uint64_t up[2];
@@ -207,6 +244,7 @@ int main() {
                 steps_are_levels(fresh, remote, &sampling, what + strf(", drawn at %g", temperature));
             }
             what_the_sampler_cuts_is_noticed(remote);
+            features_are_taken_from_the_device(fresh, remote, what);
             remote.seq.reset();
             remote.open();
             a_round_waits_once_a_level(remote);
