@@ -153,14 +153,15 @@ def of_prompt(bench: Bench) -> dict[str, Any]:
     with bench.worker("engine") as ours, bench.worker("theirs") as theirs:
         for worker in (ours, theirs):
             worker.ask("prompt", n=64)
-        for n in PROMPTS:
-            n_turns = 3 if n < 1000 else 1
+        is_processor_time = bench.args.processor_time
+        for n in PROMPTS[:1] if is_processor_time else PROMPTS:
+            n_turns = bench.args.turns if is_processor_time else 3 if n < 1000 else 1
             turns: dict[str, list[float]] = {"ours": [], "theirs": []}
             for _ in range(n_turns):
-                turns["ours"].append(ours.ask("prompt", n=n))
-                turns["theirs"].append(theirs.ask("prompt", n=n))
+                for who, worker in (("ours", ours), ("theirs", theirs)):
+                    turns[who].append(worker.ask("prompt", n=n, is_processor_time=is_processor_time))
             found[str(n)] = turns
-    times = llama_bench(bench, bench.args.llama_bench, PROMPTS[:1])
+    times = {} if is_processor_time else llama_bench(bench, bench.args.llama_bench, PROMPTS[:1])
     for n_text, ms in times.items():
         found[n_text]["bench"] = median(ms)
     return found

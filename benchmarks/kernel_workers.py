@@ -7,6 +7,7 @@ object per line from stdin and answers with one on stdout:
 
     {"do": "rows", "n": 4, "behind": 1000, "repeats": 5}   milliseconds of each batch of rows, all with logits
     {"do": "prompt", "n": 512}                             milliseconds of a prompt, logits of its last row
+        with "is_processor_time": true                     of all its threads, whatever else runs
     {"do": "memory"}                                       bytes since before the target was loaded, behind
                                                            a first short prompt, and prompt_ms of that
 
@@ -251,7 +252,10 @@ def serve(setup: dict[str, Any]) -> None:
             tokens = some_tokens(asked["behind"] + asked["n"], timed.n_vocab)[asked["behind"] :]
             result = timed.rows(prefix, tokens, asked["repeats"])
         elif asked["do"] == "prompt":
+            before_ms = 1000 * time.process_time()
             result = timed.prompt(some_tokens(asked["n"], timed.n_vocab))
+            if asked.get("is_processor_time"):
+                result = 1000 * time.process_time() - before_ms
         else:
             prompt_ms = timed.prompt(some_tokens(N_WARM, timed.n_vocab))
             result = {name: size - before[name] for name, size in memory().items()}

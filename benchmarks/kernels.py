@@ -202,6 +202,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--n-prompts", type=int, default=3)
     parser.add_argument("--n-tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0, help="0 = physical cores")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="prompts of 512 in processor time, where other programs run; with --threads 1, for threads that "
+        "wait take it, too",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -228,7 +234,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     args.out.mkdir(parents=True, exist_ok=True)
-    identity = {name: getattr(args, name) for name in ("threads", "n_tokens", "seed", "option", "kernels")}
+    names = ("threads", "n_tokens", "seed", "option", "kernels", "processor_time")
+    identity = {name: getattr(args, name) for name in names}
     identity |= {f"bytes of {path.stem}": path.stat().st_size for path in args.target}
     journal = Journal(args.out / "kernels.json", identity, args.resume or args.report)
     if not args.report:
