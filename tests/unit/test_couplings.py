@@ -35,7 +35,7 @@ def test_the_functions_that_are_called_by_name_are_exported() -> None:
     library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*"))))
     names = re.findall(r'"(_Z\w+)"', ours("target/llama_bridge.cpp"))
     names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # of the other standard library
-    assert len(names) == 6
+    assert len(names) == 8
     assert [name for name in names if not hasattr(library, name)] == []
 
 
@@ -56,6 +56,22 @@ def test_architectures_that_record_layer_inputs() -> None:
     )
     inherited = {"qwen3next", "lfm2moe", "hunyuan-dense", "nemotron_h_moe"}
     assert {files.get(name, name) for name in names - inherited} <= recording, "one records nothing any more"
+
+
+@needs_sources
+def test_a_head_needs_what_is_asked_of_its_file() -> None:
+    """An assertion that is new in one of these graphs would end the process where we refuse today."""
+    (listed,) = re.findall(r"known = \{(\{.*?\})\};", ours("target/model.cpp"), re.S)
+    heads = {"qwen35": "qwen35", "glm4moe": "glm4-moe"}
+    assert set(re.findall(r'\{"(\w+)",', listed)) == set(heads)
+    allowed = {"hparams.n_layer_nextn", "n_embd_head", "cparams.nextn_layer_offset", "head_norm_w", "head_w"}
+    allowed |= {"layer.nextn.eh_proj", "layer.nextn.enorm", "layer.nextn.hnorm", "layer.ffn_gate_inp"}
+    for name in heads.values():
+        source = theirs(f"src/models/{name}.cpp")
+        graph = source[source.index("graph_mtp::graph_mtp(") :].partition("\n}\n")[0]
+        asked = set(re.findall(r"GGML_ASSERT\(([\w.]+)", graph))
+        assert asked <= allowed, name
+    assert "a batch can carry both" in theirs("src/llama-batch.cpp")
 
 
 @needs_sources

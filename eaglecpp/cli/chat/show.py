@@ -110,6 +110,9 @@ def _drafter(chat: Chat) -> list[tuple[str, str]]:
     info = chat.model.engine.draft_info
     if info is None:
         return [*rows, ("", "not loaded")]
+    if info["kind"] != "eagle":
+        what = "the model's own head" if info["kind"] == "head" else "a small model"
+        return [("kind", what), ("architecture", str(info["arch"])), *rows]
     return [
         ("architecture", str(info["arch"])),
         ("layers", str(info["n_layer"])),

@@ -130,6 +130,8 @@ using Tensors = std::vector<std::pair<std::string, ggml_tensor *>>;
 using Memory = std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>;
 static_assert(std::is_same_v<decltype(&llama_set_embeddings_layer_inp), void (*)(llama_context *, uint32_t, bool)>);
 static_assert(std::is_same_v<decltype(&llama_get_embeddings_layer_inp), float * (*)(llama_context *, uint32_t)>);
+static_assert(std::is_same_v<decltype(&llama_set_embeddings_nextn), void (*)(llama_context *, bool, bool)>);
+static_assert(std::is_same_v<decltype(&llama_get_embeddings_nextn), float * (*)(llama_context *)>);
 static_assert(std::is_same_v<decltype(&llama_internal_get_tensor_map), const Tensors & (*)(const llama_model *)>);
 static_assert(
     std::is_same_v<decltype(&llama_model::get_tensor), const ggml_tensor * (llama_model::*)(const char *) const>);
