@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp.cli import main
+from helpers.stores import rename_token
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -49,7 +50,6 @@ def test_a_sound_file_has_no_problems(check: Check, models: Models) -> None:
         ("RUN x", "problem: Modelfile:2:1: command must be one of"),
         ("TEMPLATE {{ if }}", "problem: template"),
         ("DRAFT ./nothing.gguf", "no such file"),
-        ("DRAFT BASE", "architecture"),
         ("ADAPTER BASE", "expected a LoRA"),
     ],
 )
@@ -57,6 +57,13 @@ def test_what_create_would_refuse(lines: str, text: str, check: Check, base_mode
     code, out = check(lines.replace("BASE", str(base_model)))
     assert (code, out.count("\n")) == (1, 1)
     assert text in out
+
+
+def test_a_small_model_may_draft(check: Check, base_model: Path, tmp_path: Path) -> None:
+    assert check(f"DRAFT {base_model}") == (0, "no problems\n")
+    code, out = check(f"DRAFT {rename_token(base_model, tmp_path / 'other.gguf', 300)}")
+    assert code == 1
+    assert "1 tokens differ, the first is 300" in out
 
 
 def test_what_ollama_would_not_do(check: Check, models: Models) -> None:
