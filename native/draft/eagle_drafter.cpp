@@ -166,7 +166,7 @@ void EagleDrafter::reserve() {
     for (auto & kv : all) give_kv(std::move(kv));
 }
 
-static size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
+static size_t buffer_bytes(const ggml_backend_buffer_ptr & buffer) {
     return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
 }
 
@@ -177,8 +177,8 @@ size_t EagleDrafter::n_cache_bytes() const {
 
 std::vector<DraftMemoryUse> EagleDrafter::memory_use() const {
     DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
-    own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
-                  n_bytes_of(embedding_buffer_) + (weights_.noise ? ggml_nbytes(weights_.noise) : 0);
+    own.weights = buffer_bytes(weights_.buffer) + buffer_bytes(weights_.packed_buffer) + buffer_bytes(head_buffer_) +
+                  buffer_bytes(embedding_buffer_) + (weights_.noise ? ggml_nbytes(weights_.noise) : 0);
     const size_t n_host = weights_.embedding.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;
