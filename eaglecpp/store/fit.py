@@ -27,17 +27,16 @@ def check_fit(draft: Path, target: Facts) -> Facts:
     """
     from eaglecpp._extension import core
 
-    small = read_facts([draft])
-    if not small.is_drafter:
+    facts = read_facts([draft])
+    if not facts.is_drafter:
         if draft.samefile(target.file.path):
             raise MismatchError(
                 f"{draft} is both target and drafter: a model that drafts for itself saves nothing; give a "
                 "smaller one, or an EAGLE drafter"
             )
-        _check_small_model(small, target)
-        return small
+        _check_small_model(facts, target)
+        return facts
     info = core.DraftFile(str(draft)).info
-    facts = read_facts([draft])
     wrong = [
         f"{what}: drafter {ours}, target {theirs}"
         for what, ours, theirs in (

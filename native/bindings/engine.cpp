@@ -208,8 +208,7 @@ nb::list memory_plan(const EngineHandle & e) {
         return plan.back().second;
     };
     for (const MemoryUse & m : e.target().memory()) {
-        ggml_backend_dev_t dev = ggml_backend_buft_get_device(m.buffer);
-        Use & use = on(!dev || ggml_backend_buft_is_host(m.buffer) ? cpu : dev);
+        Use & use = on(m.device());
         use.target[0] += m.weights, use.target[1] += m.cache, use.target[2] += m.compute;
     }
     if (const Drafter * d = e.get().drafter()) {

@@ -47,8 +47,10 @@ void Drafting::decide(Sequence & s) {
     request.limits.n_nodes = target_.options().n_draft_max;
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_.keeps_order() && target_.cells().has_room_for_trees() ? s.range.count : 1;
-    if (drafter_) request.limits.n_draft_rows = traits_.n_draft_rows_max;
-    if (drafter_) request.limits.n_level_rows = traits_.n_level_rows_max;
+    if (drafter_) {
+        request.limits.n_draft_rows = traits_.n_draft_rows_max;
+        request.limits.n_level_rows = traits_.n_level_rows_max;
+    }
     if (traits_.is_parallel()) request.limits.n_levels = traits_.n_parallel;
     if (s.uses_text) request.text = &propose_text(s, request.limits);
     planner_.decide(s.plan, request);

@@ -348,13 +348,11 @@ void ModelDrafter::commit_together(const std::vector<DraftCommit> & commits) {
 
 void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
     batch_.clear();
-    for (const DraftLevel & level : levels) own(level.seq)->add_level(level.rows);
-    if (batch_.n_rows() == 0) return;
     try {
+        for (const DraftLevel & level : levels) own(level.seq)->add_level(level.rows);
+        if (batch_.n_rows() == 0) return;
         model_->decode(batch_);
-        for (const DraftLevel & level : levels) {
-            own(level.seq)->take_level_states();
-        }
+        for (const DraftLevel & level : levels) own(level.seq)->take_level_states();
     } catch (...) {
         for (const DraftLevel & level : levels) level.seq->truncate(level.seq->n_rows());
         throw;
@@ -380,8 +378,7 @@ std::string ModelDrafter::device_name() const {
 std::vector<DraftMemoryUse> ModelDrafter::memory_use() const {
     std::vector<DraftMemoryUse> out;
     for (const MemoryUse & m : model_->memory()) {
-        ggml_backend_dev_t device = ggml_backend_buft_get_device(m.buffer);
-        if (!device || ggml_backend_buft_is_host(m.buffer)) device = cpu_device();
+        ggml_backend_dev_t device = m.device();
         auto known = std::find_if(out.begin(), out.end(), [&](const auto & use) { return use.device == device; });
         if (known == out.end()) known = out.insert(out.end(), {device, 0, 0, 0});
         known->weights += m.weights, known->cache += m.cache, known->compute += m.compute;

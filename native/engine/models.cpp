@@ -79,35 +79,30 @@ static void check_fit(const DraftFile & draft, const Target & target) {
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 
-// An EAGLE drafter's file says that it is one; any other model is taken for a small one of the target's family.
-static bool is_eagle(const std::string & path) {
-    const std::string arch = GgufReader(path).str(keys::architecture);
-    return arch == keys::arch_eagle || arch == keys::arch_eagle3 || arch == keys::arch_eagle31;
-}
-
-// What cannot draft here as a small model does. Error(unsupported)
-static void check_small_model(const EngineOptions & options) {
-    const std::string arch = GgufReader(options.draft_path).str(keys::architecture);
+// Architectures that llama.cpp drafts with and we do not; any other but EAGLE's is taken for a small model of the
+// target's family. Error(unsupported)
+static void check_small_model(const std::string & path, const std::string & arch) {
     const bool is_dflash = arch == "dflash";
     if (!is_dflash && arch != "gemma4-assistant") return;
     fail(ErrorKind::unsupported,
-         "%s: drafters of architecture '%s' are not supported; llama.cpp runs it itself (llama-server --spec-type %s "
-         "-md "
-         "%s)",
-         options.draft_path.c_str(), arch.c_str(), is_dflash ? "draft-dflash" : "draft-mtp",
-         options.draft_path.c_str());
+         "%s: drafters of architecture '%s' are not supported; llama.cpp runs it itself "
+         "(llama-server --spec-type %s -md %s)",
+         path.c_str(), arch.c_str(), is_dflash ? "draft-dflash" : "draft-mtp", path.c_str());
 }
 
 Models open_models(const EngineOptions & options, const Target * weights) {
     check(options);
     Models out;
     const bool has_drafter = !options.draft_path.empty();
-    if (has_drafter && is_eagle(options.draft_path)) {
-        out.draft_file = std::make_unique<DraftFile>(options.draft_path);
-    } else if (has_drafter) {
-        check_small_model(options);
+    const bool has_head = drafts_with_head(options);
+    if (has_drafter && !has_head) {
+        const std::string arch = GgufReader(options.draft_path).str(keys::architecture);
+        if (is_eagle(arch)) {
+            out.draft_file = std::make_unique<DraftFile>(options.draft_path);
+        } else {
+            check_small_model(options.draft_path, arch);
+        }
     }
-    const bool has_head = has_drafter && drafts_with_head(options);
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
     TargetOptions target_options = options;
     target_options.load_heads = has_head;

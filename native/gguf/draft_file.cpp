@@ -21,6 +21,10 @@ constexpr int64_t n_parallel_max = 64;
 
 }  // namespace
 
+bool is_eagle(const std::string & architecture) {
+    return architecture == keys::arch_eagle || architecture == keys::arch_eagle3 || architecture == keys::arch_eagle31;
+}
+
 std::string fill(std::string pattern, const std::string & value) {
     const size_t open = pattern.find('{');
     if (open == std::string::npos) return pattern;
@@ -43,7 +47,7 @@ int DraftFile::size(const char * pattern, int64_t max) const {
 DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     spec_.arch = gguf_.str(keys::architecture);
     spec_.fuses_embedding = spec_.arch == keys::arch_eagle;
-    if (!spec_.fuses_embedding && spec_.arch != keys::arch_eagle3 && spec_.arch != keys::arch_eagle31) {
+    if (!is_eagle(spec_.arch)) {
         fail(ErrorKind::gguf,
              "%s: general.architecture is '%s', expected a drafter ('eagle', 'eagle3' or 'eagle31'); make one with "
              "`eaglecpp convert`",

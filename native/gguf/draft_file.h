@@ -133,6 +133,9 @@ class DraftFile {
     std::vector<int32_t> token_types_;
 };
 
+// whether files of this architecture are EAGLE drafters
+bool is_eagle(const std::string & architecture);
+
 // a key pattern with its "{arch}" or "{i}" filled in
 std::string fill(std::string pattern, const std::string & value);
 inline std::string fill(const char * pattern, int i) {

@@ -79,6 +79,9 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers);
 struct MemoryUse {
     ggml_backend_buffer_type_t buffer;
     size_t weights, cache, compute;
+
+    // host memory counts as the CPU's, whatever device it serves
+    ggml_backend_dev_t device() const;
 };
 
 // Of all kinds; empty where libllama does not tell.
