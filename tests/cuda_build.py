@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -82,33 +83,35 @@ def stub(into: Path) -> Path:
     return into
 
 
-def build(architecture: str) -> tuple[Path, list[Path]]:
-    """A folder with the package llama_cpp, built with CUDA, and those of the libraries that it needs, the
-    driver's last.
+def wheel(architecture: str, out: Path, options: str = "") -> tuple[Path, list[Path]]:
+    """llama-cpp-python's wheel with CUDA, in `out`, and the folders of the libraries that it needs, the driver's
+    last. What was compiled is kept for the next time.
     """
     kept = backends.folder() / "cuda"
     kept.mkdir(parents=True, exist_ok=True)
     nvcc = compiler()
     blas = cublas(nvcc, kept / "cublas")
     libraries = [*([blas / "lib"] if blas else []), stub(kept / "stub")]
-    site = kept / f"site-{architecture}"
-    if not site.is_dir():
-        run(
-            sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation",
-            "-C", f"build-dir={kept / f'build-{architecture}'}", "-w", kept,
-            backends.sources(backends.folder()).parents[1],
-            CMAKE_ARGS=f"{documented()} -DCMAKE_CUDA_ARCHITECTURES={architecture}",
-            CUDACXX=str(nvcc),
-            CMAKE_LIBRARY_PATH=paths(*libraries),
-            CPATH=paths(blas and blas / "include"),
-        )  # fmt: skip
-        (wheel,) = kept.glob("*.whl")
-        partial = site.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(partial)
-        partial.rename(site)
-        wheel.unlink()
+    name = "-".join(["build", architecture, *re.findall(r"\w+", options)])
+    run(
+        sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation",
+        "-C", f"build-dir={kept / name}", "-w", out, backends.sources(backends.folder()).parents[1],
+        CMAKE_ARGS=f"{documented()} -DCMAKE_CUDA_ARCHITECTURES={architecture} {options}",
+        CUDACXX=str(nvcc),
+        CMAKE_LIBRARY_PATH=paths(*libraries),
+        CPATH=paths(blas and blas / "include"),
+    )  # fmt: skip
+    return next(out.glob("llama_cpp_python-*.whl")), libraries
+
+
+def build(architecture: str) -> tuple[Path, list[Path]]:
+    """A folder with the package llama_cpp, built with CUDA, and the libraries as `wheel` returns them."""
+    site = backends.folder() / "cuda" / f"site-{architecture}"
+    with tempfile.TemporaryDirectory() as directory:
+        made, libraries = wheel(architecture, Path(directory))
+        shutil.rmtree(site, ignore_errors=True)
+        with zipfile.ZipFile(made) as archive:
+            archive.extractall(site)
     return site, libraries
 
 

@@ -33,7 +33,7 @@ static void nodes_carry_the_ids_of_their_leaves() {
     const int root = batch.add_tree(tree(), 100, SeqRange{8, 4});
     CHECK(root == 1 && batch.n_rows() == 7);
     llama_batch b;
-    batch.view(b);
+    batch.view(b, 0);
     CHECK(b.pos[1] == 100 && b.pos[2] == 101 && b.pos[3] == 101 && b.pos[6] == 102);
     CHECK(b.logits[0] == 0 && b.logits[1] == 1);
     // leaves 3, 4, 5 take ids 8, 9, 10; the spare id 11 follows the first leaf
@@ -53,7 +53,7 @@ static void a_view_shows_all_rows() {
     TargetBatch batch;
     for (int i = 0; i < 5; ++i) batch.add(i, 10 + i, SeqRange{0, 2}, i == 4);
     llama_batch b;
-    batch.view(b);
+    batch.view(b, 0);
     CHECK(b.n_tokens == 5 && b.token[3] == 3 && b.pos[4] == 14 && b.logits[4] == 1 && b.n_seq_id[3] == 2);
 }
 
