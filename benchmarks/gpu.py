@@ -6,13 +6,13 @@ drafting gains.
            [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N] [--tokens 200]
 
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
-of them. `--rows` adds targets whose rows are timed, without a drafter. `--sizes-of-8b` writes a target and an EAGLE-3
-drafter of an 8B's shapes in Q4_0, all zeros, to FOLDER: what they cost is real, and which drafts are accepted is
-drawn by chances that were published or measured elsewhere (ACCEPTANCE). With --server llama.cpp's own plain
-decoding and its `draft-eagle3` are measured on the same files; the latter reads drafters of the architecture
-`eagle3` only. A process started with LD_PRELOAD=count_cuda.so (see count_cuda.c) also says how often the host
-waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py makes a folder that does all of this on a machine
-without a network.
+of them. `--rows` adds targets whose rows are timed, without a drafter. `--sizes-of-8b` writes a target and
+an EAGLE-3 drafter of an 8B's shapes in Q4_0, all zeros, to FOLDER: what they cost is real, and which drafts
+are accepted is drawn by chances that were published or measured elsewhere (ACCEPTANCE). With --server
+llama.cpp's own plain decoding and its `draft-eagle3` are measured on the same files; the latter reads
+drafters of the architecture `eagle3` only. A process started with LD_PRELOAD=count_cuda.so (see
+count_cuda.c) also says how often the host waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py makes a
+folder that does all of this on a machine without a network.
 """
 
 from __future__ import annotations
@@ -30,21 +30,24 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from common import arguments, table
 from gguf import GGUFReader
-from helpers import sparse
 from llama_server import LlamaServer, ServerError
 
 import eaglecpp
 from eaglecpp.engine.request import Request
 from eaglecpp.lowlevel import EngineOptions, Target, system_info, versions
+from helpers import sparse
 
 PROMPTS = (
     "Explain in a few paragraphs how a bicycle stays upright.",
     "Write a Python class for a queue with a maximum length, with its tests.",
     "List the planets of the solar system with a sentence about each.",
 )
-STRATEGIES = ("off", "chain:2", "chain:4", "tree:k=4,depth=3,nodes=7", "tree:k=4,depth=4,nodes=16", "auto")
-# how likely the drafts of a depth are accepted, all before them included: EAGLE-3 on HumanEval as published; a drafter
-# that keeps 0.83 of each depth, as on code, and 0.59, as on prose
+FIXED = ("chain:2", "chain:4", "tree:k=4,depth=3,nodes=7", "tree:k=4,depth=4,nodes=16")
+# in engines of their own: what a planner sees of fixed strategies would help it
+ENGINES = (("off", "auto"), ("off", *FIXED))
+STRATEGIES = ("off", *FIXED, "auto")
+# how likely the drafts of a depth are accepted, all before them included: EAGLE-3 on HumanEval as published;
+# a drafter that keeps 0.83 of each depth, as on code, and 0.59, as on prose
 ACCEPTANCE = {
     "published": [0.72, 0.50, 0.34, 0.22, 0.14, 0.09, 0.05, 0.03],
     "code": [0.83**depth for depth in range(1, 9)],
@@ -114,16 +117,19 @@ def machine(without_gpu: bool) -> list[str]:
 def row_curves(args: argparse.Namespace, targets: list[str]) -> list[str]:
     """What a decode of n rows costs over one of a single row, for each target."""
     ms: dict[str, dict[int, float]] = {}
+    changes: dict[str, float] = {}
     for path in targets:
         options = EngineOptions()
         options.target_path, options.n_ctx, options.n_gpu_layers = path, 1024, args.ngl
         target = Target(options, [])
         prefix = [1 + i % 100 for i in range(256)]
-        ms[Path(path).stem] = {
-            n: statistics.median(target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats)[2:]) for n in ROWS
-        }
+        # twice each: the first use loads kernels
+        times = {n: target.time_rows(prefix, [5] * n, 2 + 5 * args.repeats) for n in (*ROWS, *ROWS)}
+        one = ms[Path(path).stem] = {n: statistics.median(times[n][2:]) for n in ROWS}
+        changes[Path(path).stem] = statistics.median(sum(times[n][:2]) - 2 * one[n] for n in ROWS)
     rows = [[str(n), *(f"{one[n] / one[1]:.2f}" for one in ms.values())] for n in ROWS]
     rows.insert(0, ["ms of one", *(f"{one[1]:.2f}" for one in ms.values())])
+    rows.append(["ms more for another number", *(f"{change:.2f}" for change in changes.values())])
     return ["## A decode of n rows behind 256, over one of a single row", "", table(["rows", *ms], rows)]
 
 
@@ -163,37 +169,47 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
     """`acceptance`: the name of the chances that decide, if not the target."""
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
     speed: dict[str, list[float]] = {name: [] for name in STRATEGIES}
+    over_off: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     length: dict[str, list[float]] = {name: [] for name in STRATEGIES}
     same: dict[str, int] = dict.fromkeys(STRATEGIES, 0)
     counts: dict[str, list[str]] = {}
-    with eaglecpp.Engine.open(target, draft, n_ctx=2048, n_gpu_layers=args.ngl) as engine:
-        where = engine.device_info
-        if acceptance:  # a vocabulary of holes has no text
-            prompts = [[5 + (7 * i + j) % 90 for j in range(40)] for i in range(len(PROMPTS))]
-        else:
-            prompts = [engine.tokenize(prompt) for prompt in PROMPTS]
-        for repeat in range(args.repeats + 1):
-            for prompt in prompts:
-                plain: list[int] = []
-                for name in STRATEGIES:
-                    engine.clear()
-                    before = counted()
-                    done = engine.generate(prompt, strategy=name, **options)
-                    plain = plain or done.tokens
-                    if repeat == 0:  # the first time is a warm-up, but its text counts
-                        same[name] += done.tokens == plain
-                        continue
-                    stats = done.timings
-                    counts[name] = per_round(before, counted(), max(1, stats.rounds))
-                    speed[name].append(1000 * (stats.predicted_n - 1) / stats.predicted_ms)
-                    length[name].append(stats.predicted_n / max(1, stats.rounds))
-        plan = engine.generate(prompts[0], strategy="auto", **options).timings.plan
+    plan: dict[str, Any] = {}
+    opening: dict[str, Any] = {"n_ctx": 2048, "n_gpu_layers": args.ngl, "planner_cache": False}
+    if acceptance:  # what is drawn repeats
+        opening["text_drafts"] = "off"
+    for strategies in ENGINES:
+        with eaglecpp.Engine.open(
+            target, draft, n_ctx=2048, n_gpu_layers=args.ngl, planner_cache=False
+        ) as engine:
+            where = engine.device_info
+            if acceptance:  # a vocabulary of holes has no text
+                prompts = [[5 + (7 * i + j) % 90 for j in range(40)] for i in range(len(PROMPTS))]
+            else:
+                prompts = [engine.tokenize(prompt) for prompt in PROMPTS]
+            for repeat in range(args.repeats + 1):
+                for prompt in prompts:
+                    plain: list[int] = []
+                    for name in strategies:
+                        engine.clear()
+                        before = counted()
+                        done = engine.generate(prompt, strategy=name, **options)
+                        plain = plain or done.tokens
+                        if repeat == 0:  # the first time is a warm-up, but its text counts
+                            same[name] += done.tokens == plain
+                            continue
+                        stats = done.timings
+                        counts[name] = per_round(before, counted(), max(1, stats.rounds))
+                        speed[name].append(1000 * (stats.predicted_n - 1) / stats.predicted_ms)
+                        over_off[name].append(speed[name][-1] / speed["off"][-1])
+                        length[name].append(stats.predicted_n / max(1, stats.rounds))
+                        plan = stats.plan if name == "auto" else plan
+    same["off"] //= len(ENGINES)
     off = statistics.median(speed["off"])
     rows = [
         [
             name,
             f"{statistics.median(speed[name]):.1f}",
-            f"{statistics.median(speed[name]) / off:.2f}",
+            f"{statistics.median(over_off[name]):.2f}",
             f"{statistics.mean(length[name]):.2f}",
             "" if acceptance else f"{same[name]} of {len(PROMPTS)}",
         ]

@@ -10,9 +10,9 @@ llama.cpp's own server, counts what CUDA is asked for, and writes FOLDER/report.
 on x86-64, Python (with PyTorch, or the parity of the drafter is not tested), a C++ compiler and the CUDA
 toolkit.
 
-The sources are those of the last commit. --python: of that machine, if not this one's. --built: what takes long
-there is compiled here, for one architecture of NVIDIA's (90: H100 and H200), with nvcc of the toolkit's version
-there and with pythonX.Y of the version there; the first time takes an hour and a half of processor time.
+The sources are those of the last commit. --python: of that machine, if not this one's. --built: what takes
+long there is compiled here, for one architecture of NVIDIA's (90: H100 and H200), with nvcc and pythonX.Y of
+the versions there; the first time takes an hour and a half of processor time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import cuda_build
 from common import arguments
-from helpers import backends
 from packaging.requirements import Requirement
+
+from helpers import backends
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")

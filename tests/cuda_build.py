@@ -84,8 +84,8 @@ def stub(into: Path) -> Path:
 
 
 def wheel(architecture: str, out: Path, options: str = "") -> tuple[Path, list[Path]]:
-    """llama-cpp-python's wheel with CUDA, in `out`, and the folders of the libraries that it needs, the driver's
-    last. What was compiled is kept for the next time.
+    """llama-cpp-python's wheel with CUDA, in `out`, and the folders of the libraries that it needs, the
+    driver's last. What was compiled is kept for the next time.
     """
     kept = backends.folder() / "cuda"
     kept.mkdir(parents=True, exist_ok=True)

@@ -301,6 +301,20 @@ void CostTable::learn_level(int n_rows, double ms) {
     if (n_rows >= 1 && is_sane(ms, level_.empty() ? 0.0 : level(n_rows))) level_.learn(n_rows, ms / slowdown());
 }
 
+void CostTable::learn_alike(int i, int n_rows, double ms) {
+    // the first use of a size loads kernels besides: what seems less is believed sooner
+    constexpr double rate_less = 0.5, rate_more = 0.15, most = 10.0;  // plain rounds
+    if (i == 1) slow_ms_ = 0.0;
+    if (i <= BatchSizes::n_slow) {
+        slow_ms_ += std::isfinite(ms) ? std::clamp(ms, 0.0, ms_max) : 0.0;
+    } else if (i == BatchSizes::n_slow + 1 && is_sane(ms, 0.0)) {
+        const double over = std::clamp(slow_ms_ - BatchSizes::n_slow * ms, 0.0, most * verify(1));
+        const double error = over / slowdown() - change_;
+        change_ += (n_changes_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
+    }
+    if (i > BatchSizes::n_slow) learn_verify(n_rows, ms);
+}
+
 void CostTable::learn_host(bool drafted, double ms) {
     if (!std::isfinite(ms)) return;
     const double sample = std::max(0.0, ms) / slowdown();
@@ -336,6 +350,7 @@ std::string CostTable::to_text(const std::string & key) const {
     // A machine that was stopped for a while leaves estimates outside of what from_text() takes.
     const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
     lines.push_back({"host", {time(slowdown() * host_plain_), time(slowdown() * host_draft_)}});
+    if (n_changes_ > 0) lines.push_back({"change", {time(change_ms())}});
     return write_state(state_kind, key, lines);
 }
 
@@ -350,6 +365,10 @@ bool CostTable::from_text(const std::string & text, const std::string & key) {
                 return false;
             loaded.host_plain_ = v[0], loaded.host_draft_ = v[1];
             loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
+        } else if (line.name == "change") {
+            if (v.size() != 1 || !(v[0] >= 0.0 && v[0] <= ms_max)) return false;
+            loaded.change_ = v[0];
+            loaded.n_changes_ = 1;
         } else {
             StepCosts * costs = line.name == "verify"   ? &loaded.verify_
                                 : line.name == "commit" ? &loaded.commit_
@@ -377,25 +396,20 @@ std::vector<CostTable::Point> CostTable::points(const StepCosts & costs, int n_r
 
 // --- sizes of batches -----------------------------------------------------------------------------------------------
 
-static constexpr double size_rate = 0.05;
-
 void BatchSizes::learn(const std::vector<double> & worth_ms) {
-    constexpr int n_enough = 20;
+    constexpr double rate_least = 0.05;
     const size_t n_known = std::min(worth_ms.size(), means_.size());
-    const double rate = std::max(size_rate, 1.0 / ++n_learned_);
+    const double rate = std::max(rate_least, 1.0 / ++n_learned_);
     for (size_t i = 0; i < n_known; ++i) means_[i] += rate * (worth_ms[i] - means_[i]);
-    if (n_learned_ < n_enough) return;
     home_ = 1 + (int)(std::max_element(means_.begin(), means_.begin() + n_known) - means_.begin());
     if (now_ <= (int)n_known) regret_ms_ += means_[home_ - 1] - means_[std::max(now_, 1) - 1];
 }
 
-// Who has come from home will go back, and who has been away for long had better go now. Going back is a change more
-// only if the batch after the next would have stayed at home, too.
 void BatchSizes::change_to(int n_rows) {
+    constexpr double rate = 0.05;
     if (n_rows != now_) regret_ms_ = 0.0;
     now_ = n_rows;
-    share_home_ += size_rate * ((now_ == home_ ? 1.0 : 0.0) - share_home_);
-    away_ = std::min(1.0, share_home_ * share_home_ + regret_ms_ / std::max(change_ms_, 1e-3));
+    for (int n = 1; n <= n_most; ++n) shares_[n] += rate * ((n == now_ ? 1.0 : 0.0) - shares_[n]);
 }
 
 // --- prices ---------------------------------------------------------------------------------------------------------
@@ -421,7 +435,11 @@ void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms
     }
     settled_ms_ = ms_;
     if (!sizes) return;
-    for (int n = 0; n < n_sizes; ++n) ms_[n] += sizes->ms(n_rows + n, table.plain(n_rows));
+    for (int n = 0; n < n_sizes; ++n) {
+        const double change_ms = sizes->ms(n_rows + n, table.change_ms());
+        ms_[n] += change_ms;
+        ms_once_[n] += sizes->once_ms(n_rows + n, table.change_ms()) - change_ms;
+    }
     // the cheapest batch that they fit in
     for (int n = std::min(n_sizes, BatchSizes::n_most) - 2; n >= 0; --n) {
         if (ms_[n + 1] < ms_[n]) ms_[n] = ms_[n + 1], ms_once_[n] = ms_once_[n + 1];

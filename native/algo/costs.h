@@ -225,12 +225,19 @@ class CostTable {
     // how much slower everything is now than when the prices were learned, as one factor
     double slowdown() const { return verify_.slowdown(); }
 
+    // what another number of rows costs a device in its first two batches
+    double change_ms() const { return slowdown() * change_; }
+
     // --- learning; times in ms -----------------------------------------------------------------------------------
     void learn_verify(int n_rows, double ms);
     void learn_commit(int n_rows, double ms);
     void learn_level(int n_rows, double ms);
     // what is left of a round's wall time after verification and drafting
     void learn_host(bool drafted, double ms);
+
+    // The i-th batch in a row of n_rows rows, from 1, on a device. The first BatchSizes::n_slow say what a change costs,
+    // as soon as one more says what they should have taken.
+    void learn_alike(int i, int n_rows, double ms);
 
     // True if the price of a plain round should be measured again, because the machine's speed or the conversation's
     // length has changed. Asking clears it.
@@ -266,44 +273,48 @@ class CostTable {
     StepCosts verify_{0.06, true}, commit_{0.06}, level_{0.1};
     double host_plain_ = 0.0, host_draft_ = 0.0;
     int n_host_plain_ = 0, n_host_draft_ = 0;
+    // In a model of 8B, before anything is known: the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without a
+    // capture and captures it the next time (3 to 5 ms on an H200).
+    double change_ = 3.0;
+    int n_changes_ = 0;
+    double slow_ms_ = 0.0;  // of the first batches of the present size
     bool is_changed_ = false;
 };
 
 // --- sizes of batches -----------------------------------------------------------------------------------------------
 
 // The numbers of rows that batches on a device have. llama.cpp keeps the graph of the last batch, and ggml's CUDA
-// backend what it captured of it, while the number stays the same. So batches may be padded, and what leaving the last
-// one's size costs is counted; so is what coming back costs, where that is home: the size that serves best in the long
-// run.
+// backend what it captured of it, while the number stays the same. So batches may be padded, and another size has a
+// price: CostTable::change_ms(), on fast cards as much as several plain rounds. What a size that serves better in the
+// long run would have brought is remembered, and taken off the price of going there: whoever waits until it has brought
+// that price loses at most as much again. A prompt takes the graph in any case, so the first batch after it may have
+// any size.
 class BatchSizes {
   public:
     static constexpr int n_most = 16;  // larger batches are not padded
+    static constexpr int n_slow = 2;   // the first batches of a size: the graph is built, and run once; it is captured
 
-    // What another number of rows costs. At first as of a model of 8B: the host builds a graph (0.4 to 0.6 ms), CUDA
-    // runs it once without a capture and captures it the next time.
-    double change_ms() const { return change_ms_; }
-    // the first batch of another size took so much longer than those that follow
-    void learn_change(double ms) { change_ms_ += change_rate * (std::clamp(ms, 0.0, change_most) - change_ms_); }
-
-    // Beyond what n rows take. No size may look more expensive than a ledger can pay.
-    double ms(int n_rows, double plain_ms) const {
-        return std::min(change_ms_, plain_ms) * ((n_rows != now_ ? 1.0 : 0.0) + (n_rows != home_ ? away_ : 0.0));
+    // What a batch of n rows costs beyond what it takes: leaving the last size, and coming back to the best one.
+    double ms(int n_rows, double change_ms) const {
+        const double share = shares_[home_], back = n_rows == home_ ? 0.0 : change_ms * share * share;
+        if (n_rows == now_ || now_ == 0) return back;
+        return back + (n_rows == home_ ? std::max(0.0, change_ms - regret_ms_) : change_ms);
     }
+    // what it takes longer than such batches usually do
+    double once_ms(int n_rows, double change_ms) const { return n_rows == now_ || now_ == 0 ? 0.0 : change_ms; }
 
     // worth_ms[n - 1]: what n rows would have brought in this round less what they take
     void learn(const std::vector<double> & worth_ms);
     void change_to(int n_rows);
+    // a prompt was run
+    void forget() { now_ = 0; }
 
   private:
-    static constexpr double change_rate = 0.1, change_most = 3.0;
-
-    double change_ms_ = 1.0;
-    int now_ = 0, home_ = 0;  // 0: not known
+    int now_ = 0, home_ = 0;  // 0: none, and not known
     std::array<double, n_most> means_{};
     int n_learned_ = 0;
-    double share_home_ = 0.0;  // of the last batches
-    double regret_ms_ = 0.0;   // of not being at home, since the last change
-    double away_ = 0.0;        // changes that are saved by being at home
+    std::array<double, n_most + 1> shares_{};  // by number of rows, of the last batches
+    double regret_ms_ = 0.0;                   // of not being at home, since the last change
 };
 
 // --- prices ---------------------------------------------------------------------------------------------------------

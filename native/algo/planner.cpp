@@ -90,7 +90,7 @@ namespace {
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
 constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
-constexpr int refresh_least = 5, refresh_most = 200, refresh_most_padded = 1000;
+constexpr int refresh_least = 5, refresh_most = 200, refresh_most_padded = 4000;
 
 constexpr int n_probe_levels = 2;
 
@@ -117,6 +117,8 @@ void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_
     plan.round.cursor = -1;
     plan.on_off.begin_request();
     plan.n_rounds_to_trees = 0;
+    sizes_.forget();
+    n_rows_last_ = 0;
 }
 
 void Planner::end_text(SequencePlan & plan) {
@@ -126,7 +128,8 @@ void Planner::end_text(SequencePlan & plan) {
 
 void Planner::begin_round(int n_roots, bool is_odd) {
     n_roots_ = std::max(n_roots, 1);
-    if (costs_.take_changed()) is_plain_wanted_ = true;
+    // where going to one row and back costs a device rounds, those of any size tell of the machine's speed
+    if (costs_.take_changed() && !options_.pads_rows) is_plain_wanted_ = true;
     plain_ms_ = std::max(costs_.plain(n_roots_), 1e-6);
     round_draft_ms_ = 0.0;
     n_again_ = 0;
@@ -138,10 +141,11 @@ void Planner::begin_round(int n_roots, bool is_odd) {
 bool Planner::is_measuring_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
     double cost = speed_.speed() - 1.0;
-    if (options_.pads_rows) cost = 2.0 * (cost + sizes_.change_ms() / plain_ms_);  // see end_round()
+    if (options_.pads_rows) cost += 2.0 * costs_.change_ms() / plain_ms_;
     const int most = options_.pads_rows ? refresh_most_padded : refresh_most;
     int gap = std::clamp((int)(cost / refresh_share), refresh_least, most);
-    if (n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
+    // a device has measured it when the engine was opened
+    if (!options_.pads_rows && n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
     return n_since_plain_ >= gap;
 }
 
@@ -595,7 +599,7 @@ void Planner::pad(const SequencePlan & plan) {
     if (pads(plan) && (plan.round.is_verifying() || is_short)) {
         const int n_nodes = plan.is_auto() ? plan.round.limits.n_nodes : plan.strategy().nodes;
         const int n_most = std::min(1 + std::min(n_nodes, plan.round.limits.n_nodes), BatchSizes::n_most);
-        const auto ms = [&](int n) { return costs_.verify(n) + sizes_.ms(n, plain_ms_); };
+        const auto ms = [&](int n) { return costs_.verify(n) + sizes_.ms(n, costs_.change_ms()); };
         int best = n_rows_;
         for (int n = n_rows_ + 1; n <= n_most; ++n) {
             if (allows(plan, n) && ms(n) < ms(best)) best = n;
@@ -787,7 +791,7 @@ double Planner::foreseen_speed(const SequencePlan & plan, bool is_exact, bool is
     const int n_limit = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
     const bool is_tree = plan.round.limits.n_leaves > 1 && !is_chain;
     const int width = is_tree ? options_.k : 1;
-    const double change = is_tree && options_.pads_rows ? rounds(sizes_.change_ms()) : 0.0;
+    const double change = is_tree && options_.pads_rows ? rounds(costs_.change_ms()) : 0.0;
     double best = 1.0;
     std::vector<float> p;
     for (int depth = 1; depth <= std::min(n_depths_foreseen, options_.depth); ++depth) {
@@ -858,16 +862,15 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
 void Planner::end_round(double verify_ms, double round_ms) {
     bool is_plain = n_again_ == 0;
     for (const SequencePlan * plan : plans_) is_plain = is_plain && !plan->round.is_drafting();
-    // the first batch of another size takes longer on a device
-    const bool is_usual = !options_.pads_rows || n_rows_ == n_rows_last_;
+    if (n_rows_ != n_rows_last_) n_alike_ = 0, is_size_free_ = n_rows_last_ == 0;
+    ++n_alike_;
     n_rows_last_ = n_rows_;
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
-    if (!is_usual && costs_.is_known(n_rows_)) sizes_.learn_change(clean(verify_ms) - costs_.verify(n_rows_));
-    costs_.learn_verify(n_rows_, is_usual ? verify_ms : std::max(verify_ms / 2.0, verify_ms - sizes_.change_ms()));
+    learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
     if (n_rows_ > n_roots_) {
         ++n_since_plain_;
-    } else if (is_plain && is_usual) {
+    } else if (is_plain && !is_new_size()) {
         ++n_plain_;
         n_since_plain_ = 0;
         is_plain_wanted_ = false;
@@ -877,7 +880,7 @@ void Planner::end_round(double verify_ms, double round_ms) {
 
 void Planner::end_odd_round() {
     charged_ = 0.0;
-    n_rows_last_ = 0;
+    n_rows_last_ = n_alike_ = 0;
     plans_.clear();
 }
 
@@ -914,7 +917,14 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     }
     charged_ = 0.0;
     if (!costs_.is_known(n_roots_)) return;
-    double cost = 1.0, first_use = 0.0;
+    double cost = 1.0, first_use = 0.0, change = 0.0;
+    // what a change of size takes, unless a plain round would have taken it, too
+    if (is_new_size()) {
+        const double over_ms = std::max(0.0, verify_ms - costs_.verify(n_rows_));
+        if (!is_size_free_) change = rounds(std::min(over_ms, costs_.change_ms()));
+        round_ms -= over_ms;
+        verify_ms -= over_ms;
+    }
     if (is_verifying) {
         const double most = rounds(DraftTime::stall * (verify_ms_expected_ + costs_.plain_host() + expected_ms));
         cost = rounds(std::max(round_ms, verify_ms + draft_ms));
@@ -924,10 +934,12 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
         cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
     }
+    if (is_saving && !is_verifying) cost = 1.0;
+    cost += change;
     charged_ = cost;
     for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
-    if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 : cost, first_use);
+    if (is_auto) ledger_.settle(n_tokens, cost, first_use);
 }
 
 // --- what was decided, in words --------------------------------------------------------------------------------------

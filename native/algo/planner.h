@@ -468,6 +468,11 @@ class Planner {
     // The batch's verification and the whole round, drafting and host work included; without prefills. Milliseconds.
     void end_round(double verify_ms, double round_ms);
 
+    // A batch beside all rounds, the n_alike-th in a row with as many rows, from 1.
+    void learn_decode(int n_alike, int n_rows, double ms) {
+        options_.pads_rows ? costs_.learn_alike(n_alike, n_rows, ms) : costs_.learn_verify(n_rows, ms);
+    }
+
     // The same for a round whose times say nothing about prices, because it ran with an unusual number of threads or
     // the threads did not get their cores. Nothing is learned from it and nothing is charged.
     void end_odd_round();
@@ -563,6 +568,7 @@ class Planner {
     void cut_fixed();
 
     // learn
+    bool is_new_size() const { return options_.pads_rows && n_alike_ <= BatchSizes::n_slow; }
     void walk(SequencePlan & plan, const Tokens & tokens);
     void settle(double verify_ms, double round_ms, double draft_ms);
 
@@ -590,7 +596,9 @@ class Planner {
     int n_rows_ = 1;  // with the padding
     int n_padding_ = 0;
     BatchSizes sizes_;
-    int n_rows_last_ = 0;  // of the round before
+    int n_rows_last_ = 0;        // of the round before; 0 = a prompt came between
+    int n_alike_ = 0;            // rounds with as many rows as the last one had, up to it
+    bool is_size_free_ = false;  // the first of them came after a prompt
     double verify_ms_expected_ = 0.0;
     double charged_ = 0.0;
 

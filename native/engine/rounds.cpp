@@ -80,10 +80,15 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
         if (!plans_rounds) continue;
         Sequence & s = *r.seq;
         planner_.learn(s.plan, results.back().tokens);
-        if (s.params.log_plan) s.plan_log.push_back(s.plan.decision().to_line());
     }
     const bool is_regular = runner_.was_regular() && reading.empty();
-    if (plans_rounds && is_regular) planner_.end_round(verify_ms, now_ms() - start);
+    const double round_ms = now_ms() - start;
+    for (const Round & r : rounds) {
+        if (!plans_rounds || !r.seq->params.log_plan) continue;
+        const std::string took = strf(" verify_ms=%.3f ms=%.3f", verify_ms, round_ms);
+        r.seq->plan_log.push_back(r.seq->plan.decision().to_line() + took);
+    }
+    if (plans_rounds && is_regular) planner_.end_round(verify_ms, round_ms);
     if (plans_rounds && !is_regular) planner_.end_odd_round();
     for (size_t i = 0; i < plans.size(); ++i) {
         const int n_tokens = (int)results[n_before + i].tokens.size();
@@ -110,13 +115,13 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
 
 // What the batches take is the first that the planner learns of this machine: the first answer already has prices.
 ExactRows Rounds::measure_exact_rows(int n_rows_max, int n_batch_max) {
-    return eaglecpp::measure_exact_rows(target_, n_rows_max, n_batch_max, [&](TargetBatch & batch, bool is_prompt) {
+    const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
         planner_.set_n_threads(runner_.n_threads());
         const double start = now_ms();
         runner_.run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
-        if (is_prompt || !runner_.was_regular()) return;
-        planner_.costs().learn_verify(batch.n_rows(), now_ms() - start);
-    });
+        if (!is_prompt && runner_.was_regular()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);
+    };
+    return eaglecpp::measure_exact_rows(target_, n_rows_max, n_batch_max, decode);
 }
 
 // --- prefill -------------------------------------------------------------------------------------------------------

@@ -39,11 +39,10 @@ class Measurement {
     }
 
   private:
-    // a batch of n rows, of which the first is row `first` of those run alone; once more where whoever times the
-    // batches wants one of a small size whose graph is already built
+    // a batch of n rows, of which the first is row `first` of those run alone; more than once where whoever times the
+    // batches wants one whose graph is already built
     struct Place {
-        int n_rows, first;
-        bool is_again = false;
+        int n_rows, first, n_times = 1;
     };
 
     // From the last place to the first, so that what is run alone is run once. A target that cannot go back so far is
@@ -52,8 +51,10 @@ class Measurement {
         std::vector<Place> out;
         const auto add = [&](int n) {
             const int n_last = target_.model().supports_trees() ? n_rows_max_ - n : 0;
-            out.push_back({n, std::min(n_last, n / 3), n <= n_rows_twice});
-            if (n <= n_rows_twice && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1)});
+            const bool is_cpu = target_.model().is_cpu(), is_small = n <= n_rows_twice;
+            constexpr int n_times_gpu = BatchSizes::n_slow + 2;
+            out.push_back({n, std::min(n_last, n / 3), is_cpu ? 1 + is_small : n_times_gpu});
+            if (is_small && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1), is_cpu ? 1 : n_times_gpu});
         };
         for (int n : counts_measured) {
             if (n < n_rows_max_) add(n);
@@ -84,7 +85,9 @@ class Measurement {
             const bool is_compared = !is_prompt && i < n_before_ + n_rows_max_;
             batch_.add(tokens_[i], i, range_, is_compared || target_.needs_all_outputs());
         }
-        decode_(batch_, is_prompt);
+        n_alike_ = n == n_rows_last_ ? n_alike_ + 1 : 1;
+        n_rows_last_ = n;
+        decode_(batch_, is_prompt, n_alike_);
         ++out_.n_decodes;
     }
 
@@ -114,10 +117,9 @@ class Measurement {
     }
 
     void compare(const Place & place) {
-        const auto [n, first, is_again] = place;
+        const auto [n, first, n_times] = place;
         if (is_refused(n)) return;
-        run_batch(n, first);
-        if (is_again) run_batch(n, first);
+        for (int i = 0; i < n_times; ++i) run_batch(n, first);
         const size_t n_vocab = (size_t)target_.vocab().size();
         bool is_same = !target_.model().has_parting_products();
         for (int i = 0; i < std::min(n, n_rows_max_ - first) && is_same; ++i) {
@@ -138,6 +140,7 @@ class Measurement {
     const Decode & decode_;
     SeqRange range_;
     int n_rows_max_, n_batch_max_, n_before_ = 0;
+    int n_rows_last_ = 0, n_alike_ = 0;  // batches with as many rows as the last one, up to it
     Tokens tokens_;
     TargetBatch batch_;
     std::vector<float> alone_;

@@ -17,8 +17,9 @@ struct ExactRows {
     double ms = 0.0;
 };
 
-// runs a batch of the target; `is_prompt` as for Target::decode
-using Decode = std::function<void(TargetBatch & batch, bool is_prompt)>;
+// Runs a batch of the target; `is_prompt` as for Target::decode. It is the `n_alike`-th in a row
+// with as many rows, from 1.
+using Decode = std::function<void(TargetBatch & batch, bool is_prompt, int n_alike)>;
 
 // For batches of up to n_rows_max rows, and for one of n_batch_max rows, of which the first are compared. The target
 // must hold nothing, and holds nothing afterwards.

@@ -74,7 +74,7 @@ def test_experts_stay_in_host_memory(
 
 def test_wrong_places_are_named(it: ConvertedPair, device: Device) -> None:
     for options, message in (
-        ({"override_tensor": "ffn=Nowhere7"}, "override_tensor: no buffer 'Nowhere7'; expected one of CPU"),
+        ({"override_tensor": "ffn=Nowhere7"}, "override_tensor: no buffer 'Nowhere7'; expected one of "),
         ({"override_tensor": "(=CPU"}, "override_tensor: '(' is not a regular expression"),
         ({"override_tensor": "ffn"}, "override_tensor: expected PATTERN=BUFFER, found 'ffn'"),
         ({"tensor_split": [1.0] * 99}, "tensor_split: 99 shares, llama.cpp knows at most"),

@@ -167,9 +167,19 @@ double Scene::verify_ms(int pos, int n_rows) const {
 std::vector<double> Scene::plain_ms() const {
     std::vector<double> out{0.0};
     for (int pos = 0; pos < world_->n_tokens(); ++pos) {
-        out.push_back(out.back() + verify_ms(pos, 1) + (pos == 0 ? disturbance_.first_use_ms : 0.0));
+        out.push_back(out.back() + verify_ms(pos, 1) + (pos == 0 ? disturbance_.first_use_ms : 0.0) + begin_ms(pos));
     }
     return out;
+}
+
+double Scene::begin_ms(int pos) const {
+    const double more = disturbance_.rebuild + disturbance_.capture;
+    return begins_at(pos) ? drift(pos) * machine_.plain_ms() * more : 0.0;
+}
+
+bool Scene::begins_at(int pos) const {
+    const int request = world_->text().request;
+    return pos == 0 || (request > 0 && pos % request == 0);
 }
 
 double Scene::run_fixed(const Fixed & f, const std::vector<int> & rounds) const {
@@ -177,7 +187,7 @@ double Scene::run_fixed(const Fixed & f, const std::vector<int> & rounds) const 
     int pos = 0, n_pending = 1;
     for (int n : rounds) {
         const int depth = std::min(f.depth, world_->n_left(pos) - 1);
-        ms += verify_ms(pos, 1 + (depth > 0 ? f.nodes : 0));
+        ms += verify_ms(pos, 1 + (depth > 0 ? f.nodes : 0)) + begin_ms(pos);
         if (depth > 0) {
             ms += drift(pos) * (machine_.commit_ms(n_pending) + (depth - 1) * machine_.level_ms(f.k)) + host_ms(pos);
         }
@@ -208,7 +218,8 @@ class Run {
   private:
     void round() {
         const Text & text = s_.world_->text();
-        if (pos_ == 0 || (text.request > 0 && pos_ % text.request == 0)) {
+        if (s_.begins_at(pos_)) {
+            last_rows_ = 0;  // after a prompt
             const RequestKind kind = text.kind ? text.kind(pos_ / text.request) : RequestKind::greedy;
             planner_.begin_request(plan_, kind, false);
         }
@@ -254,7 +265,9 @@ class Run {
         double ms = s_.verify_ms(pos_, n_rows);
         const bool is_rebuilt = n_rows != last_rows_ || (s_.machine_.is_device && !plan_.decision().is_chain());
         out_.n_rebuilt += is_rebuilt;
-        if (is_rebuilt) ms += s_.drift(pos_) * s_.machine_.plain_ms() * s_.disturbance_.rebuild;
+        const double more = is_rebuilt ? s_.disturbance_.rebuild : was_rebuilt_ ? s_.disturbance_.capture : 0.0;
+        ms += s_.drift(pos_) * s_.machine_.plain_ms() * more;
+        was_rebuilt_ = is_rebuilt;
         if (!is_used_[n_rows]) ms += s_.disturbance_.first_use_ms;
         is_used_[n_rows] = true;
         last_rows_ = n_rows;
@@ -284,6 +297,7 @@ class Run {
     Result out_;
     std::map<int, bool> is_used_;
     int pos_ = 0, n_pending_ = 1, last_rows_ = 1;
+    bool was_rebuilt_ = false;
 };
 
 Result Scene::run_planner(const RunOptions & options) const {

@@ -134,6 +134,7 @@ struct Disturbance {
     double hidden = 0.0;                                      // plain steps that every drafting round takes besides
     double first_use_ms = 0.0;                                // first batch of each size
     double rebuild = 0.0;                                     // plain steps whenever the batch size changes
+    double capture = 0.0;                                     // plain steps in the batch after such a one
     std::function<double(int pos)> drift = {};                // factor on all times
     std::function<double(int pos, int n_rows)> reshape = {};  // factor on verification
 };
@@ -202,6 +203,9 @@ class Scene {
     friend class Run;
     double drift(int pos) const { return disturbance_.drift ? disturbance_.drift(pos) : 1.0; }
     double verify_ms(int pos, int n_rows) const;
+    bool begins_at(int pos) const;
+    // what the first batches after a prompt take longer, plain ones too
+    double begin_ms(int pos) const;
     double host_ms(int pos) const { return drift(pos) * machine_.plain_ms() * (machine_.host + disturbance_.hidden); }
 
     Machine machine_;

@@ -8,36 +8,61 @@
 using namespace eaglecpp;
 using namespace eaglecpp::sim;
 
-static constexpr double plain_ms = 10.0, change_ms = 1.0;
+static constexpr double change_ms = 6.0;
 
 static void a_change_costs_and_so_does_coming_back() {
     BatchSizes sizes;
     sizes.change_to(1);
-    CHECK_NEAR(sizes.ms(1, plain_ms), 0.0, 1e-12);
-    CHECK_NEAR(sizes.ms(4, plain_ms), change_ms, 1e-12);
-    CHECK_NEAR(sizes.ms(4, 0.1), 0.1, 1e-12);  // a ledger could not pay more
+    CHECK_NEAR(sizes.ms(1, change_ms), 0.0, 1e-12);
+    CHECK_NEAR(sizes.ms(4, change_ms), change_ms, 1e-12);
     const std::vector<double> worth{0.0, 0.3, 0.2, 0.5};
-    for (int i = 0; i < 30; ++i) sizes.learn(worth);
-    sizes.change_to(4);
     for (int i = 0; i < 200; ++i) {
         sizes.learn(worth);
         sizes.change_to(4);
     }
-    CHECK_NEAR(sizes.ms(4, plain_ms), 0.0, 1e-12);
-    CHECK_NEAR(sizes.ms(2, plain_ms), 2.0 * change_ms, 0.01);
+    CHECK_NEAR(sizes.ms(4, change_ms), 0.0, 1e-12);
+    CHECK_NEAR(sizes.ms(2, change_ms), 2.0 * change_ms, 0.01);
 }
 
-static void who_is_away_for_long_had_better_go_home() {
+// who waits until going home would have paid loses at most as much again
+static void what_was_missed_is_taken_off_the_way_home() {
     BatchSizes sizes;
     sizes.change_to(1);
-    const std::vector<double> worth{0.0, 0.0, 0.1};
-    for (int i = 0; i < 20; ++i) sizes.learn(worth);
+    const std::vector<double> worth{0.0, 0.0, 0.5};
+    for (int i = 0; i < 6; ++i) sizes.learn(worth);
+    CHECK_NEAR(sizes.ms(3, change_ms), change_ms - 3.0, 1e-9);
+    CHECK_NEAR(sizes.ms(2, change_ms), change_ms, 1e-9);
+    for (int i = 0; i < 6; ++i) sizes.learn(worth);
+    CHECK_NEAR(sizes.ms(3, change_ms), 0.0, 1e-9);
+    CHECK_NEAR(sizes.once_ms(3, change_ms), change_ms, 1e-9);  // but it takes as long as ever
+}
+
+static void after_a_prompt_any_size_is_as_good() {
+    BatchSizes sizes;
     sizes.change_to(1);
-    const double at_first = sizes.ms(3, plain_ms) - sizes.ms(1, plain_ms);
-    CHECK(at_first > 0.5 * change_ms);
-    for (int i = 0; i < 20; ++i) sizes.learn(worth);
-    sizes.change_to(1);
-    CHECK_NEAR(sizes.ms(3, plain_ms) - sizes.ms(1, plain_ms), 0.0, 1e-9);
+    sizes.learn({0.0, 0.1, 0.2, 0.1});
+    sizes.forget();
+    for (int n : {1, 2, 4}) CHECK_NEAR(sizes.ms(n, change_ms), 0.0, 1e-12);
+    CHECK_NEAR(sizes.once_ms(4, change_ms), 0.0, 1e-12);
+}
+
+// Builds and captures as an H200 needs them for a model of 8B.
+static void the_first_batches_of_a_size_tell_what_a_change_costs() {
+    CostTable table;
+    for (int k = 0; k < 8; ++k) {
+        for (int n : {1, 4}) {
+            const double usual = n == 1 ? 3.0 : 4.0;
+            table.learn_alike(1, n, usual + 1.2);
+            table.learn_alike(2, n, usual + (k == 0 ? 90.0 : 4.8));  // the first one loads kernels
+            for (int i = 3; i < 6; ++i) table.learn_alike(i, n, usual);
+        }
+    }
+    CHECK_NEAR(table.change_ms(), 6.0, 0.3);
+    CHECK_NEAR(table.verify(1), 3.0, 0.05);
+    CHECK_NEAR(table.verify(4), 4.0, 0.05);
+    CostTable loaded;
+    CHECK(loaded.from_text(table.to_text(state_key), state_key));
+    CHECK_NEAR(loaded.change_ms(), table.change_ms(), 0.01);
 }
 
 static void nodes_fit_into_the_batch_that_is_kept() {
@@ -45,6 +70,7 @@ static void nodes_fit_into_the_batch_that_is_kept() {
     for (int i = 0; i < 5; ++i) {
         for (int n : {1, 2, 3, 4, 5}) table.learn_verify(n, 10.0 + 0.1 * n);
     }
+    for (int i = 1; i <= 3; ++i) table.learn_alike(i, 1, 10.1 + (i < 3 ? change_ms / 2.0 : 0.0));
     BatchSizes sizes;
     sizes.change_to(4);
     Prices prices;
@@ -65,24 +91,27 @@ struct Run {
     bool has_trees = false;
 };
 
-// A device on which another size costs a millisecond and each tree is another size, with the prices that are measured
-// when an engine opens.
-static Run run(int machine_number, int text_number, bool pads_rows) {
-    Machine m = machine(machine_number);
+// A device on which another size costs `change` ms and each tree is another size, with the prices that are measured when
+// an engine opens. The text is answers of `request` tokens.
+static Run run(const Machine & on, int text_number, bool pads_rows, double change = 1.0, int request = 0) {
+    Machine m = on;
     m.is_device = true;
     CostTable known;
     for (int n : {1, 2, 3, 4, 5, 8, 16}) {
         for (int i = 0; i < 3; ++i) known.learn_verify(n, m.verify_ms(n));
     }
+    for (int i = 1; i <= 3; ++i) known.learn_alike(i, 1, m.plain_ms() + (i < 3 ? change / 2.0 : 0.0));
     RunOptions options;
     options.cost_text = known.to_text(state_key);
     options.planner.pads_rows = pads_rows;
     Disturbance disturbance;
-    disturbance.rebuild = 1.0 / m.plain_ms();
+    disturbance.rebuild = disturbance.capture = change / 2.0 / m.plain_ms();
     Run out;
     constexpr int n_seeds = 3;
     for (int seed = 1; seed <= n_seeds; ++seed) {
-        const auto world = std::make_shared<World>(text(text_number), 4096, hash(seed, text_number));
+        Text words = text(text_number);
+        words.request = request;
+        const auto world = std::make_shared<World>(words, 4096, hash(seed, text_number));
         const Scene scene(m, world, disturbance);
         const Result r = scene.run_planner(options);
         out.speed += scene.plain_ms().back() / r.ms / n_seeds;
@@ -95,35 +124,57 @@ static Run run(int machine_number, int text_number, bool pads_rows) {
 // RTX 3090: rows cost little beside a change
 static void the_planner_keeps_a_size_where_that_is_cheap() {
     for (int text_number : {1, 2}) {
-        const Run before = run(1, text_number, false), after = run(1, text_number, true);
+        const Run before = run(machine(1), text_number, false), after = run(machine(1), text_number, true);
         std::printf("RTX 3090, %s: %.3f of plain, %.3f of the rounds built; without padding %.3f, %.3f\n",
                     text(text_number).name.c_str(), after.speed, after.rebuilt, before.speed, before.rebuilt);
-        CHECK(after.rebuilt < 0.03);
-        CHECK(after.speed > before.speed);
+        CHECK(after.rebuilt < 0.05);
+        CHECK(after.speed > 0.995 * before.speed);
     }
 }
 
 // where rows are dear, holding on to a size would cost more than it saves
 static void and_leaves_it_where_it_is_not() {
     for (int number : {6, 9, 11}) {
-        const Run before = run(number, 1, false), after = run(number, 1, true);
+        const Run before = run(machine(number), 1, false), after = run(machine(number), 1, true);
         std::printf("%s: %.3f of plain, %.3f of the rounds built; without padding %.3f, %.3f\n",
                     machine(number).name.c_str(), after.speed, after.rebuilt, before.speed, before.rebuilt);
         CHECK(after.speed > 0.99 * before.speed);
     }
 }
 
+// An H200 and a model of 8B, where a change costs two plain rounds, or, as for models of 1 GB, six. Before the price of
+// a change was measured, and before a prompt was taken for one, this drafted nothing there.
+static void on_a_fast_card_an_answer_keeps_its_size() {
+    Machine m{"H200 8B Q4_0", {{1, 2.98}, {2, 3.25}, {3, 3.78}, {4, 4.23}, {5, 4.83}, {6, 5.19}, {7, 5.6}, {8, 6.14},
+                               {9, 7.12}, {16, 7.57}, {32, 9.33}}};
+    m.host = 0.02;
+    for (double change : {6.0, 18.0}) {
+        for (int request : {128, 0}) {
+            const Run code = run(m, 1, true, change, request), prose = run(m, 2, true, change, request),
+                      hostile = run(m, 4, true, change, request);
+            std::printf("H200, %.0f ms a change, answers of %d: %.3f, %.3f, %.3f of plain\n", change, request,
+                        code.speed, prose.speed, hostile.speed);
+            CHECK(code.speed > 1.7);
+            CHECK(prose.speed > 1.3);
+            CHECK(hostile.speed > 0.97);
+        }
+    }
+}
+
 static void trees_where_the_prices_say_so() {
-    CHECK(!run(1, 2, true).has_trees);
-    CHECK(run(7, 2, true).has_trees);  // sixteen rows cost twelve hundredths more than one
+    CHECK(!run(machine(1), 2, true).has_trees);
+    CHECK(run(machine(7), 2, true).has_trees);  // sixteen rows cost twelve hundredths more than one
 }
 
 int main() {
     a_change_costs_and_so_does_coming_back();
-    who_is_away_for_long_had_better_go_home();
+    what_was_missed_is_taken_off_the_way_home();
+    after_a_prompt_any_size_is_as_good();
+    the_first_batches_of_a_size_tell_what_a_change_costs();
     nodes_fit_into_the_batch_that_is_kept();
     the_planner_keeps_a_size_where_that_is_cheap();
     and_leaves_it_where_it_is_not();
+    on_a_fast_card_an_answer_keeps_its_size();
     trees_where_the_prices_say_so();
     return test::result();
 }
