@@ -8,7 +8,8 @@ drafting gains.
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
 of them. `--rows` adds targets whose rows are timed, without a drafter. `--sizes-of-8b` writes a target and
 an EAGLE-3 drafter of an 8B's shapes in Q4_0, all zeros, to FOLDER: what they cost is real, and which drafts
-are accepted is drawn by chances that were published or measured elsewhere (ACCEPTANCE). With --server
+are accepted is drawn by chances that were published or measured elsewhere (ACCEPTANCE); not with `auto`,
+because zeros are sure of nothing. With --server
 llama.cpp's own plain decoding and its `draft-eagle3` are measured on the same files; the latter reads
 drafters of the architecture `eagle3` only. A process started with LD_PRELOAD=count_cuda.so (see
 count_cuda.c) also says how often the host waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py makes a
@@ -43,9 +44,8 @@ PROMPTS = (
     "List the planets of the solar system with a sentence about each.",
 )
 FIXED = ("chain:2", "chain:4", "tree:k=4,depth=3,nodes=7", "tree:k=4,depth=4,nodes=16")
-# in engines of their own: what a planner sees of fixed strategies would help it
-ENGINES = (("off", "auto"), ("off", *FIXED))
-STRATEGIES = ("off", *FIXED, "auto")
+# auto in an engine of its own: what a planner sees of fixed strategies would help it
+ENGINES = (("off", *FIXED), ("off", "auto"))
 # how likely the drafts of a depth are accepted, all before them included: EAGLE-3 on HumanEval as published;
 # a drafter that keeps 0.83 of each depth, as on code, and 0.59, as on prose
 ACCEPTANCE = {
@@ -168,16 +168,18 @@ def accepted(rates: list[float]) -> Iterator[None]:
 def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = "") -> list[str]:
     """`acceptance`: the name of the chances that decide, if not the target."""
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
-    speed: dict[str, list[float]] = {name: [] for name in STRATEGIES}
-    over_off: dict[str, list[float]] = {name: [] for name in STRATEGIES}
-    length: dict[str, list[float]] = {name: [] for name in STRATEGIES}
-    same: dict[str, int] = dict.fromkeys(STRATEGIES, 0)
+    engines = ENGINES[:1] if acceptance else ENGINES
+    names = list(dict.fromkeys(name for strategies in engines for name in strategies))
+    speed: dict[str, list[float]] = {name: [] for name in names}
+    over_off: dict[str, list[float]] = {name: [] for name in names}
+    length: dict[str, list[float]] = {name: [] for name in names}
+    same: dict[str, int] = dict.fromkeys(names, 0)
     counts: dict[str, list[str]] = {}
     plan: dict[str, Any] = {}
     opening: dict[str, Any] = {"n_ctx": 2048, "n_gpu_layers": args.ngl, "planner_cache": False}
     if acceptance:  # what is drawn repeats
         opening["text_drafts"] = "off"
-    for strategies in ENGINES:
+    for strategies in engines:
         with eaglecpp.Engine.open(
             target, draft, n_ctx=2048, n_gpu_layers=args.ngl, planner_cache=False
         ) as engine:
@@ -203,7 +205,7 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
                         over_off[name].append(speed[name][-1] / speed["off"][-1])
                         length[name].append(stats.predicted_n / max(1, stats.rounds))
                         plan = stats.plan if name == "auto" else plan
-    same["off"] //= len(ENGINES)
+    same["off"] //= len(engines)
     off = statistics.median(speed["off"])
     rows = [
         [
@@ -213,7 +215,7 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
             f"{statistics.mean(length[name]):.2f}",
             "" if acceptance else f"{same[name]} of {len(PROMPTS)}",
         ]
-        for name in STRATEGIES
+        for name in names
     ]
     notes = []
     theirs_too = (("llama-server, plain", 0), ("llama-server, draft-eagle3", 3))[: 1 if acceptance else 2]
@@ -235,7 +237,7 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
         "",
         table(head, rows),
         "",
-        f"auto: {plan['strategy']}, {plan['why']}",
+        *([f"auto: {plan['strategy']}, {plan['why']}"] if plan else []),
         *notes,
     ]
     if any(counts.values()):

@@ -13,6 +13,7 @@ from eaglecpp.engine.exactness import Exactness, settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.predicted_costs import PREDICTED, predict
+from eaglecpp.engine.rehearsal import is_on_device, rehearse
 from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.log import drain
@@ -88,6 +89,8 @@ def load(
             if not has_costs:
                 native.get().load_costs(predict(native.get()), PREDICTED)
             shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting, has_costs)
+            if plan.draft is not None and not has_costs and is_on_device(native.get()):
+                rehearse(native.get(), shared.sampling)
     except BaseException:
         native.close(lambda native: None)
         raise
@@ -118,7 +121,8 @@ def _planner_cache(
 def _settle_exactness(
     native: core.Engine, plan: OpeningPlan, drafting: DraftOptions, has_costs: bool
 ) -> Exactness:
-    if drafting.exact == "off":
+    # a device's prices are wanted in any case, and would be known too late from its first answer
+    if drafting.exact == "off" and (has_costs or not is_on_device(native)):
         return Exactness()
     try:
         found = settle(native, plan.target, plan.model_options(), drafting, has_costs=has_costs)

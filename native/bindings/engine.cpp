@@ -64,6 +64,7 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     nb::dict d;
     d["plain_ms"] = costs.knows_plain() ? nb::cast(costs.plain()) : nb::none();
     d["host_ms"] = costs.host();
+    d["change_ms"] = costs.change_ms();
     d["plain_host_ms"] = costs.plain_host();
     d["noise"] = costs.noise();
     d["slowdown"] = costs.slowdown();

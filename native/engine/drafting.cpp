@@ -132,15 +132,17 @@ void Drafting::foresee(const Sequence & s, int n_drafts) {
 }
 
 // Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,
-// of few numbers, because each is another graph.
+// of few numbers, because each is another graph. One too many costs less than one in a graph of its own (on an H200 and
+// for a drafter of an 8B 0.03 and 0.17 ms).
 int Drafting::n_steps(const Sequence & s) const {
     constexpr int n_most = 8;
     if (!drafter_->can_step(sampling_of(s)) || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
     const int n = std::min(s.plan.n_levels_max() - 1, n_most);
     if (!s.plan.is_auto()) return n;
+    constexpr double n_rare = 0.3;  // a level in fewer rounds is not worth it
     int n_usual = 1;
-    while (2 * n_usual + 1 <= s.n_levels) n_usual *= 2;
-    return s.n_levels < 2.0 || n < n_usual ? 0 : n_usual;
+    while (n_usual < n_most && 1.0 + n_usual + n_rare < s.n_levels) n_usual *= 2;
+    return s.n_levels < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
 }
 
 // the frontier as draft rows

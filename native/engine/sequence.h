@@ -167,7 +167,7 @@ struct Sequence {
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
-    double n_levels = 0.0;  // of the drafter in a round, mean of late
+    double n_levels = 2.0;  // of the drafter in a round, mean of late
     int n_steps = 0;        // of its last commit: levels that it had in its graph
     double decode_start_ms = 0.0;
     std::optional<Error> failure;  // of its sampler: the next step tells, and ends the generation

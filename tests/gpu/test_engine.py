@@ -237,6 +237,19 @@ def test_a_killed_process_leaves_the_device_usable(
         assert engine.generate(prompt_ids(40), strategy="chain:4", **greedy).tokens
 
 
+@pytest.mark.parametrize("exact", ["auto", "off"])
+def test_prices_are_known_before_the_first_answer(
+    exact: str, open_engine: Open, greedy: dict[str, Any]
+) -> None:
+    """Of the sizes of batches, of a change between them, and of the drafter, whose graphs have run."""
+    with open_engine("all", exact=exact) as engine, engine.session():
+        report = engine.native.planner_report(0)
+    for name, n_rows in (("verify", (1, 2, 3, 4, 5, 8, 16)), ("commit", (1,)), ("level", (1,))):
+        n_samples = {n: samples for n, _, samples in report[name]}
+        assert all(n_samples[n] > 0 for n in n_rows), (name, n_samples)
+    assert 0.0 <= report["change_ms"] != 3.0  # what is assumed before
+
+
 def test_no_layer_on_the_device_sends_it_nothing(
     open_engine: Open, counts: Callable[[], Counts], it: ConvertedPair
 ) -> None:
