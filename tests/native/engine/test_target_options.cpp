@@ -7,6 +7,7 @@
 #include "../check.h"
 #include "../gguf/draft_files.h"
 #include "base/error.h"
+#include "draft/weights.h"
 #include "tiny_models.h"
 
 using namespace eaglecpp;
