@@ -9,6 +9,7 @@ would take that for the price of drafting, and stop.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 from eaglecpp._extension import core
 from eaglecpp.engine.request import generate_params
@@ -17,7 +18,7 @@ from eaglecpp.options import SamplingOptions, Strategy
 __all__ = ["is_on_device", "rehearse"]
 
 _TEXT = b"The sun rises in the east and sets in the west. "
-_TOKENS = 24
+_TOKENS = 16
 
 
 def is_on_device(native: core.Engine) -> bool:
@@ -26,7 +27,7 @@ def is_on_device(native: core.Engine) -> bool:
 
 
 def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
-    """Drafts two short answers, as `sampling` says and greedily. The engine must hold no conversation."""
+    """Drafts short answers, as `sampling` says and greedily. The engine must hold no conversation."""
     try:
         prompt = native.tokenize(_TEXT, True, False)
     except (IndexError, ValueError):  # a vocabulary without letters
@@ -34,8 +35,9 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     plain = replace(sampling, max_tokens=_TOKENS, ignore_eos=True, grammar="", logit_bias=())
-    for temperature in {0.0, plain.temperature}:
-        params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse("chain:3"))
+    # what a commit costs alone, then together with the levels that follow in its graph
+    for strategy, temperature in product(("chain:1", "chain:3"), {0.0, plain.temperature}):
+        params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))
         sequence = native.open_sequence()
         try:
             native.begin(sequence, prompt, params)

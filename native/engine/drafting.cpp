@@ -180,10 +180,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
                            {n_steps, sampling_of(*s), (Pos)s->tokens.size()}});
         s->n_steps = n_steps;
     }
-    // one call gave all of them: each level has its part of the time
     const double commit_ms = planner_.costs().commit(commits[0].features.n_rows);
-    const double all_ms = commit_ms + n_steps * planner_.costs().level(1);
-    const double step_share = n_steps > 0 && all_ms > 0.0 ? (1.0 - commit_ms / all_ms) / n_steps : 0.0;
     drafter_->commit_together(commits);
     std::vector<Proposal> proposals;
     for (Sequence * s : growing) {
@@ -192,7 +189,9 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
-    const double step_ms = step_share * ms;
+    // One call gave all of them: what it took beyond a commit alone is the levels'. They cost less there than in graphs of
+    // their own, so their part does not follow from those prices.
+    const double step_ms = n_steps > 0 ? std::max(0.0, ms - commit_ms) / n_steps : 0.0;
     ms -= n_steps * step_ms;
     for (int n_used = 0;; ++n_used) {
         planner_.grow(proposals, ms);
