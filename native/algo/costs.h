@@ -235,8 +235,8 @@ class CostTable {
     // what is left of a round's wall time after verification and drafting
     void learn_host(bool drafted, double ms);
 
-    // The i-th batch in a row of n_rows rows, from 1, on a device. The first BatchSizes::n_slow say what a change costs,
-    // as soon as one more says what they should have taken.
+    // The i-th batch in a row of n_rows rows, from 1, on a device. The first BatchSizes::n_slow say what a change
+    // costs, as soon as one more says what they should have taken.
     void learn_alike(int i, int n_rows, double ms);
 
     // True if the price of a plain round should be measured again, because the machine's speed or the conversation's

@@ -189,8 +189,8 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
-    // One call gave all of them: what it took beyond a commit alone is the levels'. They cost less there than in graphs of
-    // their own, so their part does not follow from those prices.
+    // One call gave all of them: what it took beyond a commit alone is the levels'. They cost less there than in graphs
+    // of their own, so their part does not follow from those prices.
     const double step_ms = n_steps > 0 ? std::max(0.0, ms - commit_ms) / n_steps : 0.0;
     ms -= n_steps * step_ms;
     for (int n_used = 0;; ++n_used) {

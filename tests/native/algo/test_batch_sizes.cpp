@@ -91,8 +91,8 @@ struct Run {
     bool has_trees = false;
 };
 
-// A device on which another size costs `change` ms and each tree is another size, with the prices that are measured when
-// an engine opens. The text is answers of `request` tokens.
+// A device on which another size costs `change` ms and each tree is another size, with the prices that are measured
+// when an engine opens. The text is answers of `request` tokens.
 static Run run(const Machine & on, int text_number, bool pads_rows, double change = 1.0, int request = 0) {
     Machine m = on;
     m.is_device = true;
@@ -145,8 +145,18 @@ static void and_leaves_it_where_it_is_not() {
 // An H200 and a model of 8B, where a change costs two plain rounds, or, as for models of 1 GB, six. Before the price of
 // a change was measured, and before a prompt was taken for one, this drafted nothing there.
 static void on_a_fast_card_an_answer_keeps_its_size() {
-    Machine m{"H200 8B Q4_0", {{1, 2.98}, {2, 3.25}, {3, 3.78}, {4, 4.23}, {5, 4.83}, {6, 5.19}, {7, 5.6}, {8, 6.14},
-                               {9, 7.12}, {16, 7.57}, {32, 9.33}}};
+    Machine m{"H200 8B Q4_0",
+              {{1, 2.98},
+               {2, 3.25},
+               {3, 3.78},
+               {4, 4.23},
+               {5, 4.83},
+               {6, 5.19},
+               {7, 5.6},
+               {8, 6.14},
+               {9, 7.12},
+               {16, 7.57},
+               {32, 9.33}}};
     m.host = 0.02;
     for (double change : {6.0, 18.0}) {
         for (int request : {128, 0}) {
