@@ -312,7 +312,8 @@ void CostTable::learn_alike(int i, int n_rows, double ms) {
         const double error = over / slowdown() - change_;
         change_ += (n_changes_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
     }
-    if (i > BatchSizes::n_slow) learn_verify(n_rows, ms);
+    if (i <= BatchSizes::n_slow && !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
+    if (i > BatchSizes::n_slow || !is_known(n_rows)) learn_verify(n_rows, ms);
 }
 
 void CostTable::learn_host(bool drafted, double ms) {

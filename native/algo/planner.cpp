@@ -919,7 +919,7 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     if (!costs_.is_known(n_roots_)) return;
     double cost = 1.0, first_use = 0.0, change = 0.0;
     // what a change of size takes, unless a plain round would have taken it, too
-    if (is_new_size()) {
+    if (is_new_size() && costs_.is_known(n_rows_)) {
         const double over_ms = std::max(0.0, verify_ms - costs_.verify(n_rows_));
         if (!is_size_free_) change = rounds(std::min(over_ms, costs_.change_ms()));
         round_ms -= over_ms;
