@@ -8,6 +8,7 @@ would take that for the price of drafting, and stop.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import product
 
@@ -19,6 +20,7 @@ __all__ = ["is_on_device", "rehearse"]
 
 _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
+_SECONDS = 2.0  # where steps are that slow, graphs are a small part of them
 
 
 def is_on_device(native: core.Engine) -> bool:
@@ -35,13 +37,14 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     plain = replace(sampling, max_tokens=_TOKENS, ignore_eos=True, grammar="", logit_bias=())
+    deadline = time.monotonic() + _SECONDS
     # what a commit costs alone, then together with the levels that follow in its graph
     for strategy, temperature in product(("chain:1", "chain:3"), {0.0, plain.temperature}):
         params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))
         sequence = native.open_sequence()
         try:
             native.begin(sequence, prompt, params)
-            while not native.step([sequence])[0].finish:
+            while time.monotonic() < deadline and not native.step([sequence])[0].finish:
                 pass
         finally:
             native.end(sequence)

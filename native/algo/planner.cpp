@@ -934,12 +934,10 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
         cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
     }
-    if (is_saving && !is_verifying) cost = 1.0;
-    cost += change;
-    charged_ = cost;
+    charged_ = cost += change;
     for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
-    if (is_auto) ledger_.settle(n_tokens, cost, first_use);
+    if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 + change : cost, first_use);
 }
 
 // --- what was decided, in words --------------------------------------------------------------------------------------

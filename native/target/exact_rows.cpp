@@ -12,8 +12,9 @@ namespace {
 
 constexpr int counts_measured[] = {2, 3, 4, 5, 8, 16, 32, 64};
 constexpr int n_rows_measured = 65;
-constexpr int n_rows_twice = 8;  // batches up to this size are run at two places
-constexpr int n_before = 24;     // rows before those that are compared
+constexpr int n_rows_twice = 8;   // batches up to this size are run at two places
+constexpr int n_before = 24;      // rows before those that are compared
+constexpr double ms_slow = 50.0;  // steps that take longer than graphs do to be built and captured
 // On a GPU attention takes other kernels behind long texts than behind short ones. On the CPU it does not (Target).
 constexpr int n_before_gpu = 600;
 
@@ -51,10 +52,10 @@ class Measurement {
         std::vector<Place> out;
         const auto add = [&](int n) {
             const int n_last = target_.model().supports_trees() ? n_rows_max_ - n : 0;
-            const bool is_cpu = target_.model().is_cpu(), is_small = n <= n_rows_twice;
-            constexpr int n_times_gpu = BatchSizes::n_slow + 2;
-            out.push_back({n, std::min(n_last, n / 3), is_cpu ? 1 + is_small : n_times_gpu});
-            if (is_small && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1), is_cpu ? 1 : n_times_gpu});
+            const bool is_small = n <= n_rows_twice, is_fast = !target_.model().is_cpu() && alone_ms_ < ms_slow;
+            constexpr int n_times_fast = BatchSizes::n_slow + 2;
+            out.push_back({n, std::min(n_last, n / 3), is_fast ? n_times_fast : 1 + is_small});
+            if (is_small && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1), is_fast ? n_times_fast : 1});
         };
         for (int n : counts_measured) {
             if (n < n_rows_max_) add(n);
@@ -102,7 +103,9 @@ class Measurement {
         const size_t n_vocab = (size_t)target_.vocab().size();
         alone_.resize(n_vocab * n_rows_max_);
         for (int i = 0; i < n_rows_max_; ++i) {
+            const double start = now_ms();
             decode(n_before_ + i, 1, false);
+            alone_ms_ = i == 0 ? now_ms() - start : std::min(alone_ms_, now_ms() - start);
             std::copy_n(target_.logits(0), n_vocab, &alone_[i * n_vocab]);
         }
     }
@@ -144,6 +147,7 @@ class Measurement {
     Tokens tokens_;
     TargetBatch batch_;
     std::vector<float> alone_;
+    double alone_ms_ = 0.0;  // the fastest of them
     ExactRows out_;
 };
 
