@@ -20,6 +20,7 @@ __all__ = ["is_on_device", "rehearse"]
 
 _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
+_DEPTH = 3  # of the chains, where drafter and engine allow as many tokens
 _SECONDS = 2.0  # where steps are that slow, graphs are a small part of them
 
 
@@ -36,10 +37,12 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
         return
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
+    info = native.draft_info() or {}
+    depth = min(_DEPTH, native.n_draft_max, info.get("n_parallel") or _DEPTH)
     plain = replace(sampling, max_tokens=_TOKENS, ignore_eos=True, grammar="", logit_bias=())
     deadline = time.monotonic() + _SECONDS
     # what a commit costs alone, then together with the levels that follow in its graph
-    for strategy, temperature in product(("chain:1", "chain:3"), {0.0, plain.temperature}):
+    for strategy, temperature in product(("chain:1", f"chain:{depth}"), {0.0, plain.temperature}):
         params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))
         sequence = native.open_sequence()
         try:

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from eaglecpp.convert import convert_checkpoint
 from eaglecpp.engine.async_engine import AsyncEngine
 from helpers.lora import write_lora
+from helpers.random_drafter import DraftShape
 from helpers.tiny import prompt_ids
 
 from .conftest import SERVERS, SIZES, ConvertedPair, Counts, Device
@@ -248,6 +250,29 @@ def test_prices_are_known_before_the_first_answer(
         n_samples = {n: samples for n, _, samples in report[name]}
         assert all(n_samples[n] > 0 for n in n_rows), (name, n_samples)
     assert 0.0 <= report["change_ms"] != 3.0  # what is assumed before
+
+
+@pytest.mark.parametrize("n_draft_max", [1, 2])
+def test_an_engine_for_short_drafts_opens(
+    n_draft_max: int, open_engine: Open, greedy: dict[str, Any]
+) -> None:
+    """Nor does what is drafted while it opens exceed them."""
+    with open_engine("all", n_draft_max=n_draft_max) as engine:
+        assert engine.generate(prompt_ids(40), strategy="chain:1", **greedy).timings.draft_n > 0
+
+
+def test_a_parallel_drafter_of_two_tokens_opens(
+    device: Device, it: ConvertedPair, tmp_path: Path, greedy: dict[str, Any]
+) -> None:
+    shape = DraftShape(n_parallel=2)
+    draft = tmp_path / "draft.gguf"
+    convert_checkpoint(
+        shape.write(tmp_path / "checkpoint"),
+        target=it.pair.target.gguf, out=draft, type="F32", aux_layers=list(shape.layers),
+    )  # fmt: skip
+    options: dict[str, Any] = {**SIZES, "draft_device": device.name, "planner_cache": False}
+    with eaglecpp.Engine.open(it.pair.target.gguf, draft=draft, **options) as engine:
+        assert engine.generate(prompt_ids(40), strategy="chain:2", **greedy).timings.draft_n > 0
 
 
 def test_no_layer_on_the_device_sends_it_nothing(
