@@ -303,17 +303,19 @@ void CostTable::learn_level(int n_rows, double ms) {
 
 void CostTable::learn_alike(int i, int n_rows, double ms) {
     // the first use of a size loads kernels besides: what seems less is believed sooner
-    constexpr double rate_less = 0.5, rate_more = 0.15, most = 10.0;  // plain rounds
+    constexpr double rate_less = 0.5, rate_more = 0.15, most = 10.0, cheap = 0.2;  // plain rounds
     if (i == 1) slow_ms_ = 0.0;
     if (i <= BatchSizes::n_slow) {
         slow_ms_ += std::isfinite(ms) ? std::clamp(ms, 0.0, ms_max) : 0.0;
+        // where a change is dear, these tell nothing of a price that is known
+        if (is_known(n_rows) && change_ms() > cheap * verify(1)) return;
+        if (i == 1 || !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
     } else if (i == BatchSizes::n_slow + 1 && is_sane(ms, 0.0)) {
         const double over = std::clamp(slow_ms_ - BatchSizes::n_slow * ms, 0.0, most * verify(1));
         const double error = over / slowdown() - change_;
         change_ += (n_changes_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
     }
-    if (i <= BatchSizes::n_slow && !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
-    if (i > BatchSizes::n_slow || !is_known(n_rows)) learn_verify(n_rows, ms);
+    learn_verify(n_rows, ms);
 }
 
 void CostTable::learn_host(bool drafted, double ms) {

@@ -934,7 +934,8 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
         const double extra_ms = std::max(round_ms - verify_ms - costs_.plain_host(), draft_ms);
         cost += rounds(std::min(extra_ms, DraftTime::stall * expected_ms));
     }
-    charged_ = cost += change;
+    cost += change;
+    charged_ = cost;
     for (SequencePlan * plan : plans_) plan->text.recent.add(plan->round.n_committed, cost - first_use);
     speed_.add(n_tokens, cost - first_use);
     if (is_auto) ledger_.settle(n_tokens, is_saving && !is_verifying ? 1.0 + change : cost, first_use);

@@ -63,6 +63,10 @@ static void the_first_batches_of_a_size_tell_what_a_change_costs() {
     CostTable loaded;
     CHECK(loaded.from_text(table.to_text(state_key), state_key));
     CHECK_NEAR(loaded.change_ms(), table.change_ms(), 0.01);
+    std::string damaged = table.to_text(state_key);
+    damaged.insert(damaged.find("change ") + 7, "-");
+    CHECK(!loaded.from_text(damaged, state_key));
+    CHECK_NEAR(loaded.change_ms(), table.change_ms(), 0.01);
 }
 
 static void nodes_fit_into_the_batch_that_is_kept() {
@@ -91,9 +95,10 @@ struct Run {
     bool has_trees = false;
 };
 
-// A device on which another size costs `change` ms and each tree is another size, with the prices that are measured
-// when an engine opens. The text is answers of `request` tokens.
-static Run run(const Machine & on, int text_number, bool pads_rows, double change = 1.0, int request = 0) {
+// A device on which another size costs `change` ms, `capture` of them in its second batch, and each tree is another
+// size, with the prices that are measured when an engine opens. The text is answers of `request` tokens.
+static Run run(const Machine & on, int text_number, bool pads_rows, double change = 1.0, double capture = 0.0,
+               int request = 0) {
     Machine m = on;
     m.is_device = true;
     CostTable known;
@@ -105,7 +110,8 @@ static Run run(const Machine & on, int text_number, bool pads_rows, double chang
     options.cost_text = known.to_text(state_key);
     options.planner.pads_rows = pads_rows;
     Disturbance disturbance;
-    disturbance.rebuild = disturbance.capture = change / 2.0 / m.plain_ms();
+    disturbance.rebuild = (change - capture) / m.plain_ms();
+    disturbance.capture = capture / m.plain_ms();
     Run out;
     constexpr int n_seeds = 3;
     for (int seed = 1; seed <= n_seeds; ++seed) {
@@ -128,7 +134,7 @@ static void the_planner_keeps_a_size_where_that_is_cheap() {
         std::printf("RTX 3090, %s: %.3f of plain, %.3f of the rounds built; without padding %.3f, %.3f\n",
                     text(text_number).name.c_str(), after.speed, after.rebuilt, before.speed, before.rebuilt);
         CHECK(after.rebuilt < 0.05);
-        CHECK(after.speed > 0.995 * before.speed);
+        CHECK(after.speed > before.speed);
     }
 }
 
@@ -160,8 +166,10 @@ static void on_a_fast_card_an_answer_keeps_its_size() {
     m.host = 0.02;
     for (double change : {6.0, 18.0}) {
         for (int request : {128, 0}) {
-            const Run code = run(m, 1, true, change, request), prose = run(m, 2, true, change, request),
-                      hostile = run(m, 4, true, change, request);
+            const double capture = 0.75 * change;
+            const Run code = run(m, 1, true, change, capture, request),
+                      prose = run(m, 2, true, change, capture, request),
+                      hostile = run(m, 4, true, change, capture, request);
             std::printf("H200, %.0f ms a change, answers of %d: %.3f, %.3f, %.3f of plain\n", change, request,
                         code.speed, prose.speed, hostile.speed);
             CHECK(code.speed > 1.7);
