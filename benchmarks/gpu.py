@@ -9,11 +9,10 @@ Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a mac
 of them. `--rows` adds targets whose rows are timed, without a drafter. `--sizes-of-8b` writes a target and
 an EAGLE-3 drafter of an 8B's shapes in Q4_0, all zeros, to FOLDER: what they cost is real, and which drafts
 are accepted is drawn by chances that were published or measured elsewhere (ACCEPTANCE); not with `auto`,
-because zeros are sure of nothing. With --server
-llama.cpp's own plain decoding and its `draft-eagle3` are measured on the same files; the latter reads
-drafters of the architecture `eagle3` only. A process started with LD_PRELOAD=count_cuda.so (see
-count_cuda.c) also says how often the host waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py makes a
-folder that does all of this on a machine without a network.
+because zeros are sure of nothing. With --server llama.cpp's own plain decoding and its `draft-eagle3` are
+measured on the same files; the latter reads drafters of the architecture `eagle3` only. A process started
+with LD_PRELOAD=count_cuda.so (see count_cuda.c) also says how often the host waits for CUDA, and what becomes
+of CUDA graphs. gpu_kit.py makes a folder that does all of this on a machine without a network.
 """
 
 from __future__ import annotations
@@ -180,9 +179,7 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
     if acceptance:  # what is drawn repeats
         opening["text_drafts"] = "off"
     for strategies in engines:
-        with eaglecpp.Engine.open(
-            target, draft, n_ctx=2048, n_gpu_layers=args.ngl, planner_cache=False
-        ) as engine:
+        with eaglecpp.Engine.open(target, draft, **opening) as engine:
             where = engine.device_info
             if acceptance:  # a vocabulary of holes has no text
                 prompts = [[5 + (7 * i + j) % 90 for j in range(40)] for i in range(len(PROMPTS))]

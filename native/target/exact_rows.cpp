@@ -105,7 +105,8 @@ class Measurement {
         for (int i = 0; i < n_rows_max_; ++i) {
             const double start = now_ms();
             decode(n_before_ + i, 1, false);
-            alone_ms_ = i == 0 ? now_ms() - start : std::min(alone_ms_, now_ms() - start);
+            const double ms = now_ms() - start;
+            alone_ms_ = i == 0 ? ms : std::min(alone_ms_, ms);
             std::copy_n(target_.logits(0), n_vocab, &alone_[i * n_vocab]);
         }
     }

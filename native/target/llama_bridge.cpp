@@ -248,13 +248,13 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
          names.c_str());
 }
 
-// llama.cpp: src/llama-ext.h. A map crosses here, as strings and vectors do above, so the same standard library is
-// needed, which the function that returns those tells.
 ggml_backend_dev_t MemoryUse::device() const {
     ggml_backend_dev_t own = ggml_backend_buft_get_device(buffer);
     return own && !ggml_backend_buft_is_host(buffer) ? own : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 }
 
+// llama.cpp: src/llama-ext.h. A map crosses here, as strings and vectors do above, so the same standard library is
+// needed, which the function that returns those tells.
 std::vector<MemoryUse> memory_use(const llama_context * ctx) {
     struct Data {
         size_t model, context, compute;
