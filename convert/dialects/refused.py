@@ -80,6 +80,11 @@ def _other_method(seen: Seen) -> str:
         tensors = name == "mtp" and any(re.search(r"(^|\.)(eh_proj|enorm|hnorm)\.", n) for n in seen.shapes)
         own = any(name in kind.lower() for kind in kinds) or f"{name}_config" in seen.config
         if (own or tensors) and not _is_megatron(seen):
+            if name == "mtp":
+                return (
+                    f"{title}: not an EAGLE checkpoint; llama.cpp converts it with its model, and that GGUF drafts "
+                    "by itself (--draft mtp)"
+                )
             return f"{title}: not an EAGLE drafter; llama.cpp runs it itself (--spec-type draft-{name})"
     return ""
 

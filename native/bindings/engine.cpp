@@ -171,9 +171,9 @@ nb::object draft_info(const EngineHandle & e) {
         info = draft_spec_dict(file->spec());
         info["kind"] = "eagle";
     } else {
-        const Target & model = dynamic_cast<const ModelDrafter &>(*d).model();
-        info = model_dict(model);
-        info["kind"] = model.options().runs_heads ? "head" : "model";
+        const auto & drafter = dynamic_cast<const ModelDrafter &>(*d);
+        info = model_dict(drafter.model());
+        info["kind"] = drafter.heads() == Heads::none ? "model" : "head";
     }
     info["device"] = d->device_name();
     return info;

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "base/error.h"
+#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -18,7 +18,7 @@ ggml_backend_dev_t cpu_device() {
     return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 }
 
-TargetOptions model_options(const EngineOptions & options, const Target & target) {
+TargetOptions model_options(const EngineOptions & options, const Target & target, Heads heads) {
     TargetOptions o = options;
     const TargetOptions & t = target.options();
     o.path = options.draft_path;
@@ -29,12 +29,15 @@ TargetOptions model_options(const EngineOptions & options, const Target & target
     o.n_sequences = t.n_sequences;
     o.n_draft_max = n_rows_most;
     o.n_draft_more = 0;
-    o.load_heads = o.runs_heads = drafts_with_head(options);
+    o.load_heads = o.runs_heads = heads != Heads::none;
     o.n_leaves_max = std::clamp((int)llama_max_parallel_sequences() / t.n_sequences, 1, n_branches_most);
+    if (o.runs_heads) o.n_leaves_max = std::min(o.n_leaves_max, t.n_leaves_max);
+    // the ids are the target's
+    if (heads == Heads::assistant) o.n_leaves_max = target.cells().n_ids();
     o.separate_caches = false;
     o.type_k = o.type_v = options.draft_type_kv;
     o.lora.clear();
-    if (o.runs_heads) return o;
+    if (heads == Heads::in_model) return o;
     // these speak of the target's layers
     o.tensor_split.clear();
     o.override_tensor.clear();
@@ -65,7 +68,7 @@ class ModelSequence : public DraftSequence {
           range_(range),
           n_state_(drafter.is_head() ? drafter.model_->model().n_state() : 0),
           tips_(range.count, -1) {}
-    ~ModelSequence() override { cells_.truncate(range_, 0); }
+    ~ModelSequence() override { drop_cells(0); }
 
     int n_rows() const override { return n_rows_; }
 
@@ -82,14 +85,15 @@ class ModelSequence : public DraftSequence {
     // Commits the first n rows in batches of their own.
     void commit_most(const Token * tokens, const FeatureRows & features, int n) {
         truncate(n_rows_);
-        int at = first_at();
+        int at = drafter_.is_assistant() ? n : first_at();
         TargetBatch & batch = drafter_.batch_;
         while (at < n) {
             batch.clear();
+            begin_batch(n_rows_ + at + 1);
             for (; at < n && batch.n_rows() < drafter_.model_->n_prompt_rows(); ++at) {
                 batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, false, state_at(features, at));
             }
-            drafter_.model_->decode(batch, /*is_prompt=*/true);
+            drafter_.run(/*is_prompt=*/true, [this] { drop_batch(); });
         }
         n_rows_ += n;
     }
@@ -118,18 +122,47 @@ class ModelSequence : public DraftSequence {
     // the rows of a batch with others: the last one with output
     void add_commit(const Token * tokens, const FeatureRows & features) {
         TargetBatch & batch = drafter_.batch_;
-        const int n = features.n_rows;
-        for (int at = first_at(); at < n; ++at) {
-            batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, at == n - 1,
+        const int n = features.n_rows, last = n - 1;
+        begin_batch(n_rows_ + 1 + std::min(first_at(), 0));
+        for (int at = drafter_.is_assistant() ? last : first_at(); at < n; ++at) {
+            batch.add(drafter_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, at == last,
                       state_at(features, at));
         }
         outputs_.assign(1, batch.n_rows() - 1);
         n_rows_ += n;
+        if (drafter_.n_heads_ == 1) return;
+        last_token_ = tokens[last];
+        last_state_.assign(state_at(features, last), state_at(features, last) + n_state_);
     }
+
+    // Takes the rows of the last batch out of the cache again.
+    void drop_batch() { drop_cells(batch_pos_); }
+
+    // The one row of the next head, with all that it follows: they are in the cache with the keys and values of others.
+    void add_chained(const DraftRow & row) {
+        outputs_.assign(1, -1);
+        const int depth = (int)drafts_.size() + 1;
+        drafts_.push_back({row.node, row.token, row_of(row.parent), n_rows_ + depth, -1});
+        if (depth >= drafter_.n_heads_) return;
+        drop_cells(n_rows_);
+        is_last_lost_ = true;
+        TargetBatch & batch = drafter_.batch_;
+        batch.add(last_token_, n_rows_, range_, false, last_state_.data());
+        for (int i = 0; i < depth; ++i) {
+            batch.add(drafter_.map_.for_draft(drafts_[i].token), drafts_[i].pos, range_, i == depth - 1,
+                      states_.data() + (size_t)i * n_state_);
+        }
+        outputs_[0] = batch.n_rows() - 1;
+    }
+
+    // of draft rows
+    int depth() const { return (int)drafts_.size(); }
 
     // Draft rows of one level. A row without a free sequence id is not run and has no output.
     void add_level(const std::vector<DraftRow> & rows) {
+        if (drafter_.n_heads_ > 1) return add_chained(rows[0]);
         TargetBatch & batch = drafter_.batch_;
+        if (drafter_.is_assistant()) return add_free(rows);
         outputs_.assign(rows.size(), -1);
         std::vector<uint8_t> is_used(range_.count, 0);
         // a first child goes on with its parent's id
@@ -157,6 +190,18 @@ class ModelSequence : public DraftSequence {
         }
     }
 
+    // Draft rows of an assistant, which see the target's rows and not each other.
+    void add_free(const std::vector<DraftRow> & rows) {
+        outputs_.clear();
+        for (const DraftRow & row : rows) {
+            const int parent = row_of(row.parent);
+            drafts_.push_back({row.node, row.token, parent, n_rows_, -1});
+            outputs_.push_back(drafter_.batch_.n_rows());
+            drafter_.batch_.add(drafter_.map_.for_draft(row.token), n_rows_, range_, true,
+                                states_.data() + (size_t)(1 + parent) * n_state_);
+        }
+    }
+
     // After a batch with rows of this conversation: the states that draft rows behind them read.
     void take_commit_state() { take_states(-1); }
     void take_level_states() { take_states((int)(drafts_.size() - outputs_.size())); }
@@ -164,11 +209,10 @@ class ModelSequence : public DraftSequence {
     // `first`: the draft row of the first output, -1 = the last committed row
     void take_states(int first) {
         if (n_state_ == 0) return;
-        const float * all = drafter_.model_->features().layer[0];
         states_.resize((1 + first + outputs_.size()) * n_state_);
         for (size_t i = 0; i < outputs_.size(); ++i) {
             if (outputs_[i] < 0) continue;
-            std::copy_n(all + (size_t)outputs_[i] * n_state_, n_state_,
+            std::copy_n(drafter_.model_->state(outputs_[i]), n_state_,
                         states_.begin() + (size_t)(1 + first + i) * n_state_);
         }
     }
@@ -188,23 +232,24 @@ class ModelSequence : public DraftSequence {
     }
 
     std::vector<uint8_t> save_rows(int n) const override {
-        return n > 0 ? cells_.save_rows(range_) : std::vector<uint8_t>();
+        return n > 0 && !drafter_.is_assistant() ? cells_.save_rows(range_) : std::vector<uint8_t>();
     }
     void load_rows(const std::vector<uint8_t> & bytes, int n) override {
         truncate(0);
         if (n == 0) return;
-        if (!cells_.load_rows(range_, bytes, n + 1)) {
-            fail(ErrorKind::context_full, "the small model's cache has no room for %d rows", n);
+        if (!drafter_.is_assistant() && !cells_.load_rows(range_, bytes, n + 1)) {
+            fail(ErrorKind::context_full, "the drafter's cache has no room for %d rows", n);
         }
         n_rows_ = n;
         truncate(n);
     }
 
     void truncate(int n) override {
+        is_last_lost_ = is_last_lost_ && n >= n_rows_;
         n_rows_ = std::min(n_rows_, n);
         drafts_.clear();
         std::fill(tips_.begin(), tips_.end(), -1);
-        cells_.truncate(range_, n_rows_ > 0 ? n_rows_ + 1 : 0);
+        drop_cells(n_rows_ > 0 ? n_rows_ + 1 - is_last_lost_ : 0);
     }
 
   private:
@@ -215,6 +260,21 @@ class ModelSequence : public DraftSequence {
         Pos pos;
         llama_seq_id id;  // that held it when it was run; -1 = it was not
     };
+
+    // keeps positions [0, n)
+    void drop_cells(Pos n) {
+        if (!drafter_.is_assistant()) cells_.truncate(range_, n);
+    }
+
+    // Rows from position `first` on follow in the batch, and before them the last committed one, if drafts by several
+    // heads have left only one's keys and values of it.
+    void begin_batch(Pos first) {
+        batch_pos_ = first;
+        if (!is_last_lost_) return;
+        is_last_lost_ = false;
+        batch_pos_ = n_rows_;
+        drafter_.batch_.add(last_token_, n_rows_, range_, false, last_state_.data());
+    }
 
     // the draft row of a node; -1 = the last committed row
     int row_of(int node) const {
@@ -272,32 +332,52 @@ class ModelSequence : public DraftSequence {
     std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
     std::vector<int> tips_;      // per id: the last draft row among its cells; -1 = none
     std::vector<int> outputs_;   // of the last call: rows of the batch
+    Pos batch_pos_ = 0;          // of the first of its rows there
+    // of several heads: the last committed row, and whether the cache has it for one of them only
+    Token last_token_ = 0;
+    std::vector<float> last_state_;
+    bool is_last_lost_ = false;
 };
 
 static ModelSequence * own(DraftSequence * seq) {
     return static_cast<ModelSequence *>(seq);
 }
 
-bool drafts_with_head(const EngineOptions & options) {
-    std::error_code ignored;
-    return !options.draft_path.empty() && std::filesystem::equivalent(options.draft_path, options.path, ignored);
-}
-
-ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target) {
-    if (drafts_with_head(options)) {
-        model_ = std::make_unique<Target>(model_options(options, target), target);
-        model_->open_context_with_states();
+ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target, Heads heads)
+    : heads_(heads), target_(target) {
+    const TargetOptions own = model_options(options, target, heads);
+    model_ = heads == Heads::in_model ? std::make_unique<Target>(own, target) : std::make_unique<Target>(own);
+    check_fit(target);
+    if (heads != Heads::in_model) map_ = match_tokens(*model_, target);
+    if (!is_head()) {
+        model_->open_context({});
         return;
     }
-    model_ = std::make_unique<Target>(model_options(options, target));
-    if (model_->model().has_state()) {
+    n_heads_ = count_heads(model_->model());
+    model_->open_context_with_states(is_assistant() ? &target : nullptr);
+}
+
+void ModelDrafter::check_fit(const Target & target) const {
+    const TargetModel & own = model_->model();
+    const std::string path = own.path(), arch = own.meta(keys::architecture);
+    if (!is_head() && own.has_state()) {
         fail(ErrorKind::unsupported,
              "%s cannot draft: a model of architecture '%s' keeps a state from which rejected drafts cannot be taken "
              "back; use a small model with plain attention",
-             options.draft_path.c_str(), model_->model().meta("general.architecture").c_str());
+             path.c_str(), arch.c_str());
     }
-    map_ = match_tokens(*model_, target);
-    model_->open_context({});
+    if (!is_head()) return;
+    const std::string expected = is_assistant() ? "gemma4" : arch, found = target.model().meta(keys::architecture);
+    const int n_own = own.n_state(), n_target = target.model().n_state();
+    if (found == expected && n_own == n_target) {
+        if (is_assistant()) check_assistant(GgufReader(path), GgufReader(target.options().path));
+        return;
+    }
+    fail(
+        ErrorKind::mismatch,
+        "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' that gives %d; use the heads "
+        "of this very model",
+        path.c_str(), target.options().path.c_str(), n_own, expected.c_str(), found.c_str(), n_target);
 }
 
 DraftTraits ModelDrafter::traits() const {
@@ -306,13 +386,24 @@ DraftTraits ModelDrafter::traits() const {
         t.n_aux = 1;
         t.n_embd_target = model_->model().n_state();
     }
-    t.n_draft_rows_max = model_->options().n_draft_max;
-    t.n_level_rows_max = model_->options().n_leaves_max;
+    t.n_draft_rows_max = n_heads_ > 1 ? n_heads_ - 1 : model_->options().n_draft_max;
+    t.n_level_rows_max = n_heads_ > 1 ? 1 : is_assistant() ? n_rows_most : model_->options().n_leaves_max;
     return t;
 }
 
+void ModelDrafter::run(bool is_prompt, const std::function<void()> & drop) {
+    for (int head = n_heads_ - 1; head > 0; --head) {
+        model_->select_head(head);
+        model_->decode(batch_, is_prompt);
+        drop();
+    }
+    if (n_heads_ > 1) model_->select_head(0);
+    model_->decode(batch_, is_prompt);
+}
+
 std::unique_ptr<DraftSequence> ModelDrafter::open(int conversation) {
-    return std::make_unique<ModelSequence>(*this, model_->cells().seqs(conversation));
+    const SeqRange range = (is_assistant() ? target_ : *model_).cells().seqs(conversation);
+    return std::make_unique<ModelSequence>(*this, range);
 }
 
 void ModelDrafter::commit_together(const std::vector<DraftCommit> & commits) {
@@ -338,7 +429,9 @@ void ModelDrafter::commit_together(const std::vector<DraftCommit> & commits) {
         for (size_t i = 0; i < commits.size(); ++i) {
             own(commits[i].seq)->add_commit(commits[i].tokens + n_done[i], left[i]);
         }
-        model_->decode(batch_);
+        run(/*is_prompt=*/false, [&] {
+            for (const DraftCommit & c : commits) own(c.seq)->drop_batch();
+        });
         for (const DraftCommit & c : commits) own(c.seq)->take_commit_state();
     } catch (...) {
         for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->truncate(n_before[i]);
@@ -351,6 +444,8 @@ void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
     try {
         for (const DraftLevel & level : levels) own(level.seq)->add_level(level.rows);
         if (batch_.n_rows() == 0) return;
+        // conversations of a call are at the same depth
+        if (n_heads_ > 1) model_->select_head(own(levels[0].seq)->depth());
         model_->decode(batch_);
         for (const DraftLevel & level : levels) own(level.seq)->take_level_states();
     } catch (...) {

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: MIT
-// A drafter that llama.cpp runs: a small model of the target's family, opened as a target of its own, or the target's
-// own head for further tokens (MTP), a context on its weights. Row p of a conversation is the token at p + 1 of the
-// text at position p + 1; a head reads the target's state at p beside it, a small model's first commit also runs the
-// text's first token.
+// A drafter that llama.cpp runs: a small model of the target's family, opened as a target of its own, or heads for
+// further tokens (MTP), a context on their weights. Row p of a conversation is the token at p + 1 of the text at
+// position p + 1; heads read the target's state at p beside it, a small model's first commit also runs the text's first
+// token.
 //
 // Draft rows of a tree lie in the same cache: each branch has a sequence id, whose cells are the committed rows and the
 // ancestors of its last row. A branch that parts from another takes over its cells; a level can have as many rows as a
 // conversation has ids. What the target accepted a small model does not run again: its draft rows become committed
 // ones. Those of a head read its own states in place of the target's, and are run again with those.
+//
+// Of several heads each drafts one token: the first after the last committed row, the next behind that. A head has keys
+// and values of its own, so all of them run the committed rows, and each the drafts before its own. An assistant has
+// none: it sees the target's, its committed rows are not run but the last, and its draft rows leave nothing behind and
+// all lie at that one's position, as they did in training (huggingface/transformers:
+// docs/source/en/model_doc/gemma4_assistant.md).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,19 +24,17 @@
 #include "draft/drafter.h"
 #include "engine/options.h"
 #include "engine/token_map.h"
+#include "target/heads.h"
 #include "target/target.h"
 
 namespace eaglecpp {
 
-// whether the drafter that the options name is the target's own head
-bool drafts_with_head(const EngineOptions & options);
-
 class ModelDrafter : public Drafter {
   public:
-    // Opened where EngineOptions::draft_device says. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
+    // Opened where EngineOptions::draft_device says. heads: of the drafter's file, which is the target's own where they
+    // are Heads::in_model; `target` outlives this. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
     // cancelled | value)
-    // With the target's own file for a drafter its head drafts.
-    ModelDrafter(const EngineOptions & options, const Target & target);
+    ModelDrafter(const EngineOptions & options, const Target & target, Heads heads);
 
     DraftTraits traits() const override;
     const std::vector<Token> & d2t() const override { return map_.to_target; }
@@ -41,16 +46,25 @@ class ModelDrafter : public Drafter {
     std::vector<DraftMemoryUse> memory_use() const override;
 
     const Target & model() const { return *model_; }
+    Heads heads() const { return heads_; }
 
   private:
     friend class ModelSequence;
 
+    void check_fit(const Target & target) const;
+    // Runs the batch under every head, the first at last. `drop` takes its rows out of the cache again.
+    void run(bool is_prompt, const std::function<void()> & drop);
+
     // Output row `row` of the last batch: logits, those that are no token of the target's made impossible.
     TokenLogits logits(int row);
 
-    bool is_head() const { return model_->options().runs_heads; }
+    bool is_head() const { return heads_ != Heads::none; }
+    bool is_assistant() const { return heads_ == Heads::assistant; }
 
+    Heads heads_;
+    const Target & target_;
     std::unique_ptr<Target> model_;
+    int n_heads_ = 1;
     TokenMap map_;
     TargetBatch batch_;
     std::vector<float> masked_;  // kept to save allocations

@@ -2,12 +2,14 @@
 #include "engine/models.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/draft_place.h"
 #include "engine/model_drafter.h"
 #include "gguf/keys.h"
+#include "target/heads.h"
 
 namespace eaglecpp {
 
@@ -79,39 +81,48 @@ static void check_fit(const DraftFile & draft, const Target & target) {
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 
-// Architectures that llama.cpp drafts with and we do not; any other but EAGLE's is taken for a small model of the
-// target's family. Error(unsupported)
-static void check_small_model(const std::string & path, const std::string & arch) {
-    const bool is_dflash = arch == "dflash";
-    if (!is_dflash && arch != "gemma4-assistant") return;
+// DFlash and DSpark are llama.cpp's own; any other architecture but EAGLE's is taken for a small model of the target's
+// family, or for heads. Error(unsupported)
+static void check_method(const std::string & path, const std::string & arch) {
+    if (arch != "dflash") return;
     fail(ErrorKind::unsupported,
          "%s: drafters of architecture '%s' are not supported; llama.cpp runs it itself "
-         "(llama-server --spec-type %s -md %s)",
-         path.c_str(), arch.c_str(), is_dflash ? "draft-dflash" : "draft-mtp", path.c_str());
+         "(llama-server --spec-type draft-dflash -md %s)",
+         path.c_str(), arch.c_str(), path.c_str());
+}
+
+static bool is_same_file(const std::string & a, const std::string & b) {
+    std::error_code ignored;
+    return std::filesystem::equivalent(a, b, ignored);
 }
 
 Models open_models(const EngineOptions & options, const Target * weights) {
     check(options);
     Models out;
     const bool has_drafter = !options.draft_path.empty();
-    const bool has_head = drafts_with_head(options);
-    if (has_drafter && !has_head) {
-        const std::string arch = GgufReader(options.draft_path).str(keys::architecture);
+    Heads heads = Heads::none;
+    if (has_drafter && is_same_file(options.draft_path, options.path)) {
+        heads = Heads::in_model;
+    } else if (has_drafter) {
+        const GgufReader file(options.draft_path);
+        const std::string arch = file.str(keys::architecture);
         if (is_eagle(arch)) {
             out.draft_file = std::make_unique<DraftFile>(options.draft_path);
         } else {
-            check_small_model(options.draft_path, arch);
+            check_method(options.draft_path, arch);
+            heads = heads_of(file);
+            if (heads == Heads::in_model) heads = Heads::none;  // a small model, which brings its own
         }
     }
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
     TargetOptions target_options = options;
-    target_options.load_heads = has_head;
+    target_options.load_heads = heads == Heads::in_model;
     if (!has_drafter && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
     out.target =
         weights ? std::make_unique<Target>(target_options, *weights) : std::make_unique<Target>(target_options);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
-    if (has_head) {
-        out.target->model().check_heads();
+    if (heads == Heads::in_model) count_heads(out.target->model());
+    if (heads != Heads::none) {
         out.target->open_context_with_states();
     } else {
         out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>{});
@@ -121,7 +132,7 @@ Models open_models(const EngineOptions & options, const Target * weights) {
         out.drafter = std::move(placed.drafter);
         out.why_placed = std::move(placed.why);
     } else if (has_drafter) {
-        out.drafter = std::make_unique<ModelDrafter>(options, *out.target);
+        out.drafter = std::make_unique<ModelDrafter>(options, *out.target, heads);
     }
     if (out.drafter) out.draft_traits = out.drafter->traits();
     return out;

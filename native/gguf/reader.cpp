@@ -192,6 +192,22 @@ std::optional<std::vector<uint8_t>> GgufReader::find_bools(const std::string & k
     return out;
 }
 
+std::optional<int64_t> GgufReader::find_of_layer(const std::string & key, int layer) const {
+    const int64_t id = find(key);
+    if (id < 0) return std::nullopt;
+    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY) return find_u32(key);
+    std::vector<int32_t> all;
+    if (gguf_get_arr_type(gguf_.get(), id) == GGUF_TYPE_BOOL) {
+        const auto bools = *find_bools(key);
+        all.assign(bools.begin(), bools.end());
+    } else {
+        all = *find_ints(key);
+    }
+    if (layer >= 0 && layer < (int)all.size()) return all[layer];
+    fail(ErrorKind::gguf, "%s: key '%s': expected values of %d layers and more, found %zu", path_.c_str(), key.c_str(),
+         layer + 1, all.size());
+}
+
 std::optional<std::vector<std::string>> GgufReader::find_strs(const std::string & key) const {
     gguf_type type;
     const int64_t id = find_array(key, type);

@@ -46,6 +46,8 @@ class GgufReader {
     std::optional<std::vector<float>> find_floats(const std::string & key) const;
     std::optional<std::vector<uint8_t>> find_bools(const std::string & key) const;
     std::optional<std::vector<std::string>> find_strs(const std::string & key) const;
+    // what a model says of a layer: one number or bool for all, or an array of them, which must be long enough
+    std::optional<int64_t> find_of_layer(const std::string & key, int layer) const;
 
     // as above, but the key must be there
     uint32_t u32(const std::string & key) const;

@@ -2,11 +2,14 @@
 #include "target/file_checks.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "gguf/keys.h"
 
 namespace eaglecpp {
+
+static constexpr const char * name_router = ".ffn_gate_inp.weight";
 
 static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -23,9 +26,22 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
     }
 }
 
+// Where both kinds of feed-forward layers are optional, llama.cpp takes the router for a sign of the experts.
+static void check_experts(const GgufReader & file, const TensorInfo & router) {
+    const std::string block = router.name.substr(0, router.name.size() - std::strlen(name_router) + 1);
+    const auto has = [&](const char * name) { return file.find_tensor(block + name) != nullptr; };
+    const bool has_in = has("ffn_up_exps.weight") || has("ffn_gate_up_exps.weight") || has("ffn_gate_exps.weight");
+    if (has_in && has("ffn_down_exps.weight")) return;
+    fail(ErrorKind::gguf, "%s: tensor '%s' chooses among experts, but there is no '%s%s': convert the model again",
+         file.path().c_str(), router.name.c_str(), block.c_str(),
+         has_in ? "ffn_down_exps.weight" : "ffn_up_exps.weight");
+}
+
 void check_weights(const GgufReader & header, const GgufReader & file) {
     const uint32_t n_experts = header.find_u32(header.str(keys::architecture) + ".expert_count").value_or(0);
+    const bool is_split = header.find_u32("split.count").value_or(1) > 1;  // a block may lie in two files
     for (const TensorInfo & t : file.tensors()) {
+        if (ends_with(t.name, name_router) && !is_split) check_experts(file, t);
         if (ends_with(t.name, "_tid2eid.weight") && t.type == GGML_TYPE_I32) {
             check_expert_numbers(file, t, n_experts);
             continue;

@@ -57,6 +57,8 @@ using GetSched = ggml_backend_sched_t (*)(const llama_context *);
 using SetUseRef = void (*)(ggml_backend_t, bool);
 using SetStates = void (*)(llama_context *, bool, bool);
 using GetStates = float * (*)(llama_context *);
+using GetState = float * (*)(llama_context *, int32_t);
+using SelectHead = void (*)(llama_context *, int32_t);
 
 SetLayerInput set_layer_input_fn() {
     static const auto f =
@@ -84,6 +86,20 @@ GetStates get_states_fn() {
     static const auto f =
         lookup<GetStates>({"llama_get_embeddings_nextn", "_Z26llama_get_embeddings_nextnP13llama_context",
                            "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"});
+    return f;
+}
+
+GetState get_state_fn() {
+    static const auto f =
+        lookup<GetState>({"llama_get_embeddings_nextn_ith", "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+                          "?llama_get_embeddings_nextn_ith@@YAPEAMPEAUllama_context@@H@Z"});
+    return f;
+}
+
+SelectHead select_head_fn() {
+    static const auto f =
+        lookup<SelectHead>({"llama_set_nextn_layer_offset", "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
+                            "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"});
     return f;
 }
 
@@ -137,15 +153,28 @@ const float * get_layer_input(llama_context * ctx, uint32_t layer) {
 }
 
 bool has_state_functions() {
-    return set_states_fn() && get_states_fn();
+    return set_states_fn() && get_states_fn() && get_state_fn();
 }
 
-void record_states(llama_context * ctx) {
-    set_states_fn()(ctx, true, /*masked=*/false);
+void record_states(llama_context * ctx, bool of_outputs) {
+    set_states_fn()(ctx, true, /*masked=*/of_outputs);
 }
 
 const float * recorded_states(llama_context * ctx) {
     return get_states_fn()(ctx);
+}
+
+const float * recorded_state(llama_context * ctx, int row) {
+    return get_state_fn()(ctx, row);
+}
+
+void select_head(llama_context * ctx, int head) {
+    if (!select_head_fn()) {
+        fail(ErrorKind::unsupported,
+             "this libllama does not export llama_set_nextn_layer_offset; expected the one of the pinned "
+             "llama-cpp-python");
+    }
+    select_head_fn()(ctx, head);
 }
 
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name) {

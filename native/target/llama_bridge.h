@@ -40,10 +40,13 @@ bool has_layer_input_functions();
 void set_layer_input(llama_context * ctx, uint32_t layer, bool on);
 const float * get_layer_input(llama_context * ctx, uint32_t layer);
 
-// What heads for further tokens read: a state of every row, with or without output, from the next decode on.
+// What heads for further tokens read: a state of every row, or of those with output, from the next decode on.
 bool has_state_functions();
-void record_states(llama_context * ctx);
-const float * recorded_states(llama_context * ctx);
+void record_states(llama_context * ctx, bool of_outputs);
+const float * recorded_states(llama_context * ctx);          // of every row
+const float * recorded_state(llama_context * ctx, int row);  // null if it has none
+// Which of a model's heads a context of heads runs, 0 the first. Error(unsupported) when this libllama cannot choose.
+void select_head(llama_context * ctx, int head);
 
 // The weights of the model that carry a GGUF name: none, one, or, for embeddings that serve as the output head as well
 // and are wanted in two kinds of memory, two. At most one is found where libllama does not export the list of all, none

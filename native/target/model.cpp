@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -265,35 +264,6 @@ bool TargetModel::is_cpu() const {
     const bool has_gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) ||
                          ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU);
     return !has_gpu || params_.n_gpu_layers == 0;
-}
-
-// llama.cpp ends the process where its graphs of heads lack what they need (src/models/*.cpp: graph_mtp).
-void TargetModel::check_heads() const {
-    // by architecture, those that are tested: what a head has besides its own tensors
-    static const std::map<std::string, const char *> known = {{"qwen35", "ffn_up.weight"},
-                                                              {"glm4moe", "ffn_gate_inp.weight"}};
-    const auto refuse = [&](const std::string & why) {
-        fail(ErrorKind::unsupported, "%s: %s; use an EAGLE drafter, a small model or --draft text", path_.c_str(),
-             why.c_str());
-    };
-    const std::string arch = meta("general.architecture");
-    const int n_heads = llama_model_n_layer_nextn(get()), layer = n_layer();
-    if (n_heads < 1) refuse("the file has no heads for further tokens (MTP)");
-    if (known.count(arch) == 0) {
-        refuse(
-            strf("heads for further tokens (MTP) of architecture '%s' are not supported here; llama.cpp may run "
-                 "them (llama-server --spec-type draft-mtp)",
-                 arch.c_str()));
-    }
-    if (n_heads > 1) refuse(strf("%d heads for further tokens, llama.cpp runs one of '%s'", n_heads, arch.c_str()));
-    for (const char * name : {"nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight", known.at(arch)}) {
-        const std::string tensor = strf("blk.%d.%s", layer, name);
-        if (model_tensors(get(), tensor.c_str()).empty()) refuse("its head for further tokens has no " + tensor);
-    }
-    const std::string key = meta((arch + ".attention.key_length").c_str());
-    const std::string value = meta((arch + ".attention.value_length").c_str());
-    if (key != value) refuse(strf("heads of attention with keys of %s and values of %s", key.c_str(), value.c_str()));
-    if (llama_model_n_embd_inp(get()) != n_state()) refuse("its head reads states wider than its embeddings");
 }
 
 bool TargetModel::has_state() const {

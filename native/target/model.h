@@ -31,9 +31,6 @@ class TargetModel {
     int n_layer() const { return llama_model_n_layer(get()); }
     // values of the state that heads for further tokens read
     int n_state() const { return llama_model_n_embd_out(get()); }
-    // Whether the file's heads for further tokens can draft. Error(unsupported) with the reason, which is also said
-    // where llama.cpp would end the process.
-    void check_heads() const;
     std::string meta(const char * key) const;
     std::vector<std::pair<std::string, std::string>> metadata() const;
 

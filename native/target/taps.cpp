@@ -48,7 +48,7 @@ Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::st
     }
 }
 
-std::unique_ptr<Taps> Taps::of_states(const llama_model * model) {
+std::unique_ptr<Taps> Taps::of_states(const llama_model * model, bool of_outputs) {
     if (!has_state_functions()) {
         fail(ErrorKind::unsupported,
              "this libllama does not export llama_set_embeddings_nextn; expected the one of the pinned "
@@ -56,6 +56,7 @@ std::unique_ptr<Taps> Taps::of_states(const llama_model * model) {
     }
     auto taps = std::make_unique<Taps>(model, std::vector<int32_t>{}, "auto");
     taps->mode_ = Mode::states;
+    taps->of_outputs_ = of_outputs;
     return taps;
 }
 
@@ -80,7 +81,7 @@ void Taps::configure(llama_context_params & params) {
 }
 
 void Taps::attach(llama_context * ctx) {
-    if (mode_ == Mode::states) record_states(ctx);
+    if (mode_ == Mode::states) record_states(ctx, of_outputs_);
     if (mode_ != Mode::layer_inp) return;
     for (int32_t k : layers_) set_layer_input(ctx, (uint32_t)k, true);
 }

@@ -24,8 +24,9 @@ class Taps {
 
     // `wanted`: "auto", "layer_inp" or "cb_eval". Error(unsupported) for layers this target cannot serve.
     Taps(const llama_model * model, std::vector<int32_t> layers, const std::string & wanted);
-    // the states for heads; Error(unsupported) where this libllama has none
-    static std::unique_ptr<Taps> of_states(const llama_model * model);
+    // The states for heads, or with `of_outputs` those of output rows, which read() does not give (recorded_state()
+    // does). Error(unsupported) where this libllama has none
+    static std::unique_ptr<Taps> of_states(const llama_model * model, bool of_outputs);
     Taps(const Taps &) = delete;  // the context holds a pointer to it
     Taps & operator=(const Taps &) = delete;
 
@@ -61,6 +62,7 @@ class Taps {
     std::vector<std::string> names_;  // of the tensor of each layer
     Mode mode_ = Mode::none;
     bool needs_all_outputs_ = false;
+    bool of_outputs_ = false;
     int n_embd_;
     int n_rows_ = 0;
     std::vector<std::vector<float>> rows_;        // cb_eval: per layer, ubatch after ubatch

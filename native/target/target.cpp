@@ -13,6 +13,7 @@
 #include "base/process.h"
 #include "gguf/guard.h"
 #include "kernels/attention.h"
+#include "target/heads.h"
 #include "target/llama_start.h"
 #include "target/offload.h"
 
@@ -166,6 +167,7 @@ llama_context_params Target::context_params() const {
     p.rope_freq_base = options_.rope_freq_base;
     p.rope_freq_scale = options_.rope_freq_scale;
     if (options_.runs_heads) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+    p.ctx_other = ctx_other_;
     p.no_perf = true;
     // snapshots for rolling back recurrent states; ignored by other architectures
     if (has_state()) {
@@ -218,8 +220,9 @@ void Target::open_context(const std::vector<int32_t> & layers) {
     open(std::make_unique<Taps>(model_->get(), layers, options_.taps));
 }
 
-void Target::open_context_with_states() {
-    open(Taps::of_states(model_->get()));
+void Target::open_context_with_states(const Target * other) {
+    ctx_other_ = other ? other->ctx_.get() : nullptr;
+    open(Taps::of_states(model_->get(), options_.runs_heads && gives_states_of_outputs(*model_)));
 }
 
 void Target::open(std::unique_ptr<Taps> taps) {
@@ -331,6 +334,13 @@ const float * Target::logits(int row) const {
     const float * p = llama_get_logits_ith(ctx_.get(), row);
     if (!p) fail(ErrorKind::broken, "llama.cpp has no logits for row %d", row);
     return late_logits_.find(p);
+}
+
+const float * Target::state(int row) const {
+    check_results();
+    const float * p = recorded_state(ctx_.get(), row);
+    if (!p) fail(ErrorKind::broken, "llama.cpp has no state of row %d", row);
+    return p;
 }
 
 FeatureRows Target::features() {

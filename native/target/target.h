@@ -37,8 +37,11 @@ class Target {
 
     // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty)
     void open_context(const std::vector<int32_t> & layers);
-    // the same, reading the states for heads (of the model, or with `runs_heads` of a head)
-    void open_context_with_states();
+    // the same, reading the states for heads (of the model, or with `runs_heads` of a head). `other`: the target whose
+    // keys and values an assistant reads, which outlives it
+    void open_context_with_states(const Target * other = nullptr);
+    // which of several heads runs, from the next decode on. Error(unsupported)
+    void select_head(int head) { eaglecpp::select_head(ctx_.get(), head); }
 
     const TargetOptions & options() const { return options_; }
     const TargetModel & model() const { return *model_; }
@@ -68,9 +71,7 @@ class Target {
     // has been measured.
     bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
     // Whether conversations can share batches of any kind of rows, and the cells of a common beginning.
-    bool shares_batches() const {
-        return (options_.runs_heads || model_->supports_trees()) && !options_.separate_caches;
-    }
+    bool shares_batches() const { return supports_trees() && !options_.separate_caches; }
 
     // Whether what a conversation's cells hold can be taken out and put back. That needs rows to stay as they were
     // computed, which does not apply to sliding windows and recurrent states.
@@ -93,6 +94,8 @@ class Target {
     const float * logits(int row) const;
     // Features of all rows of the last decode; valid until the next decode. Error(broken) if that failed.
     FeatureRows features();
+    // The state that a head gives beside the logits of row i, which has output. Error(broken)
+    const float * state(int row) const;
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
     // how the last block's rows without output round is that of a batch with them
@@ -112,7 +115,7 @@ class Target {
     void make_context();
     void open(std::unique_ptr<Taps> taps);
     bool has_state() const { return !options_.runs_heads && model_->has_state(); }
-    bool supports_trees() const { return !options_.runs_heads && model_->supports_trees(); }
+    bool supports_trees() const { return options_.runs_heads || model_->supports_trees(); }
     void check_results() const;
 
     TargetOptions options_;
@@ -129,7 +132,8 @@ class Target {
     Cells cells_;
     DevicePicks picks_;
     kernels::LateLogits late_logits_;
-    LlamaContextPtr ctx_;  // after taps_ and picks_: the context holds pointers to them
+    llama_context * ctx_other_ = nullptr;  // whose keys and values this one reads
+    LlamaContextPtr ctx_;                  // after taps_ and picks_: the context holds pointers to them
 };
 
 // physical cores of this machine

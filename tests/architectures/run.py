@@ -10,6 +10,11 @@ Not part of the default tests: it is run by hand when llama-cpp-python moves on,
 `--models`, once. `--types` are written from these by llama.cpp's quantiser. Each model gets a random EAGLE
 3.1 drafter. Drafts of random models are hardly ever right, so rejected drafts, trees and what they leave in
 the cache are what this tests; what accepted ones do is for the trained pairs of the other tests.
+
+With `--heads N` the models have N heads for further tokens, where their architecture has any in llama.cpp,
+and these draft. Weights are set so that the next token mostly follows from the last one, for model and head
+alike: some drafts are accepted, some rejected. `--files` drafts with the heads in a file of their own, and
+`--mutations` takes each tensor of a head out in turn: the file is refused, or drafts as well without it.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +44,18 @@ from eaglecpp.errors import EagleError
 from helpers.random_drafter import DraftShape
 
 STRATEGIES = ("chain:3", "tree:k=2,depth=3,nodes=6", "auto")
+HEAD_STRATEGIES = ("chain:2", "tree:k=2,depth=2,nodes=4", "auto")
+LAYER_SIZES = ("feed_forward_length", "attention.indexer.types")
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+PROBE = """import sys, eaglecpp
+try:
+    options = {"n_ctx": 128, "n_threads": 2, "planner_cache": False}
+    with eaglecpp.Engine.open(sys.argv[1], draft="mtp", **options) as engine:
+        engine.generate(list(range(20)), max_tokens=8, ignore_eos=True, strategy="chain:1")
+    print("drafts")
+except eaglecpp.EagleError as error:
+    print("refused:", str(error).replace(sys.argv[1], "").splitlines()[0][:150])
+"""
 N_PROMPT, N_TOKENS, N_CTX = 20, 24, 128
 REFUSED, CHAINS, TREES = "refused", "chains", "trees"
 
@@ -61,11 +79,13 @@ class Found:
 def main() -> int:
     args = parse()
     models = fixture(args)
+    if args.mutations:
+        return mutations(models)
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for path in models:
             for name in args.types:
-                one = examined(path, name, Path(folder))
+                one = examined(path, name, Path(folder), args)
                 found.append(one)
                 print(line(one), flush=True)
     print(summary(found))
@@ -79,21 +99,188 @@ def fixture(args: argparse.Namespace) -> list[Path]:
     args.models.mkdir(parents=True, exist_ok=True)
     if not any(args.models.glob("*.gguf")):
         program = args.models / "fixture"
+        source = args.source / "tests" / "test-llama-archs.cpp"
+        if args.heads:
+            source = with_heads(source, args.heads, args.models / "fixture.cpp")
         folders = ("include", "common", "src", "ggml/include", "vendor")
         libraries = ("llama", "llama-common", "ggml", "ggml-base", "ggml-cpu")
         command = ["c++", "-std=c++17", "-O1", *(f"-I{args.source / name}" for name in folders)]
-        command += [str(args.source / "tests" / "test-llama-archs.cpp"), "-o", str(program)]
+        command += [f"-I{args.source / 'tests'}", str(source), "-o", str(program)]
         command += [
             f"-L{args.libraries}",
             *(f"-l{name}" for name in libraries),
             f"-Wl,-rpath,{args.libraries}",
         ]
         subprocess.run(command, check=True)
-        subprocess.run([program, "-o", args.models], check=True, stderr=subprocess.DEVNULL)
+        if args.heads:  # each on its own: some have no such heads, and end the program
+            for name in re.findall(r'"([\w.-]+)"', names_of(args.source)):
+                subprocess.run([program, "-o", args.models, "-a", f"^{name}$"], **QUIET)
+            for path in args.models.glob("*.gguf"):
+                make_predictable(path)
+        else:
+            subprocess.run([program, "-o", args.models], check=True, **QUIET)
     return [path for path in sorted(args.models.glob("*.gguf")) if re.search(args.only, path.stem)]
 
 
-def examined(path: Path, type_name: str, folder: Path) -> Found:
+def names_of(source: Path) -> str:
+    """llama.cpp's table of architectures."""
+    text = (source / "src" / "llama-arch.cpp").read_text(encoding="utf-8")
+    (table,) = re.findall(r"LLM_ARCH_NAMES = \{(.*?)\n\};", text, re.S)
+    return str(table)
+
+
+def with_heads(source: Path, n: int, out: Path) -> Path:
+    """The fixture with n blocks more, which are heads."""
+    text = source.read_text(encoding="utf-8")
+
+    def put(old: str, new: str) -> None:
+        nonlocal text
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+
+    put("    uint32_t n_head_kv = n_head;\n", f"    n_layer += {n};\n    uint32_t n_head_kv = n_head;\n")
+    count = "    ms.add_kv(LLM_KV_BLOCK_COUNT,               n_layer);\n"
+    put(count, count + f"    ms.add_kv(LLM_KV_NEXTN_PREDICT_LAYERS, uint32_t({n}));\n")
+    load = "    model_params.split_mode = split_mode;\n"
+    put(load, load + "    model_params.load_mtp = true;\n")
+    more = ", 0" * n
+    put("({0, 0, 4, 128})", f"({{0, 0, 4, 128{more}}})")
+    put("({0.0f, 4.0f})", f"({{0.0f, 4.0f{more}}})")
+    put("({0.0f, 5.0f})", f"({{0.0f, 5.0f{more}}})")
+    put(
+        "        case LLM_ARCH_STEP35:\n",
+        "        case LLM_ARCH_STEP35:\n        case LLM_ARCH_NEMOTRON_H_MOE:\n",
+    )
+    put('#include "../src/llama-arch.h"', f'#include "{source.parents[1]}/src/llama-arch.h"')
+    put('#include "../src/llama-model-saver.h"', f'#include "{source.parents[1]}/src/llama-model-saver.h"')
+    out.write_text(text, encoding="utf-8")
+    return out
+
+
+def make_predictable(path: Path) -> None:
+    """Sets weights of a model with heads so that the last token mostly says which comes next, to both. What
+    llama.cpp's saver leaves out of the heads, or adds that no converter writes, is mended.
+    """
+    reader = gguf.GGUFReader(path)
+    weights = {
+        tensor.name: np.array(tensor.data) for tensor in reader.tensors if not tensor.name.endswith("scale")
+    }
+    n_blocks = int(reader.fields[f"{architecture(reader)}.block_count"].contents())
+    fields: dict[str, Any] = {}
+    if architecture(reader) == "deepseek4":  # its loader looks for the heads in a file before it makes any
+        head, width = f"blk.{n_blocks - 1}.nextn", weights["token_embd.weight"].shape[1]
+        weights[f"{head}.eh_proj.weight"] = np.zeros((width, 2 * width), np.float32)
+        weights |= {f"{head}.{name}.weight": np.ones(width, np.float32) for name in ("enorm", "hnorm")}
+        fields["deepseek4.nextn_predict_layers"] = 1
+    heads = head_blocks(weights)
+    if not heads:
+        path.unlink()
+        return
+    for head in heads if architecture(reader) == "mimo2" else ():  # its head is read with one matrix
+        parts = [weights.pop(f"{head}attn_{name}.weight") for name in "qkv"]
+        weights[f"{head}attn_qkv.weight"] = np.concatenate(parts)
+    rng = np.random.default_rng(1)
+    embedding = weights["token_embd.weight"]
+    embedding[:] = rng.normal(0.0, 1.0, embedding.shape)
+    if (output := weights.get("output.weight")) is not None:
+        output[:] = 0.04 * np.roll(embedding, 1, axis=0) + rng.normal(0.0, 0.02, output.shape)
+    for name, data in weights.items():
+        if data.ndim == 1 and "norm" in name:
+            data[:] = 1.0
+        if name.endswith((".embed_tokens.weight", ".shared_head_head.weight")):
+            data[:] = embedding if "embed" in name else weights.get("output.weight", embedding)
+        if name.endswith("nextn.eh_proj.weight"):
+            width = data.shape[1] // 2
+            data[:] = np.concatenate([np.eye(len(data), width), rng.normal(0.0, 0.05, (len(data), width))], 1)
+    for key in (
+        "attention.recurrent_layers",
+        "attention.head_count",
+        "attention.head_count_kv",
+        *LAYER_SIZES,
+    ):
+        field = reader.fields.get(f"{architecture(reader)}.{key}")
+        if field is not None and isinstance(field.contents(), list):
+            values = field.contents()
+            of_head = 0 if "recurrent" in key else max(values)
+            fields[field.name] = values + [of_head] * (n_blocks - len(values))
+    write_like(reader, path.with_suffix(".tmp"), weights, fields)
+    path.with_suffix(".tmp").replace(path)
+
+
+def architecture(reader: gguf.GGUFReader) -> str:
+    return str(reader.fields["general.architecture"].contents())
+
+
+def head_blocks(names: Iterable[str]) -> tuple[str, ...]:
+    """What the names of the heads' tensors begin with."""
+    suffix = "nextn.eh_proj.weight"
+    return tuple(name.removesuffix(suffix) for name in names if name.endswith(suffix))
+
+
+def mutations(models: list[Path]) -> int:
+    """Each in a process of its own, which llama.cpp could end."""
+    n_bad = 0
+    for path in models:
+        reader = gguf.GGUFReader(path)
+        weights = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+        for name in weights:
+            if not name.startswith(head_blocks(weights)):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                others = {other: data for other, data in weights.items() if other != name}
+                write_like(reader, Path(folder) / path.name, others)
+                command = [sys.executable, "-c", PROBE, str(Path(folder) / path.name)]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            n_bad += done.returncode != 0
+            said = done.stdout.strip() if done.returncode == 0 else f"ended with {done.returncode}"
+            print(f"{path.stem} without {name}: {said}", flush=True)
+    return int(n_bad > 0)
+
+
+def write_like(
+    reader: gguf.GGUFReader,
+    out: Path,
+    weights: dict[str, np.ndarray],
+    fields: dict[str, list[int]] | None = None,
+) -> None:
+    """A file with other weights, and other values of some keys."""
+    writer = gguf.GGUFWriter(out, architecture(reader))
+    for field in reader.fields.values():
+        if field.name.startswith("GGUF.") or field.name == "general.architecture":
+            continue
+        if field.name == "glm4moe.rope.dimension_sections":  # of models that see, whose heads llama.cpp lacks
+            continue
+        value = (fields or {}).get(field.name, field.contents())
+        kind, *inner = field.types
+        if kind != gguf.GGUFValueType.ARRAY or value:
+            writer.add_key_value(field.name, value, kind, inner[-1] if inner else None)
+    for name, data in weights.items():
+        writer.add_tensor(name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def head_file(target: Path, folder: Path) -> Path:
+    """The heads of a model, with embeddings and output."""
+    reader = gguf.GGUFReader(target)
+    weights = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    heads = head_blocks(weights)
+    out = folder / "heads.gguf"
+    write_like(
+        reader,
+        out,
+        {
+            name: data
+            for name, data in weights.items()
+            if not name.startswith("blk.") or name.startswith(heads)
+        },
+    )
+    return out
+
+
+def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace) -> Found:
     """One model in one type."""
     name = path.stem
     try:
@@ -105,12 +292,15 @@ def examined(path: Path, type_name: str, folder: Path) -> Found:
     except EagleError as error:
         return Found(name, type_name, loads=short(error))
     try:
-        draft = drafter(target, folder)
+        if not args.heads:
+            draft: Path | str = drafter(target, folder)
+        else:
+            draft = head_file(target, folder) if args.files else "mtp"
         with eaglecpp.Engine.open(target, draft=draft, **options) as engine:
             rows, chains = engine.exactness.rows, engine.chains_only
             n_texts = parted = accepted = 0
-            for strategy in STRATEGIES:
-                if chains and strategy.startswith("tree"):
+            for strategy in HEAD_STRATEGIES if args.heads else STRATEGIES:
+                if (chains or args.heads > 1) and strategy.startswith("tree"):
                     continue
                 for mine, theirs in zip(texts(engine, prompts, strategy), plain, strict=True):
                     n_texts, parted = n_texts + 1, parted + (mine.tokens != theirs.tokens)
@@ -195,6 +385,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, default=Path("build/architectures"))
     parser.add_argument("--types", nargs="+", default=["F32", "Q8_0", "Q4_0"])
     parser.add_argument("--only", default="", help="names that match this")
+    parser.add_argument("--heads", type=int, default=0, metavar="N", help="draft with heads, N of them")
+    parser.add_argument("--files", action="store_true", help="with heads in a file of their own")
+    parser.add_argument("--mutations", action="store_true", help="with a tensor of the head missing")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

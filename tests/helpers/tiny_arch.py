@@ -26,7 +26,8 @@ from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 __all__ = [
     "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_forgetful_hybrid",
-    "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_windowed", "make_with_head",
+    "make_head_file", "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_windowed",
+    "make_with_assistant", "make_with_head",
 ]  # fmt: skip
 
 WINDOW = 13
@@ -231,35 +232,118 @@ def make_mixture(directory: Path) -> ArchPair:
 
 
 def make_with_head(directory: Path, arch: str = "glm4moe", without: str = "") -> Path:
-    """`glm4moe`, or `qwen35` with its recurrent states, with a head for further tokens (MTP) as the last
-    block. It reads the embedding of the last token, as nearly all that the target does. without: a tensor of
-    the head to leave out.
+    """`glm4moe`, `qwen35` with its recurrent states, or `hy_v3`, with a head for further tokens (MTP) as the
+    last block, `hy_v3` with two. They read the embedding of the last token, as nearly all that the target
+    does. without: a tensor of the head to leave out.
     """
+    return _write_with_head(
+        directory / f"target-{arch}.gguf", arch, lambda name: not (without and name.endswith(without))
+    )
+
+
+def make_head_file(directory: Path, arch: str) -> Path:
+    """The heads of `make_with_head`, in a file of their own."""
+    n_layers = TargetSpec(arch=arch).n_layers
+    trunk = tuple(f"blk.{i}." for i in range(n_layers))
+    return _write_with_head(directory / f"head-{arch}.gguf", arch, lambda name: not name.startswith(trunk))
+
+
+def _write_with_head(path: Path, arch: str, keep: Callable[[str], bool]) -> Path:
     spec = TargetSpec(arch=arch)
     tokenizer = tiny_tokenizer()
-    out = _renamed(target_weights(replace(spec, n_layers=spec.n_layers + 1), tokenizer))
+    n_heads = 2 if arch == "hy_v3" else 1
+    n_blocks = spec.n_layers + n_heads
+    out = _renamed(target_weights(replace(spec, n_layers=n_blocks), tokenizer))
     rng, width = np.random.default_rng(spec.seed + 11), spec.n_embd
-    for i in range(spec.n_layers + 1):
-        out[f"blk.{i}.post_attention_norm.weight"] = out.pop(f"blk.{i}.ffn_norm.weight")
-    head = f"blk.{spec.n_layers}"
-    reads = np.concatenate([np.eye(width), rng.normal(0.0, 0.1, (width, width))], axis=1)
-    out[f"{head}.nextn.eh_proj.weight"] = reads.astype(np.float32)
-    for norm in ("enorm", "hnorm"):
-        out[f"{head}.nextn.{norm}.weight"] = np.ones(width, np.float32)
-    add_keys = _add_experts if arch == "glm4moe" else _add_linear_attention
+    for i in range(n_blocks):
+        if arch != "hy_v3":
+            out[f"blk.{i}.post_attention_norm.weight"] = out.pop(f"blk.{i}.ffn_norm.weight")
+        else:
+            out |= _unit_norms(i, spec.head_dim)
+    heads = [f"blk.{i}" for i in range(spec.n_layers, n_blocks)]
+    for head in heads:
+        reads = np.concatenate([np.eye(width), rng.normal(0.0, 0.1, (width, width))], axis=1)
+        out[f"{head}.nextn.eh_proj.weight"] = reads.astype(np.float32)
+        for norm in ("enorm", "hnorm"):
+            out[f"{head}.nextn.{norm}.weight"] = np.ones(width, np.float32)
+    add_keys = {"glm4moe": _add_experts, "qwen35": _add_linear_attention, "hy_v3": _add_expert_sizes}[arch]
     keys = add_keys(out, spec, rng)
 
     def all_keys(writer: gguf.GGUFWriter) -> None:
         writer.kv_data[0].pop(f"{arch}.block_count", None)
-        writer.add_block_count(spec.n_layers + 1)
-        writer.add_nextn_predict_layers(1)
+        writer.add_block_count(n_blocks)
+        writer.add_nextn_predict_layers(n_heads)
         writer.add_head_count_kv(spec.n_kv_heads)
         keys(writer)
 
-    out.pop(f"{head}.{without}", None)
-    path = directory / f"target-{arch}.gguf"
-    _write(path, spec, tokenizer, all_keys, out)
+    _write(path, spec, tokenizer, all_keys, {name: data for name, data in out.items() if keep(name)})
     return path
+
+
+def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
+    """`gemma4`, windows in all but every fourth block, and the assistant that drafts for it: two blocks
+    without keys and values of their own, twice as wide. sizes: other ones, of the assistant (`n_kv_heads`,
+    `head_dim`).
+    """
+    spec = TargetSpec(arch="gemma4")
+    tokenizer = tiny_tokenizer()
+    rng, width, n_vocab = np.random.default_rng(spec.seed + 12), spec.n_embd, len(tokenizer.tokens)
+    out = _renamed(target_weights(spec, tokenizer))
+    _add_gemma_norms(out, spec.n_layers, width, spec.head_dim)
+    target, assistant = directory / "target-gemma4.gguf", directory / "assistant-gemma4.gguf"
+
+    def keys(writer: gguf.GGUFWriter, n_layers: int, **changed: int) -> None:
+        writer.add_head_count_kv(changed.get("n_kv_heads", spec.n_kv_heads))
+        writer.add_sliding_window(WINDOW)
+        writer.add_array(
+            f"{writer.arch}.attention.sliding_window_pattern",
+            [i % 4 != 3 if n_layers > 2 else i != 1 for i in range(n_layers)],
+        )
+        for kind in ("key", "value"):
+            writer.add_uint32(
+                f"{writer.arch}.attention.{kind}_length_swa", changed.get("head_dim", spec.head_dim)
+            )
+        writer.add_uint32(f"{writer.arch}.embedding_length_per_layer_input", 0)
+
+    _write(target, spec, tokenizer, lambda writer: keys(writer, spec.n_layers), out)
+    small = replace(spec, arch="gemma4-assistant", n_layers=2, n_embd=2 * width, **sizes)
+    own = _renamed(target_weights(small, tokenizer))
+    _add_gemma_norms(own, small.n_layers, small.n_embd, small.head_dim)
+    for i in range(small.n_layers):
+        for name in ("attn_k", "attn_v", "attn_k_norm"):
+            del own[f"blk.{i}.{name}.weight"]
+        own[f"blk.{i}.layer_output_scale.weight"] = np.ones(1, np.float32)
+    # what the target does with the last token alone
+    head, kept = out["output.weight"], np.linalg.qr(rng.normal(size=(small.n_embd, width)))[0].T
+    own["token_embd.weight"] = (head @ kept).astype(np.float32)
+    del own["output.weight"]
+    reads = np.concatenate([kept.T / width**0.5, 0.1 * rng.normal(size=kept.T.shape)], axis=1)
+    own["nextn.pre_projection.weight"] = reads.astype(np.float32)
+    own["nextn.post_projection.weight"] = np.ascontiguousarray(kept, np.float32)
+    assert own["token_embd.weight"].shape == (n_vocab, small.n_embd)
+
+    def own_keys(writer: gguf.GGUFWriter) -> None:
+        keys(writer, small.n_layers, **sizes)
+        writer.add_uint32("gemma4-assistant.embedding_length_out", width)
+        writer.add_nextn_predict_layers(small.n_layers)
+
+    _write(assistant, small, tokenizer, own_keys, own)
+    return target, assistant
+
+
+def _add_gemma_norms(out: Weights, n_layers: int, width: int, head_dim: int) -> None:
+    out["rope_freqs.weight"] = np.ones(head_dim // 2, np.float32)
+    for i in range(n_layers):
+        out |= _unit_norms(i, head_dim)
+        for name in ("post_attention_norm", "post_ffw_norm"):
+            out[f"blk.{i}.{name}.weight"] = np.full(width, 0.3, np.float32)
+
+
+def _add_expert_sizes(
+    out: Weights, spec: TargetSpec, rng: np.random.Generator
+) -> Callable[[gguf.GGUFWriter], None]:
+    """Of experts that no block has."""
+    return lambda writer: writer.add_expert_feed_forward_length(_N_EXPERT_FF)
 
 
 def _add_experts(

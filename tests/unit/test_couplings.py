@@ -35,7 +35,7 @@ def test_the_functions_that_are_called_by_name_are_exported() -> None:
     library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*"))))
     names = re.findall(r'"(_Z\w+)"', ours("target/llama_bridge.cpp"))
     names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # of the other standard library
-    assert len(names) == 8
+    assert len(names) == 10
     assert [name for name in names if not hasattr(library, name)] == []
 
 
@@ -61,16 +61,32 @@ def test_architectures_that_record_layer_inputs() -> None:
 @needs_sources
 def test_a_head_needs_what_is_asked_of_its_file() -> None:
     """An assertion that is new in one of these graphs would end the process where we refuse today."""
-    (listed,) = re.findall(r"known = \{(\{.*?\})\};", ours("target/model.cpp"), re.S)
-    heads = {"qwen35": "qwen35", "glm4moe": "glm4-moe"}
-    assert set(re.findall(r'\{"(\w+)",', listed)) == set(heads)
-    allowed = {"hparams.n_layer_nextn", "n_embd_head", "cparams.nextn_layer_offset", "head_norm_w", "head_w"}
-    allowed |= {"layer.nextn.eh_proj", "layer.nextn.enorm", "layer.nextn.hnorm", "layer.ffn_gate_inp"}
-    for name in heads.values():
-        source = theirs(f"src/models/{name}.cpp")
+    (table,) = re.findall(r"rules = \{\n(.*?)\n    \};", ours("target/heads.cpp"), re.S)
+    rules = dict(re.findall(r'\{"([\w-]+)", \{(.*?)\}\},?$', table, re.M))
+    files = {"glm4moe": "glm4-moe", "hy_v3": "hy-v3", "nemotron_h_moe": "nemotron-h-moe"}
+    allowed = {"hparams.n_layer_nextn", "cparams.nextn_layer_offset", "head_norm_w", "head_w"}
+    allowed |= {f"layer.nextn.{name}" for name in ("eh_proj", "enorm", "hnorm")}
+    # refused by the loader, or while the context is made, where assertions are caught
+    allowed |= {"layer.ffn_gate_inp", "layer.nextn.shared_head_norm", "ext_factor", "hparams.is_mla"}
+    allowed |= {"hparams.f_attn_temp_scale", "n_embd_head_qk_nope", "hparams.n_lora_q", "has_split_exps"}
+    allowed |= {"layer.ffn_norm", "ubatch.token", "tok_embd_w", "hparams.n_embd_out"}
+    allowed |= {f"layer.{name}" for name in ("wq_a", "wq_b", "wkv_a_mqa", "wk_b", "attn_kv_a_norm")}
+    allowed |= {f"layer.{name}" for name in ("attn_q_a_norm", "ffn_down_exps", "wqkv", "ffn_gate")}
+    allowed |= {f"layer.ffn_{name}_shexp" for name in ("gate", "down", "up")}
+    for name, rule in rules.items():
+        source = theirs(f"src/models/{files.get(name, name)}.cpp")
         graph = source[source.index("graph_mtp::graph_mtp(") :].partition("\n}\n")[0]
-        asked = set(re.findall(r"GGML_ASSERT\(([\w.]+)", graph))
-        assert asked <= allowed, name
+        asked = set(re.findall(r"GGML_ASSERT\(\(?(?:uint32_t\) )?([\w.]+)", graph)) - {"il"}
+        has_several, gives_outputs, has_equal_sizes = (
+            ["true" in part for part in (*rule.split(", "), "", "", "")][:3] if rule else [False] * 3
+        )
+        assert has_equal_sizes == ("n_embd_head == hparams.n_embd_head_k()" in graph), name
+        assert has_several == ("n_layer_nextn == 1" not in graph and "nextn_layer_offset" in graph), name
+        assert asked - {"n_embd_head"} <= allowed, name
+        # rows without output are dropped before the states are named, always
+        before = graph[: graph.rindex("res->t_h_nextn")]
+        drops = re.search(r"ggml_get_rows\(ctx0, (cur|flat), +inp_out_ids\)", before)
+        assert gives_outputs == (drops is not None and "embeddings_nextn_masked" not in graph), name
     assert "a batch can carry both" in theirs("src/llama-batch.cpp")
 
 

@@ -68,3 +68,18 @@ def test_numbers_of_experts_that_are_not_there_are_refused(tmp_path: Path, numbe
     writer.close()
     with pytest.raises(GgufError, match=rf"_tid2eid.weight' names expert {number}, expected one of 4"):
         Engine.open(path, n_ctx=64)
+
+
+@pytest.mark.parametrize("missing", ["up", "down"])
+def test_a_router_without_experts_is_refused(tmp_path: Path, missing: str) -> None:
+    """Some of llama.cpp's architectures would compute with tensors that are not there."""
+    path = tmp_path / "target.gguf"
+    writer = gguf.GGUFWriter(path, "hy_v3")
+    for name in {"gate_inp", "up_exps", "down_exps"} - {f"{missing}_exps"}:
+        writer.add_tensor(f"blk.3.ffn_{name}.weight", np.zeros((2, 2, 2), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(GgufError, match=rf"no 'blk.3.ffn_{missing}_exps.weight': convert"):
+        Engine.open(path, n_ctx=64)

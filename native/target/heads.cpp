@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+#include "target/heads.h"
+
+#include <map>
+#include <vector>
+
+#include "base/error.h"
+#include "gguf/keys.h"
+
+namespace eaglecpp {
+
+namespace {
+
+struct HeadRules {
+    bool has_several = false;                // llama.cpp runs several heads
+    bool gives_outputs = false;              // the graph keeps the states of output rows only
+    bool has_equal_sizes = false;            // llama.cpp asserts that keys are as long as the width of a head
+    std::vector<const char *> tensors = {};  // of a block, that the graph needs and the loader does not
+};
+
+// Of the architectures that are tested (tests/architectures/run.py --heads); facts of llama.cpp's src/models/*.cpp.
+const std::map<std::string, HeadRules> & all_rules() {
+    static const std::map<std::string, HeadRules> rules = {
+        {"bailingmoe3", {}},
+        {"cohere2moe", {false, false, true}},
+        {"deepseek2", {}},
+        {"deepseek32", {}},
+        {"deepseek4", {false, true}},
+        {"glm-dsa", {}},
+        {"glm4moe", {false, false, true}},
+        {"hy_v3", {true, false, true}},
+        {"mimo2", {true, true, false, {"attn_qkv.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"}}},
+        {"nemotron_h_moe", {false, false, true}},
+        {"qwen35", {false, false, true}},
+        {"qwen35moe", {false, false, true}},
+        {"qwen3next", {false, true, true}},
+    };
+    return rules;
+}
+
+}  // namespace
+
+Heads heads_of(const GgufReader & file) {
+    const std::string arch = file.str(keys::architecture);
+    if (arch == arch_assistant) return Heads::assistant;
+    if (file.find_u32(arch + ".nextn_predict_layers").value_or(0) == 0) return Heads::none;
+    return file.find_tensor("blk.0.attn_norm.weight") ? Heads::in_model : Heads::alone;
+}
+
+namespace {
+
+// What a file's block keeps of a position: whether only within a window, and how many keys of which size.
+struct BlockKeys {
+    bool is_windowed = false;
+    int64_t n = 0, size = 0;
+};
+
+BlockKeys keys_of(const GgufReader & file, int layer) {
+    const std::string arch = file.str(keys::architecture) + ".attention.";
+    BlockKeys out;
+    out.is_windowed = file.find_of_layer(arch + "sliding_window_pattern", layer).value_or(0) != 0;
+    out.n = file.find_of_layer(arch + "head_count_kv", layer)
+                .value_or(file.find_of_layer(arch + "head_count", layer).value_or(0));
+    out.size = file.find_u32(arch + (out.is_windowed ? "key_length_swa" : "key_length")).value_or(0);
+    return out;
+}
+
+}  // namespace
+
+void check_assistant(const GgufReader & assistant, const GgufReader & target) {
+    const int n_own = (int)assistant.u32(assistant.str(keys::architecture) + ".block_count");
+    const int n_blocks = (int)target.u32(target.str(keys::architecture) + ".block_count");
+    for (int i = 0; i < n_own; ++i) {
+        const BlockKeys own = keys_of(assistant, i);
+        const int read = n_blocks - 1 - own.is_windowed;
+        const BlockKeys kept = keys_of(target, read);
+        if (own.is_windowed == kept.is_windowed && own.n == kept.n && own.size == kept.size) continue;
+        const auto said = [](const BlockKeys & k) {
+            return strf("%d keys of %d%s", (int)k.n, (int)k.size, k.is_windowed ? " in a window" : "");
+        };
+        fail(ErrorKind::mismatch,
+             "%s cannot draft for %s: its block %d reads %s, the target's block %d keeps %s; use the assistant of this "
+             "very model",
+             assistant.path().c_str(), target.path().c_str(), i, said(own).c_str(), read, said(kept).c_str());
+    }
+}
+
+bool gives_states_of_outputs(const TargetModel & model) {
+    const std::string arch = model.meta(keys::architecture);
+    const auto rules = all_rules().find(arch);
+    return arch == arch_assistant || (rules != all_rules().end() && rules->second.gives_outputs);
+}
+
+int count_heads(const TargetModel & model) {
+    const auto refuse = [&](const std::string & why) {
+        fail(ErrorKind::unsupported, "%s: %s; use an EAGLE drafter, a small model or --draft text",
+             model.path().c_str(), why.c_str());
+    };
+    const std::string arch = model.meta(keys::architecture);
+    if (arch == arch_assistant) return 1;
+    const int n_heads = llama_model_n_layer_nextn(model.get());
+    if (n_heads < 1) refuse("the file has no heads for further tokens (MTP)");
+    const auto rules = all_rules().find(arch);
+    if (rules == all_rules().end()) {
+        refuse(
+            strf("heads for further tokens (MTP) of architecture '%s' are not supported here; llama.cpp may run "
+                 "them (llama-server --spec-type draft-mtp)",
+                 arch.c_str()));
+    }
+    if (n_heads > 1 && !rules->second.has_several) {
+        refuse(strf("%d heads for further tokens, llama.cpp runs one of '%s'", n_heads, arch.c_str()));
+    }
+    std::vector<const char *> needed = {"nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight"};
+    needed.insert(needed.end(), rules->second.tensors.begin(), rules->second.tensors.end());
+    for (int i = 0; i < n_heads; ++i) {
+        for (const char * name : needed) {
+            const std::string tensor = strf("blk.%d.%s", model.n_layer() + i, name);
+            if (model_tensors(model.get(), tensor.c_str()).empty()) {
+                refuse("its head for further tokens has no " + tensor);
+            }
+        }
+    }
+    const std::string key = model.meta((arch + ".attention.key_length").c_str());
+    const std::string value = model.meta((arch + ".attention.value_length").c_str());
+    if (rules->second.has_equal_sizes && key != value) {
+        refuse(strf("heads of attention with keys of %s and values of %s", key.c_str(), value.c_str()));
+    }
+    return n_heads;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// Heads for further tokens (multi-token prediction, MTP; llama.cpp's "nextn layers"), which read the model's states and
+// draft: the last blocks of the model's own file, or a file of their own.
+#pragma once
+
+#include "gguf/reader.h"
+#include "target/model.h"
+
+namespace eaglecpp {
+
+constexpr const char * arch_assistant = "gemma4-assistant";
+
+enum class Heads {
+    none,
+    in_model,   // the model itself is there, too
+    alone,      // as llama.cpp's converter writes them with --mtp
+    assistant,  // without keys and values of its own: it reads the target's (Gemma 4)
+};
+
+// which a file has
+Heads heads_of(const GgufReader & file);
+
+// How many heads draft one after the other, each the token after the one before. Error(unsupported) where they cannot
+// draft, with the reason, which is also said where llama.cpp would end the process.
+int count_heads(const TargetModel & model);
+
+// Whether an assistant's blocks can read the keys and values that its target keeps for its last two blocks; llama.cpp
+// would read others, or past their end. Error(mismatch)
+void check_assistant(const GgufReader & assistant, const GgufReader & target);
+
+// Whether llama.cpp's graph of the heads leaves the states of output rows only.
+bool gives_states_of_outputs(const TargetModel & model);
+
+}  // namespace eaglecpp
