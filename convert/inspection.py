@@ -167,12 +167,18 @@ def _rope(file: GgufFile) -> dict[str, Any]:
     }
 
 
+def _heads(file: GgufFile) -> int:
+    """Heads for further tokens (MTP) whose weights the file has."""
+    return sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors)
+
+
 def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
     hidden, vocab = _key(file, "embedding_length"), (tokenizer or {}).get("n_tokens")
     return {
         "hidden_size": hidden,
         "block_count": _key(file, "block_count"),
         "context_length": _key(file, "context_length"),
+        "heads": _heads(file),
         "vocab_size": vocab,
         "fits": {
             "target_hidden_size": hidden,

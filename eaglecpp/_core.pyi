@@ -18,6 +18,9 @@ def lost_rpc_servers() -> list[tuple[str, str, str]]: ...
 def drain_log() -> list[tuple[int, str]]:
     """Log lines of llama.cpp, ggml and ours since the last call, as (logging level, text)."""
 
+def head_architectures() -> list[str]:
+    """Whose heads for further tokens can draft (native/target/heads.cpp)."""
+
 def key_names() -> list[str]:
     """Every GGUF key and tensor name pattern the native reader knows (`{arch}` and `{i}` left in)."""
 

@@ -82,8 +82,8 @@ def _other_method(seen: Seen) -> str:
         if (own or tensors) and not _is_megatron(seen):
             if name == "mtp":
                 return (
-                    f"{title}: not an EAGLE checkpoint; llama.cpp converts it with its model, and that GGUF drafts "
-                    "by itself (--draft mtp)"
+                    f"{title}: not an EAGLE checkpoint; llama.cpp converts it with its model, and that GGUF "
+                    "drafts by itself (--draft mtp)"
                 )
             return f"{title}: not an EAGLE drafter; llama.cpp runs it itself (--spec-type draft-{name})"
     return ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -73,10 +73,13 @@ def measure(
     *,
     seconds: float = 60.0,
     n_tokens: int = 0,
+    others: Mapping[str, Engine] | None = None,
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[Measured]:
     """Decodes until `seconds` are over, at least one prompt with every strategy; the first strategy is plain.
+
+    others: engines of the same target with other drafters, whose planner takes part under their names
 
     Ctrl+C ends it early with what was measured by then, if every strategy has answered a prompt.
 
@@ -87,24 +90,26 @@ def measure(
         raise InvalidValueError("strategies: the first one must be 'off', which the others are compared with")
     options = {"temperature": 0.0, "ignore_eos": True, "seed": 1} | options
     started = time.monotonic()
-    n_tokens = n_tokens or _answer_length(engine, prompts, len(strategies), seconds, options)
-    found: dict[str, list[Timings]] = {strategy: [] for strategy in strategies}
+    who = {strategy: (engine, strategy) for strategy in strategies}
+    who |= {name: (other, "auto") for name, other in (others or {}).items()}
+    n_tokens = n_tokens or _answer_length(engine, prompts, len(who), seconds, options)
+    found: dict[str, list[Timings]] = {name: [] for name in who}
     try:
         for number in range(1_000_000):
             passed = time.monotonic() - started
             if number and seconds - passed < passed / (2 * number):  # half of what one more is going to take
                 break
             progress(f"prompt {number + 1}")
-            for strategy in _in_turn(strategies, number):
-                progress(f"prompt {number + 1}: {strategy}")
+            for name in _in_turn(list(who), number):
+                progress(f"prompt {number + 1}: {name}")
                 prompt = prompts[number % len(prompts)]
-                found[strategy].append(_answer(engine, prompt, n_tokens, strategy, options))
+                found[name].append(_answer(who[name][0], prompt, n_tokens, who[name][1], options))
     except KeyboardInterrupt:
         if not all(found.values()):
             raise
     n_whole = min(map(len, found.values()))
     plain = found[strategies[0]][:n_whole]
-    return [_measured(strategy, found[strategy][:n_whole], plain) for strategy in strategies]
+    return [_measured(name, found[name][:n_whole], plain) for name in who]
 
 
 def plan_report(engine: Engine) -> dict[str, Any] | None:

@@ -103,6 +103,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
             "verdict": verdict.as_dict() | {"text": " ".join(filter(None, (unknown, str(verdict))))},
             "target": str(engine.target_path),
             "draft": _draft(engine),
+            "draft_kind": (engine.draft_info or {}).get("kind"),
             "n_threads": engine.device_info["n_threads"],
             "draft_device": engine.device_info["draft"],
             "draft_why": engine.device_info["draft_why"],
@@ -284,12 +285,19 @@ def _version_lines(facts: dict[str, Any]) -> list[str]:
     return lines
 
 
+_KINDS = {"head": "a head for further tokens", "model": "a small model"}
+
+
 def _model_lines(model: dict[str, Any], verbose: bool = False) -> list[str]:
     lines = [f"target            {model['target']}, {model['n_threads']} threads"]
     if model["draft"] is None:
         lines += _memory_lines(model["memory_plan"])
         return [*lines, "exact             always, because without a drafter there is only plain decoding"]
     drafter = "none: drafts from the text itself" if model["draft"] == TEXT else model["draft"]
+    if model["draft"] == model["target"]:
+        drafter = "its own head for further tokens"
+    elif model.get("draft_kind") in _KINDS:
+        drafter += f" ({_KINDS[model['draft_kind']]})"
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
     lines.append(f"drafter           {drafter}{where}")
     if model["draft_why"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,10 @@ from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, known_drafters, search_drafters
+from eaglecpp.store.ways import known_ways
+
+if TYPE_CHECKING:
+    from eaglecpp.store.facts import Facts
 
 __all__ = ["drafters"]
 
@@ -29,39 +33,49 @@ __all__ = ["drafters"]
     ],
 )
 @click.argument("target", required=False, shell_complete=complete_model)
-@option("--json", "as_json", is_flag=True, help="Print {own, drafters: [...]}, with the source of each row.")
+@option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print {own, drafters: [...], ways: [...]}, with the source of each row.",
+)
 def drafters(target: str | None, as_json: bool) -> None:
     """List known drafters: all, or those for TARGET (a file, a stored name, a name on the Hub), or those with
     TARGET in their names.
     """
-    own, matches = (None, []) if target is None else _matches(target)
+    own, matches, facts = (None, [], None) if target is None else _matches(target)
     rows = [match.drafter for match in matches]
     if not rows and own is None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
     if as_json:
-        write_json({"own": own and str(own), "drafters": [_facts(row, matches) for row in rows]})
+        ways = [way.as_dict() for way in known_ways(own, matches, facts)] if target is not None else []
+        write_json(
+            {"own": own and str(own), "drafters": [_facts(row, matches) for row in rows], "ways": ways}
+        )
         return
     if own is not None:
         write(f"{target} has a drafter of its own, which is used: {own}\n")
-    if not rows:
-        if own is None:
-            from eaglecpp.store.store import Stores
+    if not rows and own is None and facts is None:
+        from eaglecpp.store.store import Stores
 
-            near = Stores.open().near(target or "")
-            ways = near or ": make one with `eaglecpp train`, or use `--draft text`"
-            note(f"no drafter is known for {target}{ways}")
+        way = ": make one with `eaglecpp train`, or use `--draft text`"
+        note(f"no drafter is known for {target}{Stores.open().near(target or '') or way}")
         return
-    write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
+    if rows:
+        write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
     chosen = next((match for match in matches if not match.drafter.refused), None)
     if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")
     if chosen is not None and own is None and chosen.warning:
         note(f"note: {chosen.warning}")
+    if facts is not None:
+        ways_known = known_ways(own, matches, facts)
+        write(table(("BEST KNOWN FIRST", "BY", "WHY"), [(w.what, w.option, w.why) for w in ways_known]))
 
 
-def _matches(target: str) -> tuple[Path | None, list[Match]]:
-    """The drafter that a model on this machine has, and those known for it: by its name, or by the metadata
-    of its file if that is on this machine.
+def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
+    """The drafter that a model on this machine has, those known for it, by its name or by the metadata of
+    its file if that is on this machine, and that file's facts.
     """
     from eaglecpp.errors import EagleError
     from eaglecpp.opening.find import find_target
@@ -77,10 +91,10 @@ def _matches(target: str) -> tuple[Path | None, list[Match]]:
         with contextlib.suppress(EagleError):
             name = read_name(target)
             if packaged := find_packaged(name):
-                return packaged.draft_file(), []
+                return packaged.draft_file(), [], None
             names.append(str(name))  # with its tag
-        return None, find_drafters(names, {})
-    return model.draft, find_drafters([target, model.target.name], metadata(facts.file))
+        return None, find_drafters(names, {}), None
+    return model.draft, find_drafters([target, model.target.name], metadata(facts.file)), facts
 
 
 def _columns(row: KnownDrafter) -> tuple[str, ...]:

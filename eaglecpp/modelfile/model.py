@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.chat.message import Message
+from eaglecpp.options import HEAD
 
 from . import parameters as params
 from .errors import ModelfileError, Notice
@@ -61,6 +62,11 @@ class Modelfile:
     settings: Settings = field(default_factory=Settings)
     notices: tuple[Notice, ...] = field(default=(), compare=False)
     file: str | None = field(default=None, compare=False)
+
+    @property
+    def drafts_head(self) -> bool:
+        """Whether the pragma asks for the model's own head as its drafter, as stored models say it."""
+        return self.settings.draft is not None and self.settings.draft.args.strip() == HEAD
 
     @classmethod
     def load(cls, path: str | Path, *, strict: bool = False) -> Modelfile:

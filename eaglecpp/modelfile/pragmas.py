@@ -28,7 +28,7 @@ __all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_strange_parameters", 
 
 OWN_PRAGMAS = {
     "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
-    "drafts from the text itself",
+    "drafts from the text itself, mtp = the model's own head",
     "draft_type": "GGUF type of a drafter that is converted from a checkpoint",
     "strategy": "how to draft: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
     "chat_template": "which chat template: auto, modelfile, gguf, raw, or a family such as chatml",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eaglecpp.errors import EagleError
-from eaglecpp.options import TEXT
+from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import FileSearchError, Reference, expand_path, in_order, read_reference
 
@@ -30,8 +30,8 @@ _OTHER_DRAFTERS = ("dflash",)
 
 @dataclass(frozen=True)
 class Plan:
-    """What to load. `notices` also says what was left out and why. `drafts_text`: DRAFT names the text
-    itself.
+    """What to load. `notices` also says what was left out and why. `drafts_text`, `drafts_head`: DRAFT names
+    the text itself, or the model's own head.
     """
 
     target: Reference
@@ -40,6 +40,7 @@ class Plan:
     projectors: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = ()
     drafts_text: bool = False
+    drafts_head: bool = False
 
 
 def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
@@ -74,12 +75,12 @@ class _Resolver:
         self.drafters: list[Path] = []  # found beside the target, in a FROM directory
         self.projectors: list[Path] = []
         self.lora: list[Path] = []
-        self.drafts_text = False
+        self.drafts_text = self.drafts_head = False
 
     def plan(self) -> Plan:
         reference, command = self._base()
         draft = self._draft()
-        if draft is None and self.drafters and not self.drafts_text:
+        if draft is None and self.drafters and not (self.drafts_text or self.drafts_head):
             draft = Reference("path", str(self.drafters[-1]), command.line, (self.drafters[-1],))
         self._refuse_same(draft)
         return Plan(
@@ -89,6 +90,7 @@ class _Resolver:
             projectors=tuple(self.projectors),
             notices=tuple(self.notices),
             drafts_text=self.drafts_text,
+            drafts_head=self.drafts_head,
         )
 
     def _base(self) -> tuple[Reference, Command]:
@@ -157,8 +159,8 @@ class _Resolver:
         return self.lora if is_adapter else self.targets
 
     def _draft(self) -> Reference | None:
-        """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The word
-        `text` is none (a file of that name is `./text`).
+        """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The
+        words `text` and `mtp` are none (a file of that name is `./text`).
         """
         commands = [*self.modelfile.draft, *filter(None, [self.modelfile.settings.draft])]
         if not commands:
@@ -166,8 +168,9 @@ class _Resolver:
         command = commands[-1]
         if len(commands) > 1:
             self._note(command, f"several drafters are named: using {command.args}")
-        if command.args.strip() == TEXT:
-            self.drafts_text = True
+        if command.args.strip() in (TEXT, HEAD):
+            self.drafts_text = command.args.strip() == TEXT
+            self.drafts_head = not self.drafts_text
             return None
         reference = self._refer(command)
         if reference.kind != "path" or not reference.path.is_dir():

@@ -116,6 +116,8 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
         beside = _drafter_of_repository(stores, model)
         match = None if beside else offer_drafter(model.name, [model.target], facts)
         known = beside or (match.drafter if match else None)
+        if known is None and facts.has_head:
+            return with_own_head(model, "auto: no EAGLE drafter is known, ")
         if known is None:
             why = why_none(model.reference, known_matches(model.name, [model.target], facts))
             return Found(model, notices=(f"{why}; running without",))

@@ -205,9 +205,9 @@ def find_here(
     return Found(model, find_drafter(draft), "asked for", draft_asked=True)
 
 
-def with_own_head(model: ResolvedModel) -> Found:
+def with_own_head(model: ResolvedModel, why: str = "") -> Found:
     """A model that drafts with its own head for further tokens, which is part of its file."""
-    return Found(model, model.target, "its own head for further tokens", draft_asked=True)
+    return Found(model, model.target, f"{why}its own head for further tokens", draft_asked=True)
 
 
 def with_own_draft(model: ResolvedModel) -> Found:
@@ -280,7 +280,7 @@ def resolved(model: StoredModel, text: str = "") -> ResolvedModel:
         reference=text or str(model.name),
         kind="store" if model.own else "package" if model.keeper == "pip" else "ollama",
         target=files[0],
-        draft=model.draft_file(),
+        draft=model.draft_file() or (files[0] if modelfile.drafts_head else None),
         adapters=model.files("adapter"),
         name=model.name,
         modelfile=replace(modelfile, template=template),

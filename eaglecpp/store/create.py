@@ -23,6 +23,7 @@ from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import ParameterValue
 from eaglecpp.modelfile.resolve import Plan, resolve
+from eaglecpp.options import HEAD
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import Reference, all_parts
 from eaglecpp.store.errors import Report, Status, silent
@@ -126,11 +127,17 @@ class _Job:
         layers += self._files("adapter", self.plan.adapters) or self._inherited("adapter")
         layers += self._inherited("projector") + self._files("projector", self.plan.projectors)
         draft = self._draft(files, facts, draft_type or whole.settings.draft_type) if use_draft else None
+        drafts_head = use_draft and self._drafts_head()
+        if drafts_head and not facts.has_head:
+            raise MismatchError(
+                f"DRAFT {HEAD}: {files[0]} has no head for further tokens (MTP) that can draft "
+                f"(architecture '{facts.architecture}'); docs/which-drafter.md says which do"
+            )
         config = self._config(whole, facts)
         if draft is not None:
             layers.append(draft[0])
             config["draft"] = draft_config(draft[1])
-        layers += self._texts(whole)
+        layers += self._texts(whole, drafts_head)
         model = self.transaction.commit(canonical(self.name), layers, config)
         self.report(Status("success"))
         return Created(model, (*self.modelfile.notices, *self.plan.notices))
@@ -189,7 +196,7 @@ class _Job:
                     self.stores, self.plan.draft, self.directory, files, facts, type=type, report=self.report
                 )
                 return found.add_to(self.transaction, facts)
-        if self.plan.drafts_text:
+        if self.plan.drafts_text or self.plan.drafts_head:
             return None
         layers = self.base.manifest.of_kind("draft") if self.base is not None else ()
         if self.base is None or not layers:
@@ -209,7 +216,13 @@ class _Job:
     def _files(self, kind: str, files: Sequence[Path]) -> list[Layer]:
         return [self.transaction.add_file(kind, file) for file in files]
 
-    def _texts(self, whole: Modelfile) -> list[Layer]:
+    def _drafts_head(self) -> bool:
+        """Whether the target's own head drafts: the Modelfile's word, else the base's."""
+        if self.plan.draft is not None or self.plan.drafts_text or self.base is None:
+            return self.plan.drafts_head
+        return self.plan.drafts_head or stored_modelfile(self.base).drafts_head
+
+    def _texts(self, whole: Modelfile, drafts_head: bool) -> list[Layer]:
         """Layers of everything that is text, in Ollama's order."""
         add = self.transaction.add_bytes
         layers = [self._template(whole.template)] if whole.template else []
@@ -225,6 +238,8 @@ class _Job:
         pragmas = [[p.name, p.args] for p in whole.pragmas if p.name not in _OWN_DRAFT_PRAGMAS]
         if self.plan.drafts_text:
             pragmas.append(["text_drafts", "on"])
+        if drafts_head:
+            pragmas.append(["draft", HEAD])
         if pragmas:
             layers.append(self.transaction.add_own(PRAGMAS, _json(pragmas)))
         return layers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp.modelfile.parameters import value_text
 from eaglecpp.modelfile.syntax import format as format_modelfile
-from eaglecpp.options import TEXT
+from eaglecpp.options import HEAD, TEXT
 
 from .model import StoredModel
 from .stored_modelfile import stored_modelfile
@@ -39,9 +39,10 @@ __all__ = [
 
 
 def draft_text(model: StoredModel) -> str:
-    """The DRAFT column: the drafter's architecture, or that the model is one."""
+    """The DRAFT column: the drafter's architecture, what drafts in place of one, or that the model is one."""
     if not model.manifest.of_kind("draft"):
-        return TEXT if drafts_text(model) else "-"
+        drafts_head = model.own and ("draft", HEAD) in model.pragmas()
+        return TEXT if drafts_text(model) else HEAD if drafts_head else "-"
     architecture = model.config.draft_architecture or "yes"
     return f"{architecture} (drafter only)" if model.is_drafter else architecture
 

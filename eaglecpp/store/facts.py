@@ -44,6 +44,24 @@ class Facts:
         return self.architecture in DRAFTERS
 
     @property
+    def has_head(self) -> bool:
+        """Whether the file brings a head for further tokens (MTP) that can draft for it."""
+        from eaglecpp._extension import core
+
+        if self.architecture not in core.head_architectures() or self.block_count is None:
+            return False
+        trunk, head = "blk.0.attn_norm.weight", f"blk.{self.block_count}.nextn.eh_proj.weight"
+        return trunk in self.file.tensors and head in self.file.tensors
+
+    @property
+    def is_head_alone(self) -> bool:
+        """Whether the file holds heads for further tokens without the model that they draft for."""
+        if self.architecture == "gemma4-assistant":
+            return True
+        has_heads = (self.file.integer(f"{self.architecture}.nextn_predict_layers") or 0) > 0
+        return has_heads and "blk.0.attn_norm.weight" not in self.file.tensors
+
+    @property
     def tokens(self) -> list[bytes]:
         """Texts of the vocabulary; empty when the file has none."""
         return list(self.file.get("tokenizer.ggml.tokens") or [])

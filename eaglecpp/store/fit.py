@@ -11,19 +11,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from eaglecpp.convert import read_gguf
-from eaglecpp.errors import MismatchError
+from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.store.facts import Facts, read_facts
 
 __all__ = ["check_adapter", "check_fit", "fits"]
 
 _NORMAL, _BYTE = 1, 6
+_OTHER_METHODS = ("dflash",)
+_ASSISTANT = "gemma4-assistant"
 _EMBEDDING = "token_embd.weight"  # its factors lie the other way round
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
     """The drafter's facts: an EAGLE drafter's, or a small model's of the target's family. Raises
-    MismatchError naming both sides and everything that differs, and GgufError (or convert's) for a file that
-    is no sound drafter.
+    MismatchError naming both sides and everything that differs, UnsupportedError for what drafts in another
+    way, and GgufError (or convert's) for a file that is no sound drafter.
     """
     from eaglecpp._extension import core
 
@@ -34,6 +36,7 @@ def check_fit(draft: Path, target: Facts) -> Facts:
                 f"{draft} is both target and drafter: a model that drafts for itself saves nothing; give a "
                 "smaller one, or an EAGLE drafter"
             )
+        _check_method(facts, target)
         _check_small_model(facts, target)
         return facts
     info = core.DraftFile(str(draft)).info
@@ -90,9 +93,31 @@ def fits(draft: Path, target: Facts) -> bool:
     """Whether `check_fit` finds nothing wrong with the pair."""
     try:
         check_fit(draft, target)
-    except MismatchError:
+    except (MismatchError, UnsupportedError):
         return False
     return True
+
+
+def _check_method(draft: Facts, target: Facts) -> None:
+    """Whether what llama.cpp would run is of a kind that drafts here (native/engine/model_drafter.cpp)."""
+    arch, path = draft.architecture, draft.file.path
+    if arch in _OTHER_METHODS:
+        raise UnsupportedError(
+            f"{path}: drafters of architecture '{arch}' are not supported; llama.cpp runs it itself "
+            f"(llama-server --spec-type draft-{arch} -md {path})"
+        )
+    expected = "gemma4" if arch == _ASSISTANT else arch
+    if draft.is_head_alone:
+        if target.architecture != expected:
+            raise MismatchError(
+                f"{path} cannot draft for {target.file.path}: its heads are those of a '{expected}', the "
+                f"target is a '{target.architecture}'; use the heads of this very model"
+            )
+    elif any(name.startswith((f"{arch}.ssm.", f"{arch}.wkv.")) for name in draft.file.fields):
+        raise UnsupportedError(
+            f"{path} cannot draft: a model of architecture '{arch}' keeps a state from which rejected drafts "
+            "cannot be taken back; use a small model with plain attention"
+        )
 
 
 def _check_small_model(small: Facts, target: Facts) -> None:

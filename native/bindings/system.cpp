@@ -13,6 +13,7 @@
 #include "gguf/keys.h"
 #include "kernels/hook.h"
 #include "target/amx.h"
+#include "target/heads.h"
 #include "target/llama_bridge.h"
 #include "target/rpc_relay.h"
 #include "target/target.h"
@@ -87,6 +88,7 @@ void bind_system(nb::module_ & m) {
         }
         return out;
     });
+    m.def("head_architectures", &head_architectures);
     m.def("key_names", [] { return std::vector<std::string>(std::begin(keys::all), std::end(keys::all)); });
 }
 

@@ -476,7 +476,8 @@ std::vector<DraftMemoryUse> ModelDrafter::memory_use() const {
         ggml_backend_dev_t device = m.device();
         auto known = std::find_if(out.begin(), out.end(), [&](const auto & use) { return use.device == device; });
         if (known == out.end()) known = out.insert(out.end(), {device, 0, 0, 0});
-        known->weights += m.weights, known->cache += m.cache, known->compute += m.compute;
+        known->weights += heads_ == Heads::in_model ? 0 : m.weights;  // the target's
+        known->cache += m.cache, known->compute += m.compute;
     }
     return out;
 }

@@ -91,6 +91,12 @@ bool gives_states_of_outputs(const TargetModel & model) {
     return arch == arch_assistant || (rules != all_rules().end() && rules->second.gives_outputs);
 }
 
+std::vector<std::string> head_architectures() {
+    std::vector<std::string> out;
+    for (const auto & [arch, rules] : all_rules()) out.push_back(arch);
+    return out;
+}
+
 int count_heads(const TargetModel & model) {
     const auto refuse = [&](const std::string & why) {
         fail(ErrorKind::unsupported, "%s: %s; use an EAGLE drafter, a small model or --draft text",

@@ -3,6 +3,9 @@
 // draft: the last blocks of the model's own file, or a file of their own.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "gguf/reader.h"
 #include "target/model.h"
 
@@ -19,6 +22,9 @@ enum class Heads {
 
 // which a file has
 Heads heads_of(const GgufReader & file);
+
+// whose heads can draft
+std::vector<std::string> head_architectures();
 
 // How many heads draft one after the other, each the token after the one before. Error(unsupported) where they cannot
 // draft, with the reason, which is also said where llama.cpp would end the process.

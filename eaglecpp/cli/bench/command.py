@@ -6,6 +6,8 @@ again, and compares them as ratios; shows what the planner has learned about thi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,18 @@ __all__ = ["bench"]
     examples=[
         ("eaglecpp bench smollm2", "plain decoding against drafting, in about a minute"),
         ("eaglecpp bench model.gguf --draft d.gguf --strategy chain:4", "one strategy"),
+        ("eaglecpp bench model.gguf --draft d.gguf --draft mtp --draft text", "several drafters"),
     ],
 )
 @click.argument("model", required=False, shell_complete=complete_model)
 @model_option
-@option("--draft", metavar="D", help="The drafter: as for `generate`.")
+@option(
+    "--draft",
+    "drafts",
+    multiple=True,
+    metavar="D",
+    help="The drafter: as for `generate`. Repeated: compares them, each with its own planner.",
+)
 @hub_option
 @option(
     "--strategy",
@@ -63,7 +72,7 @@ __all__ = ["bench"]
 def bench(
     model: str | None,
     model_named: str | None,
-    draft: str | None,
+    drafts: tuple[str, ...],
     on_hub: bool,
     strategies: tuple[str, ...],
     files: tuple[str, ...],
@@ -84,14 +93,25 @@ def bench(
     reference = hub_reference(only_model(model, model_named), on_hub=on_hub)
     if png is not None:
         bench_plot.require()
-    with open_engine(reference, draft, None, False, given(options), verbose=verbose) as engine:
-        chosen = possible_strategies(engine, strategies, measuring.STRATEGIES)
+    if len(set(drafts)) < len(drafts):
+        raise click.UsageError("--draft: the same drafter is named twice")
+    with ExitStack() as opened:
+        engines = [
+            opened.enter_context(open_engine(reference, d, None, False, given(options), verbose=verbose))
+            for d in drafts or [None]
+        ]
+        engine = engines[0]
+        names = [Path(d).name if Path(d).is_file() else d for d in drafts]
+        others = dict(zip(names[1:], engines[1:], strict=True))
+        few = measuring.STRATEGIES if not others else ("off", "auto")
+        chosen = possible_strategies(engine, strategies, few)
         measured = measuring.measure(
             engine,
             chosen,
             [read_input(file) for file in files] or measuring.PROMPTS,
             seconds=seconds,
             n_tokens=n_tokens or 0,
+            others=others,
             progress=show_progress,
             temperature=temperature,
             seed=seed,
@@ -99,6 +119,11 @@ def bench(
         plan = measuring.plan_report(engine)
         verdict = measuring.known_verdict(engine)
     show_progress("")
+    if others:
+        measured = [
+            replace(one, strategy=_named(one.strategy, names[0] if one.strategy in chosen else ""))
+            for one in measured
+        ]
     if as_json:
         results = [one.as_dict() for one in measured]
         write_json(
@@ -120,6 +145,13 @@ def bench(
         note(f"wrote {png}")
 
 
+def _named(strategy: str, draft: str) -> str:
+    """Which drafter it is, where several are compared."""
+    if strategy == "off":
+        return strategy
+    return f"{strategy}, {draft}" if draft else f"auto, {strategy}"
+
+
 def speeds(measured: Sequence[Any]) -> str:
     """The table of strategies; spread: the middle half of the ratios."""
     rows = []
@@ -133,7 +165,7 @@ def speeds(measured: Sequence[Any]) -> str:
                 f"{one.ratio:.2f}x",
                 "" if is_plain else f"{low:.2f} to {high:.2f}",
                 "" if is_plain else f"{one.acceptance_length:.2f}",
-                _reason(one) if one.strategy == "auto" else "",
+                _reason(one) if one.strategy.startswith("auto") else "",
             ]
         )
     return table(["strategy", "tokens/s", "speed", "spread", "length", "plan"], rows)

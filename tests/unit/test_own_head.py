@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: MIT
+"""A model's own head for further tokens (MTP): how a Modelfile, `--draft auto`, `drafters` and `bench` name
+it. That it changes no text is shown in `tests/parity/test_heads.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import pytest
+from click.testing import CliRunner
+
+import eaglecpp
+from eaglecpp import Engine
+from eaglecpp.bench import measure
+from eaglecpp.cli import group
+from eaglecpp.convert import inspect_file
+from eaglecpp.errors import MismatchError, UnsupportedError
+from eaglecpp.modelfile import Modelfile, resolve
+from eaglecpp.opening.fetch import fetch
+from eaglecpp.opening.find import find_target
+from eaglecpp.references.names import ModelName
+from eaglecpp.store import Stores
+from eaglecpp.store.create import create_model
+from eaglecpp.store.describe import draft_text
+from eaglecpp.store.facts import read_facts
+from eaglecpp.store.fit import check_fit
+from eaglecpp.store.stored_modelfile import stored_modelfile
+from helpers.tiny import make_target
+from helpers.tiny_arch import make_head_file, make_with_head
+
+
+@pytest.fixture
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+    for name in ("EAGLECPP_HOME", "OLLAMA_MODELS", "EAGLECPP_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    return Stores.open()
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_with_head(tmp_path_factory.mktemp("model"), "glm4moe")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_target(tmp_path_factory.mktemp("plain")).gguf
+
+
+def create(stores: Stores, name: str, text: str, *, use_draft: bool = True) -> str:
+    """What the made model's DRAFT column says."""
+    modelfile = Modelfile.from_text(text)
+    made = create_model(
+        stores,
+        ModelName.parse(name),
+        modelfile,
+        Path(),
+        use_draft=use_draft,
+        report=lambda status: None,
+    )
+    return draft_text(made.model)
+
+
+def test_a_file_says_whether_it_has_one(target: Path, plain: Path, tmp_path: Path) -> None:
+    assert read_facts([target]).has_head
+    assert not read_facts([plain]).has_head
+    assert not read_facts([make_head_file(tmp_path, "glm4moe")]).has_head, "that one drafts for others"
+    assert not read_facts([make_with_head(tmp_path, "glm4moe", without="nextn.eh_proj.weight")]).has_head
+
+
+@pytest.mark.parametrize("line", ["DRAFT mtp", "#eaglecpp: draft mtp"])
+def test_a_modelfile_names_it(stores: Stores, target: Path, line: str) -> None:
+    text = f"FROM {target}\n{line}\n"
+    plan = resolve(Modelfile.from_text(text), ".")
+    assert plan.draft is None and plan.drafts_head
+    assert create(stores, "own", text) == "mtp"
+    found = find_target("own", stores)
+    assert found.draft == found.target
+    with Engine.open("own", n_ctx=128, n_threads=1) as engine:
+        assert engine.draft_info is not None and engine.draft_info["kind"] == "head"
+    printed = stored_modelfile(stores.get(ModelName.parse("own"))).to_text()
+    assert "#eaglecpp: draft mtp" in printed
+
+
+def test_what_is_made_from_it_keeps_it_or_says_otherwise(stores: Stores, target: Path) -> None:
+    create(stores, "own", f"FROM {target}\nDRAFT mtp\n")
+    assert create(stores, "child", "FROM own\nPARAMETER temperature 0.2\n") == "mtp"
+    assert create(stores, "copier", "FROM own\nDRAFT text\n") == "text"
+    assert create(stores, "none", "FROM own\n", use_draft=False) == "-"
+
+
+def test_a_model_without_one_is_refused(stores: Stores, plain: Path) -> None:
+    with pytest.raises(MismatchError, match=r"DRAFT mtp: .*has no head .*architecture 'llama'"):
+        create(stores, "none", f"FROM {plain}\nDRAFT mtp\n")
+
+
+def test_auto_takes_it_where_no_eagle_drafter_is_known(stores: Stores, target: Path) -> None:
+    found = fetch(target, "auto")
+    assert found.draft == target
+    assert found.draft_origin == "auto: no EAGLE drafter is known, its own head for further tokens"
+
+
+def test_drafters_says_what_is_best_known(stores: Stores, target: Path, plain: Path) -> None:
+    def ways(model: Path) -> list[str]:
+        done = CliRunner().invoke(group, ["drafters", str(model), "--json"])
+        return [way["option"] for way in json.loads(done.stdout)["ways"]]
+
+    assert ways(target) == ["--draft mtp", "--draft text"]
+    assert ways(plain) == ["--draft text"]
+    done = CliRunner().invoke(group, ["drafters", str(target)])
+    assert "its own head" in done.stdout and "--draft mtp" in done.stdout
+
+
+def test_a_small_model_of_the_family_is_named(stores: Stores, tmp_path: Path) -> None:
+    from helpers.tiny import TargetSpec
+
+    big = make_target(tmp_path / "big", TargetSpec(n_layers=30)).gguf
+    create(stores, "little", f"FROM {make_target(tmp_path / 'small', TargetSpec(n_layers=1)).gguf}\n")
+    done = CliRunner().invoke(group, ["drafters", str(big), "--json"])
+    options = [way["option"] for way in json.loads(done.stdout)["ways"]]
+    assert options == ["--draft little:latest", "--draft text"]
+
+
+def test_bench_compares_drafters_in_one_run(stores: Stores, target: Path) -> None:
+    with (
+        Engine.open(target, draft="mtp", n_ctx=256, n_threads=1, planner_cache=False) as head,
+        Engine.open(target, draft="text", n_ctx=256, n_threads=1, planner_cache=False) as text,
+    ):
+        found = measure(head, ["off", "auto"], ["ab ab ab"], others={"text": text}, seconds=0, n_tokens=16)
+        assert [one.strategy for one in found] == ["off", "auto", "text"]
+        assert text.timings.predicted_n == 16
+    args = [
+        "bench",
+        str(target),
+        "--draft",
+        "mtp",
+        "--draft",
+        "text",
+        "-n",
+        "8",
+        "--seconds",
+        "0",
+        "-c",
+        "256",
+    ]
+    done = CliRunner().invoke(group, [*args, "--json"])
+    assert [one["strategy"] for one in json.loads(done.stdout)["results"]] == [
+        "off",
+        "auto, mtp",
+        "auto, text",
+    ]
+    done = CliRunner().invoke(group, [*args, "--draft", "mtp"])
+    assert done.exit_code == 2 and "named twice" in done.output
+
+
+def test_what_an_engine_says_of_it(stores: Stores, target: Path) -> None:
+    done = CliRunner().invoke(group, ["doctor", str(target), "--draft", "mtp", "-c", "128"])
+    assert "drafter           its own head for further tokens, on CPU" in done.output
+    (memory,) = [line for line in done.output.splitlines() if line.startswith("memory on CPU")]
+    assert "drafter cache" in memory, "the weights are the target's"
+    assert inspect_file(target)["heads"] == 1
+    with eaglecpp.Engine.open(target, draft="mtp", n_ctx=128, n_threads=1) as engine:
+        assert engine.draft_info is not None and engine.draft_info["arch"] == "glm4moe"
+
+
+def test_create_and_pull_ask_before_anything_is_loaded(target: Path, plain: Path, tmp_path: Path) -> None:
+    heads, facts = make_head_file(tmp_path, "glm4moe"), read_facts([target])
+    assert check_fit(heads, facts).is_head_alone
+    with pytest.raises(MismatchError, match="its heads are those of a 'glm4moe', the target is a 'llama'"):
+        check_fit(heads, read_facts([plain]))
+    with pytest.raises(UnsupportedError, match="'qwen35' keeps a state from which rejected drafts"):
+        check_fit(make_with_head(tmp_path, "qwen35"), facts)
+    other = tmp_path / "other.gguf"
+    writer = gguf.GGUFWriter(other, "dflash")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedError, match=r"'dflash' are not supported; .* --spec-type draft-dflash"):
+        check_fit(other, facts)
