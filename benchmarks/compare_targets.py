@@ -36,8 +36,11 @@ def drafters_by_kind(paths: list[Path]) -> dict[str, Path]:
     """Raises `SystemExit` for a second one of a kind."""
     found: dict[str, Path] = {}
     for path in paths:
-        architecture = gguf.GGUFReader(path).get_field("general.architecture")
+        reader = gguf.GGUFReader(path)
+        architecture = reader.get_field("general.architecture")
         kind = str(architecture.contents()) if architecture else path.stem
+        if any(tensor.name.endswith(".nextn.eh_proj.weight") for tensor in reader.tensors):
+            kind = "mtp"  # heads, of the target's own file or of another
         if kind in found:
             raise SystemExit(f"{path} and {found[kind]} are both {kind} drafters: give one of each kind")
         found[kind] = path

@@ -25,7 +25,8 @@ from eaglecpp.options import Strategy
 
 __all__ = ["Field", "Generate", "Request", "Settings", "line_up", "open_field"]
 
-THEIRS = {"eagle": "", "eagle3": "draft-eagle3", "eagle31": ""}  # llama.cpp's name for a kind; "": not read
+# llama.cpp's name for a kind; "": not read
+THEIRS = {"eagle": "", "eagle3": "draft-eagle3", "eagle31": "", "mtp": "draft-mtp"}
 
 
 def their_kind(draft: str) -> str:
