@@ -200,8 +200,10 @@ def possible_strategies(engine: Any, asked: Sequence[str], usual: Sequence[str])
         if not engine.has_draft:
             note("no drafter: plain decoding only")
             return out
-        unable = ("off", "tree") if engine.chains_only else ("off",)
-        return out + [text for text in usual if Strategy.parse(text).kind not in unable]
+        n_heads = (engine.draft_info or {}).get("n_heads", 1)  # several draft a token each
+        unable = ("off", "tree") if engine.chains_only or n_heads > 1 else ("off",)
+        possible = [text for text in usual if Strategy.parse(text).kind not in unable]
+        return out + [t for t in possible if n_heads == 1 or Strategy.parse(t).depth <= n_heads]
     for text in asked:
         strategy = Strategy.parse(text)
         if strategy.kind == "off" or str(strategy) in out:

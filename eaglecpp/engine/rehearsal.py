@@ -38,7 +38,9 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     info = native.draft_info() or {}
-    depth = min(_DEPTH, native.n_draft_max, info.get("n_parallel") or _DEPTH)
+    n_heads = info.get("n_heads", 1)  # of several each drafts one token
+    longest = n_heads if n_heads > 1 else info.get("n_parallel") or _DEPTH
+    depth = min(_DEPTH, native.n_draft_max, longest)
     plain = replace(sampling, max_tokens=_TOKENS, ignore_eos=True, grammar="", logit_bias=())
     deadline = time.monotonic() + _SECONDS
     # what a commit costs alone, then together with the levels that follow in its graph

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.tiny_arch import make_head_file, make_with_assistant, make_with_head
+
 from .conftest import SERVERS, ConvertedPair
 
 pytestmark = pytest.mark.skipif(
@@ -125,3 +127,36 @@ def test_other_threads_run_while_a_server_is_asked(it: ConvertedPair, servers: t
     command = [sys.executable, "-P", "-c", BESIDE, str(it.pair.target.gguf), str(it.draft), tests]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "answered\n", done.stdout + done.stderr
+
+
+HEADS = """
+import sys
+sys.path.insert(0, sys.argv[3])
+from eaglecpp import Engine
+from helpers.rpc_server import RpcServer
+
+server = RpcServer()
+options = {"rpc": (server.endpoint,), "n_ctx": 256, "n_threads": 1, "planner_cache": False}
+texts = []
+for draft in (None, sys.argv[2]):
+    with Engine.open(sys.argv[1], draft, **options) as engine:
+        assert any(place["device"] == "RPC0" for place in engine.memory_plan)
+        strategy = "off" if draft is None else "chain:2"
+        done = engine.generate([5] * 20, max_tokens=40, temperature=0.0, ignore_eos=True, strategy=strategy)
+        texts.append(done.tokens)
+assert texts[0] == texts[1]
+print("accepted" if done.timings.draft_n_accepted > 0 else "none")
+"""
+
+
+@pytest.mark.parametrize("kind", ["glm4moe", "qwen35", "hy_v3", "file", "gemma4"])
+def test_heads_draft_for_a_target_on_a_server(servers: tuple[str, ...], tmp_path: Path, kind: str) -> None:
+    """In its own file and beside it, one and two of them, and an assistant that reads the server's cells."""
+    if kind == "gemma4":
+        target, draft = map(str, make_with_assistant(tmp_path))
+    else:
+        target = str(make_with_head(tmp_path, "hy_v3" if kind == "file" else kind))
+        draft = str(make_head_file(tmp_path, "hy_v3")) if kind == "file" else "mtp"
+    command = [sys.executable, "-P", "-c", HEADS, target, draft, str(Path(__file__).parents[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == "accepted\n", done.stdout + done.stderr

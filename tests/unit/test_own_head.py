@@ -179,3 +179,19 @@ def test_create_and_pull_ask_before_anything_is_loaded(target: Path, plain: Path
     writer.close()
     with pytest.raises(UnsupportedError, match=r"'dflash' are not supported; .* --spec-type draft-dflash"):
         check_fit(other, facts)
+
+
+def test_two_heads_are_asked_for_two_tokens(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what chooses a strategy by itself: bench, and the rehearsal on a device."""
+    target = make_with_head(tmp_path, "hy_v3")
+    args = ["bench", str(target), "--draft", "mtp", "-n", "4", "--seconds", "0", "-c", "256", "--json"]
+    done = CliRunner().invoke(group, args)
+    results = json.loads(done.stdout)["results"]
+    assert [one["strategy"] for one in results] == ["off", "chain:1", "chain:2", "auto"]
+    monkeypatch.setattr("eaglecpp.engine.loading.is_on_device", lambda native: True)
+    with Engine.open(target, draft="mtp", n_ctx=128, n_threads=1, planner_cache=False) as engine:
+        engine.generate("ab", max_tokens=1, strategy="off")
+        report = engine.native.planner_report(0)
+        assert sum(samples for _, _, samples in report["verify"]) > 4, "it was rehearsed"
