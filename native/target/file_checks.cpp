@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 #include "target/file_checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 #include "gguf/keys.h"
 
 namespace eaglecpp {
-
-static constexpr const char * name_router = ".ffn_gate_inp.weight";
 
 static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -26,22 +26,47 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
     }
 }
 
-// Where both kinds of feed-forward layers are optional, llama.cpp takes the router for a sign of the experts.
-static void check_experts(const GgufReader & file, const TensorInfo & router) {
-    const std::string block = router.name.substr(0, router.name.size() - std::strlen(name_router) + 1);
-    const auto has = [&](const char * name) { return file.find_tensor(block + name) != nullptr; };
-    const bool has_in = has("ffn_up_exps.weight") || has("ffn_gate_up_exps.weight") || has("ffn_gate_exps.weight");
-    if (has_in && has("ffn_down_exps.weight")) return;
-    fail(ErrorKind::gguf, "%s: tensor '%s' chooses among experts, but there is no '%s%s': convert the model again",
-         file.path().c_str(), router.name.c_str(), block.c_str(),
-         has_in ? "ffn_down_exps.weight" : "ffn_up_exps.weight");
+// Tensors that llama.cpp's loader takes for optional and its graph does not, in blocks that have another one. Found by
+// taking tensors out of files, one at a time.
+struct Companion {
+    std::vector<const char *> archs;   // empty = all
+    std::vector<const char *> where;   // a block has these
+    std::vector<const char *> needed;  // one of these
+};
+
+static const std::vector<Companion> & companions() {
+    static const std::vector<Companion> all = {
+        {{}, {"ffn_gate_inp.weight"}, {"ffn_up_exps.weight", "ffn_gate_up_exps.weight"}},
+        {{}, {"ffn_gate_inp.weight"}, {"ffn_down_exps.weight"}},
+        {{"qwen35", "qwen35moe"}, {"ssm_out.weight"}, {"attn_qkv.weight"}},
+        {{"qwen35", "qwen35moe"}, {"ssm_out.weight"}, {"attn_gate.weight"}},
+        {{"qwen3next"}, {"ssm_out.weight"}, {"attn_qkv.weight", "ssm_in.weight"}},  // the latter in old files
+        {{"qwen3next"}, {"ssm_out.weight", "attn_qkv.weight"}, {"attn_gate.weight"}},
+        {{"nemotron_h", "nemotron_h_moe"}, {"ssm_conv1d.weight"}, {"ssm_conv1d.bias"}},
+    };
+    return all;
+}
+
+static void check_companions(const GgufReader & file, const std::string & arch, const TensorInfo & tensor) {
+    for (const Companion & one : companions()) {
+        const bool is_its = std::any_of(one.archs.begin(), one.archs.end(), [&](const char * a) { return arch == a; });
+        if (!one.archs.empty() && !is_its) continue;
+        if (!ends_with(tensor.name, std::string(".") + one.where[0])) continue;
+        const std::string block = tensor.name.substr(0, tensor.name.size() - std::strlen(one.where[0]));
+        const auto is_there = [&](const char * name) { return file.find_tensor(block + name) != nullptr; };
+        if (!std::all_of(one.where.begin(), one.where.end(), is_there)) continue;
+        if (std::any_of(one.needed.begin(), one.needed.end(), is_there)) continue;
+        fail(ErrorKind::gguf, "%s: tensor '%s' needs '%s%s' beside it, which is not there: convert the model again",
+             file.path().c_str(), tensor.name.c_str(), block.c_str(), one.needed[0]);
+    }
 }
 
 void check_weights(const GgufReader & header, const GgufReader & file) {
-    const uint32_t n_experts = header.find_u32(header.str(keys::architecture) + ".expert_count").value_or(0);
+    const std::string arch = header.str(keys::architecture);
+    const uint32_t n_experts = header.find_u32(arch + ".expert_count").value_or(0);
     const bool is_split = header.find_u32("split.count").value_or(1) > 1;  // a block may lie in two files
     for (const TensorInfo & t : file.tensors()) {
-        if (ends_with(t.name, name_router) && !is_split) check_experts(file, t);
+        if (!is_split) check_companions(file, arch, t);
         if (ends_with(t.name, "_tid2eid.weight") && t.type == GGML_TYPE_I32) {
             check_expert_numbers(file, t, n_experts);
             continue;

@@ -116,6 +116,10 @@ int count_heads(const TargetModel & model) {
     if (n_heads > 1 && !rules->second.has_several) {
         refuse(strf("%d heads for further tokens, llama.cpp runs one of '%s'", n_heads, arch.c_str()));
     }
+    // of models that see; its worker threads would end the process
+    if (arch == "glm4moe" && llama_model_rope_type(model.get()) == LLAMA_ROPE_TYPE_MROPE) {
+        refuse("llama.cpp's heads of 'glm4moe' cannot rotate in several sections");
+    }
     std::vector<const char *> needed = {"nextn.eh_proj.weight", "nextn.enorm.weight", "nextn.hnorm.weight"};
     needed.insert(needed.end(), rules->second.tensors.begin(), rules->second.tensors.end());
     for (int i = 0; i < n_heads; ++i) {

@@ -231,13 +231,19 @@ def make_mixture(directory: Path) -> ArchPair:
     return _make(directory, spec, keys, tensors)
 
 
-def make_with_head(directory: Path, arch: str = "glm4moe", without: str = "") -> Path:
+def make_with_head(
+    directory: Path, arch: str = "glm4moe", without: str = "", sections: tuple[int, ...] = ()
+) -> Path:
     """`glm4moe`, `qwen35` with its recurrent states, or `hy_v3`, with a head for further tokens (MTP) as the
     last block, `hy_v3` with two. They read the embedding of the last token, as nearly all that the target
-    does. without: a tensor of the head to leave out.
+    does. without: a tensor of the head to leave out; sections: of its
+    rotations
     """
     return _write_with_head(
-        directory / f"target-{arch}.gguf", arch, lambda name: not (without and name.endswith(without))
+        directory / f"target-{arch}.gguf",
+        arch,
+        lambda name: not (without and name.endswith(without)),
+        sections,
     )
 
 
@@ -248,7 +254,9 @@ def make_head_file(directory: Path, arch: str) -> Path:
     return _write_with_head(directory / f"head-{arch}.gguf", arch, lambda name: not name.startswith(trunk))
 
 
-def _write_with_head(path: Path, arch: str, keep: Callable[[str], bool]) -> Path:
+def _write_with_head(
+    path: Path, arch: str, keep: Callable[[str], bool], sections: tuple[int, ...] = ()
+) -> Path:
     spec = TargetSpec(arch=arch)
     tokenizer = tiny_tokenizer()
     n_heads = 2 if arch == "hy_v3" else 1
@@ -273,6 +281,8 @@ def _write_with_head(path: Path, arch: str, keep: Callable[[str], bool]) -> Path
         writer.kv_data[0].pop(f"{arch}.block_count", None)
         writer.add_block_count(n_blocks)
         writer.add_nextn_predict_layers(n_heads)
+        if sections:
+            writer.add_rope_dimension_sections(sections)
         writer.add_head_count_kv(spec.n_kv_heads)
         keys(writer)
 

@@ -70,16 +70,27 @@ def test_numbers_of_experts_that_are_not_there_are_refused(tmp_path: Path, numbe
         Engine.open(path, n_ctx=64)
 
 
-@pytest.mark.parametrize("missing", ["up", "down"])
-def test_a_router_without_experts_is_refused(tmp_path: Path, missing: str) -> None:
-    """Some of llama.cpp's architectures would compute with tensors that are not there."""
+@pytest.mark.parametrize(
+    ("arch", "there", "missing"),
+    [
+        ("hy_v3", ["ffn_gate_inp.weight", "ffn_down_exps.weight"], "ffn_up_exps.weight"),
+        ("mimo2", ["ffn_gate_inp.weight", "ffn_gate_up_exps.weight"], "ffn_down_exps.weight"),
+        ("qwen35", ["ssm_out.weight", "attn_gate.weight"], "attn_qkv.weight"),
+        ("qwen3next", ["ssm_out.weight", "attn_qkv.weight"], "attn_gate.weight"),
+        ("nemotron_h_moe", ["ssm_conv1d.weight"], "ssm_conv1d.bias"),
+    ],
+)
+def test_a_tensor_that_llama_cpp_would_miss_is_asked_for(
+    tmp_path: Path, arch: str, there: list[str], missing: str
+) -> None:
+    """Its loader takes these for optional, its graph computes with them."""
     path = tmp_path / "target.gguf"
-    writer = gguf.GGUFWriter(path, "hy_v3")
-    for name in {"gate_inp", "up_exps", "down_exps"} - {f"{missing}_exps"}:
-        writer.add_tensor(f"blk.3.ffn_{name}.weight", np.zeros((2, 2, 2), np.float32))
+    writer = gguf.GGUFWriter(path, arch)
+    for name in there:
+        writer.add_tensor(f"blk.3.{name}", np.zeros((2, 2, 2), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(GgufError, match=rf"no 'blk.3.ffn_{missing}_exps.weight': convert"):
+    with pytest.raises(GgufError, match=rf"'blk.3.{there[0]}' needs 'blk.3.{missing}' beside it"):
         Engine.open(path, n_ctx=64)
