@@ -120,6 +120,23 @@ def test_several_conversations(heads: Heads) -> None:
             assert [one.tokens for one in engine.generate(prompts, **options)] == plain
 
 
+def test_full_contexts(heads: Heads) -> None:
+    """An assistant's draft rows need free cells of the target's cache."""
+    options: dict[str, Any] = {**OPTIONS, "n_ctx": 64, "n_sequences": 3}
+    prompts = [prompt_ids(20 + i, seed=i) for i in range(3)]
+    with (
+        eaglecpp.Engine.open(heads.target, **options) as plain,
+        eaglecpp.Engine.open(heads.target, draft=heads.draft, **options) as engine,
+    ):
+        expected = [one.tokens for one in plain.generate(prompts, ignore_eos=True, temperature=0.0)]
+        for strategy in heads.strategies:
+            if engine.chains_only and strategy.startswith("tree"):
+                continue
+            made = engine.generate(prompts, ignore_eos=True, temperature=0.0, strategy=strategy)
+            assert [one.tokens for one in made] == expected, strategy
+            assert {one.finish_reason for one in made} == {"length"}
+
+
 def test_a_target_without_a_head(tmp_path: Path) -> None:
     with pytest.raises(
         UnsupportedError, match=r"target-qwen3moe.gguf: .* no heads for further tokens \(MTP\)"
