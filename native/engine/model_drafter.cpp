@@ -155,6 +155,9 @@ class ModelSequence : public DraftSequence {
         outputs_[0] = batch.n_rows() - 1;
     }
 
+    // No row of the last batch has an output: it was not run.
+    void say_nothing() { std::fill(outputs_.begin(), outputs_.end(), -1); }
+
     // of draft rows
     int depth() const { return (int)drafts_.size(); }
 
@@ -391,14 +394,25 @@ DraftTraits ModelDrafter::traits() const {
     return t;
 }
 
-void ModelDrafter::run(bool is_prompt, const std::function<void()> & drop) {
+bool ModelDrafter::run(bool is_prompt, const std::function<void()> & drop) {
     for (int head = n_heads_ - 1; head > 0; --head) {
         model_->select_head(head);
         model_->decode(batch_, is_prompt);
         drop();
     }
     if (n_heads_ > 1) model_->select_head(0);
-    model_->decode(batch_, is_prompt);
+    return decode(is_prompt);
+}
+
+// Rows of an assistant need cells that stay free in the target's cache, where rejected nodes may hold them.
+bool ModelDrafter::decode(bool is_prompt) {
+    try {
+        model_->decode(batch_, is_prompt);
+        return true;
+    } catch (const Error & e) {
+        if (!is_assistant() || e.kind != ErrorKind::context_full) throw;
+        return false;
+    }
 }
 
 std::unique_ptr<DraftSequence> ModelDrafter::open(int conversation) {
@@ -429,10 +443,13 @@ void ModelDrafter::commit_together(const std::vector<DraftCommit> & commits) {
         for (size_t i = 0; i < commits.size(); ++i) {
             own(commits[i].seq)->add_commit(commits[i].tokens + n_done[i], left[i]);
         }
-        run(/*is_prompt=*/false, [&] {
+        const bool has_room = run(/*is_prompt=*/false, [&] {
             for (const DraftCommit & c : commits) own(c.seq)->drop_batch();
         });
-        for (const DraftCommit & c : commits) own(c.seq)->take_commit_state();
+        for (const DraftCommit & c : commits) {
+            if (!has_room) own(c.seq)->say_nothing();
+            own(c.seq)->take_commit_state();
+        }
     } catch (...) {
         for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->truncate(n_before[i]);
         throw;
@@ -446,8 +463,11 @@ void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
         if (batch_.n_rows() == 0) return;
         // conversations of a call are at the same depth
         if (n_heads_ > 1) model_->select_head(own(levels[0].seq)->depth());
-        model_->decode(batch_);
-        for (const DraftLevel & level : levels) own(level.seq)->take_level_states();
+        const bool has_room = decode(/*is_prompt=*/false);
+        for (const DraftLevel & level : levels) {
+            if (!has_room) own(level.seq)->say_nothing();
+            own(level.seq)->take_level_states();
+        }
     } catch (...) {
         for (const DraftLevel & level : levels) level.seq->truncate(level.seq->n_rows());
         throw;

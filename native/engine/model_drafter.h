@@ -53,8 +53,10 @@ class ModelDrafter : public Drafter {
     friend class ModelSequence;
 
     void check_fit(const Target & target) const;
-    // Runs the batch under every head, the first at last. `drop` takes its rows out of the cache again.
-    void run(bool is_prompt, const std::function<void()> & drop);
+    // Runs the batch under every head, the first at last. `drop` takes its rows out of the cache again. False where an
+    // assistant found no room.
+    bool run(bool is_prompt, const std::function<void()> & drop);
+    bool decode(bool is_prompt);
 
     // Output row `row` of the last batch: logits, those that are no token of the target's made impossible.
     TokenLogits logits(int row);
