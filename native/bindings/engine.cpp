@@ -174,7 +174,7 @@ nb::object draft_info(const EngineHandle & e) {
         const auto & drafter = dynamic_cast<const ModelDrafter &>(*d);
         info = model_dict(drafter.model());
         info["kind"] = drafter.heads() == Heads::none ? "model" : "head";
-        info["n_heads"] = drafter.n_heads();
+        info["n_heads"] = drafter.traits().n_heads;
     }
     info["device"] = d->device_name();
     return info;

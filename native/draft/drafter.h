@@ -104,6 +104,7 @@ struct DraftTraits {
     int n_draft_rows_max = 0;           // of a round
     int n_level_rows_max = 0;           // of one conversation in a call
     int n_parallel = 0;                 // most tokens that a commit gives at once; 0 = draft rows give the next ones
+    int n_heads = 1;                    // of several each drafts one token: chains of so many
     int n_embd_state = 0;               // values of a row's state, where recall can have it (algo/recall.h); else 0
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
 

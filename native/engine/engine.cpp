@@ -214,10 +214,11 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
 void Engine::check_strategy(const Strategy & st) const {
     const int n_nodes_max = target().options().n_draft_max;
     const int n_rows_max = drafter() ? draft_traits().n_draft_rows_max : INT_MAX;
-    if (drafter() && draft_traits().n_level_rows_max == 1 && (st.k > 1 || st.depth > n_rows_max + 1)) {
+    const int n_heads = drafter() ? draft_traits().n_heads : 1;
+    if (n_heads > 1 && (st.k > 1 || st.depth > n_heads)) {
         fail(ErrorKind::value,
              "strategy with depth %d, k %d: this drafter gives chains of up to %d tokens, one by a head", st.depth,
-             st.k, n_rows_max + 1);
+             st.k, n_heads);
     }
     if (st.nodes > n_nodes_max || (int64_t)(st.depth - 1) * st.k > n_rows_max) {
         fail(ErrorKind::value,

@@ -389,6 +389,7 @@ DraftTraits ModelDrafter::traits() const {
         t.n_aux = 1;
         t.n_embd_target = model_->model().n_state();
     }
+    t.n_heads = n_heads_;
     t.n_draft_rows_max = n_heads_ > 1 ? n_heads_ - 1 : model_->options().n_draft_max;
     t.n_level_rows_max = n_heads_ > 1 ? 1 : is_assistant() ? n_rows_most : model_->options().n_leaves_max;
     return t;

@@ -47,7 +47,6 @@ class ModelDrafter : public Drafter {
 
     const Target & model() const { return *model_; }
     Heads heads() const { return heads_; }
-    int n_heads() const { return n_heads_; }  // the longest chain, where they are several
 
   private:
     friend class ModelSequence;

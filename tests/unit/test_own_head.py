@@ -151,6 +151,10 @@ def test_bench_compares_drafters_in_one_run(stores: Stores, target: Path) -> Non
         "auto, mtp",
         "auto, text",
     ]
+    done = CliRunner().invoke(group, [*args, "--draft", "auto", "--json"])
+    assert [one["strategy"] for one in json.loads(done.stdout)["results"]] == [
+        "off", "auto, mtp", "auto, text", "auto, auto",
+    ]  # fmt: skip
     done = CliRunner().invoke(group, [*args, "--draft", "mtp"])
     assert done.exit_code == 2 and "named twice" in done.output
 

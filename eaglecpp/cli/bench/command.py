@@ -101,8 +101,8 @@ def bench(
             for d in drafts or [None]
         ]
         engine = engines[0]
-        names = [Path(d).name if Path(d).is_file() else d for d in drafts]
-        others = dict(zip(names[1:], engines[1:], strict=True))
+        labels = [f"auto, {d}" for d in drafts[1:]]
+        others = dict(zip(labels, engines[1:], strict=True))
         few = measuring.STRATEGIES if not others else ("off", "auto")
         chosen = possible_strategies(engine, strategies, few)
         measured = measuring.measure(
@@ -121,7 +121,7 @@ def bench(
     show_progress("")
     if others:
         measured = [
-            replace(one, strategy=_named(one.strategy, names[0] if one.strategy in chosen else ""))
+            replace(one, strategy=f"{one.strategy}, {drafts[0]}") if one.strategy in chosen[1:] else one
             for one in measured
         ]
     if as_json:
@@ -143,13 +143,6 @@ def bench(
     if png is not None:
         bench_plot.draw(Path(png), measured, plan)
         note(f"wrote {png}")
-
-
-def _named(strategy: str, draft: str) -> str:
-    """Which drafter it is, where several are compared."""
-    if strategy == "off":
-        return strategy
-    return f"{strategy}, {draft}" if draft else f"auto, {strategy}"
 
 
 def speeds(measured: Sequence[Any]) -> str:
