@@ -120,6 +120,9 @@ class GenerateParams:
     n_probs: int  # 0 = no log-probabilities
     ignore_eos: bool
     exact: str  # as EngineOptions.exact, "" = as the engine was opened
+    n_record: (
+        int  # likeliest tokens recorded behind each rejected draft, see `Engine.verified`; 0 = nothing is
+    )
     log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
     synth_rates: list[float]  # tests and benchmarks only: accept drafts by lot; the text is not the target's
 
@@ -262,6 +265,11 @@ class Engine:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,
         draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
         reused_n, exact, cut (nodes that a strategy was cut to, -1 = none), plan (see `Timings.plan`), plan_log (lines)."""
+
+    def verified(self, sequence: int) -> dict[str, NDArray[Any]]:
+        """What verification told of the drafts of the current or last generation, if it had n_record > 0 (native/engine/verified.h).
+        By round i32 root (place among the text's tokens), n_drafts; by draft i32 token, parent (in its round; 0 = the
+        root), u8 accepted; by rejected draft i32 ids and f32 logp, [n, n_record]."""
 
     def planner_state(self, cost_key: str, acceptance_key: str) -> tuple[str, str]:
         """Cost table and acceptance model as text that only the same key reads back."""

@@ -81,6 +81,12 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     help="The data are prompts: the target first answers them, and the drafter learns from its answers.",
 )
 @option(
+    "--on-policy",
+    is_flag=True,
+    help="With --generate and --finetune: the drafter drafts the answers, and also learns from what the "
+    "target said behind its rejected drafts.",
+)
+@option(
     "--conversations",
     type=click.IntRange(1),
     metavar="N",
@@ -425,6 +431,11 @@ def _check(options: dict[str, Any]) -> None:
         raise click.UsageError("--cache-type needs --cache")
     if options["generate"] and not options["data"]:
         raise click.UsageError("--generate answers the prompts in --data: give files of prompts")
+    if options["on_policy"] and not (options["generate"] and options["finetune"]):
+        raise click.UsageError(
+            "--on-policy is for a drafter that exists and answers that the target writes: give --finetune "
+            "CKPT and --generate"
+        )
     if (options["temp"] is not None or options["predict"]) and not options["generate"]:
         raise click.UsageError("--temp and --predict are for --generate")
     if options["share_head"] and options["draft_vocab"]:

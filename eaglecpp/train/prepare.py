@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, convert_checkpoint, open_drafter
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, OutOfMemoryError
 from eaglecpp.opening.checkpoint import local_checkpoint
-from eaglecpp.options import ModelOptions, SamplingOptions
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions
 from eaglecpp.train.capture.cache import CacheOptions
 from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.crowd import crowd_options
@@ -45,6 +45,7 @@ _RIDGE = 1e-3
 _N_CONVERSATIONS = 2000
 _N_SEQUENCES = 32
 _N_CTX = 2048
+_CHAINS = "chain:5"
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,16 @@ class TrainOptions:
     """What `eaglecpp train` was asked for; fields as the options of the command. 0 or None: choose.
 
     conversations: how many the target writes itself; 0 = none beside `data`, 2000 without
+    rounds:        folder with verified drafts of the texts (`eaglecpp.rounds`), to be learnt from, too; with
+                   `on_policy` those of the answers are written there
     """
 
     target: Path
     out: Path
     data: tuple[Path, ...] = ()
     generate: bool = False
+    on_policy: bool = False
+    rounds: Path | None = None
     conversations: int = 0
     sequences: int = 0
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
@@ -92,6 +97,10 @@ class TrainOptions:
     dtype: str = "auto"
     threads: int = 0
     n_gpu_layers: int = -1
+
+    def __post_init__(self) -> None:
+        if self.on_policy and self.rounds is None:
+            object.__setattr__(self, "rounds", self.out / "rounds")
 
 
 class Listener(Reporter, Protocol):
@@ -186,15 +195,20 @@ def _tell(listener: Listener, what: str, n_done: int, n_all: int, n_tokens: int)
     listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
 
-def _open_crowd(options: TrainOptions, n_ctx: int) -> Engine:
+def _open_crowd(options: TrainOptions, n_ctx: int, draft: Path | None = None) -> Engine:
     """The target for many texts at once; for fewer where memory does not hold so many caches, unless a number
-    was asked for.
+    was asked for. draft: its drafts are verified, chains of five as they are trained.
     """
     model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads, n_gpu_layers=options.n_gpu_layers)
     n = options.sequences or _N_SEQUENCES
     while True:
         try:
-            return Engine.open(options.target, strategy="off", model=crowd_options(model, n))
+            if draft is None:
+                return Engine.open(options.target, strategy="off", model=crowd_options(model, n))
+            drafting = DraftOptions(recall=False)
+            return Engine.open(
+                options.target, draft, strategy=_CHAINS, model=crowd_options(model, n), drafting=drafting
+            )
         except OutOfMemoryError:
             if options.sequences or n == 1:
                 raise
@@ -205,13 +219,15 @@ def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks
     """The file of the target's own answers, written by the first process."""
     out = options.out / "answers.jsonl"
     if ranks.first:
-        with _open_crowd(options, n_ctx) as engine:
+        draft = _drafter(options) if options.on_policy else None
+        with _open_crowd(options, n_ctx, draft) as engine:
             report = generate(
                 options.data,
                 engine,
                 out,
                 options.sampling,
                 lambda *done: _tell(listener, "answers", *done),
+                rounds=options.rounds,
             )
         listener.note(
             f"answers: {report.n_answers} in {out.name}, {report.n_before} from earlier runs, "
@@ -219,6 +235,15 @@ def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks
         )
     ranks.wait()
     return out
+
+
+def _drafter(options: TrainOptions) -> Path:
+    """The GGUF of the drafter that is trained on, made where it is a checkpoint."""
+    with local_checkpoint(str(options.finetune)) as found:
+        if found.path.suffix == ".gguf":
+            return found.path
+        out = options.out / "start.gguf"
+        return convert_checkpoint(found.path, options.target, out, aux_layers=options.aux_layers or None).out
 
 
 def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: Listener) -> Plan:

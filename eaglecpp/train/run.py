@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from eaglecpp.errors import TrainError
 from eaglecpp.files import replace_bytes
 from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
+from eaglecpp.rounds import find_rounds
 from eaglecpp.train.capture.cache import CachedSource, open_source
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.capture.identity import identify
@@ -198,6 +200,7 @@ def _trainer(
         facts=_facts(options, plan, corpus, model),
         ranks=ranks,
         stored=stored,
+        rounds=None if options.rounds is None else partial(find_rounds, options.rounds),
     )
 
 
@@ -218,6 +221,7 @@ def _facts(options: TrainOptions, plan: Plan, corpus: Corpus, model: DraftModel)
         **({} if model.loss == "cross-entropy" else {"loss": model.loss}),
         # evaluations with and without, or of two types, do not tell which weights are best
         **({"qat": options.type} if options.qat else {}),
+        **({"rounds": True} if options.rounds else {}),
         "dtype": str(model.dtype),
         "drafter": json.dumps(shape, sort_keys=True),
     }

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/process.h"
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "engine/engine.h"
@@ -304,6 +305,21 @@ std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & id
     return guarded([&] { return engine->step(ids, for_ms); });
 }
 
+nb::dict verified(const EngineHandle & e, int id) {
+    const Sequence & s = e.get().sequence(id);
+    const VerifiedDrafts & v = s.verified;
+    const size_t n_top = std::max(1, s.params.n_record);
+    nb::dict d;
+    d["root"] = to_array(v.root, {v.root.size()});
+    d["n_drafts"] = to_array(v.n_drafts, {v.n_drafts.size()});
+    d["token"] = to_array(v.token, {v.token.size()});
+    d["parent"] = to_array(v.parent, {v.parent.size()});
+    d["accepted"] = to_array(v.accepted, {v.accepted.size()});
+    d["ids"] = to_array(v.ids, {v.ids.size() / n_top, n_top});
+    d["logp"] = to_array(v.logp, {v.logp.size() / n_top, n_top});
+    return d;
+}
+
 ParkedSequence park(const EngineHandle & e, int id) {
     const auto engine = e.share();
     GilRelease release;
@@ -467,6 +483,7 @@ void bind_engine(nb::module_ & m) {
         .def("unpark", &unpark, nb::arg("sequence"), nb::arg("parked"))
         .def("score", &score, nb::arg("tokens"))
         .def("timings", &timings, nb::arg("sequence"))
+        .def("verified", &verified, nb::arg("sequence"))
         .def(
             "clear", [](const E & e, int id) { guarded([&] { e.get().clear(id); }); }, nb::arg("sequence"))
         .def(

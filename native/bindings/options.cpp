@@ -106,6 +106,7 @@ void bind_options(nb::module_ & m) {
             .def_rw("n_probs", &T::n_probs)
             .def_rw("ignore_eos", &T::ignore_eos)
             .def_rw("exact", &T::exact)
+            .def_rw("n_record", &T::n_record)
             .def_rw("log_plan", &T::log_plan)
             .def_rw("synth_rates", &T::synth_rates);
     }

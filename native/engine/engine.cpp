@@ -181,6 +181,9 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
     check_synth_rates(params.synth_rates);
+    if (params.n_record < 0 || params.n_record > target().vocab().size()) {
+        fail(ErrorKind::value, "n_record: expected 0 to %d tokens, found %d", target().vocab().size(), params.n_record);
+    }
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
@@ -194,7 +197,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
         },
         [&] { conversations_.forget(s); });
     s.stats.n_reused = s.n_past;
-    const int n_top = params.n_probs > 0 ? 0 : n_to_pick(sampler->n_needed());
+    const int n_top = params.n_probs > 0 || params.n_record > 0 ? 0 : n_to_pick(sampler->n_needed());
     s.n_picked = attempt([&] { return models_.target->picks().set(s.range, n_top) ? n_top : 0; }, [] {});
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
@@ -247,6 +250,7 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
     s.plan_log.clear();
+    s.verified = {};
 }
 
 // `next` are the results of the round that followed `all`.

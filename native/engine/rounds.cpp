@@ -2,6 +2,7 @@
 #include "engine/rounds.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "algo/noise.h"
 #include "algo/topk.h"
@@ -256,6 +257,7 @@ StepResult Rounds::finish_round(const Round & round) {
         return choice;
     });
     if (s.uses_recall) learn_rejected(round, result);
+    if (s.params.n_record > 0 && round.tree.size() > 1) record(round, result);
     if (s.uses_text) count_text(s, result);
     commit_round(s, round, result);
     out.tokens = result.tokens;
@@ -317,6 +319,27 @@ void Rounds::learn_rejected(const Round & round, const MatchResult & result) {
         if (std::find(result.nodes.begin(), result.nodes.end(), node) != result.nodes.end()) continue;
         const float * logits = target_.logits(round.row + node);
         s.recall.learn(pool_node, last, find_best(logits, Recall::n_looked_at), /*is_rejected=*/true);
+    }
+}
+
+void Rounds::record(const Round & round, const MatchResult & result) {
+    VerifiedDrafts & out = round.seq->verified;
+    out.add_round((int)round.seq->tokens.size() - 1, round.tree);
+    uint8_t * accepted = out.accepted.data() + out.accepted.size() - round.tree.n_draft();
+    for (int32_t node : result.nodes) {
+        if (node > 0) accepted[node - 1] = 1;
+    }
+    const int n_vocab = target_.vocab().size();
+    for (int node = 1; node < round.tree.size(); ++node) {
+        if (accepted[node - 1]) continue;
+        const float * logits = target_.logits(round.row + node);
+        const float sum = log_sum_exp(logits, n_vocab);
+        const TokenLogits best = find_best(logits, round.seq->params.n_record);
+        out.ids.insert(out.ids.end(), best.ids, best.ids + best.n);
+        for (int i = 0; i < best.n; ++i) out.logp.push_back(best.logits[i] - sum);
+        // NaN is never among the best
+        out.ids.resize(out.ids.size() + round.seq->params.n_record - best.n, 0);
+        out.logp.resize(out.ids.size(), -INFINITY);
     }
 }
 

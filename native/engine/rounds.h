@@ -78,6 +78,7 @@ class Rounds {
     std::optional<Choice> choose(Sequence & s, int node, const Round & round, StepResult & out);
     Token sample_and_learn(Sequence & s, int node, const float * logits, Pos pos);
     void learn_rejected(const Round & round, const MatchResult & result);
+    void record(const Round & round, const MatchResult & result);
     TokenLogits find_best(const float * logits, int n);
     void count_text(Sequence & s, const MatchResult & result);
     Token synthetic(const Round & round, int node, Token sampled) const;

@@ -29,6 +29,7 @@
 #include "draft/drafter.h"
 #include "engine/options.h"
 #include "engine/recent_features.h"
+#include "engine/verified.h"
 #include "target/sampler.h"
 #include "target/tree_batch.h"
 
@@ -167,6 +168,7 @@ struct Sequence {
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
+    VerifiedDrafts verified;
     double n_levels = 2.0;  // of the drafter in a round, mean of late
     int n_steps = 0;        // of its last commit: levels that it had in its graph
     double decode_start_ms = 0.0;

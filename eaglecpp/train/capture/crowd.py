@@ -9,9 +9,11 @@ any size (quantised weights on a CPU), it does not depend on the other generatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
+
+from numpy.typing import NDArray
 
 from eaglecpp.engine import Engine
 from eaglecpp.engine.request import generate_params
@@ -44,10 +46,12 @@ class Wanted:
 class Said:
     """tokens: with the end token, if it ended itself; finish: "stop" an end token came, "text" the stop text
     came (and is among the tokens), "loop" it began to repeat itself, "length" there was no more room.
+    verified: what the engine recorded of its drafts, where `run` was asked for it.
     """
 
     tokens: list[int]
     finish: Literal["stop", "text", "loop", "length"]
+    verified: Mapping[str, NDArray[Any]] | None = None
 
 
 Task = Generator[Wanted, Said, T]
@@ -61,19 +65,23 @@ def crowd_options(model: ModelOptions, n_sequences: int) -> ModelOptions:
 
 
 def run(
-    engine: Engine, tasks: Iterable[Task[T]], on_tokens: Callable[[int], None] = lambda n: None
+    engine: Engine,
+    tasks: Iterable[Task[T]],
+    on_tokens: Callable[[int], None] = lambda n: None,
+    n_record: int = 0,
 ) -> Iterator[T]:
     """Runs the tasks, a new one as soon as one has ended; gives their results as they come.
 
     engine: as many tasks are under way as it has free sequences; with a drafter its strategy is used
     on_tokens: is told after each step how many tokens it gave
+    n_record: likeliest tokens to record behind each rejected draft
     Raises EngineBusyError when none is free, and what generating raises; what is under way is then lost.
     """
     if not engine.n_free:
         raise EngineBusyError("all conversations of this engine are open; close one")
     waiting = iter(tasks)
     with engine.exclusive() as native:
-        slots = {(number := native.open_sequence()): _Slot(number) for _ in range(engine.n_free)}
+        slots = {(n := native.open_sequence()): _Slot(n, n_record) for _ in range(engine.n_free)}
     try:
         while True:
             for slot in slots.values():
@@ -99,6 +107,7 @@ class _Slot:
     """A sequence of the engine and the task that it serves."""
 
     sequence: int
+    n_record: int
     task: Task[Any] | None = None
     wanted: Wanted | None = None
     tokens: list[int] = field(default_factory=list)
@@ -118,6 +127,7 @@ def _advance(engine: Engine, slot: _Slot, task: Task[T], said: Said | None) -> I
     slot.task, slot.wanted, slot.tokens, slot.text = task, wanted, [], b""
     strategy, _ = engine.resolve(engine.strategy)
     params = generate_params(wanted.sampling, int(wanted.sampling.seed or 0), strategy)
+    params.n_record = slot.n_record
     with engine.exclusive() as native:
         native.begin(slot.sequence, list(wanted.prompt), params)
     # The prompt is read alone, up to its first token: sequences that decode together then follow each other
@@ -144,10 +154,11 @@ def _take(engine: Engine, slot: _Slot, result: Any) -> Iterator[Any]:
         with engine.exclusive() as native:
             native.end(slot.sequence)
             raw = native.timings(slot.sequence)
+            verified = native.verified(slot.sequence) if slot.n_record else None
         engine.count(
             Timings.from_raw(raw, predicted_n=len(slot.tokens), plan={"strategy": str(engine.strategy)})
         )
-        yield from _advance(engine, slot, slot.task, Said(slot.tokens, finish))
+        yield from _advance(engine, slot, slot.task, Said(slot.tokens, finish, verified))
 
 
 def is_looping(tokens: Sequence[int]) -> bool:

@@ -22,6 +22,7 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import SamplingOptions
+from eaglecpp.rounds import N_RECORDED, Rounds
 from eaglecpp.train.capture import crowd
 from eaglecpp.train.capture.crowd import Task, Wanted
 from eaglecpp.train.capture.files import locked, open_behind, read_entries, write_line
@@ -60,6 +61,7 @@ def generate(
     out: Path,
     sampling: SamplingOptions | None = None,
     on_progress: Progress = lambda n_done, n_prompts, n_tokens: None,
+    rounds: Path | None = None,
 ) -> AnswerReport:
     """Lets the target answer the prompts of some files into `out`; goes on with what is there.
 
@@ -68,6 +70,8 @@ def generate(
     engine:   the target, with or without a drafter; as many answers are under way as it has free
               sequences; an answer ends with its context at the latest
     sampling: of every answer; the n-th prompt uses seed + n (no seed: 1)
+    rounds:   folder for what verification tells about the drafts of each answer (`eaglecpp.rounds`); None =
+              it is not kept
     Raises DataError for a bad line of the prompts, for an `out` made from other prompts, options or another
     target, and while another process writes it; and what generating raises.
     """
@@ -83,7 +87,9 @@ def generate(
             if not n_good:
                 write_line(stream, header)
             tasks = (
-                _answer(index, prompt, sampling) for index, prompt in enumerate(prompts) if index not in done
+                _answer(index, prompt, sampling, rounds)
+                for index, prompt in enumerate(prompts)
+                if index not in done
             )
             n_done = len(done)
 
@@ -92,17 +98,23 @@ def generate(
                 n_live += n
                 on_progress(n_done, len(prompts), n_live)
 
-            for answer in crowd.run(engine, tasks, on_tokens):
+            for answer in crowd.run(
+                engine, tasks, on_tokens, min(N_RECORDED, engine.n_vocab) if rounds else 0
+            ):
                 write_line(stream, answer)
                 n_done, n_tokens = n_done + 1, n_tokens + len(answer["answer_tokens"])
                 on_progress(n_done, len(prompts), n_live)
     return AnswerReport(len(prompts), len(done), n_tokens, dropped)
 
 
-def _answer(index: int, prompt: Sequence[int], sampling: SamplingOptions) -> Task[dict[str, Any]]:
-    """The entry of one answer."""
+def _answer(
+    index: int, prompt: Sequence[int], sampling: SamplingOptions, rounds: Path | None
+) -> Task[dict[str, Any]]:
+    """The entry of one answer; its rounds are there before it is."""
     seed = (int(sampling.seed or 0) + index) % _N_SEEDS
     said = yield Wanted(prompt, replace(sampling, seed=seed), watch=False)
+    if rounds is not None and said.verified is not None:
+        Rounds.of([*prompt, *said.tokens], len(prompt), said.verified).write(rounds)
     return {
         "index": index,
         "prompt_hash": token_hash(prompt).hex(),

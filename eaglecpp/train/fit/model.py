@@ -130,10 +130,9 @@ class DraftModel(nn.Module):
         weights = step_weights(n_steps, self.decay)
         states, at, weight = [], [], []
         for k, step in enumerate(self.steps(batch, n_steps)):
-            rows = batch.counted[k]
             states.append(step.normed.index_select(0, batch.places[k]))
-            at.append(rows + 1 + k)
-            weight.append(torch.full_like(rows, weights[k] * batch.scale[k], dtype=torch.float32))
+            at.append(batch.labels[k])
+            weight.append(weights[k] * batch.weights[k])
         counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
         if not counts.any():
             nothing = sum((p.sum() * 0.0 for p in self.parameters()), torch.zeros((), device=counts.device))
@@ -158,10 +157,9 @@ class DraftModel(nn.Module):
         head = self.head.to(self.dtype)
         hits = []
         for k, step in enumerate(self.steps(batch, n_steps)):
-            rows = batch.counted[k]
             states = step.normed.index_select(0, batch.places[k])
             best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
-            hits.append(best == batch.best[rows + 1 + k])
+            hits.append(best == batch.best[batch.labels[k]])
         return hits
 
     def logits(self, batch: Batch, n_steps: int) -> list[Tensor]:
@@ -175,7 +173,7 @@ class DraftModel(nn.Module):
         attention: in place of the device's fastest, for those who want to watch.
         """
         spec, w, run = self.spec, self._copies(), batch.run
-        n_embd, n_tokens = spec.hidden_size, len(batch.tokens)
+        n_embd, n_tokens = spec.hidden_size, len(batch.features)
         attention = attention or attention_for(batch.tokens.device, self.dtype)
         # of a sample's last rows these are the next sample's: rows without meaning, as above
         from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
@@ -188,7 +186,8 @@ class DraftModel(nn.Module):
             layout = batch.layout
             if k and run is not None:
                 layout, rows = run.layout, run.later + k
-                from_token, angles = from_tokens.index_select(0, rows + 1), (cos[rows], sin[rows])
+                from_token = from_tokens.index_select(0, run.reads[k - 1])
+                angles = cos[rows], sin[rows]
                 if k == 1:
                     state = state.index_select(0, run.places)
             else:
